@@ -1,1 +1,5 @@
-//! Placeholder.
+//! The only room of Longshore that knows NATS.
+
+pub mod settings;
+
+pub use settings::{Connection, Storage};
