@@ -5,9 +5,6 @@ use std::sync::Arc;
 use longshore_domain::story::EventKind;
 use longshore_domain::{JobType, Priority, Queue, RunId, Tenant};
 
-/// What stands for a token that cannot be read.
-pub const UNREADABLE: &str = "_";
-
 /// The names of one namespace.
 #[derive(Debug, Clone)]
 pub struct Names {
