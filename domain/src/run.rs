@@ -391,6 +391,7 @@ impl Run {
         };
         self.state = RunState::Running;
         self.attempt = attempt;
+        self.run_at = None;
         self.started_at = self.started_at.or(Some(now));
         self.node = Some(Arc::clone(node));
         self.attempts.push(Attempt {
