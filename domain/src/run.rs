@@ -170,6 +170,8 @@ pub enum PutBack {
     Released,
     /// Its handler asked for it.
     Snoozed,
+    /// Nobody was there to run it: it was claimed, but never started.
+    NotStarted,
 }
 
 /// A stored message, named so that no later one can be taken for it: a stream made anew begins at sequence 1 again,
@@ -488,9 +490,15 @@ impl Run {
     }
 
     fn defer(&mut self, at: Timestamp, reason: DeferReason, now: Timestamp) {
-        let was_running = self.state == RunState::Running;
-        if reason == DeferReason::Snoozed {
-            self.put_back(PutBack::Snoozed, now);
+        match (self.state, reason) {
+            (RunState::Running, DeferReason::Snoozed) => {
+                self.put_back(PutBack::Snoozed, now);
+                self.state = RunState::Enqueued;
+            }
+            (RunState::Running, _) => self.take_back_start(now),
+            // A retry that is deferred stays a retry: its next attempt keeps its number either way.
+            (RunState::Scheduled, _) => self.state = RunState::Enqueued,
+            _ => {}
         }
         let before = self.deferral.take();
         self.deferral = Some(Deferral {
@@ -500,9 +508,21 @@ impl Run {
             count: before.map_or(1, |before| before.count + 1),
         });
         self.run_at = Some(at);
-        // A retry that is deferred stays a retry: its next attempt keeps its number either way.
-        if was_running || self.state == RunState::Scheduled {
+    }
+
+    /// The attempt that runs was claimed, but nobody was there to start it: it is as if it had never begun.
+    fn take_back_start(&mut self, now: Timestamp) {
+        if self.attempts.last().is_some_and(|last| last.start > 1) {
+            // It was started before and put back; its entry keeps count of the starts.
+            self.put_back(PutBack::NotStarted, now);
             self.state = RunState::Enqueued;
+            return;
+        }
+        self.attempts.pop();
+        self.attempt = self.attempt.saturating_sub(1);
+        self.state = if self.attempt == 0 { RunState::Enqueued } else { RunState::Retrying };
+        if self.attempts.is_empty() {
+            self.started_at = None;
         }
     }
 

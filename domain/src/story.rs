@@ -140,6 +140,9 @@ fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Vec<Event<'a
     let mut tell = |kind, at, reason| {
         story.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
     };
+    if attempt.put_back == Some(PutBack::NotStarted) {
+        return;
+    }
     tell(EventKind::Started, attempt.started_at, None);
     let Some(ended_at) = attempt.ended_at else { return };
     match attempt.put_back {
@@ -149,7 +152,7 @@ fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Vec<Event<'a
         None if attempt.error.as_ref().is_some_and(|error| error.kind != crate::ErrorKind::Cancelled) => {
             tell(EventKind::Failed, ended_at, None);
         }
-        None => {}
+        Some(PutBack::NotStarted) | None => {}
     }
 }
 
