@@ -162,6 +162,11 @@ fn is_first(start: &u32) -> bool {
     *start == 1
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_none_yet(count: &u32) -> bool {
+    *count == 0
+}
+
 /// Why a started attempt was put back without being used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -313,6 +318,9 @@ pub struct Run {
     /// Its last deferral.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deferral: Option<Deferral>,
+    /// How often it was deferred in this round: tells apart the waits of one attempt.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub deferrals: u32,
     /// The message that carries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Holding>,
@@ -353,6 +361,7 @@ impl Run {
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
             duplicate_of: None,
             deferral: None,
+            deferrals: 0,
             held_by: None,
             origin: enqueued_at,
             token: String::new(),
@@ -507,6 +516,7 @@ impl Run {
             at: now,
             count: before.map_or(1, |before| before.count + 1),
         });
+        self.deferrals += 1;
         self.run_at = Some(at);
     }
 
