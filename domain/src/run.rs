@@ -219,7 +219,8 @@ pub enum DeferReason {
     Snoozed,
 }
 
-/// The last deferral of a run, and since when it is being deferred.
+/// The last deferral of a run, and since when it is being deferred. It stays while the attempt runs, as the row goes on
+/// if that is put back for the same reason, and where the run ends while it waits, as it is part of the story.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferral {
     /// Why.
@@ -445,6 +446,7 @@ impl Run {
             Settlement::Defer { at, reason } => self.defer(at, reason, now),
             Settlement::Release => {
                 self.put_back(PutBack::Released, now);
+                self.deferral = None;
                 self.state = RunState::Enqueued;
             }
             Settlement::Schedule { at } => {
@@ -478,10 +480,12 @@ impl Run {
     }
 
     fn end(&mut self, state: RunState, now: Timestamp) {
+        if self.state == RunState::Running {
+            self.deferral = None;
+        }
         self.state = state;
         self.ended_at = Some(now);
         self.run_at = None;
-        self.deferral = None;
     }
 
     fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {
