@@ -46,6 +46,9 @@ pub enum Verdict {
     LeaseLost,
     /// What is on record was decided under this very message: carry it out again, all of it.
     CarryOut,
+    /// The same for a run that waits, and that another node may still have in hand until its time comes: write the record
+    /// again under this delivery first, unchanged; then write its schedule and acknowledge, never keep it in hand.
+    TakeOver,
     /// The run was cancelled: tell that, then acknowledge.
     TellEnd,
     /// Another message answers for the run: acknowledge.
@@ -83,7 +86,7 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
         }
         // It waits. Its own message goes on where it stood: a put-back attempt starts again, a schedule is written again.
         _ => match (&run.held_by, holder) {
-            (_, Some(_)) if run.run_at.is_some() => Verdict::CarryOut,
+            (_, Some(_)) if run.run_at.is_some() => Verdict::TakeOver,
             (_, Some(_)) => Verdict::Begin { round: run.round, attempt: run.next_attempt() },
             (None, None) if speaks_for_it => Verdict::Begin { round: run.round, attempt: run.next_attempt() },
             // Only a run that waits for its time has left its message behind; one that was put back comes with its own.
@@ -186,7 +189,7 @@ mod tests {
         assert_eq!(judge(&done, &second), Verdict::Drop);
 
         let retrying = failed(running(&first));
-        assert_eq!(judge(&retrying, &again), Verdict::CarryOut);
+        assert_eq!(judge(&retrying, &again), Verdict::TakeOver);
         assert_eq!(judge(&retrying, &second), begin(1, 2));
         assert_eq!(judge(&retrying, &other), Verdict::Drop);
 
@@ -196,7 +199,7 @@ mod tests {
 
         let snoozed =
             after(running(&first), Settlement::Defer { at: at(900), reason: crate::run::DeferReason::Snoozed });
-        assert_eq!(judge(&snoozed, &again), Verdict::CarryOut);
+        assert_eq!(judge(&snoozed, &again), Verdict::TakeOver);
         let moved = Arrival { deferrals: 1, ..arrival(13, 1, 1, 1, true) };
         assert_eq!(judge(&snoozed, &moved), begin(1, 1));
         assert_eq!(judge(&snoozed, &arrival(11, 2, 1, 1, true)), Verdict::Drop, "of an earlier wait");
