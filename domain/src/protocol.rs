@@ -40,7 +40,15 @@ pub enum Verdict {
         /// Its number.
         attempt: u32,
     },
-    /// The same, but what is on record is another run, of a stream that is gone: claim over it, as if it were not there.
+    /// The same for an attempt that was handed back under this very message: its node may have died before telling, and
+    /// the claim forgets that start, so tell the story on record first.
+    BeginAgain {
+        /// Its round.
+        round: u32,
+        /// Its number.
+        attempt: u32,
+    },
+    /// As [`Verdict::Begin`], but what is on record is another run, of a stream that is gone: claim over it, as if it were not there.
     BeginAnew,
     /// The attempt on record lost its lease: settle it so, then carry that out.
     LeaseLost,
@@ -87,7 +95,7 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
         // It waits. Its own message goes on where it stood: a put-back attempt starts again, a schedule is written again.
         _ => match (&run.held_by, holder) {
             (_, Some(_)) if run.run_at.is_some() => Verdict::TakeOver,
-            (_, Some(_)) => Verdict::Begin { round: run.round, attempt: run.next_attempt() },
+            (_, Some(_)) => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
             (None, None) if speaks_for_it => Verdict::Begin { round: run.round, attempt: run.next_attempt() },
             // Only a run that waits for its time has left its message behind; one that was put back comes with its own.
             (Some(_), None) if speaks_for_it && arrival.moved && run.run_at.is_some() => {
@@ -194,7 +202,7 @@ mod tests {
         assert_eq!(judge(&retrying, &other), Verdict::Drop);
 
         let released = after(running(&first), Settlement::Release);
-        assert_eq!(judge(&released, &again), begin(1, 1));
+        assert_eq!(judge(&released, &again), Verdict::BeginAgain { round: 1, attempt: 1 });
         assert_eq!(judge(&released, &other), Verdict::Drop);
 
         let snoozed =

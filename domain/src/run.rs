@@ -393,7 +393,7 @@ impl Run {
     /// Begins attempt `attempt` on `node`.
     pub fn begin(&mut self, attempt: u32, node: &Arc<str>, now: Timestamp) {
         let start = match self.attempts.last() {
-            // An entry that was put back has been told before its message could come again: one is enough to keep.
+            // An entry that was put back has been told by now (see `Verdict::BeginAgain`): one is enough to keep.
             Some(last) if last.round == self.round && last.attempt == attempt && last.put_back.is_some() => {
                 let start = last.start + 1;
                 self.attempts.pop();
