@@ -86,6 +86,7 @@ impl Assignment {
             holding,
             round: said.moved.map_or(1, |moved| moved.round),
             attempt: said.moved.map_or(1, |moved| moved.attempt),
+            deferrals: said.moved.map_or(0, |moved| moved.deferrals),
             moved: said.moved.is_some(),
             minted,
         };

@@ -27,8 +27,6 @@ pub(crate) struct Course {
     pub(crate) expected: u64,
     /// What of the round was told.
     pub(crate) told: Told,
-    /// The run before this attempt began: what stands again if it turns out that nobody was there to begin it.
-    pub(crate) before: Option<Box<Run>>,
     /// A record says that it runs.
     pub(crate) on_record: bool,
 }
@@ -53,7 +51,7 @@ pub(crate) async fn begin(shared: &Shared, mut assignment: Assignment) -> Begun 
             let run = Box::new(Run { enqueued_at: None, ..run });
             let failure = Failure::new(ErrorKind::Invalid, reason);
             let told = Told::default();
-            let course = Course { run, expected: 0, told, before: None, on_record: false };
+            let course = Course { run, expected: 0, told, on_record: false };
             tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
             conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
             Begun::Over
@@ -72,7 +70,7 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
 async fn short_way(shared: &Shared, assignment: Assignment) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
     let expected = assignment.revision.unwrap_or(0);
-    let course = Course { run, expected, told: Told::default(), before: None, on_record: false };
+    let course = Course { run, expected, told: Told::default(), on_record: false };
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
@@ -106,12 +104,7 @@ fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Set
 
 /// Notes the start of an attempt; nothing is written yet.
 fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt: u32) -> Course {
-    if shared.handler(&assignment.job).is_none() {
-        course.before = Some(course.run.clone());
-    }
     let run = &mut course.run;
-    run.deferral = None;
-    run.run_at = None;
     run.begin(attempt, &shared.node, now());
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = shared.token();
@@ -142,7 +135,7 @@ async fn claim(shared: &Shared, assignment: Assignment) -> Begun {
             (_, None) => unreachable!("without a record the verdict is to begin"),
         };
         let Base { run, expected, told, attempt, fell_due } = base;
-        let mut course = Course { run, expected, told, before: None, on_record: true };
+        let mut course = Course { run, expected, told, on_record: true };
         let refused = match cleared(&assignment, &course.run, fell_due) {
             Err(settlement) => Some(settlement),
             Ok(()) => match claim_key(shared, &assignment, attempt).await {
@@ -256,7 +249,7 @@ async fn lease_lost(shared: &Shared, assignment: Assignment, run: Box<Run>, revi
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
     let told = Told { live: story::of_round(&run).len(), log: 0 };
-    let course = Course { run, expected: revision, told, before: None, on_record: true };
+    let course = Course { run, expected: revision, told, on_record: true };
     conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
 }
 
@@ -265,7 +258,7 @@ async fn again_in_hand(shared: &Shared, assignment: Assignment, run: Box<Run>, r
     let events = story::of_round(&run).len();
     let attempt = run.next_attempt();
     let told = Told { live: events, log: events };
-    let course = Course { run, expected: revision, told, before: None, on_record: true };
+    let course = Course { run, expected: revision, told, on_record: true };
     if let Err(settlement) = cleared(&assignment, &course.run, true) {
         conclude::carry_out(shared, assignment, course, settlement).await;
         return Begun::Over;
@@ -298,7 +291,7 @@ fn put_off(assignment: Assignment, error: &longshore_backbone::Error) -> Begun {
 impl Course {
     /// Since when, and how often, the job was put off for want of a handler.
     pub(crate) fn no_handler(&self) -> Option<(longshore_domain::Timestamp, u32)> {
-        let deferral: Option<&Deferral> = self.before.as_ref().and_then(|before| before.deferral.as_ref());
+        let deferral: Option<&Deferral> = self.run.deferral.as_ref();
         deferral
             .filter(|deferral| deferral.reason == longshore_domain::run::DeferReason::NoHandlerOnline)
             .map(|deferral| (deferral.since, deferral.count))

@@ -41,16 +41,9 @@ pub(crate) fn follow_of(run: &Run) -> Option<Follow> {
 }
 
 /// Judges an attempt's end and carries out what follows.
-pub(crate) async fn judge(
-    shared: &Shared,
-    assignment: Assignment,
-    mut course: Course,
-    outcome: Outcome,
-    keep: Keep<'_>,
-) {
+pub(crate) async fn judge(shared: &Shared, assignment: Assignment, course: Course, outcome: Outcome, keep: Keep<'_>) {
     let job = Arc::clone(&assignment.job);
     let policy = shared.policy(&job);
-    let nobody_there = matches!(outcome, Outcome::NoHandler);
     let terms = Terms {
         attempt: course.run.attempt,
         max_attempts: course.run.max_attempts,
@@ -60,10 +53,6 @@ pub(crate) async fn judge(
         no_handler_grace: policy.no_handler_grace,
     };
     let settlement = settle(outcome, terms, now(), rand::random());
-    if let (true, Settlement::Defer { .. }, Some(before)) = (nobody_there, &settlement, course.before.take()) {
-        // Nobody was there to begin it: the run stands as it stood.
-        course.run = before;
-    }
     match (&settlement, keep) {
         (Settlement::Retry { at, .. }, Keep::With(again, owner)) if at.since(now()) < SHORT => {
             keep_in_hand(owner, again, assignment, course, settlement).await;

@@ -91,7 +91,7 @@ pub(crate) async fn run(backbone: Backbone, book: Arc<Book>, metrics: Arc<Metric
     loop {
         tokio::select! {
             renewed = renewals.next() => match renewed {
-                Some(Renewed { number }) => book.confirm(number, asked.remove(&number)),
+                Some(Renewed { number }) => book.confirm(number, asked.remove(&number), length),
                 None => return,
             },
             _ = tick.tick() => {
@@ -111,10 +111,10 @@ pub(crate) async fn run(backbone: Backbone, book: Arc<Book>, metrics: Arc<Metric
 }
 
 impl Book {
-    fn confirm(&self, number: u64, asked: Option<Instant>) {
+    fn confirm(&self, number: u64, asked: Option<Instant>, length: Duration) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(held), Some(asked)) = (held.get_mut(&number), asked) {
-            held.lease.confirm(asked);
+            held.lease.confirm(asked, Instant::now(), length);
         }
     }
 

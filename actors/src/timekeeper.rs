@@ -85,9 +85,9 @@ async fn move_to_lane(shared: Arc<Shared>, delivery: Delivery) {
     let id = match header::read_job(&headers) {
         Ok(read) => {
             let run = read.run_id.map(|id| id.to_string()).unwrap_or_default();
-            let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.due_at.unwrap_or_default().millis()));
-            let (round, attempt, due) = moved.unwrap_or_default();
-            format!("{tenant}/{run}/{round}/{attempt}/{due}")
+            let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
+            let (round, attempt, wait) = moved.unwrap_or_default();
+            format!("{tenant}/{run}/{round}/{attempt}/{wait}")
         }
         Err(_) => format!("{tenant}/due/{}", holding.message.sequence),
     };
