@@ -1,11 +1,11 @@
 //! Asking the nodes: any endpoint of the API, and the one every test needs, waiting for a run's end.
 
 use std::fmt;
-use std::process::Command;
 use std::time::Duration;
 
 use async_nats::Request;
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use crate::node::without_ours;
@@ -136,11 +136,14 @@ impl World {
         }
     }
 
-    /// A command line of the binary, to be run against this world's server: `command(["queues", "--json"])`.
+    /// A command line of the binary, to be run against this world's server: `command(["queues", "--json"])`. Its process
+    /// is killed if it is dropped while it runs.
     pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
-        let mut command = Command::new(self.binary());
+        let mut command = std::process::Command::new(self.binary());
         without_ours(&mut command);
         command.args(arguments).env("NATS_URL", self.server().url()).current_dir(self.dir());
+        let mut command = Command::from(command);
+        command.kill_on_drop(true);
         command
     }
 }

@@ -3,16 +3,19 @@
 use std::fmt;
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Request};
+use async_nats::{HeaderMap, Message, Request, StatusCode};
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::world::{NAMESPACE, TENANT, World, chain};
 
-/// Publishes on their way at once in [`Publish::many`]. Enough to keep a server busy, few enough to be answered in time.
+/// Unconfirmed publishes of [`Publish::many`]. Enough to keep a server busy, few enough to be answered in time.
 const WINDOW: usize = 256;
+
+/// How long an acknowledgement may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// A job about to be published. Sent by [`Publish::json`] and its like.
 #[derive(Debug, Clone)]
@@ -75,14 +78,39 @@ impl<'w> Publish<'w> {
         self.send(payload).await.unwrap_or_else(|refused| panic!("{}: {refused}", self.subject())).run_id
     }
 
-    /// Publishes one job for each payload, up to 256 on their way at once, and gives their receipts in the same order.
+    /// Publishes one job for each payload, up to 256 unconfirmed at a time, and gives their receipts. The lane holds them
+    /// in this order.
     ///
     /// # Panics
-    /// If the server refuses one.
+    /// If the server refuses one, or does not answer for 10 s.
     pub async fn many(&self, payloads: impl IntoIterator<Item = Value>) -> Vec<Receipt> {
-        let sending = payloads.into_iter().map(|payload| self.send(payload.to_string()));
-        let answers = stream::iter(sending).buffered(WINDOW);
-        answers.map(|answer| answer.unwrap_or_else(|refused| panic!("{}: {refused}", self.subject()))).collect().await
+        let client = self.world.client();
+        let inbox = client.new_inbox();
+        let mut answers = client.subscribe(format!("{inbox}.*")).await.expect("the client is connected");
+        let (mut payloads, mut receipts) = (payloads.into_iter(), Vec::new());
+        let mut open = 0;
+        loop {
+            // One after the other from one task: concurrent requests would overtake each other within the client.
+            while open < WINDOW
+                && let Some(payload) = payloads.next()
+            {
+                let reply = format!("{inbox}.{}", receipts.len());
+                let (headers, body) = (self.headers.clone(), payload.to_string().into());
+                let sent = client.publish_with_reply_and_headers(self.subject(), reply, headers, body).await;
+                sent.unwrap_or_else(|error| panic!("{}: {}", self.subject(), chain(&error)));
+                receipts.push(None);
+                open += 1;
+            }
+            if open == 0 {
+                return receipts.into_iter().flatten().collect();
+            }
+            let answer = tokio::time::timeout(ANSWER_WITHIN, answers.next()).await;
+            let Ok(Some(answer)) = answer else { panic!("{}: {}", self.subject(), Refused::Unanswered) };
+            let number = answer.subject.rsplit('.').next().and_then(|number| number.parse::<usize>().ok());
+            let ack = acknowledgement(&answer).unwrap_or_else(|refused| panic!("{}: {refused}", self.subject()));
+            receipts[number.expect("it answers one of ours")] = Some(self.receipt(&ack));
+            open -= 1;
+        }
     }
 
     /// Publishes it and gives the server's answer, whichever it is.
@@ -90,17 +118,27 @@ impl<'w> Publish<'w> {
     /// # Errors
     /// That the server refused it, or did not answer within 10 s (it may have taken it all the same).
     pub async fn send(&self, payload: impl Into<Bytes>) -> Result<Receipt, Refused> {
-        let ack = ask_jetstream(self.world, self.subject(), self.headers.clone(), payload.into()).await?;
+        let request = Request::new().headers(self.headers.clone()).payload(payload.into()).timeout(Some(ANSWER_WITHIN));
+        let answer =
+            self.world.client().send_request(self.subject(), request).await.map_err(|error| match error.kind() {
+                async_nats::RequestErrorKind::NoResponders => Refused::NoStream,
+                async_nats::RequestErrorKind::TimedOut => Refused::Unanswered,
+                _ => Refused::Unsent(chain(&error)),
+            })?;
+        Ok(self.receipt(&acknowledgement(&answer)?))
+    }
+
+    fn receipt(&self, ack: &Value) -> Receipt {
         let sequence = ack["seq"].as_u64().unwrap_or(0);
         let own_id = self.headers.get("Longshore-Run-Id").map(|id| id.as_str().to_owned());
-        Ok(Receipt {
+        Receipt {
             tenant: self.tenant.clone(),
             run_id: own_id.unwrap_or_else(|| format!("{}-{}-{sequence}", self.queue, self.priority)),
             stream: ack["stream"].as_str().unwrap_or("").to_owned(),
             sequence,
             duplicate: ack["duplicate"].as_bool().unwrap_or(false),
             at: Timestamp::now(),
-        })
+        }
     }
 
     /// Where it goes.
@@ -110,14 +148,11 @@ impl<'w> Publish<'w> {
     }
 }
 
-/// Publishes to any subject and gives JetStream's acknowledgement.
-async fn ask_jetstream(world: &World, subject: String, headers: HeaderMap, body: Bytes) -> Result<Value, Refused> {
-    let request = Request::new().headers(headers).payload(body).timeout(Some(Duration::from_secs(10)));
-    let answer = world.client().send_request(subject, request).await.map_err(|error| match error.kind() {
-        async_nats::RequestErrorKind::NoResponders => Refused::NoStream,
-        async_nats::RequestErrorKind::TimedOut => Refused::Unanswered,
-        _ => Refused::Unsent(chain(&error)),
-    })?;
+/// Reads what came back for a publish.
+fn acknowledgement(answer: &Message) -> Result<Value, Refused> {
+    if answer.status == Some(StatusCode::NO_RESPONDERS) {
+        return Err(Refused::NoStream);
+    }
     let ack: Value = serde_json::from_slice(&answer.payload).map_err(|error| Refused::Unsent(error.to_string()))?;
     match ack.get("error") {
         None => Ok(ack),

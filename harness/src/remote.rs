@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::history::Call;
@@ -71,25 +71,37 @@ impl<'w> HandlerBuilder<'w> {
         let client = self.world.client().clone();
         let subject = format!("{NAMESPACE}.work.{}.{}", self.tenant, self.job_type);
         let jobs = client.queue_subscribe(subject.clone(), self.group.clone()).await.expect("the client is connected");
-        let mut tasks = Vec::new();
-        if !self.metadata.is_empty() {
-            tasks.push(announce(&client, &subject, &self.group, self.metadata).await);
-        }
+        let announcing = match self.metadata.is_empty() {
+            true => None,
+            false => Some(announce(&client, &subject, &self.group, self.metadata).await),
+        };
         client.flush().await.expect("the client is connected");
         let calls = Arc::new(Calls { list: Mutex::new(Vec::new()), count: watch::Sender::new(0) });
-        tasks.push(tokio::spawn(serve(client, jobs, Arc::clone(&calls), answer)));
-        Handler { calls, tasks }
+        let (stop, stopped) = oneshot::channel();
+        let serving = serve(client.clone(), jobs, Arc::clone(&calls), answer, stopped);
+        let serving = tokio::spawn(serving);
+        Handler { client, calls, stop: Some(stop), serving, announcing }
     }
 }
 
-async fn serve<F, R>(client: Client, mut jobs: Subscriber, calls: Arc<Calls>, answer: F)
-where
+async fn serve<F, R>(
+    client: Client,
+    mut jobs: Subscriber,
+    calls: Arc<Calls>,
+    answer: F,
+    mut stopped: oneshot::Receiver<()>,
+) where
     F: Fn(Job) -> R,
     R: Future<Output = Reply> + Send + 'static,
 {
     // Dropped with this task, and the tasks in it with it.
     let mut answering = JoinSet::new();
-    while let Some(message) = jobs.next().await {
+    loop {
+        let message = tokio::select! {
+            Some(message) = jobs.next() => message,
+            _ = &mut stopped => break,
+            else => break,
+        };
         let Some(to) = message.reply.clone() else { continue };
         let job = Job::new(client.clone(), message);
         let number = calls.begin(&job);
@@ -104,6 +116,7 @@ where
         });
         while answering.try_join_next().is_some() {}
     }
+    let _ = jobs.unsubscribe().await;
 }
 
 /// Answers `$SRV.INFO` and `$SRV.PING` as a micro service would.
@@ -136,11 +149,14 @@ async fn announce(client: &Client, subject: &str, group: &str, metadata: BTreeMa
     })
 }
 
-/// A running remote handler. Dropped, it is gone at once, with whatever it was doing: nothing more is answered.
+/// A running remote handler. Dropped, it dies as by a kill: nothing more is answered, and the server learns of it soon.
 #[derive(Debug)]
 pub struct Handler {
+    client: Client,
     calls: Arc<Calls>,
-    tasks: Vec<JoinHandle<()>>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<()>,
+    announcing: Option<JoinHandle<()>>,
 }
 
 impl Handler {
@@ -158,12 +174,22 @@ impl Handler {
         let waited = tokio::time::timeout(CALLED_WITHIN, count.wait_for(|count| *count >= times)).await;
         assert!(waited.is_ok(), "waited in vain for {times} calls of a handler; there were {}", self.calls().len());
     }
+
+    /// Goes, and returns when the server knows: what it was doing is not answered, the next request finds nobody.
+    pub async fn stop(mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        let _ = (&mut self.serving).await;
+        let _ = self.client.flush().await;
+    }
 }
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
+        self.serving.abort();
+        if let Some(announcing) = &self.announcing {
+            announcing.abort();
         }
     }
 }
