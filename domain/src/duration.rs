@@ -1,0 +1,86 @@
+//! Durations as people write them: `500ms`, `30s`, `5m`, `2h`, `7d`.
+//!
+//! The wire contract knows these five units and one unit per text, so this is a parser of its own: the libraries
+//! accept more than the contract does (`1M` as a month, negative values), and a wider reader than writer is how
+//! formats drift.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+/// Longest duration that is accepted: 3,650 days. Longer ones are slips of the pen and would overflow time stamps.
+pub const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
+
+/// A text that is no duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no duration; write a whole number and a unit, such as 500ms, 30s, 5m, 2h or 7d (3650d at most)")]
+pub struct DurationError(pub String);
+
+/// Reads `500ms`, `30s`, `5m`, `2h` or `7d`.
+///
+/// # Errors
+/// Refuses fractions, signs, other units, several units and more than [`LONGEST`].
+pub fn parse(text: &str) -> Result<Duration, DurationError> {
+    let refuse = || DurationError(text.chars().take(100).collect());
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let millis = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, millis)| *millis).ok_or_else(refuse)?;
+    let total = number.parse::<u64>().ok().and_then(|n| n.checked_mul(millis)).ok_or_else(refuse)?;
+    let duration = Duration::from_millis(total);
+    if duration > LONGEST { Err(refuse()) } else { Ok(duration) }
+}
+
+/// A duration that reads and writes itself in the contract's form. Below a millisecond nothing is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct DurationText(pub Duration);
+
+impl fmt::Display for DurationText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        let fits = |unit: &&(&str, u64)| millis.is_multiple_of(u128::from(unit.1));
+        match UNITS.iter().rev().find(fits) {
+            Some((unit, size)) if millis > 0 => write!(f, "{}{unit}", millis / u128::from(*size)),
+            _ => f.write_str("0s"),
+        }
+    }
+}
+
+impl Serialize for DurationText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DurationText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_the_contracts_form_is_read() {
+        assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse("7d"), Ok(Duration::from_secs(604_800)));
+        for wrong in ["", "5", "s", "-3s", "+3s", "1.5s", "1M", "1w", "1h30m", " 1s", "99999999999999999999s", "3651d"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(millis in 0u64..=315_360_000_000) {
+            let duration = Duration::from_millis(millis);
+            prop_assert_eq!(parse(&DurationText(duration).to_string()), Ok(duration));
+        }
+    }
+}

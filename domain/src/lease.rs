@@ -1,0 +1,69 @@
+//! The lease clock of one delivery.
+//!
+//! A lease runs from the *sending* of the last renewal that was confirmed, because that is the latest moment from which
+//! the server surely counts as well. It is renewed at a third, so two renewals may fail before it is lost. The clock is
+//! the node's own and monotonic: a node that was frozen finds its leases lost when it wakes. What is lost stays lost: the
+//! server confirms anybody's renewal, also one that lay in a frozen node's socket until the job was another's.
+
+use std::time::{Duration, Instant};
+
+/// When the lease of one running job is due, and when it is lost.
+#[derive(Debug, Clone, Copy)]
+pub struct Lease {
+    confirmed: Instant,
+    asked: Instant,
+}
+
+impl Lease {
+    /// A lease that the server counts from `from` or later.
+    #[must_use]
+    pub fn new(from: Instant) -> Self {
+        Self { confirmed: from, asked: from }
+    }
+
+    /// Whether a renewal should be sent: a third of `length` has passed since the last one was confirmed, and a ninth
+    /// since one was last asked for.
+    #[must_use]
+    pub fn is_due(&self, now: Instant, length: Duration) -> bool {
+        now.duration_since(self.confirmed) >= length / 3 && now.duration_since(self.asked) >= length / 9
+    }
+
+    /// A renewal leaves at `now`.
+    pub fn ask(&mut self, now: Instant) {
+        self.asked = now;
+    }
+
+    /// At `now` the server's confirmation of the renewal that was sent at `asked` is read.
+    pub fn confirm(&mut self, asked: Instant, now: Instant, length: Duration) {
+        if !self.is_lost(now, length) {
+            self.confirmed = self.confirmed.max(asked);
+        }
+    }
+
+    /// Whether another node may have the job by now.
+    #[must_use]
+    pub fn is_lost(&self, now: Instant, length: Duration) -> bool {
+        now.duration_since(self.confirmed) >= length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_confirmation_counts_from_when_the_renewal_was_sent() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let length = Duration::from_secs(30);
+        let mut lease = Lease::new(at(0));
+        assert!(!lease.is_due(at(9), length) && lease.is_due(at(10), length));
+        lease.ask(at(10));
+        assert!(!lease.is_due(at(11), length) && lease.is_due(at(14), length));
+        lease.confirm(at(10), at(14), length);
+        assert!(!lease.is_lost(at(39), length) && lease.is_lost(at(40), length));
+        lease.ask(at(38));
+        lease.confirm(at(38), at(41), length);
+        assert!(lease.is_lost(at(41), length), "read too late");
+    }
+}

@@ -1,0 +1,295 @@
+//! Names, parsed once at the border and never wrong after.
+//!
+//! A token is `[A-Za-z0-9_-]`, 64 bytes at most and not beginning with `_`; run ids may have 96 bytes; a job type is
+//! one or more tokens joined by dots, 128 bytes at most. Names are cheap to clone: they share their text.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Most bytes in a tenant, queue or schedule id.
+pub const TOKEN_MAX: usize = 64;
+/// Most bytes in a run id.
+pub const RUN_ID_MAX: usize = 96;
+/// Most bytes in a job type.
+pub const TYPE_MAX: usize = 128;
+
+/// What stands for a name that cannot be read.
+const UNREADABLE: &str = "_";
+
+/// A name that does not parse: which one, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {shown:?} {reason}", shown = shorten(value))]
+pub struct NameError {
+    /// Which name was read: `tenant`, `queue`, `type`, `run_id`, `priority`.
+    pub what: &'static str,
+    /// What was found.
+    pub value: String,
+    /// Why it is refused.
+    pub reason: String,
+}
+
+/// Error texts stay short, whatever was sent.
+fn shorten(value: &str) -> String {
+    const SHOWN: usize = 100;
+    if value.chars().count() <= SHOWN {
+        return value.to_owned();
+    }
+    value.chars().take(SHOWN).chain(['…']).collect()
+}
+
+fn check_token(what: &'static str, value: &str, max: usize) -> Result<(), NameError> {
+    let refuse = |reason: String| Err(NameError { what, value: value.to_owned(), reason });
+    if value.is_empty() {
+        return refuse("is empty".to_owned());
+    }
+    if value.len() > max {
+        return refuse(format!("has {} bytes, {max} are allowed", value.len()));
+    }
+    if value.starts_with('_') {
+        return refuse("begins with `_`, which is kept for the system".to_owned());
+    }
+    match value.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || *c == '_' || *c == '-')) {
+        Some((at, c)) => refuse(format!("has {c:?} at byte {at}; allowed are A-Z a-z 0-9 _ -")),
+        None => Ok(()),
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Reads the name.
+            ///
+            /// # Errors
+            /// Says which byte is wrong and what is allowed.
+            pub fn parse(text: &str) -> Result<Self, NameError> {
+                let check: fn(&str) -> Result<(), NameError> = $check;
+                check(text)?;
+                Ok(Self(Arc::from(text)))
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// What stands for a name that cannot be read: `_`, which no client can choose.
+            #[must_use]
+            pub fn unreadable() -> Self {
+                Self(Arc::from(UNREADABLE))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($what, " {}"), self.0)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                if text == UNREADABLE {
+                    return Ok(Self::unreadable());
+                }
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+name!(
+    /// Whose job it is: the third token of every subject, so that NATS permissions can fence a tenant in.
+    Tenant, "tenant", |text| check_token("tenant", text, TOKEN_MAX));
+name!(
+    /// The queue a client names.
+    Queue, "queue", |text| check_token("queue", text, TOKEN_MAX));
+name!(
+    /// Identifies a recurring or delayed schedule.
+    ScheduleId, "schedule id", |text| check_token("id", text, TOKEN_MAX));
+name!(
+    /// One life of one job, unique within its tenant.
+    RunId, "run", |text| check_token("run_id", text, RUN_ID_MAX));
+name!(
+/// What is to be done, for example `email.send`.
+JobType, "type", |text| {
+    if text.len() > TYPE_MAX {
+        let reason = format!("has {} bytes, {TYPE_MAX} are allowed", text.len());
+        return Err(NameError { what: "type", value: text.to_owned(), reason });
+    }
+    text.split('.').try_for_each(|token| {
+        check_token("type", token, TYPE_MAX).map_err(|error| NameError { value: text.to_owned(), ..error })
+    })
+});
+
+impl RunId {
+    /// The id of a bare publish that brought none: `<queue>-p<priority>-<stream sequence>`.
+    #[must_use]
+    pub fn minted(queue: &Queue, priority: Priority, sequence: u64) -> Self {
+        Self(Arc::from(format!("{queue}-{priority}-{sequence}")))
+    }
+
+    /// Reads an id that a client chose: one of minted form is refused, because a later publish may come by it.
+    ///
+    /// # Errors
+    /// Says what is wrong with the id.
+    pub fn parse_chosen(text: &str) -> Result<Self, NameError> {
+        let id = Self::parse(text)?;
+        if id.as_minted().is_some() {
+            let reason = "ends like a minted id (`-p5-123`), which clients may not choose".to_owned();
+            return Err(NameError { what: "run_id", value: text.to_owned(), reason });
+        }
+        Ok(id)
+    }
+
+    /// The queue, priority and sequence within a minted id; `None` for an id that a client chose.
+    #[must_use]
+    pub fn as_minted(&self) -> Option<(Queue, Priority, u64)> {
+        let (rest, sequence) = self.0.rsplit_once('-')?;
+        let (queue, priority) = rest.rsplit_once('-')?;
+        let digits = !sequence.is_empty() && sequence.bytes().all(|byte| byte.is_ascii_digit());
+        let sequence = digits.then(|| sequence.parse().ok()).flatten()?;
+        Some((Queue::parse(queue).ok()?, Priority::parse(priority).ok()?, sequence))
+    }
+}
+
+impl Tenant {
+    /// The tenant of clients that do not care: `default`.
+    #[must_use]
+    pub fn default_tenant() -> Self {
+        Self(Arc::from("default"))
+    }
+}
+
+impl Queue {
+    /// The queue of clients that do not care: `main`.
+    #[must_use]
+    pub fn main() -> Self {
+        Self(Arc::from("main"))
+    }
+}
+
+/// How urgent: 1 (most) to 9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// Where a client leaves it out: 5.
+    pub const DEFAULT: Self = Self(5);
+    /// How many priorities there are.
+    pub const COUNT: usize = 9;
+
+    /// A priority from its number.
+    ///
+    /// # Errors
+    /// Refuses everything but 1 to 9.
+    pub fn new(number: u64) -> Result<Self, NameError> {
+        match u8::try_from(number) {
+            Ok(number @ 1..=9) => Ok(Self(number)),
+            _ => {
+                let reason = "is not one of 1 (most urgent) to 9".to_owned();
+                Err(NameError { what: "priority", value: number.to_string(), reason })
+            }
+        }
+    }
+
+    /// Reads a subject's token, `p1` to `p9`.
+    ///
+    /// # Errors
+    /// Refuses every other text.
+    pub fn parse(token: &str) -> Result<Self, NameError> {
+        match token.as_bytes() {
+            [b'p', digit @ b'1'..=b'9'] => Ok(Self(digit - b'0')),
+            _ => {
+                let reason = "is not one of p1 (most urgent) to p9".to_owned();
+                Err(NameError { what: "priority", value: token.to_owned(), reason })
+            }
+        }
+    }
+
+    /// 1 to 9.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// All priorities, the most urgent first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..=9).map(Self)
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+impl Serialize for Priority {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Priority {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(u64::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_name_is_refused_with_the_byte_and_the_reason() {
+        let say = |result: Result<Tenant, NameError>| result.unwrap_err().to_string();
+        assert_eq!(say(Tenant::parse("")), r#"tenant "" is empty"#);
+        assert_eq!(say(Tenant::parse("a.b")), r#"tenant "a.b" has '.' at byte 1; allowed are A-Z a-z 0-9 _ -"#);
+        assert_eq!(say(Tenant::parse("_sys")), r#"tenant "_sys" begins with `_`, which is kept for the system"#);
+        assert!(Tenant::parse(&"x".repeat(64)).is_ok());
+        assert!(Tenant::parse(&"x".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn a_type_is_tokens_joined_by_dots() {
+        assert!(JobType::parse("email.send").is_ok());
+        for wrong in ["", ".", "a.", ".a", "a..b", "a b", "a.*", "a.>", "ä"] {
+            assert!(JobType::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_minted_id_says_where_its_job_lies() {
+        let id = RunId::minted(&Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77);
+        assert_eq!(id.as_str(), "bulk-mail-p3-77");
+        assert_eq!(id.as_minted(), Some((Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77)));
+        assert!(RunId::parse_chosen("bulk-mail-p3-77").is_err());
+        assert!(RunId::parse_chosen("order-77").is_ok());
+    }
+}

@@ -1,0 +1,50 @@
+//! Restart intensity: more than `most` deaths within `within` and a supervisor gives up. The rule is OTP's
+//! (`supervisor`, "Maximum Restart Intensity").
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// What a supervisor does about a death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The child is started again.
+    Restart,
+    /// The child keeps dying: the supervisor ends itself, its own supervisor judges next.
+    GiveUp,
+}
+
+/// The deaths that still count.
+#[derive(Debug)]
+pub struct Restarts {
+    most: usize,
+    within: Duration,
+    deaths: VecDeque<Instant>,
+}
+
+impl Restarts {
+    /// At most `most` deaths within `within`.
+    #[must_use]
+    pub fn new(most: usize, within: Duration) -> Self {
+        Self { most, within, deaths: VecDeque::new() }
+    }
+
+    /// Counts a death at `now` and judges it.
+    pub fn after_death(&mut self, now: Instant) -> Verdict {
+        self.deaths.retain(|&death| now.duration_since(death) <= self.within);
+        self.deaths.push_back(now);
+        if self.deaths.len() > self.most { Verdict::GiveUp } else { Verdict::Restart }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deaths_outside_the_window_are_forgotten() {
+        let start = Instant::now();
+        let mut restarts = Restarts::new(2, Duration::from_secs(5));
+        let mut at = |second| restarts.after_death(start + Duration::from_secs(second));
+        assert_eq!([at(0), at(1), at(7), at(8), at(9)].map(|v| v == Verdict::Restart), [true, true, true, true, false]);
+    }
+}

@@ -1,0 +1,561 @@
+//! The run record: what is known of a run, and the fence that decides who may go on with it.
+//!
+//! Its JSON is the contract's (section 3). Three fields more are kept for the protocol: `held_by` names the message
+//! that carries the run and the delivery of it that was claimed, `origin` when the run was first published, and
+//! `token` who wrote this version, so that an unclear answer to a write can be cleared up by reading.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::settlement::Settlement;
+use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
+
+/// Longest error message that is kept, in bytes.
+pub const MESSAGE_MAX: usize = 4_096;
+/// So many of a run's last error messages are kept whole; of earlier ones the beginning, 200 bytes.
+const WHOLE_MESSAGES: usize = 32;
+const SHORT_MESSAGE: usize = 200;
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// Waits for its time.
+    Scheduled,
+    /// Waits for a worker.
+    Enqueued,
+    /// An attempt runs.
+    Running,
+    /// Waits for its next attempt.
+    Retrying,
+    /// Ended well.
+    Completed,
+    /// Ended badly; a dead letter is kept.
+    Dead,
+    /// Ended by a person or program.
+    Cancelled,
+    /// Was not started in time.
+    Expired,
+    /// Another run has its idempotency key.
+    Duplicate,
+    /// Its dead letter was thrown away.
+    Discarded,
+}
+
+impl RunState {
+    /// Whether the run has ended (a replay may open another round).
+    #[must_use]
+    pub fn is_ended(self) -> bool {
+        !matches!(self, Self::Scheduled | Self::Enqueued | Self::Running | Self::Retrying)
+    }
+
+    /// The state as it stands in records and filters.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Enqueued => "enqueued",
+            Self::Running => "running",
+            Self::Retrying => "retrying",
+            Self::Completed => "completed",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+            Self::Duplicate => "duplicate",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+/// Why an attempt or a run failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// The handler failed; another attempt may help.
+    Retryable,
+    /// The handler failed for good.
+    Permanent,
+    /// Longer than its time limit.
+    Timeout,
+    /// Its node fell silent.
+    LeaseExpired,
+    /// The handler panicked.
+    Panic,
+    /// Nobody serves the type.
+    NoHandler,
+    /// The job cannot be read.
+    Invalid,
+    /// The run was cancelled.
+    Cancelled,
+}
+
+impl ErrorKind {
+    /// The kind as it stands in records, letters and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retryable => "retryable",
+            Self::Permanent => "permanent",
+            Self::Timeout => "timeout",
+            Self::LeaseExpired => "lease_expired",
+            Self::Panic => "panic",
+            Self::NoHandler => "no_handler",
+            Self::Invalid => "invalid",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Its kind.
+    pub kind: ErrorKind,
+    /// In words, [`MESSAGE_MAX`] bytes at most.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure; a longer message is cut, on a character.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+        Self { kind, message }
+    }
+}
+
+/// One try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its round.
+    pub round: u32,
+    /// Its number within the round, from 1.
+    pub attempt: u32,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it ended; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Which node ran it.
+    pub node: Arc<str>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    /// When the next attempt was due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
+    /// It was put back without being used up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub put_back: Option<PutBack>,
+    /// Which start of this attempt it was: above 1 after it was put back.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub start: u32,
+}
+
+fn first() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_first(start: &u32) -> bool {
+    *start == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_none_yet(count: &u32) -> bool {
+    *count == 0
+}
+
+/// Why a started attempt was put back without being used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PutBack {
+    /// Its node was shut down.
+    Released,
+    /// Its handler asked for it.
+    Snoozed,
+    /// Nobody was there to run it: it was claimed, but never started.
+    NotStarted,
+}
+
+/// A stored message, named so that no later one can be taken for it: a stream made anew begins at sequence 1 again,
+/// but not at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageId {
+    /// Its stream.
+    pub stream: Arc<str>,
+    /// Its sequence.
+    pub sequence: u64,
+    /// When the server stored it.
+    pub at: Timestamp,
+}
+
+/// Which message carries the run, and which delivery of it was claimed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// The message.
+    #[serde(flatten)]
+    pub message: MessageId,
+    /// The server's delivery count when it was claimed.
+    pub delivery: u64,
+}
+
+/// Why a job was not started though it could have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeferReason {
+    /// Over its rate limit.
+    RateLimited,
+    /// Its type's circuit breaker is open.
+    BreakerOpen,
+    /// Too many of its kind are running.
+    Concurrency,
+    /// Its key or type is held for everybody.
+    Held,
+    /// No remote handler is there.
+    NoHandlerOnline,
+    /// Its handler put it back.
+    Snoozed,
+}
+
+/// The last deferral of a run, and since when it is being deferred. It stays while the attempt runs, as the row goes on
+/// if that is put back for the same reason, and where the run ends while it waits, as it is part of the story.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deferral {
+    /// Why.
+    pub reason: DeferReason,
+    /// The first of an unbroken row of deferrals.
+    pub since: Timestamp,
+    /// The last one.
+    pub at: Timestamp,
+    /// How many, in this run.
+    pub count: u32,
+}
+
+/// A run's result, as the record keeps it.
+#[derive(Debug, Clone, Default)]
+pub enum RunResult {
+    /// There is none.
+    #[default]
+    None,
+    /// JSON, kept as it is.
+    Json(Box<RawValue>),
+    /// Anything else.
+    Other {
+        /// The bytes, in base64.
+        base64: String,
+        /// What they are.
+        content_type: Option<String>,
+    },
+    /// Too large to keep; so many bytes.
+    TooLarge(u64),
+}
+
+/// The run record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Run {
+    /// Its id, unique within the tenant.
+    pub run_id: RunId,
+    /// Whose run it is.
+    pub tenant: Tenant,
+    /// Where its job waits or waited.
+    pub queue: Queue,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// What is to be done.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// Where it stands.
+    pub state: RunState,
+    /// 1, and one more with each replay.
+    pub round: u32,
+    /// The attempt that was last started in this round; 0 before the first.
+    pub attempt: u32,
+    /// Attempts in a round.
+    pub max_attempts: u32,
+    /// When it began to wait for a worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enqueued_at: Option<Timestamp>,
+    /// When its first attempt started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Not before then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Timestamp>,
+    /// The node that has or had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Arc<str>>,
+    /// What its handler last said of its progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Box<RawValue>>,
+    /// Its result, if it is JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// Its result, if it is not JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_base64: Option<String>,
+    /// The content type of a result that is not JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_content_type: Option<String>,
+    /// The size of a result that was too large to keep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_bytes: Option<u64>,
+    /// Why it failed, last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    /// Every attempt of every round.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
+    /// For people and filters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// The run that has its idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplicate_of: Option<RunId>,
+    /// Its last deferral.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deferral: Option<Deferral>,
+    /// How often it was deferred in this round: tells apart the waits of one attempt.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub deferrals: u32,
+    /// The message that carries it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<Holding>,
+    /// When it was first published.
+    #[serde(default)]
+    pub origin: Timestamp,
+    /// Who wrote this version of the record.
+    #[serde(default)]
+    pub token: String,
+}
+
+impl Run {
+    /// A run of which nothing is on record yet, waiting since `enqueued_at`.
+    #[must_use]
+    pub fn new(job: &Job, max_attempts: u32, enqueued_at: Timestamp) -> Self {
+        Self {
+            run_id: job.run_id.clone(),
+            tenant: job.tenant.clone(),
+            queue: job.queue.clone(),
+            priority: job.priority,
+            job_type: job.job_type.clone(),
+            state: RunState::Enqueued,
+            round: 1,
+            attempt: 0,
+            max_attempts,
+            enqueued_at: Some(enqueued_at),
+            started_at: None,
+            ended_at: None,
+            run_at: None,
+            node: None,
+            progress: None,
+            result: None,
+            result_base64: None,
+            result_content_type: None,
+            result_bytes: None,
+            error: None,
+            attempts: Vec::new(),
+            tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
+            duplicate_of: None,
+            deferral: None,
+            deferrals: 0,
+            held_by: None,
+            origin: enqueued_at,
+            token: String::new(),
+        }
+    }
+
+    /// The number of the attempt that starts next: a put-back one starts again under its own number.
+    #[must_use]
+    pub fn next_attempt(&self) -> u32 {
+        match self.state {
+            RunState::Scheduled | RunState::Enqueued => self.attempt.max(1),
+            _ => self.attempt + 1,
+        }
+    }
+
+    /// Whether an attempt of this round was started.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.attempt > 0
+    }
+
+    /// The attempts of this round.
+    pub fn attempts_of_round(&self) -> impl Iterator<Item = &Attempt> {
+        let round = self.round;
+        self.attempts.iter().filter(move |attempt| attempt.round == round)
+    }
+
+    /// Begins attempt `attempt` on `node`.
+    pub fn begin(&mut self, attempt: u32, node: &Arc<str>, now: Timestamp) {
+        let start = match self.attempts.last() {
+            // An entry that was put back has been told by now (see `Verdict::BeginAgain`): one is enough to keep.
+            Some(last) if last.round == self.round && last.attempt == attempt && last.put_back.is_some() => {
+                let start = last.start + 1;
+                self.attempts.pop();
+                start
+            }
+            _ => 1,
+        };
+        self.state = RunState::Running;
+        self.attempt = attempt;
+        self.run_at = None;
+        self.started_at = self.started_at.or(Some(now));
+        self.node = Some(Arc::clone(node));
+        self.attempts.push(Attempt {
+            round: self.round,
+            attempt,
+            started_at: now,
+            ended_at: None,
+            node: Arc::clone(node),
+            error: None,
+            retry_at: None,
+            put_back: None,
+            start,
+        });
+    }
+
+    /// Notes what follows from the attempt that runs, or, where none was started, from the job as it waits.
+    pub fn settle(&mut self, settlement: Settlement, now: Timestamp) {
+        match settlement {
+            Settlement::Complete(result) => {
+                self.end_attempt(now, None);
+                self.keep(*result);
+                self.error = None;
+                self.end(RunState::Completed, now);
+            }
+            Settlement::Retry { at, failure } => {
+                self.end_attempt(now, Some(failure.clone()));
+                if let Some(attempt) = self.attempts.last_mut() {
+                    attempt.retry_at = Some(at);
+                }
+                self.error = Some(failure);
+                self.run_at = Some(at);
+                self.deferral = None;
+                self.state = RunState::Retrying;
+            }
+            Settlement::Dead { failure } => {
+                self.end_attempt(now, Some(failure.clone()));
+                self.error = Some(failure);
+                self.end(RunState::Dead, now);
+            }
+            Settlement::Defer { at, reason } => self.defer(at, reason, now),
+            Settlement::Release => {
+                self.put_back(PutBack::Released, now);
+                self.deferral = None;
+                self.state = RunState::Enqueued;
+            }
+            Settlement::Schedule { at } => {
+                self.state = RunState::Scheduled;
+                self.run_at = Some(at);
+                self.enqueued_at = None;
+            }
+            Settlement::Expire => self.end(RunState::Expired, now),
+            Settlement::Cancel => {
+                let failure = Failure::new(ErrorKind::Cancelled, "the run was cancelled");
+                self.end_attempt(now, Some(failure));
+                self.end(RunState::Cancelled, now);
+            }
+            Settlement::Duplicate { of } => {
+                self.duplicate_of = Some(of);
+                self.end(RunState::Duplicate, now);
+            }
+        }
+    }
+
+    fn keep(&mut self, result: RunResult) {
+        match result {
+            RunResult::None => {}
+            RunResult::Json(json) => self.result = Some(json),
+            RunResult::Other { base64, content_type } => {
+                self.result_base64 = Some(base64);
+                self.result_content_type = content_type;
+            }
+            RunResult::TooLarge(bytes) => self.result_bytes = Some(bytes),
+        }
+    }
+
+    fn end(&mut self, state: RunState, now: Timestamp) {
+        if self.state == RunState::Running {
+            self.deferral = None;
+        }
+        self.state = state;
+        self.ended_at = Some(now);
+        self.run_at = None;
+    }
+
+    fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {
+        self.shorten_history();
+        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
+            attempt.ended_at = Some(now);
+            attempt.error = error;
+        }
+    }
+
+    /// Keeps a record of a thousand long failures well below a message's size: only the last few keep their whole text.
+    fn shorten_history(&mut self) {
+        let old = self.attempts.len().saturating_sub(WHOLE_MESSAGES);
+        for error in self.attempts[..old].iter_mut().filter_map(|attempt| attempt.error.as_mut()) {
+            error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));
+        }
+    }
+
+    fn put_back(&mut self, why: PutBack, now: Timestamp) {
+        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
+            attempt.ended_at = Some(now);
+            attempt.put_back = Some(why);
+        }
+    }
+
+    fn defer(&mut self, at: Timestamp, reason: DeferReason, now: Timestamp) {
+        match (self.state, reason) {
+            (RunState::Running, DeferReason::Snoozed) => {
+                self.put_back(PutBack::Snoozed, now);
+                self.state = RunState::Enqueued;
+            }
+            (RunState::Running, _) => self.take_back_start(now),
+            // A retry that is deferred stays a retry: its next attempt keeps its number either way.
+            (RunState::Scheduled, _) => self.state = RunState::Enqueued,
+            _ => {}
+        }
+        let before = self.deferral.take();
+        self.deferral = Some(Deferral {
+            reason,
+            since: before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since),
+            at: now,
+            count: before.map_or(1, |before| before.count + 1),
+        });
+        self.deferrals += 1;
+        self.run_at = Some(at);
+    }
+
+    /// The attempt that runs was claimed, but nobody was there to start it: it is as if it had never begun.
+    fn take_back_start(&mut self, now: Timestamp) {
+        if self.attempts.last().is_some_and(|last| last.start > 1) {
+            // It was started before and put back; its entry keeps count of the starts.
+            self.put_back(PutBack::NotStarted, now);
+            self.state = RunState::Enqueued;
+            return;
+        }
+        self.attempts.pop();
+        self.attempt = self.attempt.saturating_sub(1);
+        self.state = if self.attempt == 0 { RunState::Enqueued } else { RunState::Retrying };
+        if self.attempts.is_empty() {
+            self.started_at = None;
+        }
+    }
+
+    /// How long the last attempt took; `None` while it runs.
+    #[must_use]
+    pub fn last_attempt_took(&self) -> Option<Duration> {
+        let attempt = self.attempts.last()?;
+        Some(attempt.ended_at?.since(attempt.started_at))
+    }
+}

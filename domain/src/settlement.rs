@@ -1,0 +1,186 @@
+//! What follows an attempt: [`settle`] is the only judge of it, however the attempt ended.
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::run::{DeferReason, RunResult};
+use crate::{ErrorKind, Failure, RunId, Timestamp};
+
+/// How an attempt ended.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// The handler succeeded.
+    Completed(Box<RunResult>),
+    /// The attempt failed; `retry_after` is the handler's own wish.
+    Failed {
+        /// How, and what it says.
+        failure: Failure,
+        /// Not before this long.
+        retry_after: Option<Duration>,
+    },
+    /// The handler wants to see the job again later; the attempt is not used up.
+    Snoozed(Duration),
+    /// The handler had no room; the attempt is not used up.
+    Busy(Duration),
+    /// Nobody serves the type; the attempt did not start.
+    NoHandler,
+    /// The node shuts down; the attempt is not used up.
+    Released,
+    /// The run was cancelled.
+    Cancelled,
+}
+
+/// What is done about it. Each is one write to the run's record; the rest follows from the record.
+#[derive(Debug, Clone)]
+pub enum Settlement {
+    /// The run has ended well.
+    Complete(Box<RunResult>),
+    /// Another attempt at `at`.
+    Retry {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        failure: Failure,
+    },
+    /// The run has ended badly; its job goes to the dead letters.
+    Dead {
+        /// Why.
+        failure: Failure,
+    },
+    /// Looked at again at `at`; no attempt is used up.
+    Defer {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        reason: DeferReason,
+    },
+    /// Given back to whoever has room, the attempt unused.
+    Release,
+    /// Waits for its time.
+    Schedule {
+        /// When.
+        at: Timestamp,
+    },
+    /// Was not started in time.
+    Expire,
+    /// Cancelled.
+    Cancel,
+    /// Another run has its idempotency key.
+    Duplicate {
+        /// Which.
+        of: RunId,
+    },
+}
+
+/// Under which rules an attempt is judged.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms<'a> {
+    /// The attempt's number, from 1.
+    pub attempt: u32,
+    /// Attempts in a round.
+    pub max_attempts: u32,
+    /// The delays between attempts.
+    pub backoff: &'a Backoff,
+    /// The whole run must have ended by then.
+    pub deadline: Option<Timestamp>,
+    /// Since when the job has been waiting for a handler, if it was deferred for want of one before, and how often.
+    pub no_handler: Option<(Timestamp, u32)>,
+    /// How long it may wait for one.
+    pub no_handler_grace: Duration,
+}
+
+/// Longest wait between two looks for a remote handler.
+const NO_HANDLER_MAX: Duration = Duration::from_secs(5);
+
+/// Judges `outcome` at `now`; `chance` is evenly distributed in 0 ≤ chance < 1.
+#[must_use]
+pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
+    match outcome {
+        Outcome::Completed(result) => Settlement::Complete(result),
+        Outcome::Failed { failure, retry_after } => fail(failure, retry_after, terms, now, chance),
+        Outcome::Snoozed(wait) => Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed },
+        Outcome::Busy(wait) => Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed },
+        Outcome::NoHandler => {
+            let (since, count) = terms.no_handler.unwrap_or((now, 0));
+            if now.since(since) >= terms.no_handler_grace {
+                let grace = crate::DurationText(terms.no_handler_grace);
+                let failure = Failure::new(ErrorKind::NoHandler, format!("no handler was online for {grace}"));
+                return fail(failure, None, terms, now, chance);
+            }
+            let wait = Duration::from_millis(250 << count.min(5)).min(NO_HANDLER_MAX);
+            let spread = wait.mul_f64(0.75 + 0.5 * chance).min(terms.no_handler_grace);
+            Settlement::Defer { at: now.plus(spread), reason: DeferReason::NoHandlerOnline }
+        }
+        Outcome::Released => Settlement::Release,
+        Outcome::Cancelled => Settlement::Cancel,
+    }
+}
+
+fn fail(failure: Failure, after: Option<Duration>, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
+    let for_good = matches!(failure.kind, ErrorKind::Permanent | ErrorKind::Invalid | ErrorKind::Cancelled);
+    if for_good || terms.attempt >= terms.max_attempts {
+        return Settlement::Dead { failure };
+    }
+    let at = now.plus(after.unwrap_or_else(|| terms.backoff.delay(terms.attempt, chance)));
+    if terms.deadline.is_some_and(|deadline| at >= deadline) {
+        let message =
+            format!("the run's deadline comes before its next attempt; the last one said: {}", failure.message);
+        return Settlement::Dead { failure: Failure::new(ErrorKind::Timeout, message) };
+    }
+    Settlement::Retry { at, failure }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000_000;
+
+    fn judge(outcome: Outcome, attempt: u32, change: impl FnOnce(&mut Terms<'_>)) -> String {
+        let backoff = Backoff::Delays(vec![Duration::from_secs(2)]);
+        let mut terms = Terms {
+            attempt,
+            max_attempts: 3,
+            backoff: &backoff,
+            deadline: None,
+            no_handler: None,
+            no_handler_grace: Duration::from_secs(60),
+        };
+        change(&mut terms);
+        match settle(outcome, terms, Timestamp::from_millis(NOW), 0.5) {
+            Settlement::Retry { at, failure } => format!("retry +{} {:?}", at.millis() - NOW, failure.kind),
+            Settlement::Dead { failure } => format!("dead {:?}", failure.kind),
+            Settlement::Defer { at, reason } => format!("defer +{} {reason:?}", at.millis() - NOW),
+            Settlement::Complete(_) => "complete".to_owned(),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
+
+    fn failed(kind: ErrorKind) -> Outcome {
+        Outcome::Failed { failure: Failure::new(kind, "x"), retry_after: None }
+    }
+
+    #[test]
+    fn the_decision_table() {
+        let later = Outcome::Failed {
+            failure: Failure::new(ErrorKind::Retryable, "x"),
+            retry_after: Some(Duration::from_secs(30)),
+        };
+        let soon = |terms: &mut Terms<'_>| terms.deadline = Some(Timestamp::from_millis(NOW + 1_999));
+        let waited =
+            |millis| move |terms: &mut Terms<'_>| terms.no_handler = Some((Timestamp::from_millis(NOW - millis), 9));
+        assert_eq!(judge(Outcome::Completed(Box::default()), 1, |_| ()), "complete");
+        assert_eq!(judge(failed(ErrorKind::Retryable), 1, |_| ()), "retry +2000 Retryable");
+        assert_eq!(judge(failed(ErrorKind::LeaseExpired), 2, |_| ()), "retry +2000 LeaseExpired");
+        assert_eq!(judge(later, 1, |_| ()), "retry +30000 Retryable");
+        assert_eq!(judge(failed(ErrorKind::Panic), 3, |_| ()), "dead Panic");
+        assert_eq!(judge(failed(ErrorKind::Permanent), 1, |_| ()), "dead Permanent");
+        assert_eq!(judge(failed(ErrorKind::Retryable), 1, soon), "dead Timeout");
+        assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 3, |_| ()), "defer +5000 Snoozed");
+        assert_eq!(judge(Outcome::NoHandler, 1, |_| ()), "defer +250 NoHandlerOnline");
+        assert_eq!(judge(Outcome::NoHandler, 1, waited(59_999)), "defer +5000 NoHandlerOnline");
+        assert_eq!(judge(Outcome::NoHandler, 1, waited(60_000)), "retry +2000 NoHandler");
+        assert_eq!(judge(Outcome::Released, 3, |_| ()), "release");
+        assert_eq!(judge(Outcome::Cancelled, 3, |_| ()), "cancel");
+    }
+}

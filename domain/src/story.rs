@@ -1,0 +1,217 @@
+//! The events that a record implies.
+//!
+//! A run's story is derived from its record, never kept beside it: whoever carries a decision out, for the first time
+//! or after a crash, tells the same events with the same ids. Within a round the story only ever grows at its end, so
+//! what was told before is a prefix of what is to be told now.
+
+use std::fmt;
+
+use crate::run::{Attempt, DeferReason, PutBack};
+use crate::{Run, RunState, Timestamp};
+
+/// What an event tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// The run waits for its time.
+    Scheduled,
+    /// The run waits for a worker; once a round.
+    Enqueued,
+    /// An attempt started.
+    Started,
+    /// Its handler told how far it is.
+    Progress,
+    /// The job was not started, or put back by its handler.
+    Deferred,
+    /// An attempt was handed back by a node that shuts down.
+    Released,
+    /// An attempt failed.
+    Failed,
+    /// The run ended well.
+    Completed,
+    /// The run ended badly; its letter follows.
+    Dlq,
+    /// The run was cancelled.
+    Cancelled,
+    /// The run was not started in time.
+    Expired,
+    /// Another run has its key.
+    Duplicate,
+    /// A dead run begins another round.
+    Replayed,
+    /// A dead letter was thrown away.
+    Discarded,
+}
+
+impl EventKind {
+    /// The event's name: a token of its subject.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Enqueued => "enqueued",
+            Self::Started => "started",
+            Self::Progress => "progress",
+            Self::Deferred => "deferred",
+            Self::Released => "released",
+            Self::Failed => "failed",
+            Self::Completed => "completed",
+            Self::Dlq => "dlq",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+            Self::Duplicate => "duplicate",
+            Self::Replayed => "replayed",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One event of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Event<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// What it tells.
+    pub kind: EventKind,
+    /// Of which attempt; 0 where it is about none.
+    pub attempt: u32,
+    /// Tells apart what may happen several times to one attempt: its starts, its deferrals. 1 for the first.
+    pub nth: u32,
+    /// When it happened.
+    pub at: Timestamp,
+    /// The attempt it is about.
+    pub of: Option<&'a Attempt>,
+    /// Why a job was deferred.
+    pub reason: Option<DeferReason>,
+}
+
+impl Event<'_> {
+    /// The event's id: the same whenever the same event is told again.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let Self { run, kind, nth, .. } = self;
+        // Deferrals of jobs are counted by the round, those by a handler by the attempt: they must not meet.
+        let attempt = if *kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
+        let nth = if *nth > 1 { format!("/{nth}") } else { String::new() };
+        format!("{}/{}/{}/{attempt}/{kind}{nth}", run.tenant, run.run_id, run.round)
+    }
+}
+
+/// The events of the run's current round, in the order in which they happened.
+#[must_use]
+pub fn of_round(run: &Run) -> Vec<Event<'_>> {
+    let mut story = Vec::with_capacity(4);
+    let event = |kind, attempt, at| Event { run, kind, attempt, nth: 1, at, of: None, reason: None };
+    let waited_to_the_end = run.state == RunState::Cancelled && run.enqueued_at.is_none();
+    if run.state == RunState::Scheduled || waited_to_the_end {
+        story.push(event(EventKind::Scheduled, 0, run.origin));
+    }
+    if let Some(at) = run.enqueued_at {
+        story.push(event(EventKind::Enqueued, 0, at));
+    }
+    for attempt in run.attempts_of_round() {
+        tell_attempt(run, attempt, &mut story);
+    }
+    // A job that was deferred before it started; a snoozed one is told by its attempt.
+    let told = |reason| reason != DeferReason::Snoozed && run.state != RunState::Running;
+    if let Some(deferral) = run.deferral.as_ref().filter(|deferral| told(deferral.reason)) {
+        let nth = run.deferrals;
+        let reason = Some(deferral.reason);
+        let attempt = run.next_attempt();
+        story.push(Event { run, kind: EventKind::Deferred, attempt, nth, at: deferral.at, of: None, reason });
+    }
+    let end = match run.state {
+        RunState::Completed => EventKind::Completed,
+        RunState::Dead => EventKind::Dlq,
+        RunState::Cancelled => EventKind::Cancelled,
+        RunState::Expired => EventKind::Expired,
+        RunState::Duplicate => EventKind::Duplicate,
+        RunState::Discarded => EventKind::Discarded,
+        RunState::Scheduled | RunState::Enqueued | RunState::Running | RunState::Retrying => return story,
+    };
+    let of = run.attempts_of_round().last();
+    story.push(Event { of, ..event(end, run.attempt, run.ended_at.unwrap_or(run.origin)) });
+    story
+}
+
+fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Vec<Event<'a>>) {
+    let mut tell = |kind, at, reason| {
+        story.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
+    };
+    if attempt.put_back == Some(PutBack::NotStarted) {
+        return;
+    }
+    tell(EventKind::Started, attempt.started_at, None);
+    let Some(ended_at) = attempt.ended_at else { return };
+    match attempt.put_back {
+        Some(PutBack::Released) => tell(EventKind::Released, ended_at, None),
+        Some(PutBack::Snoozed) => tell(EventKind::Deferred, ended_at, Some(DeferReason::Snoozed)),
+        // A cancelled attempt did not fail: the run's own end tells of it.
+        None if attempt.error.as_ref().is_some_and(|error| error.kind != crate::ErrorKind::Cancelled) => {
+            tell(EventKind::Failed, ended_at, None);
+        }
+        Some(PutBack::NotStarted) | None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settlement::Settlement;
+    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
+    use std::sync::Arc;
+
+    fn told(run: &Run) -> Vec<String> {
+        of_round(run).iter().map(|event| event.id().split_once('/').unwrap().1.to_owned()).collect()
+    }
+
+    #[test]
+    fn the_story_of_a_round_only_grows_at_its_end() {
+        let at = Timestamp::from_millis;
+        let node = Arc::from("n");
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        let mut run = Run::new(&job, 2, at(1));
+        let mut before = told(&run);
+        let mut grows = |run: &Run| {
+            let now = told(run);
+            assert!(now.starts_with(&before), "{before:?} is no beginning of {now:?}");
+            before = now;
+        };
+        run.begin(1, &node, at(2));
+        grows(&run);
+        run.settle(Settlement::Release, at(3));
+        grows(&run);
+        let released = told(&run);
+        assert_eq!(released, ["r/1/0/enqueued", "r/1/1/started", "r/1/1/released"]);
+
+        run.begin(1, &node, at(4));
+        assert_eq!(told(&run), ["r/1/0/enqueued", "r/1/1/started/2"]);
+        before = told(&run);
+        let mut grows = |run: &Run| {
+            let now = told(run);
+            assert!(now.starts_with(&before), "{before:?} is no beginning of {now:?}");
+            before = now;
+        };
+        let failure = Failure::new(ErrorKind::Retryable, "x");
+        run.settle(Settlement::Retry { at: at(9), failure: failure.clone() }, at(5));
+        grows(&run);
+        run.begin(2, &node, at(9));
+        grows(&run);
+        run.settle(Settlement::Dead { failure }, at(10));
+        grows(&run);
+        let end = ["r/1/0/enqueued", "r/1/1/started/2", "r/1/1/failed/2", "r/1/2/started", "r/1/2/failed", "r/1/2/dlq"];
+        assert_eq!(told(&run), end);
+    }
+}

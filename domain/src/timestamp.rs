@@ -1,0 +1,130 @@
+//! A point in time: milliseconds since 1970 UTC, written as RFC 3339 with exactly three digits after the second.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Milliseconds since 1970-01-01T00:00:00Z. Arithmetic saturates.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Timestamp(i64);
+
+/// 9999-12-31T23:59:59.999Z: the last moment that RFC 3339 can write.
+const LATEST: i64 = 253_402_300_799_999;
+
+/// A text that is no RFC 3339 time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no RFC 3339 time, such as 2027-01-31T09:30:00Z or 2027-01-31T10:30:00+01:00")]
+pub struct TimestampError(pub String);
+
+impl Timestamp {
+    /// From milliseconds since 1970 UTC; what lies before 1970 or beyond the year 9999 is brought to that bound.
+    #[must_use]
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis.clamp(0, LATEST))
+    }
+
+    /// Milliseconds since 1970 UTC.
+    #[must_use]
+    pub fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// Reads an RFC 3339 time with any offset; what is finer than a millisecond is cut off.
+    ///
+    /// # Errors
+    /// Refuses everything else, also times without an offset.
+    pub fn parse(text: &str) -> Result<Self, TimestampError> {
+        let refuse = |_| TimestampError(text.chars().take(100).collect());
+        let at: jiff::Timestamp = text.parse().map_err(refuse)?;
+        Ok(Self::from_millis(at.as_millisecond()))
+    }
+
+    /// `duration` later.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        Self::from_millis(self.0.saturating_add(millis))
+    }
+
+    /// How long after `earlier` this is; nothing if it is not after it.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    /// Written by hand, because three to six of these stand in every job's record and events. The civil date from a
+    /// day count follows H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, millis) = (self.0 / 1_000, self.0 % 1_000);
+        let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+        let era = days / 146_097;
+        let day_of_era = days % 146_097;
+        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let mut put = |at: usize, width: usize, mut number: i64| {
+            for place in (at..at + width).rev() {
+                text[place] = b'0' + u8::try_from(number % 10).unwrap_or(0);
+                number /= 10;
+            }
+        };
+        put(0, 4, year);
+        put(5, 2, month);
+        put(8, 2, day);
+        put(11, 2, second / 3_600);
+        put(14, 2, second / 60 % 60);
+        put(17, 2, second % 60);
+        put(20, 3, millis);
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn offsets_are_read_and_their_lack_refused() {
+        assert_eq!(Timestamp::parse("2027-01-31T10:30:00+01:00").unwrap().to_string(), "2027-01-31T09:30:00.000Z");
+        assert_eq!(Timestamp::parse("2024-02-29T23:59:59.9999Z").unwrap().to_string(), "2024-02-29T23:59:59.999Z");
+        for wrong in ["", "now", "2027-01-31", "2027-01-31T10:30:00", "2027-13-31T10:30:00Z", "1769850600"] {
+            assert!(Timestamp::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_what_jiff_reads(millis in 0i64..=LATEST) {
+            let at = Timestamp::from_millis(millis);
+            prop_assert_eq!(Timestamp::parse(&at.to_string()), Ok(at));
+        }
+    }
+}
