@@ -19,13 +19,3 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     }
     bail!("{} breaches of the rules in xtask/src/tidy:\n{}", found.len(), found.join("\n"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_workspace_is_tidy() {
-        check(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
-    }
-}
