@@ -1,1 +1,3 @@
 //! Longshore.
+
+pub mod config;

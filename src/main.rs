@@ -1,2 +1,4 @@
 //! Placeholder.
-fn main() {}
+fn main() {
+    print!("{}", longshore::config::reference());
+}
