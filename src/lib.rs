@@ -1,3 +1,4 @@
 //! Longshore.
 
 pub mod config;
+pub mod handlers;
