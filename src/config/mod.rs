@@ -62,11 +62,12 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads `file`, if any, and the process's environment; `handlers` are those that the node will have.
+    /// Reads `file`, if any, and the process's environment, over which `extra` is laid: variables and their texts, from a
+    /// command line for example. `handlers` are those that the node will have.
     ///
     /// # Errors
     /// All mistakes at once, each with file, line and key, or variable, and what would be right.
-    pub fn load(file: Option<&Path>, handlers: &Handlers) -> Result<Self, Error> {
+    pub fn load(file: Option<&Path>, extra: &[(String, String)], handlers: &Handlers) -> Result<Self, Error> {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -76,7 +77,7 @@ impl Configuration {
         let variables = std::env::vars_os();
         let variables =
             variables.filter_map(|(name, text)| Some((name.into_string().ok()?, text.to_string_lossy().into())));
-        Self::from_parts(file.map(read).transpose()?, variables, handlers)
+        Self::from_parts(file.map(read).transpose()?, variables.chain(extra.iter().cloned()), handlers)
     }
 
     fn from_parts(

@@ -34,27 +34,20 @@ pub struct Options {
     #[arg(long, env = "NATS_PASSWORD", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
     pub password: Option<String>,
     /// Token
-    #[arg(
-        long = "nats-token",
-        env = "NATS_TOKEN",
-        value_name = "TEXT",
-        global = true,
-        hide = true,
-        hide_env_values = true
-    )]
-    pub token: Option<String>,
+    #[arg(long, env = "NATS_TOKEN", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
+    pub nats_token: Option<String>,
     /// A file of root certificates
     #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, hide = true)]
-    pub ca: Option<PathBuf>,
+    pub tls_ca: Option<PathBuf>,
     /// Client certificate
     #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, hide = true)]
-    pub cert: Option<PathBuf>,
+    pub tls_cert: Option<PathBuf>,
     /// Key of the client certificate
     #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, hide = true)]
-    pub key: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
     /// JetStream domain, for leaf nodes
-    #[arg(long = "js-domain", env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide = true)]
-    pub jetstream_domain: Option<String>,
+    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide = true)]
+    pub js_domain: Option<String>,
 }
 
 impl Options {
@@ -83,11 +76,11 @@ impl Options {
             nkey: path(&self.nkey),
             user: some(&self.user),
             password: some(&self.password),
-            token: some(&self.token),
-            ca: path(&self.ca).or(context.ca),
-            cert: path(&self.cert).or(context.cert),
-            key: path(&self.key).or(context.key),
-            jetstream_domain: some(&self.jetstream_domain).or(context.jetstream_domain),
+            token: some(&self.nats_token),
+            ca: path(&self.tls_ca).or(context.ca),
+            cert: path(&self.tls_cert).or(context.cert),
+            key: path(&self.tls_key).or(context.key),
+            jetstream_domain: some(&self.js_domain).or(context.jetstream_domain),
             ..Connection::to(some(&self.server).or(context.url).unwrap_or_else(|| DEFAULT_URL.to_owned()))
         };
         // Credentials go together: a user from here with a token from there would be neither's.
@@ -124,9 +117,10 @@ mod tests {
         assert_eq!(nothing.over(context()).user.as_deref(), Some("context"));
 
         let own =
-            Options { server: Some("nats://own:1".to_owned()), token: Some("t".to_owned()), ..Options::default() };
+            Options { server: Some("nats://own:1".to_owned()), nats_token: Some("t".to_owned()), ..Options::default() };
         let connection = own.over(context());
-        let expected = Connection { token: own.token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
+        let expected =
+            Connection { token: own.nats_token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
         assert_eq!(connection, expected);
     }
 }

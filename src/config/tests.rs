@@ -39,55 +39,56 @@ fn without_a_file_everything_is_as_the_rooms_have_it() {
     assert_eq!(policies, Policies { queues, default_type: TypePolicy::default(), ..Policies::default() });
 }
 
+/// Every setting of the contract, in its words.
+const CONTRACT: &str = r#"
+namespace = "ls2"
+[node]
+name = "n1"
+lease = "2s"
+[http]
+listen = "off"
+[storage]
+jobs_max_bytes = 1048576
+completed_max_age = "24h"
+[idempotency]
+window = "1h"
+release_on = ["dead", "cancelled", "expired"]
+[queues.main]
+concurrency = 8
+[queues.bulk]
+aging = "0s"
+[retries.fast]
+base = "250ms"
+factor = 2
+max = "1m"
+[retries.listed]
+delays = ["1s","5s","25s","125s"]
+[retries.added]
+jitter = "additive"
+spread = "2s"
+[defaults]
+max_attempts = 3
+backoff = "listed"
+[types."email.send"]
+handler = "remote"
+max_attempts = 12
+timeout = "60s"
+heartbeat = "15s"
+backoff = { base = "1s", factor = 3.0, max = "10m", jitter = "proportional", spread = 0.5 }
+rate_limit = { rate = 100, per = "1s", burst = 100 }
+concurrency = 10
+breaker = { failures = 5, cool_down = "30s", probes = 1 }
+history = "failures"
+[types.flaky]
+handler = "fail"
+[tenants.acme]
+rate_limit = { rate = 50, per = "1s", burst = 100 }
+weight = 1
+"#;
+
 #[test]
 fn the_contracts_own_example_is_read() {
-    let Settings { policies, storage, name, .. } = settings(
-        r#"
-        namespace = "ls2"
-        [node]
-        name = "n1"
-        lease = "2s"
-        [http]
-        listen = "off"
-        [storage]
-        jobs_max_bytes = 1048576
-        completed_max_age = "24h"
-        [idempotency]
-        window = "1h"
-        release_on = ["dead", "cancelled", "expired"]
-        [queues.main]
-        concurrency = 8
-        [queues.bulk]
-        aging = "0s"
-        [retries.fast]
-        base = "250ms"
-        factor = 2
-        max = "1m"
-        [retries.listed]
-        delays = ["1s","5s","25s","125s"]
-        [retries.added]
-        jitter = "additive"
-        spread = "2s"
-        [defaults]
-        max_attempts = 3
-        backoff = "listed"
-        [types."email.send"]
-        handler = "remote"
-        max_attempts = 12
-        timeout = "60s"
-        heartbeat = "15s"
-        backoff = { base = "1s", factor = 3.0, max = "10m", jitter = "proportional", spread = 0.5 }
-        rate_limit = { rate = 100, per = "1s", burst = 100 }
-        concurrency = 10
-        breaker = { failures = 5, cool_down = "30s", probes = 1 }
-        history = "failures"
-        [types.flaky]
-        handler = "fail"
-        [tenants.acme]
-        rate_limit = { rate = 50, per = "1s", burst = 100 }
-        weight = 1
-        "#,
-    );
+    let Settings { policies, storage, name, .. } = settings(CONTRACT);
     assert_eq!((name.as_str(), storage.namespace.as_str()), ("n1", "ls2"));
     assert_eq!((storage.lease, storage.jobs_max_bytes), (Duration::from_secs(2), 1_048_576));
     assert_eq!(policies.queues.keys().map(Queue::as_str).collect::<Vec<_>>(), ["bulk", "main"]);
