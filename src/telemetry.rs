@@ -11,21 +11,24 @@ use crate::cli::Usage;
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
+    /// For people on a terminal, JSON otherwise. A variable that is set but empty means this, too.
+    #[value(alias = "")]
+    Auto,
     /// For people.
     Human,
     /// One JSON object a line, for machines.
     Json,
 }
 
-/// Starts logging to stderr: for people on a terminal, as JSON otherwise, unless `format` says.
-pub(crate) fn to_stderr(format: Option<LogFormat>) -> Result<(), Usage> {
-    let terminal = std::io::stderr().is_terminal();
-    let format = format.unwrap_or(if terminal { LogFormat::Human } else { LogFormat::Json });
+/// Starts logging to stderr.
+pub(crate) fn to_stderr(format: LogFormat) -> Result<(), Usage> {
+    let human = format == LogFormat::Human || (format == LogFormat::Auto && std::io::stderr().is_terminal());
     let colours = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
     let builder = tracing_subscriber::fmt().with_env_filter(filter("info")?).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Human => builder.with_ansi(colours).init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).init(),
+    if human {
+        builder.with_ansi(colours).init();
+    } else {
+        builder.json().flatten_event(true).with_span_list(false).init();
     }
     Ok(())
 }

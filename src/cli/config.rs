@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore::config::{self, Configuration};
 use longshore::handlers;
@@ -13,7 +14,7 @@ use super::{Ended, Global};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct File {
     /// The configuration file
-    #[arg(long, short, env = "LONGSHORE_CONFIG", value_name = "FILE")]
+    #[arg(long, short, env = "LONGSHORE_CONFIG", value_name = "FILE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     config: Option<PathBuf>,
 }
 

@@ -16,9 +16,9 @@ use crate::telemetry::{self, LogFormat};
 pub(crate) struct Arguments {
     #[command(flatten)]
     file: File,
-    /// Form of the log, and of the line that says ready [default: human on a terminal, json otherwise]
-    #[arg(long, env = "LONGSHORE_LOG_FORMAT", value_enum)]
-    log_format: Option<LogFormat>,
+    /// Form of the log on stderr; with json, the line on stdout that says ready is an object, too
+    #[arg(long, env = "LONGSHORE_LOG_FORMAT", value_enum, default_value = "auto")]
+    log_format: LogFormat,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
@@ -46,10 +46,10 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 }
 
 /// The one line on stdout. A harness waits for it, so its plain form is a single word whatever the log looks like.
-fn ready(format: Option<LogFormat>, node: &str) -> String {
+fn ready(format: LogFormat, node: &str) -> String {
     match format {
-        Some(LogFormat::Json) => json!({"event": "ready", "node": node}).to_string(),
-        _ => "ready".to_owned(),
+        LogFormat::Json => json!({"event": "ready", "node": node}).to_string(),
+        LogFormat::Auto | LogFormat::Human => "ready".to_owned(),
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args as _, FromArgMatches as _};
 use longshore_backbone::Connection;
 
 use super::context::{self, Context};
@@ -22,10 +24,10 @@ pub struct Options {
     #[arg(long, env = "NATS_CONTEXT", value_name = "NAME", global = true)]
     pub context: Option<String>,
     /// A credentials file
-    #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true)]
+    #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path())]
     pub creds: Option<PathBuf>,
     /// A file that holds an nkey seed
-    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, hide = true)]
+    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub nkey: Option<PathBuf>,
     /// User name
     #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide = true)]
@@ -37,13 +39,13 @@ pub struct Options {
     #[arg(long, env = "NATS_TOKEN", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
     pub nats_token: Option<String>,
     /// A file of root certificates
-    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, hide = true)]
+    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub tls_ca: Option<PathBuf>,
     /// Client certificate
-    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, hide = true)]
+    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub tls_cert: Option<PathBuf>,
     /// Key of the client certificate
-    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, hide = true)]
+    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
     pub tls_key: Option<PathBuf>,
     /// JetStream domain, for leaf nodes
     #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide = true)]
@@ -51,6 +53,15 @@ pub struct Options {
 }
 
 impl Options {
+    /// What the environment alone says.
+    ///
+    /// # Errors
+    /// A variable is not Unicode.
+    pub fn from_environment() -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("longshore"));
+        Self::from_arg_matches(&command.try_get_matches_from(["longshore"])?)
+    }
+
     /// Whether anything says which server is meant.
     #[must_use]
     pub fn names_a_server(&self) -> bool {
@@ -92,6 +103,11 @@ impl Options {
         }
         connection
     }
+}
+
+/// Takes an empty variable, too, where clap's own parser of paths ends the program.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// An empty variable is one that is not set.
