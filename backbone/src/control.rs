@@ -156,11 +156,8 @@ impl Backbone {
             let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
             let Some(stored) = request::direct_get(self.control(), self.api(), &bucket, query).await? else { break };
             from = stored.sequence + 1;
-            if let Ok(presence) = serde_json::from_slice::<Presence>(&stored.payload) {
-                if now.since(presence.seen_at) < GONE_AFTER {
-                    nodes.push(presence);
-                }
-            }
+            let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
+            nodes.extend(presence.filter(|presence| now.since(presence.seen_at) < GONE_AFTER));
         }
         nodes.sort_by(|a, b| a.node.cmp(&b.node));
         Ok(nodes)

@@ -21,7 +21,7 @@ impl Backbone {
     pub async fn write_letter(&self, run: &Run, original: Option<&HeaderMap>, payload: Bytes) -> Result<PubAck, Error> {
         let mut headers = HeaderMap::new();
         for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
-            if !is_servers(&name.to_string()) {
+            if !is_servers(name.as_ref()) {
                 for value in values {
                     headers.append(name.clone(), value.clone());
                 }

@@ -45,6 +45,11 @@ impl Right {
         Self { reply: Some(reply), returns }
     }
 
+    /// A right to nothing, for a job that is only looked at.
+    pub(crate) fn none(returns: Returns) -> Self {
+        Self { reply: None, returns }
+    }
+
     /// Where a renewal of the lease is sent.
     #[must_use]
     pub fn reply(&self) -> Option<&Subject> {

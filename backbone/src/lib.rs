@@ -19,6 +19,7 @@ mod provision;
 pub mod delivery;
 pub mod pull;
 
+pub mod renewal;
 pub mod request;
 pub mod window;
 
@@ -31,6 +32,7 @@ pub mod schedule;
 pub mod dead_letters;
 
 pub mod control;
+pub mod look;
 
 pub mod service;
 

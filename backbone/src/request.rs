@@ -63,6 +63,15 @@ pub fn nobody_there(error: &Error) -> bool {
         .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
 }
 
+/// The same for a read: no such stream.
+#[must_use]
+pub fn nobody_answered(error: &Error) -> bool {
+    let Error::Read { source, .. } = error else { return false };
+    source
+        .downcast_ref::<async_nats::RequestError>()
+        .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+}
+
 /// A stored message.
 #[derive(Debug, Clone)]
 pub struct Stored {
@@ -109,4 +118,26 @@ fn stored(message: Message) -> Option<Stored> {
         payload: message.payload,
         headers,
     })
+}
+
+impl Stored {
+    /// The headers the message was published with; `None` if there were none.
+    #[must_use]
+    pub fn job_headers(&self) -> Option<HeaderMap> {
+        let answers = [
+            "Nats-Stream",
+            "Nats-Subject",
+            "Nats-Sequence",
+            "Nats-Time-Stamp",
+            "Nats-Num-Pending",
+            "Nats-Last-Sequence",
+        ];
+        let mut headers = HeaderMap::new();
+        for (name, values) in self.headers.iter().filter(|(name, _)| !answers.contains(&name.to_string().as_str())) {
+            for value in values {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        (!headers.is_empty()).then_some(headers)
+    }
 }

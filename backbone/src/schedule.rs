@@ -31,7 +31,7 @@ impl Backbone {
         headers.insert(names::SCHEDULE_TARGET, self.names().due(&run.tenant, &run.queue, run.priority, &run.job_type));
         let subject = match run.state {
             RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
-            _ => self.names().retry(&run.tenant, &run.run_id, run.round, attempt),
+            _ => self.names().retry(&run.tenant, &run.run_id, run.round, attempt, run.deferrals),
         };
         request::publish(self.client(), subject, headers, payload).await
     }

@@ -2,7 +2,8 @@
 //!
 //! A lease runs from the *sending* of the last renewal that was confirmed, because that is the latest moment from which
 //! the server surely counts as well. It is renewed at a third, so two renewals may fail before it is lost. The clock is
-//! the node's own and monotonic: a node that was frozen finds its leases lost when it wakes.
+//! the node's own and monotonic: a node that was frozen finds its leases lost when it wakes. What is lost stays lost: the
+//! server confirms anybody's renewal, also one that lay in a frozen node's socket until the job was another's.
 
 use std::time::{Duration, Instant};
 
@@ -32,9 +33,11 @@ impl Lease {
         self.asked = now;
     }
 
-    /// The server confirmed the renewal that was sent at `asked`.
-    pub fn confirm(&mut self, asked: Instant) {
-        self.confirmed = self.confirmed.max(asked);
+    /// At `now` the server's confirmation of the renewal that was sent at `asked` is read.
+    pub fn confirm(&mut self, asked: Instant, now: Instant, length: Duration) {
+        if !self.is_lost(now, length) {
+            self.confirmed = self.confirmed.max(asked);
+        }
     }
 
     /// Whether another node may have the job by now.
@@ -57,7 +60,10 @@ mod tests {
         assert!(!lease.is_due(at(9), length) && lease.is_due(at(10), length));
         lease.ask(at(10));
         assert!(!lease.is_due(at(11), length) && lease.is_due(at(14), length));
-        lease.confirm(at(10));
+        lease.confirm(at(10), at(14), length);
         assert!(!lease.is_lost(at(39), length) && lease.is_lost(at(40), length));
+        lease.ask(at(38));
+        lease.confirm(at(38), at(41), length);
+        assert!(lease.is_lost(at(41), length), "read too late");
     }
 }

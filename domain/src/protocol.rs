@@ -3,7 +3,8 @@
 //! The server's acknowledgements fence nothing: a late one of an older delivery counts like a fresh one. So the record
 //! decides, by compare-and-set, and this module says what a delivery may try. The rules:
 //!
-//! * A message speaks for one `(round, attempt)`: a bare publish for `(1, 1)`, a moved one for what its headers say.
+//! * A message speaks for one wait of one attempt, `(round, attempt, deferrals)`: a bare publish for `(1, 1, 0)`, a moved
+//!   one for what its headers say, which is what the record said when its schedule was written.
 //! * The record names the message that carries the run. Only when *that* message comes again is the carrying-out of a
 //!   decision repeated; any other message of the same run is acknowledged unseen.
 //! * A run that runs under *this* message has lost its lease: otherwise the server would not have handed the message
@@ -21,6 +22,8 @@ pub struct Arrival {
     pub round: u32,
     /// The attempt it speaks for.
     pub attempt: u32,
+    /// How often its run had been deferred in this round when it was scheduled.
+    pub deferrals: u32,
     /// It came by way of the timekeeper or a replay, not straight from a client.
     pub moved: bool,
     /// Its run id was minted from its sequence.
@@ -37,12 +40,23 @@ pub enum Verdict {
         /// Its number.
         attempt: u32,
     },
-    /// The same, but what is on record is another run, of a stream that is gone: claim over it, as if it were not there.
+    /// The same for an attempt that was handed back under this very message: its node may have died before telling, and
+    /// the claim forgets that start, so tell the story on record first.
+    BeginAgain {
+        /// Its round.
+        round: u32,
+        /// Its number.
+        attempt: u32,
+    },
+    /// As [`Verdict::Begin`], but what is on record is another run, of a stream that is gone: claim over it, as if it were not there.
     BeginAnew,
     /// The attempt on record lost its lease: settle it so, then carry that out.
     LeaseLost,
     /// What is on record was decided under this very message: carry it out again, all of it.
     CarryOut,
+    /// The same for a run that waits, and that another node may still have in hand until its time comes: write the record
+    /// again under this delivery first, unchanged; then write its schedule and acknowledge, never keep it in hand.
+    TakeOver,
     /// The run was cancelled: tell that, then acknowledge.
     TellEnd,
     /// Another message answers for the run: acknowledge.
@@ -62,7 +76,8 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
         return Verdict::BeginAnew;
     }
     let holder = run.held_by.as_ref().filter(|held| held.message == *message);
-    let speaks_for_it = (run.round, run.next_attempt()) == (arrival.round, arrival.attempt);
+    let speaks_for_it =
+        (run.round, run.next_attempt(), run.deferrals) == (arrival.round, arrival.attempt, arrival.deferrals);
     match run.state {
         RunState::Running => match holder {
             Some(held) if arrival.holding.delivery <= held.delivery => Verdict::Ignore,
@@ -79,10 +94,11 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
         }
         // It waits. Its own message goes on where it stood: a put-back attempt starts again, a schedule is written again.
         _ => match (&run.held_by, holder) {
-            (_, Some(_)) if run.run_at.is_some() => Verdict::CarryOut,
-            (_, Some(_)) => Verdict::Begin { round: run.round, attempt: run.next_attempt() },
+            (_, Some(_)) if run.run_at.is_some() => Verdict::TakeOver,
+            (_, Some(_)) => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
             (None, None) if speaks_for_it => Verdict::Begin { round: run.round, attempt: run.next_attempt() },
-            (Some(_), None) if speaks_for_it && arrival.moved => {
+            // Only a run that waits for its time has left its message behind; one that was put back comes with its own.
+            (Some(_), None) if speaks_for_it && arrival.moved && run.run_at.is_some() => {
                 Verdict::Begin { round: run.round, attempt: run.next_attempt() }
             }
             _ => Verdict::Drop,
@@ -129,7 +145,7 @@ mod tests {
 
     fn arrival(sequence: u64, delivery: u64, round: u32, attempt: u32, moved: bool) -> Arrival {
         let message = MessageId { stream: Arc::from("S"), sequence, at: at(100) };
-        Arrival { holding: Holding { message, delivery }, round, attempt, moved, minted: true }
+        Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, minted: true }
     }
 
     fn running(by: &Arrival) -> Run {
@@ -181,18 +197,22 @@ mod tests {
         assert_eq!(judge(&done, &second), Verdict::Drop);
 
         let retrying = failed(running(&first));
-        assert_eq!(judge(&retrying, &again), Verdict::CarryOut);
+        assert_eq!(judge(&retrying, &again), Verdict::TakeOver);
         assert_eq!(judge(&retrying, &second), begin(1, 2));
         assert_eq!(judge(&retrying, &other), Verdict::Drop);
 
         let released = after(running(&first), Settlement::Release);
-        assert_eq!(judge(&released, &again), begin(1, 1));
+        assert_eq!(judge(&released, &again), Verdict::BeginAgain { round: 1, attempt: 1 });
         assert_eq!(judge(&released, &other), Verdict::Drop);
 
         let snoozed =
             after(running(&first), Settlement::Defer { at: at(900), reason: crate::run::DeferReason::Snoozed });
-        assert_eq!(judge(&snoozed, &again), Verdict::CarryOut);
-        assert_eq!(judge(&snoozed, &arrival(13, 1, 1, 1, true)), begin(1, 1));
+        assert_eq!(judge(&snoozed, &again), Verdict::TakeOver);
+        let moved = Arrival { deferrals: 1, ..arrival(13, 1, 1, 1, true) };
+        assert_eq!(judge(&snoozed, &moved), begin(1, 1));
+        assert_eq!(judge(&snoozed, &arrival(11, 2, 1, 1, true)), Verdict::Drop, "of an earlier wait");
+        let put_back = after(running(&moved), Settlement::Release);
+        assert_eq!(judge(&put_back, &arrival(14, 1, 1, 1, true)), Verdict::Drop, "its own message comes again");
 
         let cancelled = after(running(&first), Settlement::Cancel);
         assert_eq!(judge(&cancelled, &other), Verdict::TellEnd);

@@ -15,6 +15,9 @@ use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 /// Longest error message that is kept, in bytes.
 pub const MESSAGE_MAX: usize = 4_096;
+/// So many of a run's last error messages are kept whole; of earlier ones the beginning, 200 bytes.
+const WHOLE_MESSAGES: usize = 32;
+const SHORT_MESSAGE: usize = 200;
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -162,6 +165,11 @@ fn is_first(start: &u32) -> bool {
     *start == 1
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_none_yet(count: &u32) -> bool {
+    *count == 0
+}
+
 /// Why a started attempt was put back without being used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -170,6 +178,8 @@ pub enum PutBack {
     Released,
     /// Its handler asked for it.
     Snoozed,
+    /// Nobody was there to run it: it was claimed, but never started.
+    NotStarted,
 }
 
 /// A stored message, named so that no later one can be taken for it: a stream made anew begins at sequence 1 again,
@@ -212,7 +222,8 @@ pub enum DeferReason {
     Snoozed,
 }
 
-/// The last deferral of a run, and since when it is being deferred.
+/// The last deferral of a run, and since when it is being deferred. It stays while the attempt runs, as the row goes on
+/// if that is put back for the same reason, and where the run ends while it waits, as it is part of the story.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferral {
     /// Why.
@@ -311,6 +322,9 @@ pub struct Run {
     /// Its last deferral.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deferral: Option<Deferral>,
+    /// How often it was deferred in this round: tells apart the waits of one attempt.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub deferrals: u32,
     /// The message that carries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Holding>,
@@ -351,6 +365,7 @@ impl Run {
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
             duplicate_of: None,
             deferral: None,
+            deferrals: 0,
             held_by: None,
             origin: enqueued_at,
             token: String::new(),
@@ -381,7 +396,7 @@ impl Run {
     /// Begins attempt `attempt` on `node`.
     pub fn begin(&mut self, attempt: u32, node: &Arc<str>, now: Timestamp) {
         let start = match self.attempts.last() {
-            // An entry that was put back has been told before its message could come again: one is enough to keep.
+            // An entry that was put back has been told by now (see `Verdict::BeginAgain`): one is enough to keep.
             Some(last) if last.round == self.round && last.attempt == attempt && last.put_back.is_some() => {
                 let start = last.start + 1;
                 self.attempts.pop();
@@ -391,6 +406,7 @@ impl Run {
         };
         self.state = RunState::Running;
         self.attempt = attempt;
+        self.run_at = None;
         self.started_at = self.started_at.or(Some(now));
         self.node = Some(Arc::clone(node));
         self.attempts.push(Attempt {
@@ -433,6 +449,7 @@ impl Run {
             Settlement::Defer { at, reason } => self.defer(at, reason, now),
             Settlement::Release => {
                 self.put_back(PutBack::Released, now);
+                self.deferral = None;
                 self.state = RunState::Enqueued;
             }
             Settlement::Schedule { at } => {
@@ -466,16 +483,27 @@ impl Run {
     }
 
     fn end(&mut self, state: RunState, now: Timestamp) {
+        if self.state == RunState::Running {
+            self.deferral = None;
+        }
         self.state = state;
         self.ended_at = Some(now);
         self.run_at = None;
-        self.deferral = None;
     }
 
     fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {
+        self.shorten_history();
         if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
             attempt.ended_at = Some(now);
             attempt.error = error;
+        }
+    }
+
+    /// Keeps a record of a thousand long failures well below a message's size: only the last few keep their whole text.
+    fn shorten_history(&mut self) {
+        let old = self.attempts.len().saturating_sub(WHOLE_MESSAGES);
+        for error in self.attempts[..old].iter_mut().filter_map(|attempt| attempt.error.as_mut()) {
+            error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));
         }
     }
 
@@ -487,9 +515,15 @@ impl Run {
     }
 
     fn defer(&mut self, at: Timestamp, reason: DeferReason, now: Timestamp) {
-        let was_running = self.state == RunState::Running;
-        if reason == DeferReason::Snoozed {
-            self.put_back(PutBack::Snoozed, now);
+        match (self.state, reason) {
+            (RunState::Running, DeferReason::Snoozed) => {
+                self.put_back(PutBack::Snoozed, now);
+                self.state = RunState::Enqueued;
+            }
+            (RunState::Running, _) => self.take_back_start(now),
+            // A retry that is deferred stays a retry: its next attempt keeps its number either way.
+            (RunState::Scheduled, _) => self.state = RunState::Enqueued,
+            _ => {}
         }
         let before = self.deferral.take();
         self.deferral = Some(Deferral {
@@ -498,10 +532,23 @@ impl Run {
             at: now,
             count: before.map_or(1, |before| before.count + 1),
         });
+        self.deferrals += 1;
         self.run_at = Some(at);
-        // A retry that is deferred stays a retry: its next attempt keeps its number either way.
-        if was_running || self.state == RunState::Scheduled {
+    }
+
+    /// The attempt that runs was claimed, but nobody was there to start it: it is as if it had never begun.
+    fn take_back_start(&mut self, now: Timestamp) {
+        if self.attempts.last().is_some_and(|last| last.start > 1) {
+            // It was started before and put back; its entry keeps count of the starts.
+            self.put_back(PutBack::NotStarted, now);
             self.state = RunState::Enqueued;
+            return;
+        }
+        self.attempts.pop();
+        self.attempt = self.attempt.saturating_sub(1);
+        self.state = if self.attempt == 0 { RunState::Enqueued } else { RunState::Retrying };
+        if self.attempts.is_empty() {
+            self.started_at = None;
         }
     }
 

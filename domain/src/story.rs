@@ -94,7 +94,9 @@ impl Event<'_> {
     /// The event's id: the same whenever the same event is told again.
     #[must_use]
     pub fn id(&self) -> String {
-        let Self { run, kind, attempt, nth, .. } = self;
+        let Self { run, kind, nth, .. } = self;
+        // Deferrals of jobs are counted by the round, those by a handler by the attempt: they must not meet.
+        let attempt = if *kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
         let nth = if *nth > 1 { format!("/{nth}") } else { String::new() };
         format!("{}/{}/{}/{attempt}/{kind}{nth}", run.tenant, run.run_id, run.round)
     }
@@ -105,9 +107,9 @@ impl Event<'_> {
 pub fn of_round(run: &Run) -> Vec<Event<'_>> {
     let mut story = Vec::with_capacity(4);
     let event = |kind, attempt, at| Event { run, kind, attempt, nth: 1, at, of: None, reason: None };
-    if run.state == RunState::Scheduled {
+    let waited_to_the_end = run.state == RunState::Cancelled && run.enqueued_at.is_none();
+    if run.state == RunState::Scheduled || waited_to_the_end {
         story.push(event(EventKind::Scheduled, 0, run.origin));
-        return story;
     }
     if let Some(at) = run.enqueued_at {
         story.push(event(EventKind::Enqueued, 0, at));
@@ -116,8 +118,9 @@ pub fn of_round(run: &Run) -> Vec<Event<'_>> {
         tell_attempt(run, attempt, &mut story);
     }
     // A job that was deferred before it started; a snoozed one is told by its attempt.
-    if let Some(deferral) = run.deferral.as_ref().filter(|deferral| deferral.reason != DeferReason::Snoozed) {
-        let nth = deferral.count;
+    let told = |reason| reason != DeferReason::Snoozed && run.state != RunState::Running;
+    if let Some(deferral) = run.deferral.as_ref().filter(|deferral| told(deferral.reason)) {
+        let nth = run.deferrals;
         let reason = Some(deferral.reason);
         let attempt = run.next_attempt();
         story.push(Event { run, kind: EventKind::Deferred, attempt, nth, at: deferral.at, of: None, reason });
@@ -140,6 +143,9 @@ fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Vec<Event<'a
     let mut tell = |kind, at, reason| {
         story.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
     };
+    if attempt.put_back == Some(PutBack::NotStarted) {
+        return;
+    }
     tell(EventKind::Started, attempt.started_at, None);
     let Some(ended_at) = attempt.ended_at else { return };
     match attempt.put_back {
@@ -149,7 +155,7 @@ fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Vec<Event<'a
         None if attempt.error.as_ref().is_some_and(|error| error.kind != crate::ErrorKind::Cancelled) => {
             tell(EventKind::Failed, ended_at, None);
         }
-        None => {}
+        Some(PutBack::NotStarted) | None => {}
     }
 }
 

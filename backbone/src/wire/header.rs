@@ -18,6 +18,8 @@ pub mod names {
     pub const ATTEMPT: &str = "Longshore-Attempt";
     /// The revision of the record that `submit` wrote.
     pub const REVISION: &str = "Longshore-Revision";
+    /// How often the run of a moved job had been deferred in its round.
+    pub const DEFERRALS: &str = "Longshore-Deferrals";
     /// When a moved job fell due, in Unix milliseconds.
     pub const DUE_AT: &str = "Longshore-Due-At";
     /// Whose job it is.
@@ -80,6 +82,8 @@ pub struct Moved {
     pub round: u32,
     /// The attempt it speaks for.
     pub attempt: u32,
+    /// The wait of that attempt it speaks for.
+    pub deferrals: u32,
     /// When it fell due; rank counts from there.
     pub due_at: Option<Timestamp>,
 }
@@ -111,6 +115,7 @@ pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
     let mut read = JobHeaders::default();
     let mut options = JobOptions::default();
     let mut moved = (None, None, None);
+    let mut deferrals = 0;
     for (name, values) in headers.iter() {
         let full = name.to_string();
         let Some(short) = short_name(&full) else { continue };
@@ -120,6 +125,7 @@ pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
             "run-id" => read.run_id = Some(RunId::parse(value).map_err(|error| refuse(error.to_string()))?),
             "round" => moved.0 = Some(number(value, u32::MAX).map_err(refuse)?),
             "attempt" => moved.1 = Some(number(value, ATTEMPTS_MAX).map_err(refuse)?),
+            "deferrals" => deferrals = value.parse().map_err(|_| refuse("is no number".to_owned()))?,
             "due-at" => {
                 moved.2 = Some(Timestamp::from_millis(value.parse().map_err(|_| refuse("is no number".to_owned()))?));
             }
@@ -128,7 +134,7 @@ pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
         }
     }
     if let (Some(round), Some(attempt), due_at) = moved {
-        read.moved = Some(Moved { round, attempt, due_at });
+        read.moved = Some(Moved { round, attempt, deferrals, due_at });
     }
     if let Some(id) = read.run_id.as_ref().filter(|_| read.moved.is_none()) {
         // A node may give a job a minted id when it moves it; a client may not choose one.
@@ -234,7 +240,7 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
     let mut headers = HeaderMap::new();
     for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
         let full = name.to_string();
-        let ours = ["run-id", "round", "attempt", "revision", "due-at"];
+        let ours = ["run-id", "round", "attempt", "deferrals", "revision", "due-at"];
         if is_servers(&full) || short_name(&full).is_some_and(|short| ours.contains(&short.as_str())) {
             continue;
         }
@@ -245,6 +251,9 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
     headers.insert(names::RUN_ID, run.run_id.as_str());
     headers.insert(names::ROUND, run.round.to_string());
     headers.insert(names::ATTEMPT, attempt.to_string());
+    if run.deferrals > 0 {
+        headers.insert(names::DEFERRALS, run.deferrals.to_string());
+    }
     if let Some(at) = due_at {
         headers.insert(names::DUE_AT, at.millis().to_string());
     }

@@ -5,9 +5,6 @@ use std::sync::Arc;
 use longshore_domain::story::EventKind;
 use longshore_domain::{JobType, Priority, Queue, RunId, Tenant};
 
-/// What stands for a token that cannot be read.
-pub const UNREADABLE: &str = "_";
-
 /// The names of one namespace.
 #[derive(Debug, Clone)]
 pub struct Names {
@@ -152,10 +149,12 @@ impl Names {
         format!("{}.schedules.{tenant}.{id}", self.namespace)
     }
 
-    /// A run's next attempt. Round and attempt stand in the subject, so that a late writer cannot replace a newer one.
+    /// A run's next attempt. Round and attempt stand in the subject, and, where it was deferred, how often, so that a
+    /// late writer cannot replace a newer one.
     #[must_use]
-    pub fn retry(&self, tenant: &Tenant, run: &RunId, round: u32, attempt: u32) -> String {
-        format!("{}.retries.{tenant}.{run}.{round}-{attempt}", self.namespace)
+    pub fn retry(&self, tenant: &Tenant, run: &RunId, round: u32, attempt: u32, deferrals: u32) -> String {
+        let wait = if deferrals > 0 { format!("-{deferrals}") } else { String::new() };
+        format!("{}.retries.{tenant}.{run}.{round}-{attempt}{wait}", self.namespace)
     }
 
     /// What the schedules stream takes in.
