@@ -100,7 +100,7 @@ pub(crate) enum Command {
 pub(crate) enum Ended {
     /// It went well.
     Well,
-    /// It did not, as it has said itself.
+    /// It did not.
     Badly,
     /// The run ended other than completed.
     RunEndedBadly,
@@ -161,7 +161,12 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
 
 /// The exit code of an error.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> Ended {
-    if error.is::<Usage>() { Ended::Usage } else { Ended::Badly }
+    let gave_up = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(longshore_actors::Error::GaveUp(_))));
+    match (error.is::<Usage>(), gave_up) {
+        (true, _) => Ended::Usage,
+        (false, true) => Ended::RestartLimit,
+        (false, false) => Ended::Badly,
+    }
 }
 
 /// What to do next about an error, where that can be said.

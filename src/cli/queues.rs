@@ -29,7 +29,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 }
 
 fn rows(answer: &Value) -> Vec<Vec<String>> {
-    let heading = ["queue", "waiting", "running", "oldest", "waiting by priority", ""].map(str::to_owned).to_vec();
+    let heading = ["queue", "waiting", "running", "oldest", "by priority", ""].map(str::to_owned).to_vec();
     std::iter::once(heading).chain(queues(answer).iter().map(row)).collect()
 }
 
@@ -38,23 +38,25 @@ pub(crate) fn queues(answer: &Value) -> &[Value] {
     answer.get("queues").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Waiting jobs of a queue by priority, the most urgent first; only where there are any.
-fn depths(queue: &Value) -> Vec<(String, u64)> {
-    let depths = queue.get("depth").and_then(Value::as_object);
-    let depths = depths.into_iter().flatten().filter_map(|(name, depth)| Some((name.clone(), depth.as_u64()?)));
-    depths.filter(|(_, depth)| *depth > 0).collect()
+fn whole_number(queue: &Value, field: &str) -> u64 {
+    queue.get(field).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Waiting jobs of a queue.
+/// Jobs of a queue that nobody has begun: its lanes hold those that run as well, until their end.
 pub(crate) fn waiting(queue: &Value) -> u64 {
-    depths(queue).iter().map(|(_, depth)| depth).sum()
+    whole_number(queue, "depth").saturating_sub(running(queue))
+}
+
+/// Jobs of a queue that run, on all nodes.
+pub(crate) fn running(queue: &Value) -> u64 {
+    whole_number(queue, "running")
 }
 
 fn row(queue: &Value) -> Vec<String> {
-    let depths = depths(queue);
-    let waiting: u64 = depths.iter().map(|(_, depth)| depth).sum();
-    let oldest = queue.get("oldest_age_ms").and_then(Value::as_u64).filter(|_| waiting > 0);
-    let lanes = depths.iter().map(|(name, depth)| format!("{name} {}", number(*depth))).collect::<Vec<_>>();
+    let lanes = queue.get("depths").and_then(Value::as_object).into_iter().flatten();
+    let lanes = lanes.filter_map(|(name, depth)| Some((name, depth.as_u64().filter(|depth| *depth > 0)?)));
+    let lanes = lanes.map(|(name, depth)| format!("{name} {}", number(depth))).collect::<Vec<_>>();
+    let oldest = queue.get("oldest_age_ms").and_then(Value::as_u64);
     let is = |field: &str| queue.get(field).and_then(Value::as_bool);
     let state = match (is("paused"), is("served")) {
         (Some(true), _) => "paused",
@@ -63,8 +65,8 @@ fn row(queue: &Value) -> Vec<String> {
     };
     vec![
         text(queue, "queue").to_owned(),
-        number(waiting),
-        number(queue.get("running").and_then(Value::as_u64).unwrap_or(0)),
+        number(waiting(queue)),
+        number(running(queue)),
         oldest.map(output::took).unwrap_or_default(),
         lanes.join("  "),
         state.to_owned(),
@@ -83,17 +85,19 @@ mod tests {
     #[test]
     fn what_waits_is_summed_and_what_nobody_serves_is_told() {
         let answer = json!({"queues": [
-            {"queue": "main", "depth": {"p1": 2, "p2": 0, "p5": 1_200}, "oldest_age_ms": 65_000, "running": 8,
+            {"queue": "main", "depth": 1_202, "depths": {"p1": 2, "p2": 0, "p5": 1_200}, "oldest_age_ms": 65_000, "running": 8,
              "paused": false, "served": true},
-            {"queue": "bulk", "depth": {"p5": 1}, "oldest_age_ms": 10, "running": 0, "paused": false, "served": false},
+            {"queue": "bulk", "depth": 1, "depths": {"p5": 1}, "oldest_age_ms": 10, "running": 0, "paused": false, "served": false},
+            {"queue": "idle", "depth": 0, "depths": {"p5": 0}, "oldest_age_ms": null, "running": 0, "paused": false, "served": true},
         ]});
         let shown = anstream::adapter::strip_str(&output::table(&rows(&answer), &[1, 2, 3])).to_string();
         assert_eq!(
             shown,
             "\
-queue  waiting  running     oldest  waiting by priority
-main     1,202        8  1 min 5 s  p1 2  p5 1,200
-bulk         1        0      10 ms  p5 1                 not served
+queue  waiting  running     oldest  by priority
+main     1,194        8  1 min 5 s  p1 2  p5 1,200
+bulk         1        0      10 ms  p5 1            not served
+idle         0        0
 "
         );
         assert_eq!(unserved(&answer).collect::<Vec<_>>(), ["bulk"]);

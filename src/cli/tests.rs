@@ -51,5 +51,7 @@ fn a_connection_that_fails_is_followed_by_what_to_do() {
         advice(&anyhow::Error::new(nobody).context("the job was not accepted")).unwrap().contains("longshore serve")
     );
     assert_eq!(exit_code_of(&Usage("x".to_owned()).into()), Ended::Usage);
+    let gave_up = anyhow::Error::new(longshore_actors::Error::GaveUp("x".to_owned())).context("the node has failed");
+    assert_eq!(exit_code_of(&gave_up), Ended::RestartLimit);
     assert_eq!(advice(&anyhow::anyhow!("other")), None);
 }

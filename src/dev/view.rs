@@ -152,8 +152,8 @@ impl<'s> View<'s> {
     /// Takes an answer of `queues.list` in.
     pub(crate) fn queues(&mut self, answer: &Value) {
         let queue = |queue: &Value| {
-            let running = queue.get("running").and_then(Value::as_u64).unwrap_or(0);
-            format!("{} {} waiting, {} running", text(queue, "queue"), number(queues::waiting(queue)), number(running))
+            let [waiting, running] = [queues::waiting(queue), queues::running(queue)].map(number);
+            format!("{} {waiting} waiting, {running} running", text(queue, "queue"))
         };
         self.queues = queues::queues(answer).iter().map(queue).collect::<Vec<_>>().join("   ");
     }
@@ -282,7 +282,7 @@ mod tests {
             tally.count(&event, start);
             view.happened(event);
         }
-        view.queues(&json!({"queues": [{"queue": "main", "depth": {"p5": 1_500}, "running": 12}]}));
+        view.queues(&json!({"queues": [{"queue": "main", "depth": 1_512, "running": 12}]}));
         let rows = view.rows(&tally, start);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
