@@ -94,11 +94,18 @@ impl Event<'_> {
     /// The event's id: the same whenever the same event is told again.
     #[must_use]
     pub fn id(&self) -> String {
-        let Self { run, kind, nth, .. } = self;
-        // Deferrals of jobs are counted by the round, those by a handler by the attempt: they must not meet.
-        let attempt = if *kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
-        let nth = if *nth > 1 { format!("/{nth}") } else { String::new() };
+        let (run, kind) = (self.run, self.kind);
+        let (attempt, nth) = self.numbers();
+        let nth = if nth > 1 { format!("/{nth}") } else { String::new() };
         format!("{}/{}/{}/{attempt}/{kind}{nth}", run.tenant, run.run_id, run.round)
+    }
+
+    /// The attempt and the ordinal in its id.
+    #[must_use]
+    pub fn numbers(&self) -> (u32, u32) {
+        // Deferrals of jobs are counted by the round, those by a handler by the attempt: they must not meet.
+        let attempt = if self.kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
+        (attempt, self.nth)
     }
 }
 
