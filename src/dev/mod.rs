@@ -82,12 +82,13 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let ended = match started {
         Some(node) => {
             let node = node.context("the node cannot start")?;
-            screen.say(&welcome(&connection, server.as_ref(), &name, named));
+            screen.welcome(&welcome(&connection, server.as_ref(), &name, named));
             watch(node, &client, server.as_ref(), &screen, &mut signals).await
         }
         None => Ok(Ended::Well),
     };
     if let Some(server) = server {
+        screen.mute();
         tokio::select! {
             stopped = server.stop() => stopped?,
             word = signals.next() => word.end_at_once(),

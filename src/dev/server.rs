@@ -15,6 +15,10 @@ const USUAL: u16 = 4222;
 /// Kept out of version control by the line that `dev` writes into it.
 const FOLDER: &str = ".longshore";
 
+/// JetStream sets aside what every stream may grow to, and a queue has nine lanes: by our defaults some 50 GiB, of which a
+/// laptop that tries things out uses next to nothing. So the server is told that there is room; the disk is the bound.
+const ROOM: u64 = 1 << 40;
+
 /// A server that keeps dying is not helped by another start.
 const MOST_DEATHS: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
@@ -30,7 +34,7 @@ impl PrivateServer {
     pub(crate) async fn start(ephemeral: bool, dir: Option<PathBuf>, port: Option<u16>) -> anyhow::Result<Self> {
         let kept = (!ephemeral).then(|| dir.unwrap_or_else(|| PathBuf::from(FOLDER)));
         let folder = kept.as_deref().map(prepare).transpose()?;
-        let options = |port| Options { port, dir: folder.clone(), ..Options::default() };
+        let options = |port| Options { port, dir: folder.clone(), max_file: ROOM, ..Options::default() };
         let started = match Server::start(options(Some(port.unwrap_or(USUAL)))).await {
             Err(Error::PortTaken { .. }) if port.is_none() => Server::start(options(None)).await,
             other => other,
