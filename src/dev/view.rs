@@ -45,14 +45,8 @@ impl Screen {
     /// `live`: a terminal, on which lines can be drawn anew.
     pub(crate) fn new(live: bool) -> Self {
         let colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
-        Self(Arc::new(Mutex::new(Inner {
-            live,
-            muted: false,
-            colours,
-            drawn: 0,
-            size: (0, 0),
-            picture: String::new(),
-        })))
+        let (picture, welcome) = (String::new(), String::new());
+        Self(Arc::new(Mutex::new(Inner { live, muted: false, colours, drawn: 0, size: (0, 0), picture, welcome })))
     }
 
     pub(crate) fn has_colours(&self) -> bool {
