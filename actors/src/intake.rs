@@ -67,6 +67,11 @@ fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
     ApiError::malformed(format!("{field}: {reason}"))
 }
 
+/// A name's own error says which it is.
+fn name(error: longshore_domain::NameError) -> ApiError {
+    ApiError::malformed(error.to_string())
+}
+
 /// Takes one job.
 pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Value, ApiError> {
     let checked = check(shared, tenant, submit)?;
@@ -87,16 +92,15 @@ pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: Submit) -> 
 
 fn check(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Checked, ApiError> {
     let queue = match &submit.queue {
-        Some(queue) => Queue::parse(queue).map_err(|error| wrong("queue", error))?,
+        Some(queue) => Queue::parse(queue).map_err(name)?,
         None => Queue::main(),
     };
     let priority = match submit.priority {
-        Some(number) => Priority::new(number).map_err(|error| wrong("priority", error))?,
+        Some(number) => Priority::new(number).map_err(name)?,
         None => Priority::DEFAULT,
     };
-    let job_type = JobType::parse(&submit.job_type).map_err(|error| wrong("type", error))?;
-    let own_id =
-        submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(|error| wrong("run_id", error))?;
+    let job_type = JobType::parse(&submit.job_type).map_err(name)?;
+    let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
     let payload = payload(&submit)?;
     let options = options(shared, &submit, own_id.is_some())?;
     let headers = headers(&submit, &options)?;

@@ -26,7 +26,7 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
     Config {
         name,
         subjects,
-        // Every stream is bounded: a full disk switches JetStream off until the server is restarted.
+        // Bounded, like every stream but one: a full disk switches JetStream off until the server is restarted.
         max_bytes: i64::try_from(max_bytes).unwrap_or(i64::MAX),
         max_messages: -1,
         max_messages_per_subject: -1,
@@ -54,15 +54,20 @@ pub fn lane(names: &Names, storage: &Storage, queue: &Queue, priority: Priority)
 }
 
 /// Schedules, retries and due jobs. One message a subject: writing a schedule again replaces it.
+///
+/// The one stream without a bound: the server refuses schedules together with "discard new", and "discard old" under a
+/// bound would silently lose the jobs that wait longest.
 #[must_use]
 pub fn schedules(names: &Names, storage: &Storage) -> Config {
     Config {
         retention: RetentionPolicy::WorkQueue,
+        discard: DiscardPolicy::Old,
+        max_bytes: -1,
         allow_message_schedules: true,
         allow_message_ttl: true,
         // Implied by schedules; said here so that what is found equals what is wanted.
         allow_rollup: true,
-        ..base(storage, names.schedules_stream(), names.schedules_subjects(), 2 * GIB)
+        ..base(storage, names.schedules_stream(), names.schedules_subjects(), 0)
     }
 }
 

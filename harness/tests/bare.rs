@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 const PRETEND: &str = r#"#!/bin/sh
 echo "{\"args\":\"$1 $2\",\"nats\":\"$NATS_URL\",\"inherited\":\"$LONGSHORE_BIN\"}" >&2
 [ "$1" = serve ] || { echo "$@"; exit 3; }
+trap 'echo drained >&2; exit 0' TERM
 case "$MODE" in
 refuse) echo 'error: no such queue' >&2; exit 2 ;;
 json) echo '{"at":"now","event":"ready"}' ;;
 *) echo ready ;;
 esac
-trap 'echo drained >&2; exit 0' TERM
 while :; do sleep 0.05; done
 "#;
 

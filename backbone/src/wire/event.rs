@@ -23,11 +23,8 @@ pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
         run.job_type,
         run.round,
     );
-    if *attempt > 0 {
-        let _ = write!(out, r#""attempt":{attempt},"#);
-    }
     let node = event.of.map_or(node, |attempt| &attempt.node);
-    let _ = write!(out, r#""max_attempts":{},"at":"{at}","node":"#, run.max_attempts);
+    let _ = write!(out, r#""attempt":{attempt},"max_attempts":{},"at":"{at}","node":"#, run.max_attempts);
     json(out, &node);
     write_details(event, out);
     if !run.tags.is_empty() {

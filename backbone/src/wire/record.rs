@@ -28,7 +28,7 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
 pub fn show(run: &Run) -> serde_json::Value {
     let mut value = serde_json::to_value(run).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
-        for inner in ["held_by", "origin", "token", "deferral"] {
+        for inner in ["held_by", "origin", "token", "deferral", "deferrals"] {
             fields.remove(inner);
         }
         if run.attempt == 0 {
