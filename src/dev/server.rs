@@ -1,6 +1,7 @@
 //! The private NATS server of `dev`: on the usual port if that is free, in a folder of the project's own, started anew
 //! when it dies.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,9 @@ impl PrivateServer {
         let kept = (!ephemeral).then(|| dir.unwrap_or_else(|| PathBuf::from(FOLDER)));
         let folder = kept.as_deref().map(prepare).transpose()?;
         let options = |port| Options { port, dir: folder.clone(), max_file: ROOM, ..Options::default() };
-        let started = match Server::start(options(Some(port.unwrap_or(USUAL)))).await {
+        let wanted = port.or_else(|| is_free(USUAL).then_some(USUAL));
+        let started = match Server::start(options(wanted)).await {
+            // Somebody was faster.
             Err(Error::PortTaken { .. }) if port.is_none() => Server::start(options(None)).await,
             other => other,
         };
@@ -56,6 +59,10 @@ impl PrivateServer {
     pub(crate) async fn stop(&self) -> anyhow::Result<()> {
         self.server.stop().await.context("the private NATS server did not end cleanly")
     }
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 /// Makes the folder, absolute since the server's configuration names it, and invisible to git.
