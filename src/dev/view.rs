@@ -204,7 +204,8 @@ impl<'s> View<'s> {
             rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
             return rows;
         }
-        let heading = ["type", "running", "retrying", "completed", "failed attempts", "dead", "per second"];
+        // Under way is what has begun and not yet told its end: with short jobs that is more than what runs this instant.
+        let heading = ["type", "under way", "retrying", "completed", "failed attempts", "dead", "per second"];
         let mut table = vec![heading.map(str::to_owned).to_vec()];
         table.extend(types.iter().take(TYPES).map(|(name, counts)| row(name, counts, tally.rate(counts, now))));
         if types.len() > TYPES {
@@ -308,8 +309,8 @@ mod tests {
         let rows = view.rows(&tally, start);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
-        assert_eq!(plain[1], "type        running  retrying  completed  failed attempts  dead  per second");
-        assert_eq!(plain[12], "and 2 more        2         0          0                0     0         0.0");
+        assert_eq!(plain[1], "type        under way  retrying  completed  failed attempts  dead  per second");
+        assert_eq!(plain[12], "and 2 more          2         0          0                0     0         0.0");
         assert_eq!(plain.len(), 1 + 12 + 1 + LATEST);
         assert!(plain.last().is_some_and(|row| row.contains("r11")), "{plain:?}");
     }
