@@ -1,20 +1,70 @@
 //! The node: root of the supervision tree.
+//!
+//! ```text
+//! node
+//! ├─ herald          tells what was decided, acknowledges what is confirmed
+//! ├─ lease-keeper    renews the leases of running jobs
+//! ├─ timekeeper      brings due jobs into their lanes
+//! ├─ control         the API
+//! ├─ presence        says that the node is there
+//! ├─ census          asks remote handlers what they announce
+//! └─ queue …         one each: its scheduler and its workers
+//! ```
+//!
+//! One for one: whoever dies is started again, at most five times within ten seconds; then the node ends, with the
+//! reason. What must survive a death (the herald's desk, the book of leases, the workers' slots) is owned out here.
 
-use longshore_backbone::Connection;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{Handlers, Settings};
+use longshore_backbone::work::Caller;
+use longshore_backbone::{Backbone, Connection};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::lease_keeper::{self, Book};
+use crate::metrics::Metrics;
+use crate::queue::{QueueState, QueueSupervisor};
+use crate::shared::Shared;
+use crate::supervision::{ChildSpec, Deaths};
+use crate::{Handlers, Settings, control, herald, presence, timekeeper};
+
+/// How long a drain may take beyond the grace time: to write and tell what was put back.
+const FLUSH_WITHIN: Duration = Duration::from_secs(20);
 
 /// Why a node could not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Placeholder.
-    #[error("not yet")]
-    NotYet,
+    /// NATS cannot be reached, or not brought into shape.
+    #[error("the node cannot start")]
+    Start(#[source] longshore_backbone::Error),
+    /// The supervision tree could not be started.
+    #[error("the supervision tree cannot start: {0}")]
+    Tree(String),
+    /// A part of the tree kept dying.
+    #[error("the node gives up: {0}")]
+    GaveUp(String),
+    /// Not everything was confirmed in time; what was not comes again.
+    #[error("the node ended before the server had confirmed everything; what it had not, comes again")]
+    NotFlushed,
 }
 
 /// A running node.
-#[derive(Debug)]
-pub struct Node;
+pub struct Node {
+    shared: Arc<Shared>,
+    queues: Vec<Arc<QueueState>>,
+    root: ActorRef<()>,
+    life: JoinHandle<()>,
+    reason: oneshot::Receiver<String>,
+    grace: Duration,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("name", &self.shared.node).finish_non_exhaustive()
+    }
+}
 
 impl Node {
     /// Connects, brings streams and consumers into shape, starts the tree and takes work.
@@ -22,13 +72,43 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let _ = (settings, connection, handlers);
-        Err(Error::NotYet)
+        let Settings { name, shutdown_grace, policies, storage } = settings;
+        let queues = policies.queues.iter().map(|(name, policy)| Arc::new(QueueState::new(name.clone(), *policy)));
+        let queues: Vec<Arc<QueueState>> = queues.collect();
+        let backbone =
+            Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
+        let metrics = Arc::new(Metrics::new());
+        let (door, desk) = herald::Herald::open(backbone.clone(), Arc::clone(&metrics));
+        let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
+        let book = Arc::new(Book::default());
+        let shared =
+            Shared::new(backbone, Arc::from(name), policies, handlers, door, book, caller, Arc::clone(&metrics));
+        let shared = Arc::new(shared);
+        let children = children(&shared, &queues, desk);
+        let (tell, reason) = oneshot::channel();
+        let tree = Tree { shared: Arc::clone(&shared), queues: queues.clone(), children, tell };
+        let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
+        presence::tell(&shared, "node_joined").await;
+        tracing::info!(node = %shared.node, queues = queues.len(), "taking work");
+        Ok(Self { shared, queues, root, life, reason, grace: shutdown_grace })
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.node
+    }
+
+    /// Its metrics.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
     }
 
     /// Resolves when the node has ended by itself, which is always a failure.
     pub async fn failed(&mut self) -> Error {
-        std::future::pending().await
+        let reason = (&mut self.reason).await;
+        Error::GaveUp(reason.unwrap_or_else(|_| "its supervision tree ended".to_owned()))
     }
 
     /// Stops pulling, lets running jobs end within the grace time, hands back the rest, flushes, and ends.
@@ -36,6 +116,148 @@ impl Node {
     /// # Errors
     /// Says what could not be flushed.
     pub async fn drain(self) -> Result<(), Error> {
+        let shared = &self.shared;
+        tracing::info!(node = %shared.node, "draining");
+        shared.draining.cancel();
+        for queue in &self.queues {
+            let _ = tokio::time::timeout(FLUSH_WITHIN, queue.closed.cancelled()).await;
+        }
+        if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
+            tracing::warn!("the grace time is over: handing back what still runs");
+            shared.release.cancel();
+            let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
+        }
+        let flushed = tokio::time::timeout(FLUSH_WITHIN, shared.herald.flush()).await;
+        presence::tell(shared, "node_left").await;
+        if let Err(error) = shared.backbone.depart(&shared.node).await {
+            tracing::debug!("cannot say that this node is gone: {error}");
+        }
+        self.root.stop(None);
+        let _ = self.life.await;
+        shared.backbone.flush().await;
+        flushed.map_err(|_| Error::NotFlushed)
+    }
+
+    /// Waits until no worker is busy.
+    async fn idle(&self) {
+        for queue in &self.queues {
+            while queue.running() > 0 {
+                queue.idle.came().await;
+            }
+        }
+    }
+}
+
+/// All children but the queues, in the order in which they start.
+fn children(
+    shared: &Arc<Shared>,
+    queues: &[Arc<QueueState>],
+    desk: Arc<tokio::sync::Mutex<herald::Desk>>,
+) -> Vec<ChildSpec> {
+    let backbone = shared.backbone.clone();
+    let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
+    let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    let (serve, queues) = (Arc::clone(shared), queues.to_vec());
+    let busy = queues.clone();
+    vec![
+        ChildSpec::new("herald", move || herald::run(Arc::clone(&desk))),
+        ChildSpec::new("lease-keeper", move || {
+            lease_keeper::run(backbone.clone(), Arc::clone(&book), Arc::clone(&metrics))
+        }),
+        ChildSpec::new("timekeeper", move || timekeeper::run(Arc::clone(&time))),
+        ChildSpec::new("control", move || control::run(Arc::clone(&serve), queues.clone())),
+        ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
+        ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
+    ]
+}
+
+/// The root supervisor.
+struct Root;
+
+struct Tree {
+    shared: Arc<Shared>,
+    queues: Vec<Arc<QueueState>>,
+    children: Vec<ChildSpec>,
+    tell: oneshot::Sender<String>,
+}
+
+struct State {
+    tree: Tree,
+    alive: Vec<(ActorId, Child)>,
+    deaths: Deaths,
+    told: Option<oneshot::Sender<String>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Child {
+    Loop(usize),
+    Queue(usize),
+}
+
+impl Actor for Root {
+    type Msg = ();
+    type State = State;
+    type Arguments = Tree;
+
+    async fn pre_start(&self, myself: ActorRef<()>, mut tree: Tree) -> Result<State, ActorProcessingErr> {
+        let (unused, _) = oneshot::channel();
+        let told = Some(std::mem::replace(&mut tree.tell, unused));
+        let all = (0..tree.children.len()).map(Child::Loop).chain((0..tree.queues.len()).map(Child::Queue));
+        let all: Vec<Child> = all.collect();
+        let mut state = State { tree, alive: Vec::new(), deaths: Deaths::new(), told };
+        for child in all {
+            state.start(child, &myself).await?;
+        }
+        Ok(state)
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<()>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let (id, reason) = match event {
+            SupervisionEvent::ActorFailed(child, reason) => (child.get_id(), reason.to_string()),
+            SupervisionEvent::ActorTerminated(child, _, reason) => {
+                (child.get_id(), reason.unwrap_or_else(|| "it was stopped".to_owned()))
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+        };
+        let result = state.restart(id, &reason, &myself).await;
+        if let Err(error) = &result {
+            let reason = error.to_string();
+            tracing::error!("the node gives up: {reason}");
+            state.told.take().map(|told| told.send(reason));
+        }
+        result
+    }
+}
+
+impl State {
+    async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<()>) -> Result<(), ActorProcessingErr> {
+        let Some(at) = self.alive.iter().position(|(alive, _)| *alive == id) else { return Ok(()) };
+        let (_, child) = self.alive.swap_remove(at);
+        let name = match child {
+            Child::Loop(number) => self.tree.children[number].name,
+            Child::Queue(_) => "queue",
+        };
+        tracing::error!(actor = name, "died, starting it again: {reason}");
+        self.tree.shared.metrics.restarts.with_label_values(&[name]).inc();
+        self.deaths.count(reason)?;
+        self.start(child, myself).await
+    }
+
+    async fn start(&mut self, child: Child, myself: &ActorRef<()>) -> Result<(), ActorProcessingErr> {
+        let supervisor = myself.get_cell();
+        let id = match child {
+            Child::Loop(number) => self.tree.children[number].start(supervisor).await?.get_id(),
+            Child::Queue(number) => {
+                let arguments = (Arc::clone(&self.tree.shared), Arc::clone(&self.tree.queues[number]));
+                Actor::spawn_linked(None, QueueSupervisor, arguments, supervisor).await?.0.get_id()
+            }
+        };
+        self.alive.push((id, child));
         Ok(())
     }
 }

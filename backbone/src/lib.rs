@@ -1,5 +1,205 @@
 //! The only room of Longshore that knows NATS.
+//!
+//! It says the rules' values in the server's words: names in [`wire`], wanted streams in [`shape`], jobs in hand in
+//! [`pull`] and [`delivery`], records in [`records`], time in [`schedule`]. It has no lives of its own, only calls and
+//! streams: what must be watched over and started again belongs to the actors. It decides nothing about a job.
+
+pub mod wire;
 
 pub mod settings;
 
+pub mod error;
+
+pub mod connect;
+
+pub mod shape;
+
+mod provision;
+
+pub mod delivery;
+pub mod pull;
+
+pub mod renewal;
+pub mod request;
+pub mod window;
+
+pub mod records;
+
+pub mod claims;
+
+pub mod schedule;
+
+pub mod dead_letters;
+
+pub mod control;
+pub mod look;
+
+pub mod service;
+
+pub mod work;
+
+pub mod client;
+
+use std::sync::Arc;
+
+use async_nats::{Client as Nats, HeaderMap, Subject, jetstream};
+use bytes::Bytes;
+use longshore_domain::Queue;
+use tokio::sync::{mpsc, watch};
+
+/// Headers of a message, as the client library has them: the one NATS type that other rooms pass through unopened.
+pub use async_nats::HeaderMap as Headers;
+pub use client::Client;
+pub use error::Error;
 pub use settings::{Connection, Storage};
+
+use connect::Link;
+use wire::subject::Names;
+
+/// A node's way to NATS. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Backbone(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    jobs: Link,
+    control: Link,
+    jetstream: jetstream::Context,
+    api: String,
+    names: Names,
+    storage: Storage,
+    returns: delivery::Returns,
+}
+
+/// Hands a job back; it keeps its place.
+const NAK: &[u8] = b"-NAK";
+/// The job is done with.
+const ACK: &[u8] = b"+ACK";
+
+impl Backbone {
+    /// Connects, and brings everything that `queues` need into shape.
+    ///
+    /// # Errors
+    /// The server cannot be reached, is too old or without JetStream, or a stream cannot be brought into shape.
+    pub async fn open<'a>(
+        connection: &Connection,
+        storage: Storage,
+        node: &str,
+        queues: impl Iterator<Item = &'a Queue>,
+    ) -> Result<Self, Error> {
+        let jobs = Link::open(connection, &format!("longshore {node}")).await?;
+        let control = Link::open(connection, &format!("longshore {node} control")).await?;
+        let (jetstream, api) = match &connection.jetstream_domain {
+            Some(domain) => (jetstream::with_domain(control.client.clone(), domain), format!("$JS.{domain}.API")),
+            None => (jetstream::new(control.client.clone()), "$JS.API".to_owned()),
+        };
+        let names = Names::new(&storage.namespace);
+        provision::everything(&jetstream, &connection.url, &names, &storage, queues).await?;
+        let (returns, returned) = mpsc::unbounded_channel();
+        tokio::spawn(hand_back(jobs.client.clone(), returned));
+        Ok(Self(Arc::new(Inner { jobs, control, jetstream, api, names, storage, returns })))
+    }
+
+    /// Every subject, stream and bucket.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.0.names
+    }
+
+    /// What is stored for how long.
+    #[must_use]
+    pub fn storage(&self) -> &Storage {
+        &self.0.storage
+    }
+
+    /// Changes whenever the connection for jobs was made anew.
+    #[must_use]
+    pub fn connected(&self) -> watch::Receiver<u64> {
+        self.0.jobs.connected.clone()
+    }
+
+    /// Whether both connections stand.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        let stands = |link: &Link| link.client.connection_state() == async_nats::connection::State::Connected;
+        stands(&self.0.jobs) && stands(&self.0.control)
+    }
+
+    /// The connection for jobs, records and events.
+    pub(crate) fn client(&self) -> &Nats {
+        &self.0.jobs.client
+    }
+
+    /// The connection for leases and the API.
+    pub(crate) fn control(&self) -> &Nats {
+        &self.0.control.client
+    }
+
+    pub(crate) fn jetstream(&self) -> &jetstream::Context {
+        &self.0.jetstream
+    }
+
+    pub(crate) fn api(&self) -> &str {
+        &self.0.api
+    }
+
+    pub(crate) fn returns(&self) -> delivery::Returns {
+        self.0.returns.clone()
+    }
+
+    /// Largest payload that the server takes, in bytes.
+    #[must_use]
+    pub fn max_payload(&self) -> usize {
+        self.0.jobs.client.server_info().max_payload
+    }
+
+    /// Whether a node may answer to a reply subject: only to inboxes, never into the namespace or the system's own.
+    #[must_use]
+    pub fn may_answer(&self, reply: &str) -> bool {
+        let prefix = self.0.storage.reply_prefix.as_str();
+        reply.starts_with(prefix) && !reply.starts_with('$') && !self.names().is_ours(reply)
+    }
+
+    /// A pipeline of confirmed publishes.
+    ///
+    /// # Errors
+    /// Its inbox cannot be subscribed to.
+    pub async fn window(&self) -> Result<window::Window, Error> {
+        window::Window::open(self.0.jobs.client.clone()).await
+    }
+
+    /// Publishes without confirmation: live events, which whoever is not listening misses anyway.
+    pub async fn tell(&self, subject: String, payload: Bytes) {
+        // A failure means that the client was closed.
+        let _ = self.0.jobs.client.publish(subject, payload).await;
+    }
+
+    /// Acknowledges a job: the last step of its way. Not confirmed, because a lost one only brings a repeat that the
+    /// record answers.
+    pub async fn ack(&self, right: delivery::Right) {
+        if let Some(reply) = right.into_ack() {
+            let _ = self.0.jobs.client.publish(reply, Bytes::from_static(ACK)).await;
+        }
+    }
+
+    /// Publishes and waits until the server has it stored.
+    ///
+    /// # Errors
+    /// Refused, or not answered.
+    pub async fn publish(&self, subject: String, headers: HeaderMap, payload: Bytes) -> Result<request::PubAck, Error> {
+        request::publish(&self.0.jobs.client, subject, headers, payload).await
+    }
+
+    /// Everything handed to the connections is on its way to the server.
+    pub async fn flush(&self) {
+        let _ = self.0.jobs.client.flush().await;
+        let _ = self.0.control.client.flush().await;
+    }
+}
+
+/// Hands back what was dropped, until the last right and the backbone are gone.
+async fn hand_back(client: Nats, mut returned: mpsc::UnboundedReceiver<Subject>) {
+    while let Some(reply) = returned.recv().await {
+        let _ = client.publish(reply, Bytes::from_static(NAK)).await;
+    }
+}

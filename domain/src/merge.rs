@@ -15,6 +15,9 @@ pub struct Merge<T> {
 }
 
 impl<T> Merge<T> {
+    /// A queue's lanes: one a priority.
+    pub const LANES: usize = crate::Priority::COUNT;
+
     /// An empty merge of `lanes` lanes.
     #[must_use]
     pub fn new(lanes: usize) -> Self {
@@ -31,7 +34,7 @@ impl<T> Merge<T> {
     }
 
     /// Takes the job with the smallest rank among the lanes' heads; the more urgent lane wins a tie.
-    pub fn next(&mut self) -> Option<T> {
+    pub fn take_next(&mut self) -> Option<T> {
         let heads =
             self.lanes.iter().enumerate().filter_map(|(lane, jobs)| jobs.front().map(|(rank, _)| (*rank, lane)));
         let (_, lane) = heads.min()?;
@@ -86,7 +89,7 @@ mod tests {
                 ranks.push(rank);
             }
             ranks.sort_unstable();
-            let out: Vec<Rank> = std::iter::from_fn(|| merge.next()).collect();
+            let out: Vec<Rank> = std::iter::from_fn(|| merge.take_next()).collect();
             prop_assert_eq!(out, ranks);
             prop_assert_eq!(merge.held(), 0);
         }

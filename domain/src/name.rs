@@ -16,6 +16,9 @@ pub const RUN_ID_MAX: usize = 96;
 /// Most bytes in a job type.
 pub const TYPE_MAX: usize = 128;
 
+/// What stands for a name that cannot be read.
+const UNREADABLE: &str = "_";
+
 /// A name that does not parse: which one, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {shown:?} {reason}", shown = shorten(value))]
@@ -76,6 +79,12 @@ macro_rules! name {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            /// What stands for a name that cannot be read: `_`, which no client can choose.
+            #[must_use]
+            pub fn unreadable() -> Self {
+                Self(Arc::from(UNREADABLE))
+            }
         }
 
         impl fmt::Display for $name {
@@ -105,6 +114,9 @@ macro_rules! name {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                if text == UNREADABLE {
+                    return Ok(Self::unreadable());
+                }
                 Self::parse(&text).map_err(serde::de::Error::custom)
             }
         }

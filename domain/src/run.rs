@@ -15,6 +15,9 @@ use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 /// Longest error message that is kept, in bytes.
 pub const MESSAGE_MAX: usize = 4_096;
+/// So many of a run's last error messages are kept whole; of earlier ones the beginning, 200 bytes.
+const WHOLE_MESSAGES: usize = 32;
+const SHORT_MESSAGE: usize = 200;
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -520,9 +523,18 @@ impl Run {
     }
 
     fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {
+        self.shorten_history();
         if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
             attempt.ended_at = Some(now);
             attempt.error = error;
+        }
+    }
+
+    /// Keeps a record of a thousand long failures well below a message's size: only the last few keep their whole text.
+    fn shorten_history(&mut self) {
+        let old = self.attempts.len().saturating_sub(WHOLE_MESSAGES);
+        for error in self.attempts[..old].iter_mut().filter_map(|attempt| attempt.error.as_mut()) {
+            error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));
         }
     }
 

@@ -1,2 +1,31 @@
-//! Placeholder.
-fn main() {}
+//! The one command for all checks: `cargo xtask check`. Plain cargo throughout; nothing else need be installed but
+//! python3 with pip, and that only where no new enough nats-server is on PATH.
+//!
+//! `cargo xtask tidy` runs the rules of `tidy` alone, which takes no compiling.
+
+mod check;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask check   all checks, in the order in which they fail soonest
+       cargo xtask tidy    only the rules that no compiler checks";
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["check"] => check::all(root),
+        ["tidy"] => tidy::check(root),
+        _ => Err(anyhow::anyhow!("{USAGE}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A delivery, read as a job: what the scheduler orders and a worker works on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Headers;
+use longshore_backbone::delivery::{Delivery, Right};
+use longshore_backbone::wire::header::{self, JobHeaders};
+use longshore_backbone::wire::subject::Names;
+use longshore_domain::protocol::Arrival;
+use longshore_domain::rank::Rank;
+use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
+
+use crate::lease_keeper::Entry;
+use crate::scheduler::WithHandler;
+use crate::story::Matter;
+
+/// A job in hand.
+#[derive(Debug)]
+pub(crate) struct Assignment {
+    pub(crate) job: Arc<Job>,
+    pub(crate) matter: Arc<Matter>,
+    pub(crate) arrival: Arrival,
+    /// The revision of the record that `submit` wrote.
+    pub(crate) revision: Option<u64>,
+    /// When it was published, or fell due.
+    pub(crate) since: Timestamp,
+    pub(crate) leased_from: Instant,
+    /// Its entry among the leases, once it has lasted.
+    pub(crate) entry: Option<Entry>,
+    /// Its place among the jobs of its type that are with remote handlers.
+    pub(crate) with_handler: Option<WithHandler>,
+    pub(crate) right: Right,
+    pub(crate) start: Start,
+}
+
+/// How a worker begins.
+#[derive(Debug)]
+pub(crate) enum Start {
+    /// A first delivery of a first attempt, straight from a client: nothing is read or written before the work.
+    ShortWay,
+    /// The record is read and claimed first.
+    Claim,
+    /// A short retry that was kept in hand: its record, and its revision.
+    InHand(Box<Run>, u64),
+    /// It cannot be read, for this reason.
+    Invalid(String),
+}
+
+impl Assignment {
+    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing.
+    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64) -> Self {
+        let Delivery { subject, headers, payload, holding, leased_from, right } = delivery;
+        let parsed = read_subject(&subject, names);
+        let read = headers.as_ref().map_or(Ok(JobHeaders::default()), header::read_job);
+        let mut start = Start::Claim;
+        let said = match (&parsed.error, read) {
+            (Some(error), _) => {
+                start = Start::Invalid(error.clone());
+                JobHeaders::default()
+            }
+            (None, Err(error)) => {
+                start = Start::Invalid(error.to_string());
+                JobHeaders::default()
+            }
+            (None, Ok(_)) if headers.is_none() && is_acknowledgement(&payload) => {
+                start =
+                    Start::Invalid("the payload is a JetStream acknowledgement: a forgery by reply subject".to_owned());
+                JobHeaders::default()
+            }
+            (None, Ok(said)) => said,
+        };
+        let minted = said.run_id.as_ref().is_none_or(|id| id.as_minted().is_some());
+        let run_id =
+            said.run_id.unwrap_or_else(|| RunId::minted(&parsed.queue, parsed.priority, holding.message.sequence));
+        let first_hand = said.moved.is_none() && holding.delivery == 1 && holding.message.sequence > mark;
+        let options = said.options;
+        // A key or an id of the client's own may be another job's too: those are claimed first. A revision says that
+        // `submit` has done so already.
+        let shared = options.as_ref().is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
+        if first_hand && (!shared || said.revision.is_some()) && matches!(start, Start::Claim) {
+            start = Start::ShortWay;
+        }
+        let since = said.moved.and_then(|moved| moved.due_at).unwrap_or(holding.message.at);
+        let arrival = Arrival {
+            holding,
+            round: said.moved.map_or(1, |moved| moved.round),
+            attempt: said.moved.map_or(1, |moved| moved.attempt),
+            deferrals: said.moved.map_or(0, |moved| moved.deferrals),
+            moved: said.moved.is_some(),
+            minted,
+        };
+        let Parsed { tenant, queue, priority, job_type, .. } = parsed;
+        Self {
+            job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options }),
+            matter: Arc::new(Matter { headers, payload }),
+            arrival,
+            revision: said.revision,
+            since,
+            leased_from,
+            entry: None,
+            with_handler: None,
+            right,
+            start,
+        }
+    }
+
+    /// Its place in the order.
+    pub(crate) fn rank(&self, aging: Duration) -> Rank {
+        Rank::new(self.since, self.job.priority, aging)
+    }
+
+    /// The job's headers as they came.
+    pub(crate) fn headers(&self) -> Option<&Headers> {
+        self.matter.headers.as_ref()
+    }
+}
+
+struct Parsed {
+    tenant: Tenant,
+    queue: Queue,
+    priority: Priority,
+    job_type: JobType,
+    error: Option<String>,
+}
+
+/// Reads a job's subject; a token that cannot be read stands as `_`, and the first such is told.
+fn read_subject(subject: &str, names: &Names) -> Parsed {
+    let mut error: Option<String> = None;
+    let tokens = names.read_job(subject);
+    let token = |get: fn(&longshore_backbone::wire::subject::JobSubject<'_>) -> String| {
+        tokens.as_ref().map(get).unwrap_or_default()
+    };
+    let mut note = |wrong: NameError| {
+        error.get_or_insert_with(|| format!("subject: {wrong}"));
+    };
+    let tenant = Tenant::parse(&token(|subject| subject.tenant.to_owned())).unwrap_or_else(|wrong| {
+        note(wrong);
+        Tenant::unreadable()
+    });
+    let queue = Queue::parse(&token(|subject| subject.queue.to_owned())).unwrap_or_else(|wrong| {
+        note(wrong);
+        Queue::unreadable()
+    });
+    let priority = Priority::parse(&token(|subject| subject.priority.to_owned())).unwrap_or_else(|wrong| {
+        note(wrong);
+        Priority::DEFAULT
+    });
+    let job_type = JobType::parse(&token(|subject| subject.job_type.to_owned())).unwrap_or_else(|wrong| {
+        note(wrong);
+        JobType::unreadable()
+    });
+    Parsed { tenant, queue, priority, job_type, error }
+}
+
+/// Whether a payload is exactly what JetStream answers to a publish: an object with `stream` and `seq`, and nothing
+/// that such an answer has not.
+fn is_acknowledgement(payload: &[u8]) -> bool {
+    if payload.first() != Some(&b'{') || payload.len() > 512 {
+        return false;
+    }
+    let Ok(fields) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(payload) else {
+        return false;
+    };
+    let known = ["stream", "seq", "domain", "duplicate", "val", "batch", "count"];
+    fields.get("stream").is_some_and(serde_json::Value::is_string)
+        && fields.get("seq").is_some_and(serde_json::Value::is_u64)
+        && fields.keys().all(|field| known.contains(&field.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_exact_acknowledgement_is_taken_for_one() {
+        assert!(is_acknowledgement(br#"{"stream":"LONGSHORE_JOBS_main_P5", "seq":77}"#));
+        assert!(is_acknowledgement(br#"{"stream":"S","seq":77,"duplicate":true}"#));
+        assert!(!is_acknowledgement(br#"{"stream":"S","seq":77,"user":1}"#));
+        assert!(!is_acknowledgement(br#"{"stream":"S"}"#));
+        assert!(!is_acknowledgement(b"hello"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_stands_as_an_underscore() {
+        let names = Names::new("longshore");
+        let read = read_subject("longshore.jobs.a$b.main.p5.x", &names);
+        assert_eq!((read.tenant.as_str(), read.queue.as_str(), read.job_type.as_str()), ("_", "main", "x"));
+        assert!(read.error.unwrap().starts_with("subject: tenant \"a$b\" has '$'"));
+    }
+}

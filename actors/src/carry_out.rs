@@ -1,0 +1,143 @@
+//! The slow steps of carrying a decision out: an unclear record, a schedule, a dead letter, and the delivery's end.
+//! Each can be repeated without harm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use longshore_backbone::records::{Found, Written};
+use longshore_backbone::{Backbone, Error};
+use longshore_domain::protocol::{self, Verdict};
+use longshore_domain::{Run, RunState};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::fail_point;
+use crate::herald::Done;
+use crate::metrics::Metrics;
+use crate::story::{Follow, Story, Then};
+
+/// How long something the server did not confirm is left alone before it is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// A record's write was not a plain yes: finds out whose run it is, and goes on if it is ours.
+pub(crate) async fn clear_up(
+    backbone: Backbone,
+    metrics: Arc<Metrics>,
+    mut story: Box<Story>,
+    slow: UnboundedSender<Done>,
+) {
+    let expected = story.write.as_ref().map_or(0, |(expected, _)| *expected);
+    let done = match decide(&backbone, &story, expected).await {
+        Written::Won(revision) => {
+            story.write = Some((revision, Bytes::new()));
+            Done::OnRecord(story)
+        }
+        Written::Lost(found) => {
+            metrics.fenced.inc();
+            tracing::info!(run_id = %story.run.run_id, tenant = %story.run.tenant, attempt = story.run.attempt,
+                "result dropped: the run went on elsewhere");
+            give_up(&backbone, *story, found.as_deref()).await;
+            Done::Over
+        }
+    };
+    let _ = slow.send(done);
+}
+
+/// Writes the record on what is really there, as long as it is still this run's to write.
+async fn decide(backbone: &Backbone, story: &Story, expected: u64) -> Written {
+    let mut expected = expected;
+    loop {
+        match backbone.write_record(&story.run, expected).await {
+            Ok(Written::Won(revision)) => return Written::Won(revision),
+            // The record that `submit` wrote has expired: the run is decided on "none".
+            Ok(Written::Lost(None)) if expected != 0 => expected = 0,
+            Ok(Written::Lost(Some(found))) if may_overwrite(&found.run, story) && found.revision != expected => {
+                expected = found.revision;
+            }
+            Ok(lost) => return lost,
+            Err(error) => {
+                tracing::warn!(run_id = %story.run.run_id, "cannot write the run's record, trying again: {}", chain(&error));
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        }
+    }
+}
+
+/// Whether what is on record does not stand in the way of a run that was started without reading it: a run of a stream
+/// that is gone, or the note that `submit` made before it published this very job.
+fn may_overwrite(found: &Run, story: &Story) -> bool {
+    let Some(arrival) = &story.arrival else { return false };
+    let untouched = found.state == RunState::Enqueued && found.held_by.is_none() && !found.has_started();
+    let same_round = found.round == story.run.round;
+    (untouched && same_round) || protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew
+}
+
+/// The run is another's: its delivery is acknowledged if another message answers for the run, else left alone.
+async fn give_up(backbone: &Backbone, story: Story, found: Option<&Found>) {
+    let drop_it = match (&story.arrival, found) {
+        (Some(arrival), Some(found)) => protocol::on_arrival(Some(&found.run), arrival) == Verdict::Drop,
+        _ => false,
+    };
+    match story.then.into_right() {
+        Some(right) if drop_it => backbone.ack(right).await,
+        Some(right) => right.leave(),
+        None => {}
+    }
+}
+
+/// Carries out what follows from a told decision, then ends the delivery.
+pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: UnboundedSender<Done>) {
+    loop {
+        let run = &story.run;
+        let (headers, payload) = (story.matter.headers.as_ref(), story.matter.payload.clone());
+        let written = match story.follow {
+            Some(Follow::Schedule(at)) => {
+                fail_point::pass("before-schedule");
+                backbone.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
+            }
+            Some(Follow::Letter) => {
+                fail_point::pass("before-letter");
+                backbone.write_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-letter"))
+            }
+            None => break,
+        };
+        match written {
+            Ok(_) => break,
+            Err(error) => {
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "trying again: {}", chain(&error));
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        }
+    }
+    end(&backbone, *story).await;
+    let _ = slow.send(Done::Over);
+}
+
+/// The last step: what becomes of the delivery.
+pub(crate) async fn end(backbone: &Backbone, story: Story) {
+    let revision = story.write.as_ref().map_or(0, |(revision, _)| *revision);
+    match story.then {
+        Then::Ack(right) => {
+            fail_point::pass("before-ack");
+            backbone.ack(right).await;
+        }
+        Then::HandBack(right) => right.hand_back(),
+        // Whoever waited may be gone, with the node that drains; then the right is dropped, and so handed back.
+        Then::Keep(right, back) => drop(back.send((right, revision))),
+        Then::Report(done) => drop(done.send(())),
+        Then::Nothing => {}
+    }
+}
+
+/// An error with its causes, on one line.
+pub(crate) fn chain(error: &Error) -> String {
+    use std::error::Error as _;
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    text
+}

@@ -1,0 +1,215 @@
+//! Control: the endpoints of the API, served as the NATS micro service `longshore`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use longshore_backbone::Error;
+use longshore_backbone::service::{self, Request, Serve};
+use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::record;
+use longshore_domain::{Queue, RunId, Tenant};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::carry_out::chain;
+use crate::intake::{self, Submit};
+use crate::queue::QueueState;
+use crate::runs;
+use crate::shared::{Shared, now};
+
+/// Every endpoint.
+const ENDPOINTS: [&str; 7] = ["submit", "submit.batch", "runs.get", "runs.wait", "queues.list", "nodes.list", "health"];
+/// The operator: every tenant at once, fenced by NATS permissions.
+const OPERATOR: &str = "_all";
+/// Most jobs in one batch.
+const BATCH_MAX: usize = 1_000;
+/// Jobs of one batch that are published at once.
+const BATCH_AT_ONCE: usize = 128;
+/// How long `runs.wait` waits where the client does not say.
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch {
+    jobs: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunRequest {
+    run_id: String,
+    timeout_ms: Option<u64>,
+    tenant: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct QueueRequest {
+    queue: Option<String>,
+}
+
+struct Control {
+    shared: Arc<Shared>,
+    queues: Vec<Arc<QueueState>>,
+}
+
+/// Serves the API until the process ends.
+pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<QueueState>>) {
+    let (backbone, started) = (shared.backbone.clone(), shared.started_at);
+    let control = Control { shared, queues };
+    if let Err(error) = service::run(backbone, crate::VERSION, started, &ENDPOINTS, control).await {
+        panic!("the API cannot be served: {}", chain(&error));
+    }
+}
+
+impl Serve for Control {
+    async fn serve(&self, request: Request) -> Result<Value, ApiError> {
+        let operator = request.tenant == OPERATOR;
+        match request.endpoint.as_str() {
+            "submit" => intake::submit(&self.shared, &tenant(&request)?, read(&request.body)?).await,
+            "submit.batch" => self.submit_batch(&tenant(&request)?, read(&request.body)?).await,
+            "runs.get" => {
+                let asked: RunRequest = read(&request.body)?;
+                let (tenant, run_id) = run_of(&request, &asked)?;
+                runs::get(&self.shared, &tenant, &run_id).await.map(|run| record::show(&run))
+            }
+            "runs.wait" => {
+                let asked: RunRequest = read(&request.body)?;
+                let (tenant, run_id) = run_of(&request, &asked)?;
+                let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
+                runs::wait(&self.shared, &tenant, &run_id, timeout).await
+            }
+            "queues.list" => self.queues(read_or_default(&request.body)?).await,
+            "nodes.list" if operator => self.nodes().await,
+            "nodes.list" => {
+                Err(ApiError::new(Code::Forbidden, format!("nodes.list is the operator's: ask as tenant {OPERATOR}")))
+            }
+            "health" => Ok(self.health()),
+            other => Err(ApiError::not_found(format!("no endpoint {other:?}"))),
+        }
+    }
+}
+
+impl Control {
+    async fn submit_batch(&self, tenant: &Tenant, batch: Batch) -> Result<Value, ApiError> {
+        if batch.jobs.len() > BATCH_MAX {
+            let message = format!("jobs: has {} jobs, {BATCH_MAX} are allowed", batch.jobs.len());
+            return Err(ApiError::new(Code::TooLarge, message));
+        }
+        let one = |job: Value| async move {
+            let submit: Submit = match read(job.to_string().as_bytes()) {
+                Ok(submit) => submit,
+                Err(error) => return json!(error),
+            };
+            match intake::submit(&self.shared, tenant, submit).await {
+                Ok(answer) => answer,
+                Err(error) => json!(error),
+            }
+        };
+        let answers: Vec<Value> =
+            futures_util::stream::iter(batch.jobs).map(one).buffered(BATCH_AT_ONCE).collect().await;
+        Ok(json!({"jobs": answers}))
+    }
+
+    async fn queues(&self, asked: QueueRequest) -> Result<Value, ApiError> {
+        let unavailable = |error: Error| ApiError::unavailable(chain(&error));
+        let only = asked.queue.as_deref().map(Queue::parse).transpose();
+        let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
+        let nodes = self.shared.backbone.nodes(now()).await.map_err(unavailable)?;
+        let mut queues = Vec::new();
+        for queue in self.shared.backbone.declared_queues().await.map_err(unavailable)? {
+            if only.as_ref().is_some_and(|only| *only != queue) {
+                continue;
+            }
+            let lanes = self.shared.backbone.lanes_of(&queue).await.map_err(unavailable)?;
+            let loads = || nodes.iter().filter_map(|node| node.queues.get(queue.as_str()));
+            let served = nodes.iter().any(|node| node.queues.contains_key(queue.as_str()) && node.state == "running");
+            let per_priority: BTreeMap<String, u64> =
+                (1..).zip(&lanes).map(|(number, lane)| (format!("p{number}"), lane.messages)).collect();
+            let oldest = lanes.iter().filter_map(|lane| lane.oldest).min();
+            queues.push(json!({
+                "queue": queue,
+                "depth": lanes.iter().map(|lane| lane.messages).sum::<u64>(),
+                "depths": per_priority,
+                "oldest_age_ms": oldest.map(|oldest| u64::try_from(now().since(oldest).as_millis()).unwrap_or(u64::MAX)),
+                "running": loads().map(|load| load.running).sum::<usize>(),
+                "concurrency": loads().map(|load| load.concurrency).sum::<usize>(),
+                "paused": false,
+                "served": served,
+            }));
+        }
+        match only {
+            Some(queue) if queues.is_empty() => {
+                Err(ApiError::not_found(format!("queue: {:?} is not declared", queue.as_str())))
+            }
+            _ => Ok(json!({"queues": queues})),
+        }
+    }
+
+    async fn nodes(&self) -> Result<Value, ApiError> {
+        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| ApiError::unavailable(chain(&error)))?;
+        Ok(json!({"nodes": nodes}))
+    }
+
+    fn health(&self) -> Value {
+        let mut reasons = Vec::new();
+        if !self.shared.backbone.is_connected() {
+            reasons.push("not connected to NATS");
+        }
+        if self.shared.draining.is_cancelled() {
+            reasons.push("draining");
+        }
+        json!({
+            "live": true,
+            "ready": reasons.is_empty(),
+            "reasons": reasons,
+            "node": &*self.shared.node,
+            "version": crate::VERSION,
+            "queues": self.queues.iter().map(|queue| queue.name.as_str()).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Reads a request; the error names the field.
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        if path == "." {
+            ApiError::malformed(inner.to_string())
+        } else {
+            ApiError::malformed(format!("{path}: {inner}"))
+        }
+    })?;
+    reader.end().map_err(|error| ApiError::malformed(error.to_string()))?;
+    Ok(value)
+}
+
+fn read_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiError> {
+    if body.is_empty() { Ok(T::default()) } else { read(body) }
+}
+
+fn tenant(request: &Request) -> Result<Tenant, ApiError> {
+    Tenant::parse(&request.tenant).map_err(|error| match request.tenant.as_str() {
+        OPERATOR => ApiError::malformed("tenant: a job belongs to one tenant; submit it under that tenant's subject"),
+        _ => ApiError::malformed(error.to_string()),
+    })
+}
+
+fn run_of(request: &Request, asked: &RunRequest) -> Result<(Tenant, RunId), ApiError> {
+    let run_id = RunId::parse(&asked.run_id).map_err(|error| ApiError::malformed(error.to_string()))?;
+    let named = asked.tenant.as_deref();
+    let tenant = match (request.tenant.as_str(), named) {
+        (OPERATOR, Some(named)) => Tenant::parse(named),
+        (OPERATOR, None) => Ok(Tenant::default_tenant()),
+        (own, Some(named)) if own != named => {
+            return Err(ApiError::new(Code::Forbidden, "tenant: a tenant sees its own runs only"));
+        }
+        (own, _) => Tenant::parse(own),
+    };
+    Ok((tenant.map_err(|error| ApiError::malformed(error.to_string()))?, run_id))
+}

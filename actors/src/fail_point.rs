@@ -1,0 +1,92 @@
+//! Points between two steps of the protocol at which a test can stop or kill this process.
+//!
+//! `LONGSHORE_FAIL_POINTS=after-record=kill@3,before-ack=stop` kills the process the third time it passes
+//! `after-record` and stops it (SIGSTOP) the first time it passes `before-ack`. Where the variable is not set, passing
+//! a point costs one load.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// All points, in the order in which a job passes them.
+pub const ALL: [&str; 14] = [
+    "before-claim",
+    "after-claim",
+    "before-handler",
+    "after-handler",
+    "before-record",
+    "after-record",
+    "before-events",
+    "after-events",
+    "before-schedule",
+    "after-schedule",
+    "before-letter",
+    "after-letter",
+    "before-ack",
+    "after-move",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Kill,
+    Stop,
+    Panic,
+}
+
+#[derive(Debug)]
+struct Point {
+    action: Action,
+    at: u64,
+    passed: AtomicU64,
+}
+
+fn points() -> &'static HashMap<String, Point> {
+    static POINTS: OnceLock<HashMap<String, Point>> = OnceLock::new();
+    POINTS.get_or_init(|| std::env::var("LONGSHORE_FAIL_POINTS").map(|text| parse(&text)).unwrap_or_default())
+}
+
+fn parse(text: &str) -> HashMap<String, Point> {
+    let read = |part: &str| {
+        let (name, rest) = part.trim().split_once('=')?;
+        let (action, at) = rest.split_once('@').unwrap_or((rest, "1"));
+        let action = match action {
+            "kill" => Action::Kill,
+            "stop" => Action::Stop,
+            "panic" => Action::Panic,
+            _ => return None,
+        };
+        let known = ALL.contains(&name);
+        known.then_some((name.to_owned(), Point { action, at: at.parse().ok()?, passed: AtomicU64::new(0) }))
+    };
+    let point = |part: &str| {
+        let point = read(part);
+        if point.is_none() {
+            tracing::error!(
+                "LONGSHORE_FAIL_POINTS: {part:?} is no fail point; write name=kill|stop|panic[@nth], {ALL:?}"
+            );
+        }
+        point
+    };
+    text.split(',').filter(|part| !part.trim().is_empty()).filter_map(point).collect()
+}
+
+/// Passes the point `name`.
+///
+/// # Panics
+/// If a test asked for it.
+pub fn pass(name: &str) {
+    let points = points();
+    if points.is_empty() {
+        return;
+    }
+    let Some(point) = points.get(name) else { return };
+    if point.passed.fetch_add(1, Ordering::Relaxed) + 1 != point.at {
+        return;
+    }
+    let process = rustix::process::getpid();
+    match point.action {
+        Action::Kill => drop(rustix::process::kill_process(process, rustix::process::Signal::KILL)),
+        Action::Stop => drop(rustix::process::kill_process(process, rustix::process::Signal::STOP)),
+        Action::Panic => panic!("fail point {name}"),
+    }
+}

@@ -1,0 +1,390 @@
+//! The herald: tells what was decided, and acknowledges what the server has confirmed.
+//!
+//! Each story goes through four steps, and only a confirmation brings it to the next: record (compare-and-set), events
+//! (live as they are, and into its tenant's open batch of the log), what follows (schedule, dead letter), and the
+//! acknowledgement. The first two are pipelined over one inbox; the rest, and every answer that is not a plain yes, is
+//! slow work in a task of its own.
+//!
+//! A tenant has one batch of its log in flight at a time: while it is, the next one grows. That keeps the order of
+//! events under every repeat, and makes batches as large as the load wants.
+//!
+//! Bounds: [`QUEUED`] stories wait in the channel, [`IN_FLIGHT`] are being told; beyond that workers wait. Channel and
+//! unconfirmed stories live in a [`Desk`] that outlives the herald: one that comes after a panic finds them all.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_backbone::request::WRONG_SEQUENCE;
+use longshore_backbone::window::{Answer, Window};
+use longshore_backbone::{Backbone, Headers};
+use longshore_domain::Tenant;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use crate::carry_out;
+use crate::fail_point;
+use crate::metrics::Metrics;
+use crate::story::Story;
+
+/// Stories that may wait for the herald.
+pub(crate) const QUEUED: usize = 512;
+/// Stories that may be between record and acknowledgement.
+pub(crate) const IN_FLIGHT: usize = 4_096;
+/// Most bytes of a batch of events: well below the server's default bound of 1 MiB on a message.
+const BATCH_BYTES: usize = 384 * 1024;
+/// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// How often overdue answers are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What the herald is told.
+#[derive(Debug)]
+pub(crate) enum Telling {
+    /// A decision about a run.
+    Story(Box<Story>),
+    /// One more line for a tenant's log, such as a handler's progress.
+    Line(Tenant, Bytes),
+    /// Says when everything told before is confirmed.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Where stories are brought. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Herald(mpsc::Sender<Telling>);
+
+impl Herald {
+    /// A herald's door, and the desk behind it.
+    pub(crate) fn open(backbone: Backbone, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Desk>>) {
+        let (door, stories) = mpsc::channel(QUEUED);
+        let (slow, done) = mpsc::unbounded_channel();
+        let desk = Desk {
+            backbone,
+            metrics,
+            stories,
+            slow,
+            done,
+            next: 0,
+            pending: VecDeque::new(),
+            base: 0,
+            batches: HashMap::new(),
+            waiting: Vec::new(),
+            told: 0,
+            flushes: Vec::new(),
+        };
+        (Self(door), Arc::new(Mutex::new(desk)))
+    }
+
+    /// Brings a telling; waits while the herald is full.
+    pub(crate) async fn tell(&self, telling: Telling) {
+        // The desk lives as long as the node: a closed channel means that the process is ending.
+        let _ = self.0.send(telling).await;
+    }
+
+    /// Waits until everything told before is confirmed.
+    pub(crate) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        self.tell(Telling::Flush(done)).await;
+        let _ = flushed.await;
+    }
+}
+
+/// What the herald works on; it outlives the herald.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    backbone: Backbone,
+    metrics: Arc<Metrics>,
+    stories: mpsc::Receiver<Telling>,
+    /// Where slow work reports. Unbounded, but never longer than [`IN_FLIGHT`].
+    slow: mpsc::UnboundedSender<Done>,
+    done: mpsc::UnboundedReceiver<Done>,
+    next: u64,
+    /// What was sent and not answered, by number from `base` on.
+    pending: VecDeque<Option<Pending>>,
+    base: u64,
+    batches: HashMap<Tenant, Batches>,
+    /// Tenants whose open batch may go out.
+    waiting: Vec<Tenant>,
+    /// Stories between record and acknowledgement.
+    told: usize,
+    flushes: Vec<oneshot::Sender<()>>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    sent: Instant,
+    what: Sent,
+}
+
+#[derive(Debug)]
+enum Sent {
+    Record(Box<Story>),
+    Batch(Tenant, Batch),
+}
+
+/// A tenant's events on their way into the log.
+#[derive(Debug, Default)]
+struct Batches {
+    in_flight: bool,
+    open: VecDeque<Batch>,
+}
+
+#[derive(Debug, Default)]
+struct Batch {
+    lines: Vec<u8>,
+    body: Option<(String, Bytes)>,
+    stories: Vec<Box<Story>>,
+}
+
+/// How slow work came out.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// The record stands: now the events.
+    OnRecord(Box<Story>),
+    /// The story is over, one way or another.
+    Over,
+}
+
+/// Works at the desk until the process ends.
+pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
+    let mut desk = desk.lock().await;
+    let backbone = desk.backbone.clone();
+    let mut window = match backbone.window().await {
+        Ok(window) => window,
+        Err(error) => panic!("the herald cannot work: {error}"),
+    };
+    let mut connected = backbone.connected();
+    connected.mark_unchanged();
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    desk.send_again(&window, Duration::ZERO).await;
+    loop {
+        let news = std::future::poll_fn(|context| {
+            if let Poll::Ready(answer) = window.poll(context) {
+                return Poll::Ready(answer.map_or(News::Closed, |(number, answer)| News::Answer(number, answer)));
+            }
+            if let Poll::Ready(Some(done)) = desk.done.poll_recv(context) {
+                return Poll::Ready(News::Done(done));
+            }
+            if desk.told < IN_FLIGHT {
+                match desk.stories.poll_recv(context) {
+                    Poll::Ready(Some(telling)) => return Poll::Ready(News::Telling(telling)),
+                    Poll::Ready(None) if desk.told == 0 => return Poll::Ready(News::Closed),
+                    _ => {}
+                }
+            }
+            if !desk.waiting.is_empty() {
+                return Poll::Ready(News::NothingElse);
+            }
+            if look.poll_tick(context).is_ready() {
+                return Poll::Ready(News::Look);
+            }
+            Poll::Pending
+        })
+        .await;
+        match news {
+            News::Answer(number, answer) => desk.answered(number, answer, &window).await,
+            News::Done(Done::OnRecord(story)) => desk.tell_events(story).await,
+            News::Done(Done::Over) => desk.told -= 1,
+            News::Telling(telling) => desk.take(telling, &window).await,
+            News::NothingElse => desk.send_batches(&window).await,
+            News::Look => {
+                let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
+                connected.mark_unchanged();
+                desk.send_again(&window, overdue).await;
+                desk.metrics.in_flight.set(i64::try_from(desk.told).unwrap_or(i64::MAX));
+            }
+            News::Closed => return,
+        }
+        desk.answer_flushes();
+    }
+}
+
+enum News {
+    Answer(u64, Answer),
+    Done(Done),
+    Telling(Telling),
+    NothingElse,
+    Look,
+    Closed,
+}
+
+impl Desk {
+    async fn take(&mut self, telling: Telling, window: &Window) {
+        match telling {
+            Telling::Story(story) => {
+                self.told += 1;
+                if story.write.is_some() {
+                    fail_point::pass("before-record");
+                    self.send(Sent::Record(story), window).await;
+                } else {
+                    self.tell_events(story).await;
+                }
+            }
+            Telling::Line(tenant, line) => {
+                let batch = self.open_batch(&tenant, line.len());
+                batch.lines.extend_from_slice(&line);
+                batch.lines.push(b'\n');
+            }
+            Telling::Flush(done) => self.flushes.push(done),
+        }
+    }
+
+    fn answer_flushes(&mut self) {
+        if !self.flushes.is_empty() && self.told == 0 && self.pending.is_empty() && self.waiting.is_empty() {
+            for done in self.flushes.drain(..) {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    async fn send(&mut self, what: Sent, window: &Window) {
+        let number = self.next;
+        self.next += 1;
+        self.publish(number, &what, window).await;
+        self.pending.push_back(Some(Pending { sent: Instant::now(), what }));
+    }
+
+    async fn publish(&self, number: u64, what: &Sent, window: &Window) {
+        match what {
+            Sent::Record(story) => {
+                let Some((expected, body)) = &story.write else { return };
+                let subject = self.backbone.names().record(&story.run.tenant, &story.run.run_id);
+                let headers = self.backbone.record_headers(&story.run, *expected);
+                window.send(number, subject, Some(headers), body.clone()).await;
+            }
+            Sent::Batch(tenant, batch) => {
+                let Some((id, body)) = &batch.body else { return };
+                let mut headers = Headers::new();
+                headers.insert("Nats-Msg-Id", id.as_str());
+                window
+                    .send(number, self.backbone.names().event_log(tenant.as_str()), Some(headers), body.clone())
+                    .await;
+            }
+        }
+    }
+
+    /// Sends again what was sent more than `overdue` ago: a compare-and-set or a message id makes it harmless.
+    async fn send_again(&mut self, window: &Window, overdue: Duration) {
+        let now = Instant::now();
+        for at in 0..self.pending.len() {
+            let Some(pending) = &self.pending[at] else { continue };
+            if now.duration_since(pending.sent) >= overdue {
+                self.publish(self.base + at as u64, &pending.what, window).await;
+                if let Some(pending) = &mut self.pending[at] {
+                    pending.sent = now;
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u64) -> Option<Sent> {
+        let at = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        let pending = self.pending.get_mut(at)?.take();
+        while let Some(None) = self.pending.front() {
+            self.pending.pop_front();
+            self.base += 1;
+        }
+        pending.map(|pending| pending.what)
+    }
+
+    async fn answered(&mut self, number: u64, answer: Answer, window: &Window) {
+        match answer {
+            Answer::Stored(sequence) => match self.forget(number) {
+                Some(Sent::Record(mut story)) => {
+                    fail_point::pass("after-record");
+                    story.write = Some((sequence, Bytes::new()));
+                    self.tell_events(story).await;
+                }
+                Some(Sent::Batch(tenant, batch)) => self.logged(&tenant, batch).await,
+                None => {}
+            },
+            // Nobody leads the stream just now, or JetStream has no room: it is sent again when it is overdue.
+            Answer::Nobody => {}
+            Answer::Refused(refusal) => match self.forget(number) {
+                Some(Sent::Record(story)) => {
+                    if refusal.err_code != WRONG_SEQUENCE {
+                        tracing::debug!(run_id = %story.run.run_id, "record not written yet: {}", refusal.description);
+                    }
+                    let (backbone, metrics, slow) =
+                        (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());
+                    tokio::spawn(carry_out::clear_up(backbone, metrics, story, slow));
+                }
+                Some(batch @ Sent::Batch(..)) => {
+                    tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    self.send(batch, window).await;
+                }
+                None => {}
+            },
+        }
+    }
+
+    /// The record stands: its events go out live, and into their tenant's log.
+    async fn tell_events(&mut self, mut story: Box<Story>) {
+        fail_point::pass("before-events");
+        for (subject, body) in story.live.drain(..) {
+            self.backbone.tell(subject, body).await;
+        }
+        if story.log.is_empty() {
+            self.finish(story).await;
+            return;
+        }
+        let tenant = story.run.tenant.clone();
+        let log = std::mem::take(&mut story.log);
+        let batch = self.open_batch(&tenant, log.len());
+        batch.lines.extend_from_slice(&log);
+        batch.stories.push(story);
+    }
+
+    fn open_batch(&mut self, tenant: &Tenant, bytes: usize) -> &mut Batch {
+        if !self.batches.contains_key(tenant) {
+            self.batches.insert(tenant.clone(), Batches::default());
+        }
+        let batches = self.batches.get_mut(tenant).expect("it was put there just now");
+        if batches.open.is_empty() && !batches.in_flight {
+            self.waiting.push(tenant.clone());
+        }
+        if batches.open.back().is_none_or(|batch| batch.lines.len() + bytes > BATCH_BYTES) {
+            batches.open.push_back(Batch::default());
+        }
+        batches.open.back_mut().expect("it was put there just now")
+    }
+
+    async fn send_batches(&mut self, window: &Window) {
+        for tenant in std::mem::take(&mut self.waiting) {
+            let Some(batches) = self.batches.get_mut(&tenant) else { continue };
+            let Some(mut batch) = batches.open.pop_front() else { continue };
+            batches.in_flight = true;
+            let id = format!("{:032x}", rand::random::<u128>());
+            batch.body = Some((id, Bytes::from(std::mem::take(&mut batch.lines))));
+            self.send(Sent::Batch(tenant, batch), window).await;
+        }
+    }
+
+    /// A batch is in the log: its stories go on, and the tenant's next one may go out.
+    async fn logged(&mut self, tenant: &Tenant, batch: Batch) {
+        fail_point::pass("after-events");
+        if let Some(batches) = self.batches.get_mut(tenant) {
+            batches.in_flight = false;
+            if batches.open.is_empty() {
+                self.batches.remove(tenant);
+            } else {
+                self.waiting.push(tenant.clone());
+            }
+        }
+        for story in batch.stories {
+            self.finish(story).await;
+        }
+    }
+
+    /// The events are in the log: what follows from the story, then the delivery.
+    async fn finish(&mut self, story: Box<Story>) {
+        if story.follow.is_some() {
+            tokio::spawn(carry_out::follow(self.backbone.clone(), story, self.slow.clone()));
+        } else {
+            carry_out::end(&self.backbone, *story).await;
+            self.told -= 1;
+        }
+    }
+}

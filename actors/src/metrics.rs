@@ -1,0 +1,89 @@
+//! Every metric: its name, unit and labels, in one place.
+//!
+//! No label holds a run id, a tenant or an error's text, so their number is bounded by the configuration.
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+/// The metrics of one node.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// What they are registered with.
+    pub registry: Registry,
+    /// `longshore_attempts_started_total`
+    pub started: IntCounter,
+    /// `longshore_runs_ended_total{state}`
+    pub ended: IntCounterVec,
+    /// `longshore_attempts_failed_total{kind}`
+    pub failed: IntCounterVec,
+    /// `longshore_jobs_deferred_total{reason}`
+    pub deferred: IntCounterVec,
+    /// `longshore_results_fenced_total`: results dropped because the run went on elsewhere.
+    pub fenced: IntCounter,
+    /// `longshore_leases_lost_total`
+    pub leases_lost: IntCounter,
+    /// `longshore_jobs_running{queue}`
+    pub running: IntGaugeVec,
+    /// `longshore_jobs_in_hand{queue}`: pulled, not yet started.
+    pub in_hand: IntGaugeVec,
+    /// `longshore_herald_in_flight`: ended jobs whose record or events are not confirmed yet.
+    pub in_flight: IntGauge,
+    /// `longshore_actor_restarts_total{actor}`
+    pub restarts: IntCounterVec,
+    /// `longshore_job_wait_seconds`: from enqueued or due to started.
+    pub wait: Histogram,
+    /// `longshore_attempt_duration_seconds`
+    pub duration: Histogram,
+}
+
+const SECONDS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
+
+impl Metrics {
+    /// Fresh metrics in a registry of their own.
+    ///
+    /// # Panics
+    /// Never: the names below are valid and different.
+    #[must_use]
+    pub fn new() -> Self {
+        let registry = Registry::new();
+        let add = |metric: Box<dyn prometheus::core::Collector>| {
+            registry.register(metric).expect("each name below stands there once");
+        };
+        macro_rules! metric {
+            ($kind:ident, $name:literal, $help:literal $(, $label:literal)?) => {{
+                let metric = metric!(@make $kind, $name, $help $(, $label)?);
+                add(Box::new(metric.clone()));
+                metric
+            }};
+            (@make Histogram, $name:literal, $help:literal) => {
+                Histogram::with_opts(HistogramOpts::new($name, $help).buckets(SECONDS.to_vec())).expect("a valid name")
+            };
+            (@make $kind:ident, $name:literal, $help:literal, $label:literal) => {
+                $kind::new(Opts::new($name, $help), &[$label]).expect("a valid name")
+            };
+            (@make $kind:ident, $name:literal, $help:literal) => {
+                $kind::new($name, $help).expect("a valid name")
+            };
+        }
+        Self {
+            started: metric!(IntCounter, "longshore_attempts_started_total", "Attempts started"),
+            ended: metric!(IntCounterVec, "longshore_runs_ended_total", "Runs ended, by state", "state"),
+            failed: metric!(IntCounterVec, "longshore_attempts_failed_total", "Attempts failed, by kind", "kind"),
+            deferred: metric!(IntCounterVec, "longshore_jobs_deferred_total", "Jobs put off, by reason", "reason"),
+            fenced: metric!(IntCounter, "longshore_results_fenced_total", "Results dropped: the run went on elsewhere"),
+            leases_lost: metric!(IntCounter, "longshore_leases_lost_total", "Leases lost by running jobs"),
+            running: metric!(IntGaugeVec, "longshore_jobs_running", "Jobs running on this node", "queue"),
+            in_hand: metric!(IntGaugeVec, "longshore_jobs_in_hand", "Jobs pulled and not yet started", "queue"),
+            in_flight: metric!(IntGauge, "longshore_herald_in_flight", "Ended jobs that are not confirmed yet"),
+            restarts: metric!(IntCounterVec, "longshore_actor_restarts_total", "Actors started again", "actor"),
+            wait: metric!(Histogram, "longshore_job_wait_seconds", "From enqueued or due to started"),
+            duration: metric!(Histogram, "longshore_attempt_duration_seconds", "How long attempts took"),
+            registry,
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}

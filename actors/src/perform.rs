@@ -1,0 +1,232 @@
+//! An attempt's work: the handler, under its time limit, its lease and the node's own end.
+//!
+//! A handler that is done at its first step costs nothing but that step. One that is not is entered among the leases;
+//! when it has lasted for [`LASTS`], the record is made to say that it runs.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use longshore_backbone::records::Written;
+use longshore_backbone::wire::{header, record};
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{DurationText, ErrorKind, Failure};
+
+use crate::assignment::Assignment;
+use crate::begin::Course;
+use crate::handler::{BoxFuture, Context, Handler, HandlerError, Success};
+use crate::herald::Telling;
+use crate::lease_keeper::Stop;
+use crate::remote;
+use crate::shared::Shared;
+use crate::story::{Story, encode};
+use crate::supervision::panic_text;
+
+/// A run that lasts longer has a record that says so; a shorter one is not worth the write.
+const LASTS: Duration = Duration::from_millis(250);
+/// How long a handler that was told to stop may take to do so before it is dropped.
+const STOPS_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a worker works on. It lies here, not in the worker, so that a worker's death takes nothing with it: whoever
+/// finds it here afterwards settles it.
+#[derive(Debug)]
+pub(crate) struct InWork {
+    pub(crate) assignment: Assignment,
+    pub(crate) course: Course,
+}
+
+/// A worker's place of work.
+pub(crate) type Slot = Arc<Mutex<Option<InWork>>>;
+
+/// How the work ended.
+pub(crate) enum End {
+    /// To be judged.
+    Outcome(Outcome),
+    /// The lease is gone, or the run went on elsewhere: nothing is sent.
+    NotOurs,
+}
+
+/// Tells the start of the attempt in the slot, live and, where it is on record, in the log.
+pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
+    let (live, story) = {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(InWork { assignment, course }) = slot.as_mut() else { return };
+        let (live, log) = encode(&course.run, course.told, &shared.node, shared.backbone.names());
+        course.told.live += live.len();
+        let story = course.on_record.then(|| {
+            course.told.log = course.told.live;
+            let run = course.run.clone();
+            let told = course.told;
+            let mut story = Story::on_record(run, Arc::clone(&assignment.matter), told, &shared.node, &shared.backbone);
+            story.log = log;
+            story
+        });
+        (live, story)
+    };
+    for (subject, body) in live {
+        shared.backbone.tell(subject, body).await;
+    }
+    if let Some(story) = story {
+        shared.herald.tell(Telling::Story(Box::new(story))).await;
+    }
+}
+
+/// Does the work of the attempt in the slot.
+pub(crate) async fn perform(shared: &Shared, slot: &Slot) -> End {
+    let Some((context, stop_at)) = prepare(shared, slot) else { return End::NotOurs };
+    let token = context.cancellation.clone();
+    let limit = stop_at.saturating_duration_since(Instant::now());
+    let handler = shared.handler(&context.job).cloned();
+    let mut work: BoxFuture<'_, Outcome> = match handler {
+        Some(handler) => Box::pin(local(handler, context)),
+        None => Box::pin(remote::perform(shared, slot, context)),
+    };
+    // Most handlers in a node's own process are done at the first step; then no timer and no lease is needed.
+    if let Poll::Ready(outcome) = futures_util::poll!(&mut work) {
+        return End::Outcome(outcome);
+    }
+    let Some(stop) = enter(shared, slot) else { return End::NotOurs };
+    let deadline = tokio::time::Instant::from_std(stop_at);
+    let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
+    let mut claimed = is_on_record(slot);
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut work => return if stop.is_lost() { End::NotOurs } else { End::Outcome(outcome) },
+            () = &mut lasts, if !claimed => {
+                claimed = true;
+                // The handler is not polled while its record is written, which takes a millisecond.
+                if !claim_running(shared, slot).await {
+                    token.cancel();
+                    let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                    return End::NotOurs;
+                }
+            }
+            () = stop.token.cancelled() => {
+                token.cancel();
+                let outcome = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                return match outcome {
+                    _ if stop.is_lost() => End::NotOurs,
+                    _ => End::Outcome(Outcome::Cancelled),
+                };
+            }
+            () = shared.release.cancelled() => {
+                token.cancel();
+                return End::Outcome(Outcome::Released);
+            }
+            () = tokio::time::sleep_until(deadline) => {
+                token.cancel();
+                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                if stop.is_lost() {
+                    return End::NotOurs;
+                }
+                let message = format!("the attempt took longer than its limit of {}", DurationText(limit_text(limit)));
+                return End::Outcome(failed(ErrorKind::Timeout, message));
+            }
+        }
+    }
+}
+
+/// Limits are whole milliseconds where they were written; what has passed since is not the reader's concern.
+fn limit_text(left: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
+}
+
+fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
+    Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
+}
+
+fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
+    let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let InWork { assignment, course } = slot.as_ref()?;
+    let job = &assignment.job;
+    let asked = job.options.as_ref().and_then(|options| options.timeout);
+    let limit = asked.unwrap_or(shared.policy(job).timeout);
+    let now = Instant::now();
+    let mut stop_at = now + limit;
+    if let Some(deadline) = crate::conclude::deadline(job, &course.run) {
+        stop_at = stop_at.min(now + deadline.since(crate::shared::now()));
+    }
+    let context = Context {
+        job: Arc::clone(job),
+        payload: assignment.matter.payload.clone(),
+        headers: Arc::new(header::own(assignment.headers())),
+        round: course.run.round,
+        attempt: course.run.attempt,
+        max_attempts: course.run.max_attempts,
+        deadline: stop_at,
+        cancellation: tokio_util::sync::CancellationToken::new(),
+    };
+    Some((context, stop_at))
+}
+
+/// Enters the attempt among the leases.
+fn enter(shared: &Shared, slot: &Slot) -> Option<Stop> {
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let InWork { assignment, .. } = slot.as_mut()?;
+    let message = assignment.arrival.holding.message.clone();
+    let entry = assignment.entry.take();
+    assignment.entry = entry.or_else(|| shared.book.enter(&assignment.right, message, assignment.leased_from));
+    assignment.entry.as_ref().map(|entry| entry.stop.clone())
+}
+
+fn is_on_record(slot: &Slot) -> bool {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|in_work| in_work.course.on_record)
+}
+
+/// The run lasts: puts on record that it runs. Says whether it is still ours.
+async fn claim_running(shared: &Shared, slot: &Slot) -> bool {
+    let (run, expected) = {
+        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(InWork { course, .. }) = slot.as_ref() else { return false };
+        (course.run.clone(), course.expected)
+    };
+    let mut expected = expected;
+    let revision = loop {
+        match shared.backbone.write_record(&run, expected).await {
+            Ok(Written::Won(revision)) => break revision,
+            // The note that `submit` made has expired.
+            Ok(Written::Lost(None)) if expected != 0 => expected = 0,
+            Ok(Written::Lost(found)) => {
+                let run_id = &run.run_id;
+                tracing::info!(%run_id, tenant = %run.tenant, state = ?found.map(|found| found.run.state), "stopped: the run is another's");
+                return false;
+            }
+            Err(error) => {
+                // Without a record the work goes on as it began: its end is decided on the same revision.
+                tracing::warn!(run_id = %run.run_id, "cannot put on record that it runs: {error}");
+                return true;
+            }
+        }
+    };
+    if let Some(InWork { course, .. }) = slot.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        course.expected = revision;
+        course.on_record = true;
+    }
+    announce(shared, slot).await;
+    true
+}
+
+async fn local(handler: Arc<dyn Handler>, context: Context) -> Outcome {
+    // The call itself may panic as well as the future it returns.
+    let work = AssertUnwindSafe(async move { handler.call(context).await });
+    match work.catch_unwind().await {
+        Ok(result) => outcome_of(result),
+        Err(panic) => failed(ErrorKind::Panic, format!("the handler panicked: {}", panic_text(&*panic))),
+    }
+}
+
+fn outcome_of(result: Result<Success, HandlerError>) -> Outcome {
+    match result {
+        Ok(Success::Done { result, content_type }) => {
+            Outcome::Completed(Box::new(record::keep(&result, content_type.as_deref())))
+        }
+        Ok(Success::Snooze(wait)) => Outcome::Snoozed(wait),
+        Err(error) => {
+            let kind = if error.permanent { ErrorKind::Permanent } else { ErrorKind::Retryable };
+            Outcome::Failed { failure: Failure::new(kind, error.message), retry_after: error.retry_after }
+        }
+    }
+}

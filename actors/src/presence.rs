@@ -1,0 +1,70 @@
+//! Presence: says every two seconds that this node is there and how busy it is, and asks remote handlers what they
+//! announce.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use longshore_backbone::control::{PRESENCE_EVERY, Presence, QueueLoad};
+
+use crate::carry_out::chain;
+use crate::queue::QueueState;
+use crate::shared::{Shared, now};
+
+/// How long services have to answer a census.
+const CENSUS_WAIT: Duration = Duration::from_millis(500);
+
+/// What this node is like just now.
+pub(crate) fn of(shared: &Shared, queues: &[Arc<QueueState>]) -> Presence {
+    let load = |queue: &Arc<QueueState>| {
+        let load = QueueLoad { concurrency: queue.policy.concurrency, running: queue.running() };
+        (queue.name.to_string(), load)
+    };
+    Presence {
+        node: shared.node.to_string(),
+        version: crate::VERSION.to_owned(),
+        started_at: shared.started_at,
+        seen_at: now(),
+        state: if shared.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
+        queues: queues.iter().map(load).collect::<BTreeMap<_, _>>(),
+    }
+}
+
+/// Says that this node is there until it drains.
+pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<QueueState>>) {
+    let mut tick = tokio::time::interval(PRESENCE_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if let Err(error) = shared.backbone.announce(&of(&shared, &queues)).await {
+            tracing::warn!("cannot say that this node is there: {}", chain(&error));
+        }
+    }
+}
+
+/// Tells the cluster of a system event, such as `node_joined`.
+pub(crate) async fn tell(shared: &Shared, event: &str) {
+    let at = now();
+    let id = format!("_sys/{}/{event}/{}", shared.node, at.millis());
+    let body = serde_json::json!({"v": 1, "id": id, "event": event, "node": &*shared.node, "at": at});
+    let body = Bytes::from(body.to_string());
+    let subject = shared.backbone.names().system_event(event, "_", &shared.node, "_");
+    shared.backbone.tell(subject, body).await;
+}
+
+/// Asks remote handlers what they announce, every few seconds in which there was a job for one.
+pub(crate) async fn census(shared: Arc<Shared>) {
+    let mut tick = tokio::time::interval(PRESENCE_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if !shared.take_remote_seen() {
+            continue;
+        }
+        match shared.backbone.census(CENSUS_WAIT).await {
+            Ok(announced) => *shared.census.write().unwrap_or_else(PoisonError::into_inner) = announced,
+            Err(error) => tracing::debug!("no census of handlers: {}", chain(&error)),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The supervisor of one queue: its scheduler and its workers, one for one.
+//!
+//! A scheduler's death cuts no running job: slots and idle workers are kept in [`QueueState`], which outlives them all.
+//! A worker's death is settled as a failure of the attempt it was working on; the scheduler's costs nothing but the
+//! jobs in its hand, which go back. Mailbox: supervision events only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use longshore_domain::Queue;
+use longshore_domain::policy::QueuePolicy;
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::assignment::Assignment;
+use crate::conclude::Again;
+use crate::perform::Slot;
+use crate::pool::Idle;
+use crate::scheduler;
+use crate::shared::Shared;
+use crate::supervision::{ChildSpec, Deaths};
+use crate::worker::{self, Worker};
+
+/// What a queue's actors share; it outlives them.
+pub(crate) struct QueueState {
+    pub(crate) name: Queue,
+    pub(crate) policy: QueuePolicy,
+    pub(crate) idle: Arc<Idle>,
+    pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
+    /// Set when the scheduler has given back all it held.
+    pub(crate) closed: CancellationToken,
+    back: Again,
+    workers: RwLock<Vec<Option<ActorRef<worker::Message>>>>,
+    slots: Vec<Slot>,
+}
+
+impl QueueState {
+    pub(crate) fn new(name: Queue, policy: QueuePolicy) -> Self {
+        // Bounded by `IN_HAND_RETRIES`.
+        let (back, again) = mpsc::unbounded_channel();
+        Self {
+            name,
+            policy,
+            idle: Arc::default(),
+            again: Mutex::new(again),
+            closed: CancellationToken::new(),
+            back,
+            workers: RwLock::new(vec![None; policy.concurrency]),
+            slots: (0..policy.concurrency).map(|_| Slot::default()).collect(),
+        }
+    }
+
+    /// Gives a worker a message; it comes back if nobody lives there.
+    pub(crate) fn send(&self, number: usize, message: worker::Message) -> Result<(), ()> {
+        let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
+        let worker = workers.get(number).and_then(Option::as_ref).ok_or(())?;
+        worker.cast(message).map_err(drop)
+    }
+
+    /// Jobs that run now.
+    pub(crate) fn running(&self) -> usize {
+        self.policy.concurrency.saturating_sub(self.idle.count())
+    }
+}
+
+/// The supervisor of a queue.
+pub(crate) struct QueueSupervisor;
+
+pub(crate) struct State {
+    shared: Arc<Shared>,
+    queue: Arc<QueueState>,
+    workers: HashMap<ActorId, usize>,
+    scheduler: Option<ActorId>,
+    deaths: Deaths,
+}
+
+impl Actor for QueueSupervisor {
+    type Msg = ();
+    type State = State;
+    type Arguments = (Arc<Shared>, Arc<QueueState>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<()>,
+        (shared, queue): Self::Arguments,
+    ) -> Result<State, ActorProcessingErr> {
+        let mut state = State { shared, queue, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
+        for number in 0..state.queue.policy.concurrency {
+            state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
+        }
+        state.start_scheduler(myself.get_cell()).await?;
+        Ok(state)
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<()>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(child, reason) => {
+                state.restart(&myself, child.get_id(), &reason.to_string()).await
+            }
+            SupervisionEvent::ActorTerminated(child, _, reason) => {
+                let reason = reason.unwrap_or_else(|| "it was stopped".to_owned());
+                state.restart(&myself, child.get_id(), &reason).await
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => Ok(()),
+        }
+    }
+}
+
+impl State {
+    async fn restart(&mut self, myself: &ActorRef<()>, child: ActorId, reason: &str) -> Result<(), ActorProcessingErr> {
+        let supervisor = myself.get_cell();
+        if let Some(number) = self.workers.remove(&child) {
+            tracing::error!(queue = %self.queue.name, worker = number, "a worker died, starting it again: {reason}");
+            self.shared.metrics.restarts.with_label_values(&["worker"]).inc();
+            // A worker dies with its job, which is counted and judged; that alone must not end the queue.
+            self.start_worker(number, supervisor, reason).await?;
+        } else if self.scheduler == Some(child) {
+            tracing::error!(queue = %self.queue.name, "the scheduler died, starting it again: {reason}");
+            self.shared.metrics.restarts.with_label_values(&["scheduler"]).inc();
+            self.deaths.count(reason)?;
+            self.start_scheduler(supervisor).await?;
+        }
+        Ok(())
+    }
+
+    async fn start_worker(
+        &mut self,
+        number: usize,
+        supervisor: ActorCell,
+        reason: &str,
+    ) -> Result<(), ActorProcessingErr> {
+        self.queue.idle.remove(number);
+        let slot = Arc::clone(&self.queue.slots[number]);
+        tokio::spawn(worker::settle_for_the_dead(Arc::clone(&self.shared), Arc::clone(&slot), reason.to_owned()))
+            .await?;
+        let arguments = worker::Arguments {
+            number,
+            shared: Arc::clone(&self.shared),
+            slot,
+            idle: Arc::clone(&self.queue.idle),
+            again: self.queue.back.clone(),
+        };
+        let (worker, _) = Actor::spawn_linked(None, Worker, arguments, supervisor).await?;
+        self.workers.insert(worker.get_id(), number);
+        self.queue.workers.write().unwrap_or_else(PoisonError::into_inner)[number] = Some(worker);
+        self.queue.idle.put(number);
+        Ok(())
+    }
+
+    async fn start_scheduler(&mut self, supervisor: ActorCell) -> Result<(), ActorProcessingErr> {
+        let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
+        let spec = ChildSpec::new("scheduler", move || scheduler::run(Arc::clone(&shared), Arc::clone(&queue)));
+        self.scheduler = Some(spec.start(supervisor).await?.get_id());
+        Ok(())
+    }
+}

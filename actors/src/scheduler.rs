@@ -1,0 +1,304 @@
+//! The scheduler of one queue: pulls from its nine lanes, puts the jobs in order, and hands them to idle workers.
+//!
+//! Puller and merge stand in one plain loop without a mailbox between them: a message a job would cost more than all
+//! that is done here. It holds no more than it can soon start. What it cannot start in time goes back and keeps its
+//! place; so does all it holds when it ends, because a delivery that is dropped hands itself back.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::control::Marks;
+use longshore_backbone::delivery::Delivery;
+use longshore_backbone::pull::{Pulled, Puller};
+use longshore_domain::JobType;
+use longshore_domain::merge::Merge;
+
+use crate::assignment::{Assignment, Start};
+use crate::queue::QueueState;
+use crate::shared::Shared;
+use crate::worker;
+
+/// How often it looks up without being called: to measure its own rate, and to notice that it was frozen.
+const TICK: Duration = Duration::from_millis(100);
+/// A loop that was not run for so long was frozen; what then comes may have lain in the socket all the while.
+const FROZEN: Duration = Duration::from_millis(1_000);
+/// Most jobs of one lane in hand or on their way.
+const LANE_MOST: usize = 512;
+/// So much of its present rate it keeps in hand.
+const AHEAD: Duration = Duration::from_millis(50);
+/// Jobs taken in between two looks at the workers.
+const GULP: usize = 256;
+
+/// How many jobs of a type are with remote handlers; one is given up when this is dropped.
+#[derive(Debug)]
+pub(crate) struct WithHandler(Arc<AtomicUsize>);
+
+impl Drop for WithHandler {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Scheduler {
+    shared: Arc<Shared>,
+    queue: Arc<QueueState>,
+    puller: Puller,
+    marks: Marks,
+    merge: Merge<Box<Assignment>>,
+    /// Jobs whose remote handlers have no room, by type.
+    full: HashMap<JobType, VecDeque<Box<Assignment>>>,
+    held_back: usize,
+    with_handlers: HashMap<JobType, Arc<AtomicUsize>>,
+    /// When the inbox was last seen empty: leases count from there.
+    read_at: Instant,
+    /// After a freeze, until when what comes counts as sent before it.
+    suspect_until: Option<Instant>,
+    started: usize,
+    rate: f64,
+    recent: Vec<usize>,
+}
+
+/// Schedules until the node drains.
+pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
+    let mut again = queue.again.lock().await;
+    let marks = marks(&shared, &queue).await;
+    let puller = match Puller::of_queue(&shared.backbone, &queue.name).await {
+        Ok(puller) => puller,
+        Err(error) => panic!("the scheduler cannot work: {error}"),
+    };
+    let lanes = puller.lanes();
+    let mut scheduler = Scheduler {
+        shared,
+        queue: Arc::clone(&queue),
+        puller,
+        marks,
+        merge: Merge::new(lanes),
+        full: HashMap::new(),
+        held_back: 0,
+        with_handlers: HashMap::new(),
+        read_at: Instant::now(),
+        suspect_until: None,
+        started: 0,
+        rate: 0.0,
+        recent: vec![0; lanes],
+    };
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let draining = scheduler.shared.draining.clone();
+    loop {
+        // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
+        tokio::select! {
+            () = draining.cancelled() => break,
+            () = queue.idle.came() => {}
+            Some(assignment) = again.recv() => {
+                let lane = usize::from(assignment.job.priority.number() - 1);
+                scheduler.hold(lane, Box::new(assignment));
+            }
+            came = scheduler.pulled() => if !came { panic!("the connection's subscription ended") },
+            _ = tick.tick() => scheduler.tick().await,
+        }
+        scheduler.hand_out();
+        scheduler.top_up().await;
+    }
+    scheduler.puller.close().await;
+    drop((scheduler.merge, scheduler.full));
+    queue.closed.cancel();
+    // The node ends its children itself; a loop that ended would be started again.
+    std::future::pending::<()>().await;
+}
+
+/// From where on delivery counts can be trusted; without that knowledge nothing may be pulled.
+async fn marks(shared: &Shared, queue: &QueueState) -> Marks {
+    loop {
+        match shared.backbone.marks(&queue.name).await {
+            Ok(marks) => return marks,
+            Err(error) => {
+                tracing::warn!(queue = %queue.name, "cannot read the lanes' marks, trying again: {}", crate::carry_out::chain(&error));
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+        }
+    }
+}
+
+impl Scheduler {
+    /// Waits for news from the lanes and takes in what is there, up to a gulp; false if the subscription has ended.
+    async fn pulled(&mut self) -> bool {
+        std::future::poll_fn(|context| {
+            let mut any = false;
+            for _ in 0..GULP {
+                let leased_from = self.leased_from();
+                match self.puller.poll(context, leased_from) {
+                    Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, *delivery),
+                    Poll::Ready(Some(Pulled::Word(_))) => {}
+                    Poll::Ready(None) => return Poll::Ready(false),
+                    Poll::Pending => {
+                        self.read_at = Instant::now();
+                        return if any { Poll::Ready(true) } else { Poll::Pending };
+                    }
+                }
+                any = true;
+            }
+            Poll::Ready(true)
+        })
+        .await
+    }
+
+    fn leased_from(&mut self) -> Instant {
+        match self.suspect_until {
+            Some(until) if Instant::now() < until => {}
+            Some(_) => {
+                self.suspect_until = None;
+                self.read_at = Instant::now();
+            }
+            None => {
+                if self.read_at.elapsed() > FROZEN {
+                    tracing::warn!(queue = %self.queue.name, frozen = ?self.read_at.elapsed(), "this node was frozen");
+                    self.suspect_until = Some(Instant::now() + FROZEN);
+                }
+            }
+        }
+        self.read_at
+    }
+
+    fn take(&mut self, lane: usize, delivery: Delivery) {
+        let mark = self.marks.get(&**self.puller.stream(lane)).copied().unwrap_or(0);
+        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark);
+        self.recent[lane] += 1;
+        self.hold(lane, Box::new(assignment));
+    }
+
+    fn hold(&mut self, lane: usize, assignment: Box<Assignment>) {
+        let rank = assignment.rank(self.queue.policy.aging);
+        self.merge.push(lane, rank, assignment);
+    }
+
+    async fn tick(&mut self) {
+        let now = Instant::now();
+        self.rate = self.rate.mul_add(0.5, 0.5 * self.started as f64 / TICK.as_secs_f64());
+        self.started = 0;
+        self.recent.iter_mut().for_each(|count| *count /= 2);
+        self.give_back(now);
+        if self.puller.reconnected() {
+            // The server may have forgotten our pulls, and what it gave us: both are asked for anew.
+            drop(self.merge.take_where(|assignment| !matches!(assignment.start, Start::InHand(..))));
+            self.full.clear();
+            self.held_back = 0;
+            self.marks = marks(&self.shared, &self.queue).await;
+            self.puller.forget_pulls();
+        } else if self.puller.forget_silent(now) > 0 {
+            tracing::debug!(queue = %self.queue.name, "pulls went unheard, asking again");
+            if self.shared.backbone.storage().replicas > 1 {
+                // A consumer may have a new leader, which can hand out again as if for the first time.
+                self.marks = marks(&self.shared, &self.queue).await;
+            }
+        }
+        let labels = [self.queue.name.as_str()];
+        let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.shared.metrics.in_hand.with_label_values(&labels).set(gauge(self.merge.held() + self.held_back));
+        self.shared.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
+    }
+
+    /// What has waited in hand for a third of its lease goes back, so that a node with room may have it.
+    fn give_back(&mut self, now: Instant) {
+        let most = self.shared.backbone.storage().lease / 3;
+        let waited = |assignment: &Assignment| {
+            !matches!(assignment.start, Start::InHand(..)) && now.duration_since(assignment.leased_from) > most
+        };
+        let lease = most * 3;
+        let back = self.merge.take_where(|assignment| waited(assignment));
+        for list in self.full.values_mut() {
+            let (old, keep) = std::mem::take(list).into_iter().partition(|assignment| waited(assignment));
+            *list = keep;
+            let old: VecDeque<Box<Assignment>> = old;
+            self.held_back -= old.len();
+            old.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
+        }
+        back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
+    }
+
+    /// Hands jobs to idle workers, in order, for as long as there are both.
+    fn hand_out(&mut self) {
+        let now = Instant::now();
+        let lease = self.shared.backbone.storage().lease;
+        while let Some(worker) = self.queue.idle.take() {
+            let Some(assignment) = self.next_startable() else {
+                self.queue.idle.put_quietly(worker);
+                return;
+            };
+            if assignment.entry.is_none() && now.duration_since(assignment.leased_from) >= lease {
+                assignment.right.leave();
+                self.queue.idle.put_quietly(worker);
+                continue;
+            }
+            self.started += 1;
+            let message = worker::Message::Perform(assignment);
+            if self.queue.send(worker, message).is_err() {
+                // The worker is dead; its supervisor brings another, and the job, dropped here, has gone back.
+                tracing::debug!(worker, "a dead worker was given a job; it goes back");
+            }
+        }
+    }
+
+    /// The next job in order whose handler has room.
+    fn next_startable(&mut self) -> Option<Box<Assignment>> {
+        if self.held_back > 0 {
+            let room = |job_type: &JobType, front: &Assignment| {
+                let now = self.with_handlers.get(job_type).map_or(0, |count| count.load(Ordering::Relaxed));
+                now < self.shared.slots(&front.job)
+            };
+            let mut lists = self.full.iter_mut().filter(|(_, list)| !list.is_empty());
+            let ready = lists.find(|(job_type, list)| list.front().is_some_and(|front| room(job_type, front)));
+            if let Some(mut assignment) = ready.and_then(|(_, list)| list.pop_front()) {
+                self.held_back -= 1;
+                assignment.with_handler = Some(self.count_in(&assignment.job.job_type));
+                return Some(assignment);
+            }
+        }
+        while self.held_back < self.queue.policy.concurrency {
+            let mut assignment = self.merge.take_next()?;
+            if matches!(assignment.start, Start::Invalid(_)) || self.shared.handler(&assignment.job).is_some() {
+                return Some(assignment);
+            }
+            self.shared.saw_remote();
+            let job_type = assignment.job.job_type.clone();
+            let now = self.with_handlers.get(&job_type).map_or(0, |count| count.load(Ordering::Relaxed));
+            let waits = self.full.get(&job_type).is_some_and(|list| !list.is_empty());
+            if !waits && now < self.shared.slots(&assignment.job) {
+                assignment.with_handler = Some(self.count_in(&job_type));
+                return Some(assignment);
+            }
+            self.held_back += 1;
+            self.full.entry(job_type).or_default().push_back(assignment);
+        }
+        None
+    }
+
+    fn count_in(&mut self, job_type: &JobType) -> WithHandler {
+        let count = Arc::clone(self.with_handlers.entry(job_type.clone()).or_default());
+        count.fetch_add(1, Ordering::Relaxed);
+        WithHandler(count)
+    }
+
+    /// Asks the lanes for as many jobs as can soon be started.
+    async fn top_up(&mut self) {
+        let idle = self.queue.idle.count();
+        let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
+        let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
+        for lane in 0..self.puller.lanes() {
+            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Merge::<()>::LANES) };
+            self.puller.top_up(lane, self.merge.held_of(lane) + self.held_back, want.min(LANE_MOST)).await;
+        }
+    }
+}
+
+/// A job that waited too long in hand goes back; one whose lease is over by now is no longer ours to give.
+fn let_go(assignment: Assignment, now: Instant, lease: Duration) {
+    if now.duration_since(assignment.leased_from) >= lease {
+        assignment.right.leave();
+    } else {
+        assignment.right.hand_back();
+    }
+}

@@ -1,0 +1,142 @@
+//! What all lives of a node have in common: where to reach the others, and the settings they work by.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use longshore_backbone::Backbone;
+use longshore_backbone::work::{Announced, Caller, falls_under};
+use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::{Job, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use crate::handler::{Handler, Handlers};
+use crate::herald::Herald;
+use crate::lease_keeper::Book;
+use crate::metrics::Metrics;
+
+/// Shared by every actor of a node.
+pub(crate) struct Shared {
+    pub(crate) backbone: Backbone,
+    pub(crate) node: Arc<str>,
+    pub(crate) started_at: Timestamp,
+    pub(crate) policies: Policies,
+    pub(crate) handlers: Handlers,
+    pub(crate) herald: Herald,
+    pub(crate) book: Arc<Book>,
+    pub(crate) caller: Caller,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Set when the node takes no new work.
+    pub(crate) draining: CancellationToken,
+    /// Set when the grace time is over: running jobs are put back.
+    pub(crate) release: CancellationToken,
+    /// Short retries that wait in hand.
+    pub(crate) in_hand_retries: AtomicUsize,
+    /// What remote handlers announce of themselves.
+    pub(crate) census: RwLock<Vec<Announced>>,
+    /// A job for a remote handler was seen since the last census.
+    remote_seen: AtomicBool,
+    writer: u64,
+    writes: AtomicU64,
+}
+
+/// Short retries that one node may keep in hand; more go through schedules.
+pub(crate) const IN_HAND_RETRIES: usize = 1_024;
+
+impl Shared {
+    #[expect(clippy::too_many_arguments, reason = "each is a field; the node is the only caller")]
+    pub(crate) fn new(
+        backbone: Backbone,
+        node: Arc<str>,
+        policies: Policies,
+        handlers: Handlers,
+        herald: Herald,
+        book: Arc<Book>,
+        caller: Caller,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            backbone,
+            node,
+            started_at: now(),
+            policies,
+            handlers,
+            herald,
+            book,
+            caller,
+            metrics,
+            draining: CancellationToken::new(),
+            release: CancellationToken::new(),
+            in_hand_retries: AtomicUsize::new(0),
+            census: RwLock::default(),
+            remote_seen: AtomicBool::new(false),
+            writer: rand::random(),
+            writes: AtomicU64::new(0),
+        }
+    }
+
+    /// A token that no other write of a record has, of this process or any other.
+    pub(crate) fn token(&self) -> String {
+        format!("{:x}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// How jobs of this type are treated.
+    pub(crate) fn policy(&self, job: &Job) -> &TypePolicy {
+        self.policies.of(&job.job_type)
+    }
+
+    /// The handler inside this node that serves the job; `None`: a remote one.
+    pub(crate) fn handler(&self, job: &Job) -> Option<&Arc<dyn Handler>> {
+        match self.policy(job).handler.as_deref() {
+            Some("remote") => None,
+            Some(name) => self.handlers.get(name),
+            None => self.handlers.get(job.job_type.as_str()),
+        }
+    }
+
+    /// A job for a remote handler was seen.
+    pub(crate) fn saw_remote(&self) {
+        self.remote_seen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one was seen since this was last asked.
+    pub(crate) fn take_remote_seen(&self) -> bool {
+        self.remote_seen.swap(false, Ordering::Relaxed)
+    }
+
+    /// How many jobs like this one may be with remote handlers at once: what they announce, in sum, or the type's own
+    /// number where they announce nothing.
+    pub(crate) fn slots(&self, job: &Job) -> usize {
+        let own = || usize::try_from(self.policy(job).slots).unwrap_or(usize::MAX);
+        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
+        if census.is_empty() {
+            return own();
+        }
+        let subject = self.backbone.names().work(&job.tenant, &job.job_type);
+        let announced = census.iter().filter(|service| falls_under(&subject, &service.subject)).filter_map(|s| s.slots);
+        match announced.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX)).sum() {
+            0 => own(),
+            sum => sum,
+        }
+    }
+
+    /// How often a remote handler of this job promised to signal.
+    pub(crate) fn heartbeat(&self, job: &Job) -> Option<Duration> {
+        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
+        let subject = self.backbone.names().work(&job.tenant, &job.job_type);
+        let mine = census.iter().filter(|service| falls_under(&subject, &service.subject));
+        self.policy(job).heartbeat.or_else(|| mine.filter_map(|service| service.heartbeat).max())
+    }
+
+    /// Attempts in a round of this job.
+    pub(crate) fn max_attempts(&self, job: &Job) -> u32 {
+        let asked = job.options.as_ref().and_then(|options| options.max_attempts);
+        asked.unwrap_or(self.policy(job).max_attempts)
+    }
+}
+
+/// The time of day. The one clock of this room that is not monotonic: for what is written down, never for leases.
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,106 @@
+//! A worker: does one attempt at a time.
+//!
+//! begin → announce → perform → judge → carry out → told, one call each; see ARCHITECTURE.md for the way of a job.
+//! Mailbox: one assignment, because the scheduler gives the next only to a worker that said it was idle.
+
+use std::sync::{Arc, PoisonError};
+
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{ErrorKind, Failure};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::assignment::Assignment;
+use crate::begin::{self, Begun};
+use crate::conclude::{self, Again, Keep};
+use crate::fail_point;
+use crate::perform::{self, End, InWork, Slot};
+use crate::pool::Idle;
+use crate::shared::Shared;
+
+pub(crate) struct Worker;
+
+/// What a worker is told.
+pub(crate) enum Message {
+    /// Do this.
+    Perform(Box<Assignment>),
+}
+
+pub(crate) struct State {
+    number: usize,
+    shared: Arc<Shared>,
+    slot: Slot,
+    idle: Arc<Idle>,
+    again: Again,
+}
+
+pub(crate) struct Arguments {
+    pub(crate) number: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) slot: Slot,
+    pub(crate) idle: Arc<Idle>,
+    pub(crate) again: Again,
+}
+
+impl Actor for Worker {
+    type Msg = Message;
+    type State = State;
+    type Arguments = Arguments;
+
+    async fn pre_start(&self, _: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { number, shared, slot, idle, again } = arguments;
+        Ok(State { number, shared, slot, idle, again })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let Message::Perform(assignment) = message;
+        state.attend(*assignment).await;
+        state.idle.put(state.number);
+        Ok(())
+    }
+}
+
+impl State {
+    async fn attend(&self, assignment: Assignment) {
+        let Begun::Work(assignment, course) = begin::begin(&self.shared, assignment).await else { return };
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(InWork { assignment, course });
+        self.shared.metrics.started.inc();
+        self.announce().await;
+        fail_point::pass("before-handler");
+        let end = perform::perform(&self.shared, &self.slot).await;
+        fail_point::pass("after-handler");
+        let Some(in_work) = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        match end {
+            End::Outcome(outcome) => {
+                let InWork { assignment, course } = in_work;
+                let keep = Keep::With(&self.again, &self.shared);
+                conclude::judge(&self.shared, assignment, course, outcome, keep).await;
+            }
+            End::NotOurs => in_work.assignment.right.leave(),
+        }
+    }
+
+    /// A start in this process is told now; one at a remote handler once somebody is there to make it.
+    async fn announce(&self) {
+        let here = {
+            let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.as_ref().is_some_and(|in_work| self.shared.handler(&in_work.assignment.job).is_some())
+        };
+        if here {
+            perform::announce(&self.shared, &self.slot).await;
+        }
+    }
+}
+
+/// Settles what a dead worker was working on, as an attempt that panicked.
+pub(crate) async fn settle_for_the_dead(shared: Arc<Shared>, slot: Slot, reason: String) {
+    let Some(InWork { assignment, course }) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        return;
+    };
+    let failure = Failure::new(ErrorKind::Panic, format!("the worker died: {reason}"));
+    conclude::judge(&shared, assignment, course, Outcome::Failed { failure, retry_after: None }, Keep::Never).await;
+}

@@ -1,0 +1,86 @@
+//! A client of a cluster: what the command line and other programs need of NATS.
+
+use std::time::Duration;
+
+use async_nats::{Client as Nats, RequestErrorKind};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use serde_json::Value;
+
+use crate::connect::Link;
+use crate::error::Error;
+use crate::settings::Connection;
+use crate::wire::api::ApiError;
+use crate::wire::subject::Names;
+
+/// Talks to the nodes of one namespace.
+#[derive(Debug, Clone)]
+pub struct Client {
+    nats: Nats,
+    names: Names,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses the credentials.
+    pub async fn connect(connection: &Connection, namespace: &str) -> Result<Self, Error> {
+        let link = Link::open(connection, "longshore client").await?;
+        Ok(Self { nats: link.client, names: Names::new(namespace) })
+    }
+
+    /// The subjects of the namespace.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Asks an endpoint of the API.
+    ///
+    /// # Errors
+    /// The endpoint's own error answer, 503 where no node is there, 504 where none answered within `timeout`.
+    pub async fn request(
+        &self,
+        tenant: &str,
+        endpoint: &str,
+        body: Value,
+        timeout: Duration,
+    ) -> Result<Value, ApiError> {
+        let request = async_nats::Request::new().payload(Bytes::from(body.to_string())).timeout(Some(timeout));
+        let answer = self.nats.send_request(self.names.api(tenant, endpoint), request).await;
+        let message = answer.map_err(|error| match error.kind() {
+            RequestErrorKind::NoResponders => ApiError::unavailable("no Longshore node is running on this NATS server"),
+            RequestErrorKind::TimedOut => ApiError {
+                code: 504,
+                error: "no_answer".to_owned(),
+                message: format!("no answer within {timeout:?}"),
+                retry_after_ms: None,
+            },
+            _ => ApiError::unavailable(error.to_string()),
+        })?;
+        let body: Value = serde_json::from_slice(&message.payload).map_err(|error| {
+            ApiError::new(crate::wire::api::Code::Internal, format!("the answer is no JSON: {error}"))
+        })?;
+        let failed = message.headers.is_some_and(|headers| headers.get("Nats-Service-Error-Code").is_some());
+        if failed {
+            return Err(serde_json::from_value(body).unwrap_or_else(|error| ApiError::unavailable(error.to_string())));
+        }
+        Ok(body)
+    }
+
+    /// What is published on `subject` from now on: subject and payload of each message.
+    ///
+    /// # Errors
+    /// The subject is not allowed.
+    pub async fn subscribe(&self, subject: String) -> Result<impl Stream<Item = (String, Bytes)> + use<>, Error> {
+        let messages = self
+            .nats
+            .subscribe(subject.clone())
+            .await
+            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        // The subscription must have reached the server before the caller does what it wants to hear about.
+        let _ = self.nats.flush().await;
+        Ok(messages.map(|message| (message.subject.to_string(), message.payload)))
+    }
+}

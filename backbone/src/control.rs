@@ -1,0 +1,178 @@
+//! The control bucket: which nodes are there, and from where on a lane's delivery counts can be trusted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::{Queue, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::request::{self, WRONG_SEQUENCE};
+use crate::wire::header::names;
+
+/// What a node says of itself, every [`PRESENCE_EVERY`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Presence {
+    /// Its name.
+    pub node: String,
+    /// Its version.
+    pub version: String,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it last said so.
+    pub seen_at: Timestamp,
+    /// `running` or `draining`.
+    pub state: String,
+    /// The queues it serves: concurrency and running jobs.
+    pub queues: BTreeMap<String, QueueLoad>,
+}
+
+/// How busy a node is with a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueLoad {
+    /// Jobs it runs at once, at most.
+    pub concurrency: usize,
+    /// Jobs it runs now.
+    pub running: usize,
+}
+
+/// How often a node says that it is there.
+pub const PRESENCE_EVERY: Duration = Duration::from_secs(2);
+/// So long unseen, and a node counts as gone.
+pub const GONE_AFTER: Duration = Duration::from_secs(10);
+
+/// Up to which sequence of each lane a delivery count of 1 proves nothing.
+///
+/// A killed server writes a consumer's state late and hands out delivered, even acknowledged, jobs as if for the first
+/// time. So the first node that meets a server process notes how far its lanes reach by then; what lies at or below
+/// that mark reads the record before it works.
+pub type Marks = BTreeMap<String, u64>;
+
+impl Backbone {
+    /// The marks of the server process this node is connected to, made if it is the first to meet it.
+    ///
+    /// # Errors
+    /// The control bucket or a lane cannot be read.
+    pub async fn marks(&self, queue: &Queue) -> Result<Marks, Error> {
+        let key = format!("servers.{}.{queue}", self.client().server_info().server_id);
+        let subject = self.names().key("control", &key);
+        if self.storage().replicas > 1 {
+            // A consumer's leader may be any server of the cluster, and change without a word to this one.
+            return self.reach(queue).await;
+        }
+        let bucket = self.names().bucket_stream("control");
+        let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
+        let read = |stored: request::Stored| serde_json::from_slice(&stored.payload).ok();
+        if let Some(marks) =
+            request::direct_get(self.client(), self.api(), &bucket, query.clone()).await?.and_then(read)
+        {
+            return Ok(marks);
+        }
+        let marks = self.reach(queue).await?;
+        let mut headers = HeaderMap::new();
+        headers.insert(names::EXPECTED, "0");
+        // Server processes come and go; one that outlives its marks gets new ones, which costs a few reads.
+        headers.insert(names::TTL, "2592000s");
+        let body = Bytes::from(serde_json::to_vec(&marks).unwrap_or_default());
+        match request::publish(self.client(), subject, headers, body).await {
+            Ok(_) => Ok(marks),
+            // Another node met the server first: its marks hold for all.
+            Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => {
+                let stored = request::direct_get(self.client(), self.api(), &bucket, query).await?;
+                Ok(stored.and_then(read).unwrap_or(marks))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn reach(&self, queue: &Queue) -> Result<Marks, Error> {
+        let mut marks = Marks::new();
+        for lane in self.lanes_of(queue).await? {
+            marks.insert(lane.stream.to_string(), lane.last_sequence);
+        }
+        Ok(marks)
+    }
+
+    /// How the nine lanes of a queue stand, the most urgent first.
+    ///
+    /// # Errors
+    /// A lane cannot be read.
+    pub async fn lanes_of(&self, queue: &Queue) -> Result<Vec<LaneState>, Error> {
+        let mut lanes = Vec::with_capacity(9);
+        for priority in longshore_domain::Priority::all() {
+            let name = self.names().lane_stream(queue, priority);
+            let failed = |source| Error::Read { subject: name.clone(), source };
+            let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
+            let state = &stream.cached_info().state;
+            let oldest = state.first_timestamp.unix_timestamp_nanos() / 1_000_000;
+            lanes.push(LaneState {
+                stream: Arc::from(name.as_str()),
+                messages: state.messages,
+                last_sequence: state.last_sequence,
+                oldest: (state.messages > 0).then(|| Timestamp::from_millis(i64::try_from(oldest).unwrap_or(0))),
+            });
+        }
+        Ok(lanes)
+    }
+
+    /// Says that this node is there.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn announce(&self, presence: &Presence) -> Result<(), Error> {
+        let subject = self.names().key("control", &format!("nodes.{}", presence.node));
+        let mut headers = HeaderMap::new();
+        headers.insert(names::TTL, "3600s");
+        let body = Bytes::from(serde_json::to_vec(presence).unwrap_or_default());
+        request::publish(self.control(), subject, headers, body).await.map(|_| ())
+    }
+
+    /// Says that this node is gone.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn depart(&self, node: &str) -> Result<(), Error> {
+        let subject = self.names().key("control", &format!("nodes.{node}"));
+        let mut headers = HeaderMap::new();
+        headers.insert("KV-Operation", "DEL");
+        headers.insert(names::TTL, "60s");
+        request::publish(self.control(), subject, headers, Bytes::new()).await.map(|_| ())
+    }
+
+    /// The nodes that were seen within [`GONE_AFTER`] before `now`.
+    ///
+    /// # Errors
+    /// The control bucket cannot be read.
+    pub async fn nodes(&self, now: Timestamp) -> Result<Vec<Presence>, Error> {
+        let bucket = self.names().bucket_stream("control");
+        let subject = self.names().key("control", "nodes.*");
+        let mut nodes = Vec::new();
+        let mut from = 1u64;
+        loop {
+            let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
+            let Some(stored) = request::direct_get(self.control(), self.api(), &bucket, query).await? else { break };
+            from = stored.sequence + 1;
+            let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
+            nodes.extend(presence.filter(|presence| now.since(presence.seen_at) < GONE_AFTER));
+        }
+        nodes.sort_by(|a, b| a.node.cmp(&b.node));
+        Ok(nodes)
+    }
+}
+
+/// How a lane stands.
+#[derive(Debug, Clone)]
+pub struct LaneState {
+    /// Its stream.
+    pub stream: Arc<str>,
+    /// Jobs in it: waiting, in a node's hand, or running.
+    pub messages: u64,
+    /// The last sequence it gave.
+    pub last_sequence: u64,
+    /// When its oldest job was stored.
+    pub oldest: Option<Timestamp>,
+}

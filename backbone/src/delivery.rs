@@ -1,0 +1,140 @@
+//! A job in hand, and the right to settle it.
+//!
+//! The right is an owned value. Settling consumes it, so twice does not compile; dropped, in a dead actor's mailbox or
+//! a cancelled future, the job goes back to the server at once and keeps its place.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_nats::{HeaderMap, Subject};
+use bytes::Bytes;
+use longshore_domain::Timestamp;
+use longshore_domain::run::{Holding, MessageId};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A message that a consumer handed out.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Where it was published.
+    pub subject: Subject,
+    /// Its headers.
+    pub headers: Option<HeaderMap>,
+    /// Its payload.
+    pub payload: Bytes,
+    /// Which message, and which delivery of it.
+    pub holding: Holding,
+    /// The server counts the lease from here or later.
+    pub leased_from: Instant,
+    /// The right to settle it.
+    pub right: Right,
+}
+
+/// The right to settle one delivery, once.
+#[derive(Debug)]
+pub struct Right {
+    reply: Option<Subject>,
+    returns: Returns,
+}
+
+/// Where rights that were dropped hand their jobs back. Unbounded, because a destructor cannot wait; it never holds
+/// more than the deliveries in hand.
+pub(crate) type Returns = UnboundedSender<Subject>;
+
+impl Right {
+    pub(crate) fn new(reply: Subject, returns: Returns) -> Self {
+        Self { reply: Some(reply), returns }
+    }
+
+    /// A right to nothing, for a job that is only looked at.
+    pub(crate) fn none(returns: Returns) -> Self {
+        Self { reply: None, returns }
+    }
+
+    /// Where a renewal of the lease is sent.
+    #[must_use]
+    pub fn reply(&self) -> Option<&Subject> {
+        self.reply.as_ref()
+    }
+
+    /// The job is done with: where the acknowledgement is to be sent.
+    #[must_use]
+    pub fn into_ack(mut self) -> Option<Subject> {
+        self.reply.take()
+    }
+
+    /// The job goes back to the server at once and keeps its place.
+    pub fn hand_back(self) {
+        drop(self);
+    }
+
+    /// Nothing is sent: the delivery is somebody else's by now, or soon will be.
+    pub fn leave(mut self) {
+        self.reply = None;
+    }
+}
+
+impl Drop for Right {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            // The receiver ends with the connection; then the server's ack wait brings the job back.
+            let _ = self.returns.send(reply);
+        }
+    }
+}
+
+/// What an acknowledgement subject says of its delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AckInfo<'a> {
+    pub(crate) stream: &'a str,
+    pub(crate) delivered: u64,
+    pub(crate) sequence: u64,
+    pub(crate) at: Timestamp,
+}
+
+impl<'a> AckInfo<'a> {
+    /// Reads `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time ns>.<pending>`, also in its
+    /// longer form with domain and account hash in front (ADR-15).
+    pub(crate) fn read(reply: &'a str) -> Option<Self> {
+        let rest = reply.strip_prefix("$JS.ACK.")?;
+        let mut tokens = rest.split('.');
+        if rest.bytes().filter(|byte| *byte == b'.').count() >= 8 {
+            tokens.nth(1)?;
+        }
+        let stream = tokens.next()?;
+        let delivered = tokens.nth(1)?.parse().ok()?;
+        let sequence = tokens.next()?.parse().ok()?;
+        let nanos: i64 = tokens.nth(1)?.parse().ok()?;
+        Some(Self { stream, delivered, sequence, at: Timestamp::from_millis(nanos / 1_000_000) })
+    }
+
+    pub(crate) fn holding(&self, stream: &Arc<str>) -> Holding {
+        let message = MessageId { stream: Arc::clone(stream), sequence: self.sequence, at: self.at };
+        Holding { message, delivery: self.delivered }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_an_ack_subject_are_read() {
+        let wanted = AckInfo { stream: "S", delivered: 2, sequence: 77, at: Timestamp::from_millis(1_700_000_000_123) };
+        let short = "$JS.ACK.S.work.2.77.80.1700000000123456789.5";
+        let long = "$JS.ACK.hub.ABCDEF.S.work.2.77.80.1700000000123456789.5.x1";
+        assert_eq!(AckInfo::read(short), Some(wanted.clone()));
+        assert_eq!(AckInfo::read(long), Some(wanted));
+        assert_eq!(AckInfo::read("_INBOX.x"), None);
+    }
+
+    #[test]
+    fn a_dropped_right_hands_its_job_back_and_a_used_one_does_not() {
+        let (returns, mut returned) = tokio::sync::mpsc::unbounded_channel();
+        let right = |name: &'static str| Right::new(Subject::from_static(name), returns.clone());
+        drop(right("dropped"));
+        assert_eq!(right("acked").into_ack().as_deref(), Some("acked"));
+        right("left").leave();
+        assert_eq!(returned.try_recv().ok().as_deref(), Some("dropped"));
+        assert!(returned.try_recv().is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! Looking: at a job that waits in its lane, at the queues that are declared, at what is told live.
+
+use std::time::Instant;
+
+use async_nats::Subscriber;
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use longshore_domain::run::{Holding, MessageId};
+use longshore_domain::{Priority, Queue, Timestamp};
+
+use crate::Backbone;
+use crate::delivery::{Delivery, Right};
+use crate::error::Error;
+use crate::request;
+
+/// Messages as they come.
+#[derive(Debug)]
+pub struct Listening(Subscriber);
+
+impl Listening {
+    /// The next message's payload; `None` when the connection has ended.
+    pub async fn next(&mut self) -> Option<bytes::Bytes> {
+        self.0.next().await.map(|message| message.payload)
+    }
+}
+
+impl Backbone {
+    /// Listens on a subject; what is published after this returns is heard.
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub async fn listen(&self, subject: String) -> Result<Listening, Error> {
+        let failed = |source| Error::Subscribe { subject: subject.clone(), source };
+        let messages = self.control().subscribe(subject.clone()).await.map_err(|error| failed(Box::new(error)))?;
+        self.control().flush().await.map_err(|error| failed(Box::new(error)))?;
+        Ok(Listening(messages))
+    }
+
+    /// The job at a sequence of a lane, if it is still there. Its right settles nothing: it is looked at, not taken.
+    ///
+    /// # Errors
+    /// The lane cannot be read.
+    pub async fn job_in_lane(
+        &self,
+        queue: &Queue,
+        priority: Priority,
+        sequence: u64,
+    ) -> Result<Option<Delivery>, Error> {
+        let stream = self.names().lane_stream(queue, priority);
+        let stored =
+            match request::direct_get(self.control(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await {
+                Ok(Some(stored)) => stored,
+                Ok(None) => return Ok(None),
+                // A queue that was never declared has no lane to look into.
+                Err(error) if request::nobody_answered(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+        let at = Timestamp::parse(&stored.at).unwrap_or_default();
+        let message = MessageId { stream: stream.into(), sequence, at };
+        let headers = stored.job_headers();
+        Ok(Some(Delivery {
+            subject: stored.subject.into(),
+            headers,
+            payload: stored.payload,
+            holding: Holding { message, delivery: 1 },
+            leased_from: Instant::now(),
+            right: Right::none(self.returns()),
+        }))
+    }
+
+    /// The queues that have lanes.
+    ///
+    /// # Errors
+    /// The streams cannot be listed.
+    pub async fn declared_queues(&self) -> Result<Vec<Queue>, Error> {
+        let failed = |source| Error::Read { subject: "the list of streams".to_owned(), source };
+        let names: Vec<String> =
+            self.jetstream().stream_names().try_collect().await.map_err(|error| failed(Box::new(error)))?;
+        let lanes = names.iter().filter_map(|name| self.names().read_lane_stream(name));
+        let mut queues: Vec<Queue> = lanes.map(|(queue, _)| queue).collect();
+        queues.sort();
+        queues.dedup();
+        Ok(queues)
+    }
+}

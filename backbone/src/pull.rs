@@ -1,0 +1,247 @@
+//! The puller: gets the jobs of a queue's nine lanes over one inbox.
+//!
+//! Of our own, because async-nats' pull stream believes after a reconnect that its lost pulls are still out, as long as
+//! other nodes' pulls wait at the same durable consumer, and can then stand still for half a minute. Here every pull
+//! belongs to an *epoch* of its lane, which stands in its inbox. A reconnect, a change of the consumer's leader or two
+//! missed heartbeats begin a new epoch; messages of an old one are as good as any.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, Message, StatusCode, Subject, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_domain::{Priority, Queue};
+
+use crate::Backbone;
+use crate::delivery::{AckInfo, Delivery, Returns, Right};
+use crate::error::Error;
+use crate::shape::LANE_CONSUMER;
+
+/// How long the server keeps a pull that finds nothing.
+const EXPIRES: Duration = Duration::from_secs(30);
+/// How often the server says that a waiting pull is still known.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// So long without a word on a lane that has pulls out, and they count as forgotten.
+const SILENT: Duration = Duration::from_millis(4_500);
+/// Largest batch of one pull.
+const BATCH_MAX: usize = 500;
+
+/// Pulls from the lanes of one queue, or from the due jobs.
+#[derive(Debug)]
+pub struct Puller {
+    client: Client,
+    inbox: String,
+    messages: Subscriber,
+    lanes: Vec<Lane>,
+    returns: Returns,
+    connected: tokio::sync::watch::Receiver<u64>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    stream: Arc<str>,
+    next: Subject,
+    epoch: u64,
+    /// Jobs asked for and not yet come.
+    outstanding: usize,
+    heard: Instant,
+}
+
+/// What came.
+#[derive(Debug)]
+pub enum Pulled {
+    /// A job, by the number of its lane.
+    Job(usize, Box<Delivery>),
+    /// The server said something about a pull of that lane; it may want topping up.
+    Word(usize),
+}
+
+impl Puller {
+    /// A puller over a queue's nine lanes, the most urgent first.
+    ///
+    /// # Errors
+    /// The inbox cannot be subscribed to.
+    pub async fn of_queue(backbone: &Backbone, queue: &Queue) -> Result<Self, Error> {
+        let streams = Priority::all().map(|priority| backbone.names().lane_stream(queue, priority));
+        Self::open(backbone, streams.collect(), LANE_CONSUMER).await
+    }
+
+    /// A puller over the due jobs.
+    ///
+    /// # Errors
+    /// The inbox cannot be subscribed to.
+    pub async fn of_due(backbone: &Backbone) -> Result<Self, Error> {
+        Self::open(backbone, vec![backbone.names().schedules_stream()], crate::shape::DUE_CONSUMER).await
+    }
+
+    async fn open(backbone: &Backbone, streams: Vec<String>, consumer: &str) -> Result<Self, Error> {
+        let client = backbone.client().clone();
+        let inbox = client.new_inbox();
+        let subject = format!("{inbox}.>");
+        let messages = client
+            .subscribe(subject.clone())
+            .await
+            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let lane = |stream: String| Lane {
+            next: Subject::from(format!("{}.CONSUMER.MSG.NEXT.{stream}.{consumer}", backbone.api())),
+            stream: Arc::from(stream),
+            epoch: 0,
+            outstanding: 0,
+            heard: Instant::now(),
+        };
+        let lanes = streams.into_iter().map(lane).collect();
+        let mut connected = backbone.connected();
+        connected.mark_unchanged();
+        Ok(Self { client, inbox, messages, lanes, returns: backbone.returns(), connected })
+    }
+
+    /// How many lanes there are.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// The name of a lane's stream.
+    #[must_use]
+    pub fn stream(&self, lane: usize) -> &Arc<str> {
+        &self.lanes[lane].stream
+    }
+
+    /// How many jobs of a lane were asked for and have not come.
+    #[must_use]
+    pub fn outstanding(&self, lane: usize) -> usize {
+        self.lanes[lane].outstanding
+    }
+
+    /// What has come. `read_at` is when the inbox was last seen empty: the server may have sent what comes now any
+    /// time since, and counts the lease from there.
+    pub fn poll(&mut self, context: &mut Context<'_>, read_at: Instant) -> Poll<Option<Pulled>> {
+        loop {
+            match self.messages.poll_next_unpin(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(message)) => {
+                    if let Some(pulled) = self.take(message, read_at) {
+                        return Poll::Ready(Some(pulled));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for more jobs of a lane, so that `want` are in hand or on their way. Does nothing while more than half are.
+    pub async fn top_up(&mut self, lane: usize, held: usize, want: usize) {
+        let state = &mut self.lanes[lane];
+        let have = state.outstanding + held;
+        if want == 0 || have * 2 > want {
+            return;
+        }
+        let batch = (want - have).min(BATCH_MAX);
+        if state.outstanding == 0 {
+            state.heard = Instant::now();
+        }
+        state.outstanding += batch;
+        let reply = format!("{}.{lane}.{}", self.inbox, state.epoch);
+        let request = format!(
+            r#"{{"batch":{batch},"expires":{},"idle_heartbeat":{}}}"#,
+            EXPIRES.as_nanos(),
+            HEARTBEAT.as_nanos()
+        );
+        let next = state.next.clone();
+        // A failure means that the client was closed; then the connection's own end is reported elsewhere.
+        let _ = self.client.publish_with_reply(next, reply, Bytes::from(request)).await;
+    }
+
+    /// Whether the connection was made anew since this was last asked: every pull is forgotten then.
+    pub fn reconnected(&mut self) -> bool {
+        let changed = self.connected.has_changed().unwrap_or(false);
+        self.connected.mark_unchanged();
+        changed
+    }
+
+    /// Begins a new epoch on every lane: what was asked for before counts no longer.
+    pub fn forget_pulls(&mut self) {
+        for lane in 0..self.lanes.len() {
+            self.forget(lane);
+        }
+    }
+
+    /// Begins a new epoch on lanes whose pulls the server no longer speaks of; says how many.
+    pub fn forget_silent(&mut self, now: Instant) -> usize {
+        let silent = |lane: &Lane| lane.outstanding > 0 && now.duration_since(lane.heard) > SILENT;
+        let lanes: Vec<usize> = (0..self.lanes.len()).filter(|lane| silent(&self.lanes[*lane])).collect();
+        for lane in &lanes {
+            self.forget(*lane);
+        }
+        lanes.len()
+    }
+
+    fn forget(&mut self, lane: usize) {
+        let state = &mut self.lanes[lane];
+        state.epoch += 1;
+        state.outstanding = 0;
+        state.heard = Instant::now();
+    }
+
+    /// Stops taking: the server forgets the pulls, and keeps what it has not sent.
+    pub async fn close(mut self) {
+        let _ = self.messages.unsubscribe().await;
+        // What was on its way still comes in, and goes back when it is dropped.
+        let read_at = Instant::now();
+        while let Some(message) = self.messages.next().await {
+            self.take(message, read_at);
+        }
+    }
+
+    fn take(&mut self, message: Message, read_at: Instant) -> Option<Pulled> {
+        if message.status.is_some() {
+            return self.word(&message).map(Pulled::Word);
+        }
+        let reply = message.reply?;
+        let info = AckInfo::read(&reply)?;
+        let lane = self.lanes.iter().position(|lane| *lane.stream == *info.stream)?;
+        let state = &mut self.lanes[lane];
+        state.outstanding = state.outstanding.saturating_sub(1);
+        state.heard = Instant::now();
+        let holding = info.holding(&state.stream);
+        Some(Pulled::Job(
+            lane,
+            Box::new(Delivery {
+                subject: message.subject,
+                headers: message.headers,
+                payload: message.payload,
+                holding,
+                leased_from: read_at,
+                right: Right::new(reply, self.returns.clone()),
+            }),
+        ))
+    }
+
+    /// Reads a status message: which lane it is about, if its pulls are of the present epoch.
+    fn word(&mut self, message: &Message) -> Option<usize> {
+        let rest = message.subject.strip_prefix(self.inbox.as_str())?.strip_prefix('.')?;
+        let (lane, epoch) = rest.split_once('.')?;
+        let lane: usize = lane.parse().ok()?;
+        let state = self.lanes.get_mut(lane)?;
+        if epoch.parse() != Ok(state.epoch) {
+            return None;
+        }
+        state.heard = Instant::now();
+        let status = message.status?;
+        if status == StatusCode::IDLE_HEARTBEAT {
+            return None;
+        }
+        // The pull has ended: by its time (408), or by a word that says how much of it will not come (409).
+        let left = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
+        match left.and_then(|left| left.as_str().parse::<usize>().ok()) {
+            Some(left) => state.outstanding = state.outstanding.saturating_sub(left),
+            None => {
+                tracing::debug!(stream = %state.stream, status = status.as_u16(), "pulls ended: {:?}", message.description);
+                self.forget(lane);
+            }
+        }
+        Some(lane)
+    }
+}

@@ -1,0 +1,79 @@
+//! Renewals of leases, sent as requests over the control connection: a renewal counts once it is confirmed.
+//!
+//! What a confirmation proves is little: the server confirms a renewal of a job that ended long ago as well. It proves
+//! that the server was there and read it, so that nobody else was given the job for lack of it.
+
+use async_nats::{Client, Subject, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+
+use crate::Backbone;
+use crate::delivery::Right;
+use crate::error::Error;
+
+/// Where a renewal goes.
+#[derive(Debug, Clone)]
+pub struct ReplyTo(Subject);
+
+/// Sends renewals and hears their confirmations.
+#[derive(Debug)]
+pub struct Renewals {
+    client: Client,
+    inbox: String,
+    answers: Subscriber,
+}
+
+/// A renewal that was confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// The number it was asked under.
+    pub number: u64,
+}
+
+/// The job is being worked on.
+const WORK_IN_PROGRESS: &[u8] = b"+WPI";
+
+impl Right {
+    /// Where this delivery's lease is renewed.
+    #[must_use]
+    pub fn renewal(&self) -> Option<ReplyTo> {
+        self.reply().cloned().map(ReplyTo)
+    }
+}
+
+impl Renewals {
+    /// Renewals over the control connection.
+    ///
+    /// # Errors
+    /// The inbox cannot be subscribed to.
+    pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
+        let client = backbone.control().clone();
+        let inbox = client.new_inbox();
+        let subject = format!("{inbox}.*");
+        let answers = client
+            .subscribe(subject.clone())
+            .await
+            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        Ok(Self { client, inbox, answers })
+    }
+
+    /// Asks for a renewal.
+    pub async fn ask(&self, number: u64, reply: &ReplyTo) {
+        let inbox = format!("{}.{number}", self.inbox);
+        // A failure means that the client was closed; the lease then runs out, as it must.
+        let _ = self.client.publish_with_reply(reply.0.clone(), inbox, Bytes::from_static(WORK_IN_PROGRESS)).await;
+    }
+
+    /// The next confirmation.
+    pub async fn next(&mut self) -> Option<Renewed> {
+        loop {
+            let message = self.answers.next().await?;
+            // "No responders" says that nobody heard it: JetStream is not there just now.
+            let heard = message.status.is_none();
+            let number = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok());
+            if let Some(number) = number.filter(|_| heard) {
+                return Some(Renewed { number });
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! One request and its answer: confirmed publishes and reads of what is stored. The slow way of doing things, one at a
+//! time; what happens for every job goes through the pipelines of [`crate::pull`] and [`crate::window`].
+
+use async_nats::{Client, HeaderMap, Message, RequestErrorKind, StatusCode, Subject};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::error::Error;
+
+/// JetStream's answer to a publish, or its refusal.
+#[derive(Debug, Clone, Deserialize)]
+pub struct PubAck {
+    /// Sequence in the stream.
+    #[serde(default)]
+    pub seq: u64,
+    /// The server had it already, by its `Nats-Msg-Id`.
+    #[serde(default)]
+    pub duplicate: bool,
+    /// Why it was refused.
+    #[serde(default)]
+    pub error: Option<Refusal>,
+}
+
+/// Why JetStream refused.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Refusal {
+    /// JetStream's own code.
+    #[serde(default)]
+    pub err_code: u64,
+    /// In words.
+    #[serde(default)]
+    pub description: String,
+}
+
+/// The compare-and-set failed, and that is decided.
+pub const WRONG_SEQUENCE: u64 = 10_071;
+/// The compare-and-set was refused because another write is in flight: undecided, ask again.
+pub const WRITE_IN_FLIGHT: u64 = 10_164;
+/// The stream is full.
+pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
+
+/// Publishes and waits for the server's word.
+///
+/// # Errors
+/// [`Error::Refused`] is decided; [`Error::Publish`] leaves open whether it was stored.
+pub async fn publish(client: &Client, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
+    let failed = |source| Error::Publish { subject: subject.clone(), source };
+    let answer = client.request_with_headers(subject.clone(), headers, payload).await;
+    let message = answer.map_err(|error| failed(Box::new(error)))?;
+    let ack: PubAck = serde_json::from_slice(&message.payload).map_err(|error| failed(Box::new(error)))?;
+    match ack.error {
+        None => Ok(ack),
+        Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
+    }
+}
+
+/// Whether nobody was there to answer, which for a publish means that no stream takes the subject.
+#[must_use]
+pub fn nobody_there(error: &Error) -> bool {
+    let Error::Publish { source, .. } = error else { return false };
+    source
+        .downcast_ref::<async_nats::RequestError>()
+        .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+}
+
+/// The same for a read: no such stream.
+#[must_use]
+pub fn nobody_answered(error: &Error) -> bool {
+    let Error::Read { source, .. } = error else { return false };
+    source
+        .downcast_ref::<async_nats::RequestError>()
+        .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+}
+
+/// A stored message.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// Its subject.
+    pub subject: String,
+    /// Its sequence.
+    pub sequence: u64,
+    /// When it was stored, RFC 3339.
+    pub at: String,
+    /// Its headers, with those of the answer.
+    pub headers: HeaderMap,
+    /// Its payload.
+    pub payload: Bytes,
+}
+
+/// Reads a stored message by a direct get; `query` is JSON as ADR-31 has it.
+///
+/// # Errors
+/// No answer, or one that is neither a message nor "not found".
+pub async fn direct_get(client: &Client, api: &str, stream: &str, query: String) -> Result<Option<Stored>, Error> {
+    let subject = format!("{api}.DIRECT.GET.{stream}");
+    let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
+    let message = client
+        .request(Subject::from(subject), Bytes::from(query.clone()))
+        .await
+        .map_err(|error| read(Box::new(error)))?;
+    match message.status {
+        Some(StatusCode::NOT_FOUND) => Ok(None),
+        Some(status) if !status.is_success() => {
+            let text = message.description.unwrap_or_default();
+            Err(read(format!("{} {text}", status.as_u16()).into()))
+        }
+        _ => stored(message).ok_or_else(|| read("the answer names no sequence".into())).map(Some),
+    }
+}
+
+fn stored(message: Message) -> Option<Stored> {
+    let headers = message.headers?;
+    let text = |name: &str| headers.get(name).map(|value| value.as_str().to_owned());
+    Some(Stored {
+        subject: text("Nats-Subject")?,
+        sequence: text("Nats-Sequence")?.parse().ok()?,
+        at: text("Nats-Time-Stamp")?,
+        payload: message.payload,
+        headers,
+    })
+}
+
+impl Stored {
+    /// The headers the message was published with; `None` if there were none.
+    #[must_use]
+    pub fn job_headers(&self) -> Option<HeaderMap> {
+        let answers = [
+            "Nats-Stream",
+            "Nats-Subject",
+            "Nats-Sequence",
+            "Nats-Time-Stamp",
+            "Nats-Num-Pending",
+            "Nats-Last-Sequence",
+        ];
+        let mut headers = HeaderMap::new();
+        for (name, values) in self.headers.iter().filter(|(name, _)| !answers.contains(&name.to_string().as_str())) {
+            for value in values {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        (!headers.is_empty()).then_some(headers)
+    }
+}

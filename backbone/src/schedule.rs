@@ -1,0 +1,58 @@
+//! Schedules: jobs that the server publishes at a time (ADR-51). Only nodes write them, with headers they composed
+//! themselves: a client that may write here could wipe or read every tenant's schedules.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use longshore_domain::run::Run;
+use longshore_domain::{RunState, Timestamp};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::request::{self, PubAck};
+use crate::wire::header::{self, names};
+
+impl Backbone {
+    /// Has the server put the run's job among the due ones at `at`. Writing it again replaces it, and changes nothing.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn schedule(
+        &self,
+        run: &Run,
+        at: Timestamp,
+        original: Option<&HeaderMap>,
+        payload: Bytes,
+    ) -> Result<PubAck, Error> {
+        let attempt = run.next_attempt();
+        let mut headers = header::carry_on(original, run, attempt, Some(at));
+        headers.insert(names::SCHEDULE, format!("@at {at}"));
+        headers.insert(names::SCHEDULE_TARGET, self.names().due(&run.tenant, &run.queue, run.priority, &run.job_type));
+        let subject = match run.state {
+            RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
+            _ => self.names().retry(&run.tenant, &run.run_id, run.round, attempt, run.deferrals),
+        };
+        request::publish(self.client(), subject, headers, payload).await
+    }
+
+    /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless
+    /// for two minutes; later ones are fenced off by the record.
+    ///
+    /// # Errors
+    /// The lane is full, or the server did not confirm it.
+    pub async fn move_to_lane(
+        &self,
+        subject: String,
+        headers: HeaderMap,
+        payload: Bytes,
+        id: &str,
+    ) -> Result<PubAck, Error> {
+        let mut headers = headers;
+        headers.insert(names::MSG_ID, id);
+        request::publish(self.client(), subject, headers, payload).await
+    }
+}
+
+/// How long a full lane is left alone before a due job is tried again.
+pub const FULL_AGAIN_AFTER: Duration = Duration::from_millis(500);

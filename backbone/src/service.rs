@@ -1,0 +1,210 @@
+//! The NATS micro service `longshore` (ADR-32): endpoints, and answers to `$SRV.PING`, `INFO` and `STATS`.
+//!
+//! Of our own, for one reason: a node may not answer to just any reply subject. NATS does not check a publisher's right
+//! to it, so a client could make a privileged node write into `$JS.API` or another tenant's subjects; the library's
+//! service answers wherever it is told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_nats::{HeaderMap, Message, Subject};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_domain::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::wire::api::ApiError;
+use crate::wire::header::names;
+
+/// The queue group of every instance, as the micro protocol has it by default.
+const GROUP: &str = "q";
+/// Requests that one node works on at once; more are refused with 503.
+const AT_ONCE: usize = 1_024;
+
+/// One request to an endpoint.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The tenant in its subject, as it stands there.
+    pub tenant: String,
+    /// The endpoint, for example `runs.get`.
+    pub endpoint: String,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// What serves requests.
+pub trait Serve: Send + Sync + 'static {
+    /// Answers one request.
+    fn serve(&self, request: Request) -> impl Future<Output = Result<Value, ApiError>> + Send;
+}
+
+struct Endpoint {
+    name: &'static str,
+    requests: AtomicU64,
+    errors: AtomicU64,
+    nanos: AtomicU64,
+}
+
+struct Service<S> {
+    backbone: Backbone,
+    id: String,
+    started: String,
+    version: String,
+    endpoints: Vec<Endpoint>,
+    room: Arc<Semaphore>,
+    serve: S,
+}
+
+/// Serves `endpoints` until the returned future is dropped or the connection is closed.
+///
+/// # Errors
+/// A subject cannot be subscribed to.
+pub async fn run<S: Serve>(
+    backbone: Backbone,
+    version: &str,
+    started: Timestamp,
+    endpoints: &[&'static str],
+    serve: S,
+) -> Result<(), Error> {
+    let client = backbone.control().clone();
+    let endpoint = |name: &&'static str| Endpoint {
+        name,
+        requests: AtomicU64::new(0),
+        errors: AtomicU64::new(0),
+        nanos: AtomicU64::new(0),
+    };
+    let service = Arc::new(Service {
+        id: uuid::Uuid::now_v7().simple().to_string(),
+        started: started.to_string(),
+        version: version.to_owned(),
+        endpoints: endpoints.iter().map(endpoint).collect(),
+        room: Arc::new(Semaphore::new(AT_ONCE)),
+        serve,
+        backbone,
+    });
+    let failed = |subject: &str, error: async_nats::SubscribeError| Error::Subscribe {
+        subject: subject.to_owned(),
+        source: Box::new(error),
+    };
+    let mut streams = futures_util::stream::SelectAll::new();
+    for verb in ["PING", "INFO", "STATS"] {
+        for tail in [String::new(), ".longshore".to_owned(), format!(".longshore.{}", service.id)] {
+            let subject = format!("$SRV.{verb}{tail}");
+            streams.push(client.subscribe(subject.clone()).await.map_err(|error| failed(&subject, error))?);
+        }
+    }
+    let subject = service.backbone.names().api("*", ">");
+    streams.push(
+        client.queue_subscribe(subject.clone(), GROUP.to_owned()).await.map_err(|error| failed(&subject, error))?,
+    );
+    while let Some(message) = streams.next().await {
+        Arc::clone(&service).take(message).await;
+    }
+    Ok(())
+}
+
+impl<S: Serve> Service<S> {
+    async fn take(self: Arc<Self>, message: Message) {
+        let Some(reply) = message.reply.clone().filter(|reply| self.backbone.may_answer(reply)) else { return };
+        if let Some(rest) = message.subject.strip_prefix("$SRV.") {
+            let verb = rest.split('.').next().unwrap_or_default();
+            let body = self.describe(verb).to_string();
+            let _ = self.backbone.control().publish(reply, Bytes::from(body)).await;
+            return;
+        }
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            let error = ApiError::unavailable(format!("this node is working on {AT_ONCE} requests already"));
+            return self.answer(reply, Err(error)).await;
+        };
+        tokio::spawn(async move {
+            let answer = self.call(message).await;
+            self.answer(reply, answer).await;
+            drop(room);
+        });
+    }
+
+    async fn call(&self, message: Message) -> Result<Value, ApiError> {
+        let Some((tenant, name)) = self.backbone.names().read_api(&message.subject) else {
+            return Err(ApiError::not_found("no such endpoint"));
+        };
+        let Some(endpoint) = self.endpoints.iter().find(|endpoint| endpoint.name == name) else {
+            let names: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.name).collect();
+            return Err(ApiError::not_found(format!("no endpoint {name:?}; there are {}", names.join(", "))));
+        };
+        let started = std::time::Instant::now();
+        let request = Request { tenant: tenant.to_owned(), endpoint: name.to_owned(), body: message.payload };
+        let answer = self.serve.serve(request).await;
+        endpoint.requests.fetch_add(1, Ordering::Relaxed);
+        endpoint.nanos.fetch_add(u64::try_from(started.elapsed().as_nanos()).unwrap_or(0), Ordering::Relaxed);
+        if answer.is_err() {
+            endpoint.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    async fn answer(&self, reply: Subject, answer: Result<Value, ApiError>) {
+        let client = self.backbone.control();
+        let _ = match answer {
+            Ok(value) => client.publish(reply, Bytes::from(value.to_string())).await,
+            Err(error) => {
+                let mut headers = HeaderMap::new();
+                headers.insert(names::ERROR_CODE, error.code.to_string());
+                // A header holds one line, whatever the text came from.
+                headers.insert(names::ERROR, error.message.replace(['\r', '\n'], " "));
+                let body = serde_json::to_vec(&error).unwrap_or_default();
+                client.publish_with_headers(reply, headers, Bytes::from(body)).await
+            }
+        };
+    }
+
+    fn describe(&self, verb: &str) -> Value {
+        let kind = match verb {
+            "PING" => "ping",
+            "INFO" => "info",
+            _ => "stats",
+        };
+        let mut answer = json!({
+            "type": format!("io.nats.micro.v1.{kind}_response"),
+            "name": "longshore",
+            "id": self.id,
+            "version": self.version,
+            "metadata": {"namespace": self.backbone.names().namespace()},
+        });
+        let endpoints: Vec<Value> =
+            self.endpoints.iter().map(|endpoint| self.describe_endpoint(endpoint, verb)).collect();
+        match verb {
+            "INFO" => {
+                answer["description"] = json!("A distributed job queue on NATS JetStream");
+                answer["endpoints"] = json!(endpoints);
+            }
+            "STATS" => {
+                answer["started"] = json!(self.started);
+                answer["endpoints"] = json!(endpoints);
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    fn describe_endpoint(&self, endpoint: &Endpoint, verb: &str) -> Value {
+        // An endpoint's name has no dots by the micro protocol; its subject has.
+        let mut value = json!({
+            "name": endpoint.name.replace('.', "-"),
+            "subject": self.backbone.names().api("*", endpoint.name),
+            "queue_group": GROUP,
+        });
+        if verb == "STATS" {
+            let requests = endpoint.requests.load(Ordering::Relaxed);
+            let nanos = endpoint.nanos.load(Ordering::Relaxed);
+            value["num_requests"] = json!(requests);
+            value["num_errors"] = json!(endpoint.errors.load(Ordering::Relaxed));
+            value["processing_time"] = json!(nanos);
+            value["average_processing_time"] = json!(nanos.checked_div(requests).unwrap_or(0));
+            value["last_error"] = json!("");
+        }
+        value
+    }
+}

@@ -1,0 +1,204 @@
+//! The wanted shape of every stream, bucket and consumer, as values.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
+use longshore_domain::{Priority, Queue};
+
+use crate::settings::Storage;
+use crate::wire::subject::Names;
+
+/// The durable consumer of every lane. Part of the contract: scalers and exporters name it.
+pub const LANE_CONSUMER: &str = "work";
+/// The durable consumer of due jobs.
+pub const DUE_CONSUMER: &str = "due";
+
+/// How long the server remembers `Nats-Msg-Id`.
+const REMEMBERED: Duration = Duration::from_secs(120);
+/// Pulls that may wait at one consumer: one per lane and node.
+const MAX_WAITING: i64 = 4_096;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) -> Config {
+    Config {
+        name,
+        subjects,
+        // Bounded, like every stream but one: a full disk switches JetStream off until the server is restarted.
+        max_bytes: i64::try_from(max_bytes).unwrap_or(i64::MAX),
+        max_messages: -1,
+        max_messages_per_subject: -1,
+        max_consumers: -1,
+        max_message_size: -1,
+        storage: StorageType::File,
+        num_replicas: storage.replicas,
+        duplicate_window: REMEMBERED,
+        allow_direct: true,
+        discard: DiscardPolicy::New,
+        ..Config::default()
+    }
+}
+
+/// A lane: one stream per queue and priority, so that its consumer needs no filter and the server refuses a wrong
+/// priority or an undeclared queue at the publish.
+#[must_use]
+pub fn lane(names: &Names, storage: &Storage, queue: &Queue, priority: Priority) -> Config {
+    let subjects = vec![names.lane_subjects(queue, priority)];
+    Config {
+        retention: RetentionPolicy::WorkQueue,
+        max_messages: i64::try_from(storage.jobs_max_messages).unwrap_or(i64::MAX),
+        ..base(storage, names.lane_stream(queue, priority), subjects, storage.jobs_max_bytes)
+    }
+}
+
+/// Schedules, retries and due jobs. One message a subject: writing a schedule again replaces it.
+///
+/// The one stream without a bound: the server refuses schedules together with "discard new", and "discard old" under a
+/// bound would silently lose the jobs that wait longest.
+#[must_use]
+pub fn schedules(names: &Names, storage: &Storage) -> Config {
+    Config {
+        retention: RetentionPolicy::WorkQueue,
+        discard: DiscardPolicy::Old,
+        max_bytes: -1,
+        allow_message_schedules: true,
+        allow_message_ttl: true,
+        // Implied by schedules; said here so that what is found equals what is wanted.
+        allow_rollup: true,
+        ..base(storage, names.schedules_stream(), names.schedules_subjects(), 0)
+    }
+}
+
+/// The event log.
+#[must_use]
+pub fn events(names: &Names, storage: &Storage) -> Config {
+    Config {
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::Old,
+        max_age: storage.events_max_age,
+        ..base(storage, names.events_stream(), vec![names.event_log("*")], storage.events_max_bytes)
+    }
+}
+
+/// Dead letters.
+#[must_use]
+pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
+    Config {
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::Old,
+        max_age: storage.dlq_max_age,
+        ..base(storage, names.dlq_stream(), vec![names.dead_letters_all()], storage.dlq_max_bytes)
+    }
+}
+
+/// A key-value bucket with time limits per key. Without delete markers: one would make a compare-and-set on "nothing"
+/// fail after a record has expired.
+#[must_use]
+pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> Config {
+    Config {
+        retention: RetentionPolicy::Limits,
+        max_messages_per_subject: 1,
+        allow_rollup: true,
+        deny_delete: true,
+        allow_message_ttl: true,
+        ..base(storage, names.bucket_stream(name), vec![format!("$KV.{}.>", names.bucket(name))], max_bytes)
+    }
+}
+
+/// All streams but the lanes.
+#[must_use]
+pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
+    let bucket = |name, max_bytes| bucket(names, storage, name, max_bytes);
+    vec![
+        schedules(names, storage),
+        events(names, storage),
+        dead_letters(names, storage),
+        // About 1.5 KiB for each record that is to be kept, at least a GiB.
+        bucket("runs", (storage.runs_max_records * 1_536).max(GIB)),
+        bucket("checkpoints", GIB),
+        bucket("idempotency", GIB),
+        bucket("control", 64 * MIB),
+    ]
+}
+
+/// The consumer of a lane. `ack_wait` is the lease; the number of jobs in hand is bounded by the pulls, not here.
+#[must_use]
+pub fn lane_consumer(storage: &Storage) -> pull::Config {
+    pull::Config {
+        durable_name: Some(LANE_CONSUMER.to_owned()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: storage.lease,
+        // With a bound the server would leave a job lying, seen by nobody; attempts are counted by the record.
+        max_deliver: -1,
+        max_ack_pending: -1,
+        max_waiting: MAX_WAITING,
+        ..pull::Config::default()
+    }
+}
+
+/// The consumer of due jobs.
+#[must_use]
+pub fn due_consumer(names: &Names, storage: &Storage) -> pull::Config {
+    pull::Config {
+        durable_name: Some(DUE_CONSUMER.to_owned()),
+        filter_subject: names.due_all(),
+        ..lane_consumer(storage)
+    }
+}
+
+/// What of a found stream must be changed to be as wanted: nothing, a new configuration, or what cannot be changed.
+#[derive(Debug, PartialEq)]
+pub enum Change {
+    /// It is as wanted.
+    None,
+    /// It can be updated to this.
+    Update(Box<Config>),
+    /// It cannot: setting, found, wanted.
+    Impossible(&'static str, String, String),
+}
+
+/// Compares what was found with what is wanted. What Longshore does not set stays as it was found.
+#[must_use]
+pub fn change(found: &Config, wanted: &Config) -> Change {
+    if found.retention != wanted.retention {
+        return Change::Impossible("retention", format!("{:?}", found.retention), format!("{:?}", wanted.retention));
+    }
+    if found.storage != wanted.storage {
+        return Change::Impossible("storage", format!("{:?}", found.storage), format!("{:?}", wanted.storage));
+    }
+    let next = Config {
+        subjects: wanted.subjects.clone(),
+        max_bytes: wanted.max_bytes,
+        max_messages: wanted.max_messages,
+        max_messages_per_subject: wanted.max_messages_per_subject,
+        max_age: wanted.max_age,
+        num_replicas: wanted.num_replicas,
+        duplicate_window: wanted.duplicate_window,
+        allow_direct: wanted.allow_direct,
+        discard: wanted.discard,
+        allow_message_schedules: wanted.allow_message_schedules,
+        allow_message_ttl: wanted.allow_message_ttl,
+        allow_rollup: wanted.allow_rollup,
+        ..found.clone()
+    };
+    if next == *found { Change::None } else { Change::Update(Box::new(next)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_as_wanted_is_left_alone_and_the_rest_is_updated_or_refused() {
+        let (names, storage) = (Names::new("longshore"), Storage::default());
+        let wanted = lane(&names, &storage, &Queue::main(), Priority::DEFAULT);
+        assert_eq!(change(&wanted, &wanted), Change::None);
+        let found = Config { max_bytes: 1, description: Some("ours".to_owned()), ..wanted.clone() };
+        let Change::Update(next) = change(&found, &wanted) else { panic!("no update") };
+        assert_eq!((next.max_bytes, next.description.as_deref()), (wanted.max_bytes, Some("ours")));
+        let found = Config { retention: RetentionPolicy::Limits, ..wanted.clone() };
+        assert!(matches!(change(&found, &wanted), Change::Impossible("retention", ..)));
+    }
+}

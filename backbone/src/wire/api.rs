@@ -1,0 +1,98 @@
+//! The API's error answers. Requests and answers themselves stand beside the endpoints that serve them.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a request was refused; the codes are the contract's, after HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// 400
+    Malformed,
+    /// 403
+    Forbidden,
+    /// 404
+    NotFound,
+    /// 409
+    WrongState,
+    /// 413
+    TooLarge,
+    /// 429
+    RateLimited,
+    /// 503
+    Unavailable,
+    /// 500: our fault.
+    Internal,
+}
+
+impl Code {
+    /// The number.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        match self {
+            Self::Malformed => 400,
+            Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::WrongState => 409,
+            Self::TooLarge => 413,
+            Self::RateLimited => 429,
+            Self::Unavailable => 503,
+            Self::Internal => 500,
+        }
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::WrongState => "wrong_state",
+            Self::TooLarge => "too_large",
+            Self::RateLimited => "rate_limited",
+            Self::Unavailable => "unavailable",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// An error answer: `{"code","error","message"}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{code} {error}: {message}")]
+pub struct ApiError {
+    /// The number.
+    pub code: u16,
+    /// The word for it.
+    pub error: String,
+    /// In words; names the field where one is wrong.
+    pub message: String,
+    /// When to come again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+}
+
+impl ApiError {
+    /// An error answer.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code: code.number(), error: code.word().to_owned(), message: message.into(), retry_after_ms: None }
+    }
+
+    /// 400.
+    #[must_use]
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(Code::Malformed, message)
+    }
+
+    /// 404.
+    #[must_use]
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Code::NotFound, message)
+    }
+
+    /// 503.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Code::Unavailable, message)
+    }
+}

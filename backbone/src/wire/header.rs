@@ -1,0 +1,382 @@
+//! Every header of the contract, both ways.
+//!
+//! Names are read without regard to case, as HTTP people write them; written as the contract has them. A client's
+//! `Nats-*` headers are instructions to the server and are never passed on.
+
+use async_nats::HeaderMap;
+use longshore_domain::job::{Unique, When};
+use longshore_domain::run::Run;
+use longshore_domain::{DurationText, JobOptions, RunId, Timestamp, duration};
+
+/// Names of the headers that nodes write themselves.
+pub mod names {
+    /// The run's id.
+    pub const RUN_ID: &str = "Longshore-Run-Id";
+    /// The round that a moved job or a handler's request is about.
+    pub const ROUND: &str = "Longshore-Round";
+    /// The attempt that a moved job or a handler's request is about.
+    pub const ATTEMPT: &str = "Longshore-Attempt";
+    /// The revision of the record that `submit` wrote.
+    pub const REVISION: &str = "Longshore-Revision";
+    /// How often the run of a moved job had been deferred in its round.
+    pub const DEFERRALS: &str = "Longshore-Deferrals";
+    /// When a moved job fell due, in Unix milliseconds.
+    pub const DUE_AT: &str = "Longshore-Due-At";
+    /// Whose job it is.
+    pub const TENANT: &str = "Longshore-Tenant";
+    /// Its queue.
+    pub const QUEUE: &str = "Longshore-Queue";
+    /// Its priority.
+    pub const PRIORITY: &str = "Longshore-Priority";
+    /// Its type.
+    pub const TYPE: &str = "Longshore-Type";
+    /// Attempts in a round.
+    pub const MAX_ATTEMPTS: &str = "Longshore-Max-Attempts";
+    /// When the attempt is over.
+    pub const DEADLINE: &str = "Longshore-Deadline";
+    /// What is told before the reply: `started`, `heartbeat`, `progress`, `log`.
+    pub const SIGNAL: &str = "Longshore-Signal";
+    /// Whether a failure is worth another attempt.
+    pub const RETRYABLE: &str = "Longshore-Retryable";
+    /// Not before this long.
+    pub const RETRY_AFTER: &str = "Longshore-Retry-After";
+    /// Put back for so long.
+    pub const SNOOZE: &str = "Longshore-Snooze";
+    /// Told in the answer to a signal: the run is cancelled.
+    pub const CANCEL: &str = "Longshore-Cancel";
+    /// Error code of a NATS service.
+    pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
+    /// Error text of a NATS service.
+    pub const ERROR: &str = "Nats-Service-Error";
+    /// JetStream's own protection against a publish sent twice.
+    pub const MSG_ID: &str = "Nats-Msg-Id";
+    /// The compare-and-set.
+    pub const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+    /// How long the message lives.
+    pub const TTL: &str = "Nats-TTL";
+    /// When the server fires a schedule.
+    pub const SCHEDULE: &str = "Nats-Schedule";
+    /// Where it fires to.
+    pub const SCHEDULE_TARGET: &str = "Nats-Schedule-Target";
+    /// What the payload is.
+    pub const CONTENT_TYPE: &str = "Content-Type";
+}
+
+/// What the headers of a job say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobHeaders {
+    /// What the client asks for; `None` where it asks for nothing.
+    pub options: Option<Box<JobOptions>>,
+    /// The run's id, where the message brings one.
+    pub run_id: Option<RunId>,
+    /// Round and attempt of a job that a node moved.
+    pub moved: Option<Moved>,
+    /// The revision of the record that `submit` wrote.
+    pub revision: Option<u64>,
+}
+
+/// What a node wrote on a job that it moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// The round it speaks for.
+    pub round: u32,
+    /// The attempt it speaks for.
+    pub attempt: u32,
+    /// The wait of that attempt it speaks for.
+    pub deferrals: u32,
+    /// When it fell due; rank counts from there.
+    pub due_at: Option<Timestamp>,
+}
+
+/// A header that does not parse.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("header {header}: {reason}")]
+pub struct HeaderError {
+    /// Which.
+    pub header: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Most attempts in a round.
+pub const ATTEMPTS_MAX: u32 = 1_000;
+/// Most bytes in a key: idempotency, concurrency, limit.
+pub const KEY_MAX: usize = 512;
+/// Most tags.
+pub const TAGS_MAX: usize = 8;
+/// Most bytes in a tag.
+pub const TAG_MAX: usize = 64;
+
+/// Reads the headers of a job.
+///
+/// # Errors
+/// Names the first header that does not parse, and why.
+pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
+    let mut read = JobHeaders::default();
+    let mut options = JobOptions::default();
+    let mut moved = (None, None, None);
+    let mut deferrals = 0;
+    for (name, values) in headers.iter() {
+        let full = name.to_string();
+        let Some(short) = short_name(&full) else { continue };
+        let value = values.last().map_or("", |value| value.as_str());
+        let refuse = |reason: String| HeaderError { header: full.clone(), reason };
+        match short.as_str() {
+            "run-id" => read.run_id = Some(RunId::parse(value).map_err(|error| refuse(error.to_string()))?),
+            "round" => moved.0 = Some(number(value, u32::MAX).map_err(refuse)?),
+            "attempt" => moved.1 = Some(number(value, ATTEMPTS_MAX).map_err(refuse)?),
+            "deferrals" => deferrals = value.parse().map_err(|_| refuse("is no number".to_owned()))?,
+            "due-at" => {
+                moved.2 = Some(Timestamp::from_millis(value.parse().map_err(|_| refuse("is no number".to_owned()))?));
+            }
+            "revision" => read.revision = Some(value.parse().map_err(|_| refuse("is no number".to_owned()))?),
+            _ => read_option(&short, value, &mut options).map_err(refuse)?,
+        }
+    }
+    if let (Some(round), Some(attempt), due_at) = moved {
+        read.moved = Some(Moved { round, attempt, deferrals, due_at });
+    }
+    if let Some(id) = read.run_id.as_ref().filter(|_| read.moved.is_none()) {
+        // A node may give a job a minted id when it moves it; a client may not choose one.
+        RunId::parse_chosen(id.as_str())
+            .map_err(|error| HeaderError { header: names::RUN_ID.to_owned(), reason: error.to_string() })?;
+        options.own_run_id = true;
+    }
+    if options != JobOptions::default() {
+        read.options = Some(Box::new(options));
+    }
+    Ok(read)
+}
+
+fn short_name(name: &str) -> Option<String> {
+    const PREFIX: &str = "longshore-";
+    let (prefix, rest) = name.split_at_checked(PREFIX.len())?;
+    prefix.eq_ignore_ascii_case(PREFIX).then(|| rest.to_ascii_lowercase())
+}
+
+fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), String> {
+    match name {
+        "idempotency-key" => options.idempotency_key = Some(text(value, KEY_MAX)?),
+        "idempotency-window" => options.idempotency_window = Some(span(value)?),
+        "unique" => options.unique = unique(value)?,
+        "max-attempts" => options.max_attempts = Some(number(value, ATTEMPTS_MAX)?),
+        "retry" => options.retry = Some(text(value, TAG_MAX)?),
+        "run-at" => options.run_at = Some(When::At(moment(value)?)),
+        "delay" => options.run_at = Some(When::After(span(value)?)),
+        "timeout" => options.timeout = Some(span(value)?),
+        "deadline" => options.deadline = Some(moment_or_span(value)?),
+        "expires-at" => options.expires = Some(When::At(moment(value)?)),
+        "expires-in" => options.expires = Some(When::After(span(value)?)),
+        "concurrency-key" => options.concurrency_key = Some(text(value, KEY_MAX)?),
+        "limit-key" => options.limit_key = Some(text(value, KEY_MAX)?),
+        "cost" => options.cost = Some(number(value, 1_000_000)?),
+        "schema-version" => options.schema_version = Some(text(value, TAG_MAX)?),
+        "tags" => options.tags = tags(value.split(','))?,
+        // A header of a later version, or a client's own: no concern of this one.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Reads a list of tags.
+///
+/// # Errors
+/// Says which bound was passed.
+pub fn tags<'a>(values: impl Iterator<Item = &'a str>) -> Result<Vec<String>, String> {
+    let tags: Vec<String> = values.map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+    if tags.len() > TAGS_MAX {
+        return Err(format!("has {} tags, {TAGS_MAX} are allowed", tags.len()));
+    }
+    match tags.iter().find(|tag| tag.len() > TAG_MAX) {
+        Some(tag) => Err(format!("has a tag of {} bytes, {TAG_MAX} are allowed", tag.len())),
+        None => Ok(tags),
+    }
+}
+
+fn unique(value: &str) -> Result<Unique, String> {
+    match value {
+        "window" => Ok(Unique::Window),
+        "queued" => Ok(Unique::Queued),
+        "active" => Ok(Unique::Active),
+        other => Err(format!("{other:?} is not one of window, queued, active")),
+    }
+}
+
+fn number(value: &str, most: u32) -> Result<u32, String> {
+    value
+        .parse()
+        .ok()
+        .filter(|number| (1..=most).contains(number))
+        .ok_or_else(|| format!("{value:?} is not a whole number from 1 to {most}"))
+}
+
+fn text(value: &str, most: usize) -> Result<String, String> {
+    match value.len() {
+        0 => Err("is empty".to_owned()),
+        bytes if bytes > most => Err(format!("has {bytes} bytes, {most} are allowed")),
+        _ => Ok(value.to_owned()),
+    }
+}
+
+fn span(value: &str) -> Result<std::time::Duration, String> {
+    duration::parse(value).map_err(|error| error.to_string())
+}
+
+fn moment(value: &str) -> Result<Timestamp, String> {
+    Timestamp::parse(value).map_err(|error| error.to_string())
+}
+
+fn moment_or_span(value: &str) -> Result<When, String> {
+    if let Ok(span) = duration::parse(value) {
+        return Ok(When::After(span));
+    }
+    moment(value).map(When::At).map_err(|_| format!("{value:?} is neither an RFC 3339 time nor a duration such as 30s"))
+}
+
+/// The headers under which a job goes on its way again: what the client asked for and its own headers, and which run,
+/// round and attempt it is about. Nothing of the server's.
+#[must_use]
+pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: Option<Timestamp>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
+        let full = name.to_string();
+        let ours = ["run-id", "round", "attempt", "deferrals", "revision", "due-at"];
+        if is_servers(&full) || short_name(&full).is_some_and(|short| ours.contains(&short.as_str())) {
+            continue;
+        }
+        for value in values {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    headers.insert(names::RUN_ID, run.run_id.as_str());
+    headers.insert(names::ROUND, run.round.to_string());
+    headers.insert(names::ATTEMPT, attempt.to_string());
+    if run.deferrals > 0 {
+        headers.insert(names::DEFERRALS, run.deferrals.to_string());
+    }
+    if let Some(at) = due_at {
+        headers.insert(names::DUE_AT, at.millis().to_string());
+    }
+    headers
+}
+
+/// Whether a header is an instruction to the server.
+#[must_use]
+pub fn is_servers(name: &str) -> bool {
+    name.get(..5).is_some_and(|prefix| prefix.eq_ignore_ascii_case("nats-"))
+}
+
+/// The client's own headers: neither the server's nor Longshore's.
+#[must_use]
+pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
+    let all = headers.iter().flat_map(|headers| headers.iter());
+    all.filter(|(name, _)| {
+        let name = name.to_string();
+        !is_servers(&name) && short_name(&name).is_none()
+    })
+    .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.as_str().to_owned())))
+    .collect()
+}
+
+/// Writes what a `submit` asked for as the headers of a job.
+pub fn write_options(options: &JobOptions, headers: &mut HeaderMap) {
+    let mut put = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            headers.insert(format!("Longshore-{name}").as_str(), value);
+        }
+    };
+    let span = |span: std::time::Duration| DurationText(span).to_string();
+    put("Idempotency-Key", options.idempotency_key.clone());
+    put("Idempotency-Window", options.idempotency_window.map(span));
+    put("Max-Attempts", options.max_attempts.map(|number| number.to_string()));
+    put("Retry", options.retry.clone());
+    put("Timeout", options.timeout.map(span));
+    put("Deadline", options.deadline.map(when));
+    put("Concurrency-Key", options.concurrency_key.clone());
+    put("Limit-Key", options.limit_key.clone());
+    put("Cost", options.cost.map(|cost| cost.to_string()));
+    put("Schema-Version", options.schema_version.clone());
+    put("Tags", (!options.tags.is_empty()).then(|| options.tags.join(",")));
+    put(
+        "Unique",
+        match options.unique {
+            Unique::Window => None,
+            Unique::Queued => Some("queued".to_owned()),
+            Unique::Active => Some("active".to_owned()),
+        },
+    );
+    match options.run_at {
+        Some(When::At(at)) => put("Run-At", Some(at.to_string())),
+        Some(When::After(wait)) => put("Delay", Some(span(wait))),
+        None => {}
+    }
+    match options.expires {
+        Some(When::At(at)) => put("Expires-At", Some(at.to_string())),
+        Some(When::After(wait)) => put("Expires-In", Some(span(wait))),
+        None => {}
+    }
+}
+
+fn when(when: When) -> String {
+    match when {
+        When::At(at) => at.to_string(),
+        When::After(span) => DurationText(span).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.insert(*name, *value);
+        }
+        headers
+    }
+
+    #[test]
+    fn each_header_is_read_and_written() {
+        let map = headers(&[
+            ("longshore-idempotency-key", "order 1"),
+            ("Longshore-Unique", "active"),
+            ("Longshore-Max-Attempts", "3"),
+            ("Longshore-Delay", "5m"),
+            ("Longshore-Deadline", "2h"),
+            ("Longshore-Expires-At", "2027-01-01T00:00:00Z"),
+            ("Longshore-Tags", "a, b"),
+            ("Nats-Msg-Id", "x"),
+        ]);
+        let read = read_job(&map).unwrap().options.unwrap();
+        assert_eq!(read.run_at, Some(When::After(Duration::from_secs(300))));
+        let mut written = HeaderMap::new();
+        write_options(&read, &mut written);
+        assert_eq!(read_job(&written).unwrap().options.unwrap(), read);
+    }
+
+    #[test]
+    fn what_does_not_parse_is_named() {
+        for (name, value, reason) in [
+            ("Longshore-Max-Attempts", "0", "is not a whole number from 1 to 1000"),
+            ("Longshore-Max-Attempts", "1001", "is not a whole number from 1 to 1000"),
+            ("Longshore-Delay", "-3s", "is no duration"),
+            ("Longshore-Run-At", "tomorrow", "is no RFC 3339 time"),
+            ("Longshore-Run-Id", "main-p5-7", "minted"),
+            ("Longshore-Run-Id", "a.b", "'.' at byte 1"),
+            ("Longshore-Unique", "never", "not one of"),
+            ("Longshore-Tags", "1,2,3,4,5,6,7,8,9", "has 9 tags"),
+            ("Longshore-Idempotency-Key", "", "is empty"),
+        ] {
+            let error = read_job(&headers(&[(name, value)])).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("header {name}: ")) && error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_the_servers_is_passed_on() {
+        let map = headers(&[("Nats-Rollup", "all"), ("nats-ttl", "1s"), ("X-Mine", "y"), ("Longshore-Retry", "fast")]);
+        assert_eq!(own(Some(&map)), [("X-Mine".to_owned(), "y".to_owned())]);
+    }
+}

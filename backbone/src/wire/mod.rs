@@ -1,0 +1,10 @@
+//! The wire forms: every subject, header and JSON body of the contract, both ways. Nothing here talks to a server.
+
+pub mod subject;
+
+pub mod header;
+
+pub mod event;
+pub mod record;
+
+pub mod api;

@@ -1,0 +1,60 @@
+//! The run record's bytes.
+
+use bytes::Bytes;
+use longshore_domain::Run;
+use serde_json::value::RawValue;
+
+/// Largest result that a record keeps, in bytes.
+pub const RESULT_MAX: usize = 64 * 1024;
+
+/// Writes a record as it is stored.
+#[must_use]
+pub fn write(run: &Run) -> Bytes {
+    let mut out = Vec::with_capacity(768);
+    serde_json::to_writer(&mut out, run).expect("a record has string keys only and is written to memory");
+    Bytes::from(out)
+}
+
+/// Reads a stored record.
+///
+/// # Errors
+/// The bytes are not a record.
+pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
+    serde_json::from_slice(bytes)
+}
+
+/// The record as an answer shows it: without what only the protocol needs.
+#[must_use]
+pub fn show(run: &Run) -> serde_json::Value {
+    let mut value = serde_json::to_value(run).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        for inner in ["held_by", "origin", "token", "deferral", "deferrals"] {
+            fields.remove(inner);
+        }
+        if run.attempt == 0 {
+            fields.remove("attempt");
+        }
+    }
+    value
+}
+
+/// A result as the record keeps it: JSON as it is, anything else in base64, nothing above [`RESULT_MAX`].
+#[must_use]
+pub fn keep(result: &Bytes, content_type: Option<&str>) -> longshore_domain::run::RunResult {
+    use base64::Engine as _;
+    use longshore_domain::run::RunResult;
+    if result.is_empty() {
+        return RunResult::None;
+    }
+    if result.len() > RESULT_MAX {
+        return RunResult::TooLarge(result.len() as u64);
+    }
+    let json = content_type.is_none_or(|kind| kind.contains("json"));
+    match serde_json::from_slice::<Box<RawValue>>(result) {
+        Ok(value) if json => RunResult::Json(value),
+        _ => RunResult::Other {
+            base64: base64::engine::general_purpose::STANDARD.encode(result),
+            content_type: content_type.map(str::to_owned),
+        },
+    }
+}

@@ -1,0 +1,290 @@
+//! Every subject, stream and bucket of the contract. No other module puts one together.
+
+use std::sync::Arc;
+
+use longshore_domain::story::EventKind;
+use longshore_domain::{JobType, Priority, Queue, RunId, Tenant};
+
+/// The names of one namespace.
+#[derive(Debug, Clone)]
+pub struct Names {
+    namespace: Arc<str>,
+    prefix: Arc<str>,
+}
+
+/// A job's subject, taken apart; each token is read for itself, so that an error can name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobSubject<'a> {
+    /// Third token.
+    pub tenant: &'a str,
+    /// Fourth token.
+    pub queue: &'a str,
+    /// Fifth token.
+    pub priority: &'a str,
+    /// The rest.
+    pub job_type: &'a str,
+}
+
+impl Names {
+    /// The names under `namespace`, which is one token.
+    #[must_use]
+    pub fn new(namespace: &str) -> Self {
+        Self { namespace: Arc::from(namespace), prefix: Arc::from(namespace.to_uppercase()) }
+    }
+
+    /// The namespace itself: first token of every subject.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    // Streams and buckets.
+
+    /// The lane of a queue and priority.
+    #[must_use]
+    pub fn lane_stream(&self, queue: &Queue, priority: Priority) -> String {
+        format!("{}_JOBS_{queue}_P{}", self.prefix, priority.number())
+    }
+
+    /// What every lane's stream name begins with.
+    #[must_use]
+    pub fn lane_prefix(&self) -> String {
+        format!("{}_JOBS_", self.prefix)
+    }
+
+    /// Queue and priority of a lane's stream.
+    #[must_use]
+    pub fn read_lane_stream(&self, stream: &str) -> Option<(Queue, Priority)> {
+        let (queue, number) = stream.strip_prefix(&self.lane_prefix())?.rsplit_once("_P")?;
+        Some((Queue::parse(queue).ok()?, Priority::new(number.parse().ok()?).ok()?))
+    }
+
+    /// Schedules, retries and due jobs.
+    #[must_use]
+    pub fn schedules_stream(&self) -> String {
+        format!("{}_SCHEDULES", self.prefix)
+    }
+
+    /// The event log.
+    #[must_use]
+    pub fn events_stream(&self) -> String {
+        format!("{}_EVENTS", self.prefix)
+    }
+
+    /// Dead letters.
+    #[must_use]
+    pub fn dlq_stream(&self) -> String {
+        format!("{}_DLQ", self.prefix)
+    }
+
+    /// A key-value bucket: `runs`, `checkpoints`, `idempotency` or `control`.
+    #[must_use]
+    pub fn bucket(&self, name: &str) -> String {
+        format!("{}_{name}", self.namespace)
+    }
+
+    /// The stream behind a bucket.
+    #[must_use]
+    pub fn bucket_stream(&self, name: &str) -> String {
+        format!("KV_{}_{name}", self.namespace)
+    }
+
+    /// The subject of a bucket's key.
+    #[must_use]
+    pub fn key(&self, bucket: &str, key: &str) -> String {
+        format!("$KV.{}_{bucket}.{key}", self.namespace)
+    }
+
+    /// The subject of a run's record.
+    #[must_use]
+    pub fn record(&self, tenant: &Tenant, run: &RunId) -> String {
+        format!("$KV.{}_runs.{tenant}.{run}", self.namespace)
+    }
+
+    // Jobs.
+
+    /// Where a job is published.
+    #[must_use]
+    pub fn job(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.jobs.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    }
+
+    /// What a lane's stream takes in: all tenants and types of one queue and priority.
+    #[must_use]
+    pub fn lane_subjects(&self, queue: &Queue, priority: Priority) -> String {
+        format!("{}.jobs.*.{queue}.{priority}.>", self.namespace)
+    }
+
+    /// Takes a job's subject apart, also a due one; `None` if it is neither or has too few tokens.
+    #[must_use]
+    pub fn read_job<'a>(&self, subject: &'a str) -> Option<JobSubject<'a>> {
+        let rest = subject.strip_prefix(&*self.namespace)?;
+        let rest = rest.strip_prefix(".jobs.").or_else(|| rest.strip_prefix(".due."))?;
+        let mut tokens = rest.splitn(4, '.');
+        Some(JobSubject {
+            tenant: tokens.next()?,
+            queue: tokens.next()?,
+            priority: tokens.next()?,
+            job_type: tokens.next()?,
+        })
+    }
+
+    // Time.
+
+    /// Where the server puts a job when its schedule fires.
+    #[must_use]
+    pub fn due(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.due.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    }
+
+    /// All due jobs.
+    #[must_use]
+    pub fn due_all(&self) -> String {
+        format!("{}.due.>", self.namespace)
+    }
+
+    /// A delayed job or recurring schedule.
+    #[must_use]
+    pub fn schedule(&self, tenant: &Tenant, id: &str) -> String {
+        format!("{}.schedules.{tenant}.{id}", self.namespace)
+    }
+
+    /// A run's next attempt. Round and attempt stand in the subject, and, where it was deferred, how often, so that a
+    /// late writer cannot replace a newer one.
+    #[must_use]
+    pub fn retry(&self, tenant: &Tenant, run: &RunId, round: u32, attempt: u32, deferrals: u32) -> String {
+        let wait = if deferrals > 0 { format!("-{deferrals}") } else { String::new() };
+        format!("{}.retries.{tenant}.{run}.{round}-{attempt}{wait}", self.namespace)
+    }
+
+    /// What the schedules stream takes in.
+    #[must_use]
+    pub fn schedules_subjects(&self) -> Vec<String> {
+        ["schedules", "retries", "due"].map(|plane| format!("{}.{plane}.>", self.namespace)).to_vec()
+    }
+
+    // Events.
+
+    /// Where an event goes live.
+    #[must_use]
+    pub fn event(&self, tenant: &Tenant, kind: EventKind, queue: &Queue, run: &RunId, job_type: &JobType) -> String {
+        let kind = kind.as_str();
+        let mut subject = String::with_capacity(self.namespace.len() + 96);
+        for token in [&self.namespace, "events", tenant.as_str(), kind, queue.as_str(), run.as_str()] {
+            subject.push_str(token);
+            subject.push('.');
+        }
+        subject.push_str(job_type.as_str());
+        subject
+    }
+
+    /// The live events of one run.
+    #[must_use]
+    pub fn events_of_run(&self, tenant: &Tenant, run: &RunId) -> String {
+        format!("{}.events.{tenant}.*.*.{run}.>", self.namespace)
+    }
+
+    /// A filter over live events; `None` stands for any.
+    #[must_use]
+    pub fn events_where(
+        &self,
+        tenant: Option<&str>,
+        kind: Option<&str>,
+        queue: Option<&str>,
+        run: Option<&str>,
+    ) -> String {
+        let [tenant, kind, queue, run] = [tenant, kind, queue, run].map(|token| token.unwrap_or("*"));
+        format!("{}.events.{tenant}.{kind}.{queue}.{run}.>", self.namespace)
+    }
+
+    /// Where a system event goes live.
+    #[must_use]
+    pub fn system_event(&self, event: &str, queue: &str, node: &str, job_type: &str) -> String {
+        format!("{}.events._sys.{event}.{queue}.{node}.{job_type}", self.namespace)
+    }
+
+    /// The event log of a tenant.
+    #[must_use]
+    pub fn event_log(&self, tenant: &str) -> String {
+        format!("{}.eventlog.{tenant}", self.namespace)
+    }
+
+    // Dead letters, handlers, API.
+
+    /// Where a dead letter goes.
+    #[must_use]
+    pub fn dead_letter(&self, tenant: &Tenant, queue: &Queue, job_type: &JobType) -> String {
+        format!("{}.dlq.{tenant}.{queue}.{job_type}", self.namespace)
+    }
+
+    /// What the dead letters' stream takes in.
+    #[must_use]
+    pub fn dead_letters_all(&self) -> String {
+        format!("{}.dlq.>", self.namespace)
+    }
+
+    /// Where a remote handler of a tenant's type listens.
+    #[must_use]
+    pub fn work(&self, tenant: &Tenant, job_type: &JobType) -> String {
+        format!("{}.work.{tenant}.{job_type}", self.namespace)
+    }
+
+    /// What every remote handler's subject begins with.
+    #[must_use]
+    pub fn work_prefix(&self) -> String {
+        format!("{}.work.", self.namespace)
+    }
+
+    /// Where whoever runs a job hears that it was cancelled.
+    #[must_use]
+    pub fn cancel(&self, tenant: &Tenant, run: &RunId) -> String {
+        format!("{}.cancel.{tenant}.{run}", self.namespace)
+    }
+
+    /// An API endpoint; `tenant` may be `*` to serve all.
+    #[must_use]
+    pub fn api(&self, tenant: &str, endpoint: &str) -> String {
+        format!("{}.api.{tenant}.{endpoint}", self.namespace)
+    }
+
+    /// Tenant and endpoint of an API request.
+    #[must_use]
+    pub fn read_api<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
+        subject.strip_prefix(&*self.namespace)?.strip_prefix(".api.")?.split_once('.')
+    }
+
+    /// Whether a subject lies within the namespace.
+    #[must_use]
+    pub fn is_ours(&self, subject: &str) -> bool {
+        subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_subject_is_put_together_and_taken_apart() {
+        let names = Names::new("longshore");
+        let job_type = JobType::parse("email.send").unwrap();
+        let subject = names.job(&Tenant::default_tenant(), &Queue::main(), Priority::DEFAULT, &job_type);
+        assert_eq!(subject, "longshore.jobs.default.main.p5.email.send");
+        let read = names.read_job(&subject).unwrap();
+        let wanted = JobSubject { tenant: "default", queue: "main", priority: "p5", job_type: "email.send" };
+        assert_eq!(read, wanted);
+        assert_eq!(names.read_job("longshore.due.default.main.p5.email.send"), Some(wanted));
+        assert_eq!(names.read_job("longshore.jobs.default.main.p5"), None);
+        assert_eq!(names.read_job("longshores.jobs.default.main.p5.x"), None);
+    }
+
+    #[test]
+    fn a_lane_names_its_queue_and_priority() {
+        let names = Names::new("longshore");
+        let queue = Queue::parse("bulk_P2").unwrap();
+        let stream = names.lane_stream(&queue, Priority::new(9).unwrap());
+        assert_eq!(stream, "LONGSHORE_JOBS_bulk_P2_P9");
+        assert_eq!(names.read_lane_stream(&stream), Some((queue, Priority::new(9).unwrap())));
+        assert_eq!(names.read_lane_stream("LONGSHORE_DLQ"), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! Requests to remote handlers, and what comes back for one: signals, then a reply.
+//!
+//! One inbox serves all requests of a node. A reply is handed over whatever happens; signals are dropped when their
+//! receiver does not keep up, because the next one says as much.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::{HeaderMap, Message, StatusCode, Subject};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_domain::{Job, duration};
+use serde::Deserialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::wire::header::names;
+
+/// Signals of one job that may wait to be read.
+const SIGNALS: usize = 64;
+
+/// Sends jobs to remote handlers.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    backbone: Backbone,
+    inbox: Arc<str>,
+    next: Arc<AtomicU64>,
+    waiting: Waiting,
+}
+
+type Waiting = Arc<Mutex<HashMap<u64, Ear>>>;
+
+#[derive(Debug)]
+struct Ear {
+    signals: mpsc::Sender<Signal>,
+    reply: Option<oneshot::Sender<Reply>>,
+}
+
+/// One job that is with a remote handler; dropped, nobody listens any more.
+#[derive(Debug)]
+pub struct Call {
+    /// What the handler tells before its reply.
+    pub signals: mpsc::Receiver<Signal>,
+    /// Its reply.
+    pub reply: oneshot::Receiver<Reply>,
+    number: u64,
+    waiting: Waiting,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+    }
+}
+
+/// What a handler tells before its reply.
+#[derive(Debug)]
+pub struct Signal {
+    /// What.
+    pub kind: SignalKind,
+    answer_to: Option<Subject>,
+}
+
+/// The kinds of signal.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SignalKind {
+    /// It began.
+    Started,
+    /// It lives.
+    Heartbeat,
+    /// How far it is, as JSON.
+    Progress(Bytes),
+    /// A line for the log.
+    Log(Bytes),
+}
+
+/// How a request to a remote handler came out.
+#[derive(Debug)]
+pub enum Reply {
+    /// Nobody is subscribed.
+    NobodyThere,
+    /// The handler replied.
+    Answer(Box<HandlerReply>),
+}
+
+/// A handler's reply.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct HandlerReply {
+    /// Its body: the result, or what is said of the failure.
+    pub payload: Bytes,
+    /// What the body is.
+    pub content_type: Option<String>,
+    /// Code and text of a failure.
+    pub error: Option<(u16, String)>,
+    /// Whether a failure is worth another attempt, where the handler says so.
+    pub retryable: Option<bool>,
+    /// Not before this long.
+    pub retry_after: Option<Duration>,
+    /// Put back for so long.
+    pub snooze: Option<Duration>,
+}
+
+impl Caller {
+    /// A caller; it ends with its last clone.
+    ///
+    /// # Errors
+    /// Its inbox cannot be subscribed to.
+    pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
+        let inbox = backbone.client().new_inbox();
+        let subject = format!("{inbox}.*");
+        let mut messages = backbone
+            .client()
+            .subscribe(subject.clone())
+            .await
+            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let waiting = Waiting::default();
+        let ears = Arc::downgrade(&waiting);
+        tokio::spawn(async move {
+            while let Some(message) = messages.next().await {
+                let Some(ears) = ears.upgrade() else { break };
+                hear(&ears, message);
+            }
+        });
+        Ok(Self { backbone: backbone.clone(), inbox: Arc::from(inbox), next: Arc::default(), waiting })
+    }
+
+    /// Sends a job to whoever handles its type.
+    pub async fn call(&self, job: &Job, headers: HeaderMap, payload: Bytes) -> Call {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (signals, heard) = mpsc::channel(SIGNALS);
+        let (reply, replied) = oneshot::channel();
+        let ear = Ear { signals, reply: Some(reply) };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, ear);
+        let subject = self.backbone.names().work(&job.tenant, &job.job_type);
+        let inbox = format!("{}.{number}", self.inbox);
+        let sent = self.backbone.client().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
+        if let Err(error) = sent {
+            tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
+        }
+        Call { signals: heard, reply: replied, number, waiting: Arc::clone(&self.waiting) }
+    }
+
+    /// Answers a signal that was sent as a request: whether the run is cancelled.
+    pub async fn answer(&self, signal: Signal, cancelled: bool) {
+        let Some(reply) = signal.answer_to.filter(|reply| self.backbone.may_answer(reply)) else { return };
+        let mut headers = HeaderMap::new();
+        headers.insert(names::CANCEL, if cancelled { "true" } else { "false" });
+        let _ = self.backbone.client().publish_with_headers(reply, headers, Bytes::new()).await;
+    }
+
+    /// Tells a remote handler that its run was cancelled.
+    pub async fn cancel(&self, job: &Job) {
+        let subject = self.backbone.names().cancel(&job.tenant, &job.run_id);
+        let _ = self.backbone.client().publish(subject, Bytes::new()).await;
+    }
+}
+
+fn hear(waiting: &Waiting, message: Message) {
+    let Some(number) = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok()) else { return };
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(ear) = waiting.get_mut(&number) else { return };
+    if message.status == Some(StatusCode::NO_RESPONDERS) {
+        ear.reply.take().map(|reply| reply.send(Reply::NobodyThere));
+        return;
+    }
+    match read_signal(&message) {
+        Some(kind) => {
+            let _ = ear.signals.try_send(Signal { kind, answer_to: message.reply });
+        }
+        None => {
+            ear.reply.take().map(|reply| reply.send(Reply::Answer(Box::new(read_reply(message)))));
+        }
+    }
+}
+
+fn text<'a>(headers: Option<&'a HeaderMap>, name: &str) -> Option<&'a str> {
+    headers?.get(name).map(async_nats::HeaderValue::as_str)
+}
+
+fn read_signal(message: &Message) -> Option<SignalKind> {
+    match text(message.headers.as_ref(), names::SIGNAL)? {
+        "started" => Some(SignalKind::Started),
+        "progress" => Some(SignalKind::Progress(message.payload.clone())),
+        "log" => Some(SignalKind::Log(message.payload.clone())),
+        // A signal of a later version still says that the handler lives.
+        _ => Some(SignalKind::Heartbeat),
+    }
+}
+
+fn read_reply(message: Message) -> HandlerReply {
+    let headers = message.headers.as_ref();
+    let span = |name| text(headers, name).and_then(|text| duration::parse(text).ok());
+    let code = text(headers, names::ERROR_CODE).map(|code| code.trim().parse().unwrap_or(500));
+    HandlerReply {
+        error: code.map(|code| (code, text(headers, names::ERROR).unwrap_or_default().to_owned())),
+        content_type: text(headers, names::CONTENT_TYPE).map(str::to_owned),
+        retryable: text(headers, names::RETRYABLE).and_then(|text| text.parse().ok()),
+        retry_after: span(names::RETRY_AFTER),
+        snooze: span(names::SNOOZE),
+        payload: message.payload,
+    }
+}
+
+/// What a remote handler announces of itself as a NATS micro service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announced {
+    /// The subject it listens on, wildcards and all.
+    pub subject: String,
+    /// How many jobs it takes at once.
+    pub slots: Option<u32>,
+    /// It promises to signal at least this often.
+    pub heartbeat: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    #[serde(default)]
+    metadata: Option<HashMap<String, String>>,
+    #[serde(default)]
+    endpoints: Vec<InfoEndpoint>,
+}
+
+#[derive(Deserialize)]
+struct InfoEndpoint {
+    subject: String,
+    #[serde(default)]
+    metadata: Option<HashMap<String, String>>,
+}
+
+impl Backbone {
+    /// Asks every NATS micro service what it announces; those that answer within `wait` count.
+    ///
+    /// # Errors
+    /// The answers' inbox cannot be subscribed to.
+    pub async fn census(&self, wait: Duration) -> Result<Vec<Announced>, Error> {
+        let inbox = self.control().new_inbox();
+        let failed = |source| Error::Subscribe { subject: inbox.clone(), source };
+        let mut answers = self.control().subscribe(inbox.clone()).await.map_err(|error| failed(Box::new(error)))?;
+        let _ = self.control().publish_with_reply("$SRV.INFO", inbox.clone(), Bytes::new()).await;
+        let prefix = self.names().work_prefix();
+        let mut announced = Vec::new();
+        let until = tokio::time::Instant::now() + wait;
+        while let Ok(Some(message)) = tokio::time::timeout_at(until, answers.next()).await {
+            let Ok(info) = serde_json::from_slice::<Info>(&message.payload) else { continue };
+            let service = info.metadata.unwrap_or_default();
+            for endpoint in info.endpoints.into_iter().filter(|endpoint| endpoint.subject.starts_with(&prefix)) {
+                let own = endpoint.metadata.unwrap_or_default();
+                let says = |key: &str| own.get(key).or_else(|| service.get(key)).cloned();
+                announced.push(Announced {
+                    subject: endpoint.subject,
+                    slots: says("longshore.slots").and_then(|slots| slots.parse().ok()),
+                    heartbeat: says("longshore.heartbeat").and_then(|text| duration::parse(&text).ok()),
+                });
+            }
+        }
+        Ok(announced)
+    }
+}
+
+/// Whether a literal subject falls under a subscription's.
+#[must_use]
+pub fn falls_under(subject: &str, pattern: &str) -> bool {
+    let (mut tokens, mut wanted) = (subject.split('.'), pattern.split('.'));
+    loop {
+        match (tokens.next(), wanted.next()) {
+            (Some(_), Some(">")) | (None, None) => return true,
+            (Some(token), Some(want)) if want == "*" || want == token => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_fall_under_patterns_as_nats_has_it() {
+        let subject = "longshore.work.acme.email.send";
+        for yes in [subject, "longshore.work.*.email.send", "longshore.work.>", "longshore.work.acme.*.*"] {
+            assert!(falls_under(subject, yes), "{yes}");
+        }
+        for no in ["longshore.work.acme.email", "longshore.work.acme.email.send.now", "longshore.work.*.*", "x.>"] {
+            assert!(!falls_under(subject, no), "{no}");
+        }
+    }
+}

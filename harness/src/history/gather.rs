@@ -1,0 +1,114 @@
+//! Sorts a history by run, and folds events that are told again into their first telling.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Accepted, Call, History, Kept, Kind, Letter, Violation};
+use crate::observe::Logged;
+use crate::wire::{Event, EventName, Record};
+
+/// All that is known of one run.
+pub(super) struct Run<'h> {
+    pub tenant: String,
+    pub id: String,
+    pub accepted: Option<&'h Accepted>,
+    /// First tellings, in the order of the log.
+    pub told: Vec<&'h Event>,
+    /// Every telling of a `started`: who told it, not only who did so first.
+    pub starters: Vec<&'h Event>,
+    pub record: Option<&'h Record>,
+    pub letters: Vec<&'h Letter>,
+    pub calls: Vec<&'h Call>,
+}
+
+impl Run<'_> {
+    pub(super) fn violation(&self, kind: Kind, detail: impl Into<String>) -> Violation {
+        Violation { tenant: self.tenant.clone(), run_id: self.id.clone(), kind, detail: detail.into() }
+    }
+
+    /// Whether its tracelessness is as it was set.
+    pub(super) fn may_be_traceless(&self) -> bool {
+        self.accepted.is_some_and(|accepted| accepted.kept == Kept::Failures)
+    }
+}
+
+/// Every run that is named anywhere.
+pub(super) fn runs<'h>(history: &'h History, found: &mut Vec<Violation>) -> Vec<Run<'h>> {
+    let mut runs = Runs(BTreeMap::new());
+    for accepted in &history.accepted {
+        runs.of(&accepted.tenant, &accepted.run_id).accepted = Some(accepted);
+    }
+    for record in &history.records {
+        runs.of(&record.tenant, &record.run_id).record = Some(record);
+    }
+    for letter in &history.letters {
+        runs.of(&letter.tenant, &letter.run_id).letters.push(letter);
+    }
+    for call in &history.calls {
+        runs.of(&call.tenant, &call.run_id).calls.push(call);
+    }
+    let mut first_told: HashMap<&str, &Event> = HashMap::new();
+    for Logged { event, .. } in &history.events {
+        let run = runs.of(&event.tenant, &event.run_id);
+        if event.event == EventName::Started {
+            run.starters.push(event);
+        }
+        match first_told.entry(&event.id) {
+            Entry::Vacant(place) => {
+                place.insert(event);
+                run.told.push(event);
+            }
+            Entry::Occupied(first) => {
+                if let Some(difference) = difference(first.get(), event) {
+                    found.push(run.violation(Kind::Rewritten, format!("event {}: {difference}", event.id)));
+                }
+            }
+        }
+    }
+    runs.0.into_values().collect()
+}
+
+struct Runs<'h>(BTreeMap<(&'h str, &'h str), Run<'h>>);
+
+impl<'h> Runs<'h> {
+    fn of(&mut self, tenant: &'h str, id: &'h str) -> &mut Run<'h> {
+        self.0.entry((tenant, id)).or_insert_with(|| Run {
+            tenant: tenant.to_owned(),
+            id: id.to_owned(),
+            accepted: None,
+            told: Vec::new(),
+            starters: Vec::new(),
+            record: None,
+            letters: Vec::new(),
+            calls: Vec::new(),
+        })
+    }
+}
+
+/// What differs between two tellings of one event. Who tells it and when may differ, and with them how long it took and
+/// the words of an error: a holder may have to tell what a dead one could not.
+fn difference(first: &Event, again: &Event) -> Option<String> {
+    let facts = |event: &Event| {
+        let error = event.error.as_ref().map_or("", |error| &error.kind).to_owned();
+        [
+            ("event", event.event.to_string()),
+            ("run_id", event.run_id.clone()),
+            ("tenant", event.tenant.clone()),
+            ("queue", event.queue.clone()),
+            ("priority", event.priority.to_string()),
+            ("type", event.job_type.clone()),
+            ("round", event.round.to_string()),
+            ("attempt", event.attempt.to_string()),
+            ("max_attempts", event.max_attempts.to_string()),
+            ("run_at", format!("{:?}", event.run_at)),
+            ("retry_at", format!("{:?}", event.retry_at)),
+            ("error", error),
+            ("reason", event.reason.clone().unwrap_or_default()),
+            ("result", format!("{:?}", event.result)),
+            ("duplicate_of", event.duplicate_of.clone().unwrap_or_default()),
+        ]
+    };
+    let pairs = facts(first).into_iter().zip(facts(again));
+    let mut differing = pairs.filter(|(before, after)| before.1 != after.1);
+    differing.next().map(|((name, before), (_, after))| format!("{name} was {before}, told again as {after}"))
+}

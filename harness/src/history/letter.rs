@@ -1,0 +1,32 @@
+//! Whether dead letters and events agree: a run that is dead now has one letter, any other has none.
+
+use std::collections::BTreeMap;
+
+use super::gather::Run;
+use super::round::Round;
+use super::{Kind, Violation};
+use crate::wire::EventName;
+
+/// Judges the dead letters of `run` by the rounds that the log told.
+pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, found: &mut Vec<Violation>) {
+    let last = rounds.values().next_back();
+    let dead = last.filter(|round| round.end == Some(EventName::Dlq) && !round.discarded);
+    let Some(round) = dead else {
+        for letter in &run.letters {
+            let round = letter.round.map(|round| format!(" of round {round}")).unwrap_or_default();
+            found.push(run.violation(Kind::LetterUnexpected, format!("a dead letter{round}, but the run is not dead")));
+        }
+        return;
+    };
+    let is_of_now = |of: Option<u32>| of.is_none_or(|of| of == round.number);
+    for letter in run.letters.iter().filter(|letter| !is_of_now(letter.round)) {
+        let of = letter.round.unwrap_or(0);
+        let detail = format!("a dead letter of round {of}, but the run died in round {}", round.number);
+        found.push(run.violation(Kind::LetterUnexpected, detail));
+    }
+    match run.letters.iter().filter(|letter| is_of_now(letter.round)).count() {
+        0 => found.push(run.violation(Kind::LetterMissing, format!("it died in round {}", round.number))),
+        1 => {}
+        more => found.push(run.violation(Kind::LetterDoubled, format!("{more} of round {}", round.number))),
+    }
+}

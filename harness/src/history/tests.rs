@@ -1,0 +1,5 @@
+//! Every kind of breach is seeded and must be the one found; sound histories, told and drawn, must pass.
+
+mod drawn;
+mod seeded;
+mod teller;

@@ -1,0 +1,307 @@
+//! One breach each, and the sound history beside it where the line is fine.
+
+use std::time::Duration;
+
+use super::super::*;
+use super::teller::{TENANT, at, call, letter, record, tell};
+
+/// What is found in a history of one run, told in words, of which only the events are judged.
+fn found(words: &str) -> Vec<Kind> {
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    tell(&mut history, "a", words);
+    if words.rsplit(';').next().unwrap().contains("dlq") {
+        letter(&mut history, "a", if words.contains("round 2") { 2 } else { 1 });
+    }
+    kinds(&history)
+}
+
+fn kinds(history: &History) -> Vec<Kind> {
+    let found = history.check();
+    assert!(found.iter().all(|violation| violation.run_id == "a"), "{found:?}");
+    found.into_iter().map(|violation| violation.kind).collect()
+}
+
+#[test]
+fn sound_lives_pass() {
+    for words in [
+        "enqueued; started 1; completed",
+        "enqueued; started 1; progress; progress #2; completed",
+        "enqueued; started 1; failed retryable +1; started 2; failed panic +1; started 3; failed retryable; dlq retryable",
+        "enqueued; started 1; failed permanent; dlq permanent; discarded",
+        "enqueued; started 1; failed permanent; dlq permanent; round 2; replayed; enqueued; started 1; completed",
+        "scheduled 0 +2; enqueued @5; started 1; completed",
+        "scheduled 0 +9; scheduled 0 #moved +1; enqueued @5; started 1; completed",
+        "scheduled 0 +9; cancelled",
+        "scheduled 0 +9; expired",
+        "cancelled",
+        "enqueued; cancelled",
+        "enqueued; started 1; cancelled; progress #late",
+        "enqueued; expired",
+        "enqueued; duplicate",
+        "enqueued; deferred 0 rate_limited; deferred 0 #2; started 1; completed",
+        "enqueued; started 1; released; started 1 #again; completed",
+        "enqueued; started 1; deferred 1 snoozed; started 1 #again; failed retryable +1; started 2; completed",
+        "enqueued; deferred 0; failed 1 no_handler +1; started 2; completed",
+        "enqueued; started 1; failed lease_expired +1; started 2; completed; completed",
+        "enqueued; dlq timeout",
+        "enqueued; started 1; failed retryable +9; dlq timeout",
+        "dlq invalid",
+    ] {
+        assert_eq!(found(words), [], "{words}");
+    }
+}
+
+#[test]
+fn the_same_told_again_is_no_breach_whoever_tells_it() {
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    tell(&mut history, "a", "enqueued; started 1; completed");
+    let mut again = history.events[1].clone();
+    (again.event.node, again.event.at) = (Some("n2".to_owned()), at(50));
+    history.events.push(again);
+    assert_eq!(kinds(&history), []);
+}
+
+#[test]
+fn broken_lives_are_found() {
+    for (words, kind) in [
+        ("enqueued; started 1", Kind::NoEnd),
+        ("enqueued", Kind::NoEnd),
+        ("enqueued; started 1; failed retryable +1", Kind::NoEnd),
+        ("enqueued; started 1; completed; dlq", Kind::SecondEnd),
+        ("enqueued; started 1; completed; completed #2", Kind::SecondEnd),
+        ("enqueued; started 1; cancelled; completed", Kind::SecondEnd),
+        ("enqueued; started 1; failed x; dlq; discarded; discarded #2", Kind::SecondEnd),
+        ("enqueued; cancelled; started 1", Kind::AfterEnd),
+        ("enqueued; started 1; completed; failed 1 panic", Kind::AfterEnd),
+        ("started 1; completed", Kind::Missing),
+        ("enqueued; completed 1", Kind::Missing),
+        ("enqueued; failed 1 retryable +1; started 2; completed", Kind::Missing),
+        ("enqueued; started 1; dlq", Kind::Missing),
+        ("enqueued; started 1; started 2; completed", Kind::Missing),
+        ("enqueued; deferred 0 snoozed; started 1; completed", Kind::Missing),
+        ("dlq permanent", Kind::Missing),
+        ("expired", Kind::Missing),
+        ("duplicate", Kind::Missing),
+        ("enqueued; started 1; failed x; dlq; round 2; enqueued; started 1; failed x; dlq", Kind::Missing),
+        ("started 1; enqueued; completed", Kind::OutOfOrder),
+        ("enqueued; released 0; started 1; completed", Kind::OutOfOrder),
+        ("enqueued; progress 1; started 1; completed", Kind::OutOfOrder),
+        ("enqueued; started 1; scheduled; completed", Kind::OutOfOrder),
+        ("enqueued; started 1; expired", Kind::OutOfOrder),
+        ("enqueued; started 1; failed x +1; duplicate", Kind::OutOfOrder),
+        ("enqueued; started 1; discarded", Kind::OutOfOrder),
+        ("enqueued; started 1; failed x; discarded", Kind::Missing),
+        ("replayed; enqueued; started 1; completed", Kind::OutOfOrder),
+        ("enqueued; started 1; failed x; dlq; round 2; enqueued; replayed; cancelled", Kind::OutOfOrder),
+        ("enqueued; enqueued #2; started 1; completed", Kind::Doubled),
+        ("enqueued; started 1; started 1 #2; completed", Kind::Doubled),
+        ("enqueued; started 1; failed x +1; failed 1 x #2 +1; started 2; completed", Kind::Doubled),
+        ("scheduled 0 @1 +4; scheduled 0 #2 @2 +3; enqueued @9; started 1; completed", Kind::Doubled),
+        ("enqueued; started 1; vanished; completed", Kind::Unknown),
+        ("enqueued; started 2; completed", Kind::AttemptGap),
+        ("enqueued; started 1; failed x +1; started 3; completed", Kind::AttemptGap),
+        ("enqueued; started 1; failed x +1; started 1 #2; completed", Kind::AttemptGap),
+        ("enqueued; started 1; failed 1 x +9; started 2 @11; completed", Kind::Early),
+        ("scheduled 0 @1 +9; enqueued @9; started 1 @12; completed", Kind::Early),
+        ("enqueued; started 1; failed x; started 2; completed", Kind::Unannounced),
+        ("round 2; replayed; enqueued; started 1; completed", Kind::RoundOutOfTurn),
+        ("enqueued; started 1; completed; round 2; replayed; enqueued; started 1; completed", Kind::RoundOutOfTurn),
+        (
+            "enqueued; started 1; failed x; dlq; discarded; round 2; replayed; enqueued; started 1; failed x; dlq",
+            Kind::RoundOutOfTurn,
+        ),
+        ("enqueued; started 1; failed x; dlq; round 3; replayed; enqueued; started 1; completed", Kind::RoundOutOfTurn),
+    ] {
+        let mut kinds = found(words);
+        // Where the run is not dead after all, the letter that `found` gave it is none too many.
+        kinds.retain(|found| *found != Kind::LetterUnexpected || kind == Kind::LetterUnexpected);
+        assert_eq!(kinds, [kind], "{words}");
+    }
+}
+
+#[test]
+fn an_attempt_above_the_limit_is_found() {
+    let four = "enqueued; started 1; failed x +1; started 2; failed x +1; started 3; failed x +1; started 4; completed";
+    // Both the retry announced by the last attempt and the attempt that followed it.
+    assert_eq!(found(four), [Kind::AboveLimit, Kind::AboveLimit]);
+}
+
+#[test]
+fn who_was_hurried_may_come_early_and_clocks_may_differ() {
+    let words = "enqueued; started 1; failed 1 x +9; started 2 @11; completed";
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    tell(&mut history, "a", words);
+    history.rules.hurried.insert((TENANT.to_owned(), "a".to_owned()));
+    assert_eq!(kinds(&history), []);
+    history.rules.hurried.clear();
+    history.rules.clock_skew = Duration::from_millis(999);
+    assert_eq!(kinds(&history), [Kind::Early]);
+    history.rules.clock_skew = Duration::from_secs(1);
+    assert_eq!(kinds(&history), []);
+}
+
+#[test]
+fn one_id_with_two_contents_is_found() {
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    tell(&mut history, "a", "enqueued; started 1; failed 1 x +1; started 2; completed");
+    let mut again = history.events[2].clone();
+    again.event.retry_at = Some(at(40));
+    history.events.push(again);
+    assert_eq!(kinds(&history), [Kind::Rewritten]);
+}
+
+#[test]
+fn a_lost_run_is_found() {
+    let mut history = History::default();
+    tell(&mut history, "a", "");
+    assert_eq!(kinds(&history), [Kind::Lost]);
+    record(&mut history, "a", "running", (1, 1), &[]);
+    assert_eq!(kinds(&history), [Kind::NoEnd]);
+    history.records[0].state = "completed".to_owned();
+    assert_eq!(kinds(&history), [Kind::Missing]);
+}
+
+#[test]
+fn a_run_of_which_nothing_is_kept_must_at_least_have_run() {
+    let mut history = History::default();
+    tell(&mut history, "a", "");
+    history.accepted[0].kept = Kept::Failures;
+    assert_eq!(kinds(&history), []);
+    history.rules.calls_complete = true;
+    assert_eq!(kinds(&history), [Kind::Lost]);
+    history.calls = vec![call("a", 1, 1, None)];
+    assert_eq!(kinds(&history), [Kind::Lost], "cut off is not done");
+    history.calls = vec![call("a", 1, 1, Some(2))];
+    assert_eq!(kinds(&history), []);
+}
+
+#[test]
+fn a_run_that_nobody_has_a_receipt_for_is_judged_all_the_same() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1");
+    history.accepted.clear();
+    assert_eq!(kinds(&history), [Kind::NoEnd]);
+}
+
+const FAILS_ONCE: &str = "enqueued; started 1; failed panic +1; started 2; completed";
+
+#[test]
+fn a_record_that_agrees_passes_and_a_missing_one_is_found() {
+    let mut history = History::default();
+    tell(&mut history, "a", FAILS_ONCE);
+    assert_eq!(kinds(&history), [Kind::RecordMissing]);
+    record(&mut history, "a", "completed", (1, 2), &[(1, 1, "panic")]);
+    assert_eq!(kinds(&history), []);
+}
+
+#[test]
+fn a_record_that_says_something_else_is_found() {
+    for (state, place, failed) in [
+        ("dead", (1, 2), vec![(1, 1, "panic")]),
+        ("running", (1, 2), vec![(1, 1, "panic")]),
+        ("completed", (2, 2), vec![(1, 1, "panic")]),
+        ("completed", (1, 3), vec![(1, 1, "panic")]),
+        ("completed", (1, 2), vec![]),
+        ("completed", (1, 2), vec![(1, 1, "timeout")]),
+        ("completed", (1, 2), vec![(1, 1, "panic"), (1, 2, "panic")]),
+    ] {
+        let mut history = History::default();
+        tell(&mut history, "a", FAILS_ONCE);
+        record(&mut history, "a", state, place, &failed);
+        assert_eq!(kinds(&history), [Kind::RecordDisagrees], "{state} {place:?} {failed:?}");
+    }
+}
+
+#[test]
+fn a_record_that_ended_by_another_error_is_found() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
+    letter(&mut history, "a", 1);
+    record(&mut history, "a", "dead", (1, 1), &[(1, 1, "permanent")]);
+    assert_eq!(kinds(&history), []);
+    history.records[0].error = Some(crate::wire::Failure { kind: "panic".to_owned(), message: String::new() });
+    assert_eq!(kinds(&history), [Kind::RecordDisagrees]);
+}
+
+#[test]
+fn letters_must_be_there_once_for_the_dead_alone() {
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
+    assert_eq!(kinds(&history), [Kind::LetterMissing]);
+    letter(&mut history, "a", 1);
+    assert_eq!(kinds(&history), []);
+    letter(&mut history, "a", 1);
+    assert_eq!(kinds(&history), [Kind::LetterDoubled]);
+    history.letters[1].round = Some(2);
+    assert_eq!(kinds(&history), [Kind::LetterUnexpected]);
+
+    tell(&mut history, "a", "discarded");
+    history.letters.truncate(1);
+    assert_eq!(kinds(&history), [Kind::LetterUnexpected], "thrown away, its letter must be gone");
+}
+
+/// A run whose first attempt holds from second 2 to 3 by the log, with these calls.
+fn with_calls(calls: Vec<Call>) -> History {
+    let mut history = History { calls, ..History::default() };
+    history.rules.records_kept = false;
+    tell(&mut history, "a", "enqueued; started 1 @2; failed lease_expired @6 +1; started 2 @8; completed @9");
+    history
+}
+
+#[test]
+fn calls_must_not_overlap_while_the_lease_is_held() {
+    assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, Some(3)), call("a", 2, 8, Some(9))])), []);
+    // Its lease was lost at 6, so that it went on until 20 is nobody's fault.
+    assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, Some(20)), call("a", 2, 8, Some(9))])), []);
+    // The second began while the first held the run.
+    assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, Some(20)), call("a", 2, 5, Some(9))])), [Kind::Overlap]);
+    // Three at once are two with the first and one with the second.
+    let three = vec![call("a", 1, 2, Some(5)), call("a", 1, 3, Some(5)), call("a", 2, 4, Some(9))];
+    assert_eq!(kinds(&with_calls(three)), [Kind::Overlap; 3]);
+    // A process that died has told no end.
+    assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, None), call("a", 2, 5, Some(9))])), []);
+}
+
+#[test]
+fn a_lease_ends_with_its_node_or_its_server() {
+    let mut history = with_calls(vec![call("a", 1, 2, Some(20)), call("a", 1, 4, Some(6)), call("a", 2, 8, Some(9))]);
+    assert_eq!(kinds(&history), [Kind::Overlap]);
+    for (node, sound) in [(Some("n1"), true), (None, true), (Some("n2"), false)] {
+        history.rules.interruptions = vec![Interruption { node: node.map(str::to_owned), at: at(3) }];
+        assert_eq!(history.check().is_empty(), sound, "{node:?}");
+    }
+    // A remote handler does not know its node; the log does.
+    history.calls[0].node = None;
+    history.rules.interruptions = vec![Interruption { node: Some("n1".to_owned()), at: at(3) }];
+    assert_eq!(kinds(&history), []);
+}
+
+#[test]
+fn a_call_of_an_untold_attempt_is_found() {
+    let calls = vec![call("a", 1, 2, Some(3)), call("a", 2, 8, Some(9)), call("a", 3, 12, Some(13))];
+    assert_eq!(kinds(&with_calls(calls)), [Kind::CallUntold]);
+}
+
+#[test]
+fn a_completion_without_a_call_is_found() {
+    let mut history = with_calls(vec![call("a", 1, 2, Some(3)), call("a", 2, 8, Some(9))]);
+    history.rules.calls_complete = true;
+    assert_eq!(kinds(&history), []);
+    history.calls[1].end = None;
+    assert_eq!(kinds(&history), [Kind::NotCalled]);
+}
+
+#[test]
+#[should_panic(
+    expected = "the history has 1 violations (NoEnd 1)\nNoEnd acme/a: round 1: no end was told (attempt 1 started)"
+)]
+fn an_unsound_history_is_reported_in_words() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1");
+    history.assert_sound();
+}

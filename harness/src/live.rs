@@ -1,0 +1,99 @@
+//! Listening to live events: core NATS, so only what happens from the moment of listening on.
+
+use std::time::Duration;
+
+use async_nats::Subscriber;
+use futures_util::StreamExt;
+use serde_json::Value;
+
+use crate::wire::Event;
+use crate::world::{NAMESPACE, World};
+
+/// How long [`LiveEvents::until`] waits.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// One live event.
+#[derive(Debug, Clone)]
+pub struct Live {
+    /// Where it was told: `longshore.events.<tenant>.<event>.<queue>.<run_id>.<type…>`.
+    pub subject: String,
+    /// The body; `null` if that is no JSON.
+    pub body: Value,
+    /// Whether it had headers, which the contract rules out.
+    pub has_headers: bool,
+}
+
+impl Live {
+    /// The body as a lifecycle event, `None` if it is another one.
+    pub fn event(&self) -> Option<Event> {
+        serde_json::from_value(self.body.clone()).ok()
+    }
+}
+
+/// A subscription to live events, and all that has come so far.
+#[derive(Debug)]
+pub struct LiveEvents {
+    subscriber: Subscriber,
+    heard: Vec<Live>,
+}
+
+impl World {
+    /// Listens to every live event of a tenant, from now on; `*` for everybody's, `_sys` for the system's.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn live_events(&self, tenant: &str) -> LiveEvents {
+        self.listen(&format!("{NAMESPACE}.events.{tenant}.>")).await
+    }
+
+    /// Listens to any subject: the filters that the contract names.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn listen(&self, subject: &str) -> LiveEvents {
+        let subscriber = self.client().subscribe(subject.to_owned()).await;
+        let subscriber = subscriber.unwrap_or_else(|error| panic!("cannot subscribe to {subject}: {error}"));
+        // Only now is it sure that the server knows of it.
+        self.client().flush().await.unwrap_or_else(|error| panic!("cannot flush: {error}"));
+        LiveEvents { subscriber, heard: Vec::new() }
+    }
+}
+
+impl LiveEvents {
+    /// Waits for an event that `is_wanted`, a minute at most. Others are kept as heard.
+    ///
+    /// # Panics
+    /// If none comes; with what did.
+    pub async fn until(&mut self, what: &str, is_wanted: impl Fn(&Live) -> bool) -> Live {
+        let deadline = tokio::time::Instant::now() + WITHIN;
+        loop {
+            let Ok(Some(message)) = tokio::time::timeout_at(deadline, self.subscriber.next()).await else {
+                let heard: Vec<&str> = self.heard.iter().map(|live| live.subject.as_str()).collect();
+                panic!("listened in vain for {what} ({WITHIN:?}); heard:\n{}", heard.join("\n"));
+            };
+            let live = Live {
+                subject: message.subject.to_string(),
+                body: serde_json::from_slice(&message.payload).unwrap_or(Value::Null),
+                has_headers: message.headers.is_some(),
+            };
+            self.heard.push(live.clone());
+            if is_wanted(&live) {
+                return live;
+            }
+        }
+    }
+
+    /// Waits for the event of this name of this run.
+    ///
+    /// # Panics
+    /// As [`LiveEvents::until`].
+    pub async fn until_told(&mut self, event: &str, run: &str) -> Live {
+        let what = format!("`{event}` of {run}");
+        self.until(&what, |live| live.body["event"] == event && live.body["run_id"] == run).await
+    }
+
+    /// Everything waited through so far, in order.
+    pub fn heard(&self) -> &[Live] {
+        &self.heard
+    }
+}

@@ -1,0 +1,298 @@
+//! A node: the real binary, started with `longshore serve` in a process of its own, and all that can be done to it.
+//!
+//! Settings are TOML as in the contract, merged by table; HTTP is off unless a test turns it on. What the node prints
+//! (JSON logs on stderr, `ready` on stdout) goes to `<name>.log` in the world's folder and into memory.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use longshore_natsd::{Log, Process, Signal};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::settings::merged;
+use crate::usage::Usage;
+use crate::world::{World, chain};
+
+/// How long a node may take until it says that it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long [`Node::stop`] waits: the default grace of a shutdown and a little.
+const STOP_WITHIN: Duration = Duration::from_secs(45);
+
+/// Lines of log shown when something went wrong.
+const SHOWN: usize = 40;
+
+/// What a node is to be started with.
+#[derive(Debug)]
+pub struct NodeBuilder<'w> {
+    world: &'w World,
+    name: Option<String>,
+    pieces: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+impl<'w> NodeBuilder<'w> {
+    pub(crate) fn new(world: &'w World) -> NodeBuilder<'w> {
+        NodeBuilder { world, name: None, pieces: vec!["[http]\nlisten = \"off\"".to_owned()], env: Vec::new() }
+    }
+
+    /// Its name in records and events; `n1`, `n2`, … in the order of starting if not given.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Settings as TOML, whole or in part. What is given later wins; tables of the same name are joined.
+    #[must_use]
+    pub fn config(mut self, toml: &str) -> Self {
+        self.pieces.push(toml.to_owned());
+        self
+    }
+
+    /// Settings of one table: `with("types.flaky", "handler = 'fail'")`.
+    #[must_use]
+    pub fn with(self, table: &str, entries: &str) -> Self {
+        self.config(&format!("[{table}]\n{entries}"))
+    }
+
+    /// An environment variable. Those of the test's own that begin with `LONGSHORE_` or `NATS_` are not passed on.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts it and waits until it says that it takes work.
+    ///
+    /// # Panics
+    /// If it ends before that, or says nothing for a minute; with the end of its log.
+    pub async fn start(self) -> Node {
+        self.try_start().await.unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    /// As [`NodeBuilder::start`], for a node that is expected to refuse: it ended before it was ready.
+    ///
+    /// # Errors
+    /// How it ended and what it printed.
+    ///
+    /// # Panics
+    /// If it neither became ready nor ended within a minute.
+    pub async fn try_start(self) -> Result<Node, Refusal> {
+        let world = self.world;
+        let (name, log) = world.log_of_node(self.name);
+
+        let config = world.dir().join(format!("{name}.toml"));
+        let own_name = format!("[node]\nname = \"{name}\"");
+        let text = merged([own_name.as_str()].into_iter().chain(self.pieces.iter().map(String::as_str)));
+        std::fs::write(&config, text).unwrap_or_else(|error| panic!("cannot write {}: {error}", config.display()));
+        let mut env = vec![("NATS_URL".to_owned(), world.server().url())];
+        env.extend(self.env);
+        let launch = Launch { binary: world.binary(), config, env, dir: world.dir().to_owned() };
+        let process = launch.go(&name, &log).await?;
+        Ok(Node { name, launch, log, process: Mutex::new(Arc::new(process)) })
+    }
+}
+
+/// A node that ended before it was ready.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// The last lines it printed.
+    pub log: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Refusal { name, status, log } = self;
+        write!(f, "node {name} ended ({status}) before it was ready; the end of its log:\n{log}")
+    }
+}
+
+/// What it takes to start the same node again.
+#[derive(Debug)]
+struct Launch {
+    binary: PathBuf,
+    config: PathBuf,
+    env: Vec<(String, String)>,
+    dir: PathBuf,
+}
+
+impl Launch {
+    async fn go(&self, name: &str, log: &Arc<Log>) -> Result<Process, Refusal> {
+        let mut command = Command::new(&self.binary);
+        command.arg("serve").arg("--config").arg(&self.config).current_dir(&self.dir);
+        without_ours(&mut command);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+
+        let mark = log.mark();
+        let (tell, mut ready) = watch::channel(false);
+        let (out, err) = (Arc::clone(log), Arc::clone(log));
+        let stdout = Box::new(move |line: &str| {
+            out.push(line);
+            if says_ready(line) {
+                tell.send_replace(true);
+            }
+        });
+        let process = Process::spawn(command, stdout, Box::new(move |line| err.push(line)));
+        let process = process.unwrap_or_else(|error| panic!("node {name}: {}", chain(&error)));
+        let waited = tokio::time::timeout(READY_WITHIN, async {
+            tokio::select! {
+                Ok(_) = ready.wait_for(|ready| *ready) => None,
+                status = process.ended() => Some(status),
+            }
+        });
+        match waited.await {
+            Ok(None) => Ok(process),
+            Ok(Some(status)) => {
+                let lines = log.since(mark);
+                let log = lines[lines.len().saturating_sub(SHOWN)..].join("\n");
+                Err(Refusal { name: name.to_owned(), status, log })
+            }
+            Err(_) => panic!("node {name} was not ready within {READY_WITHIN:?}; its log:\n{}", log.tail(SHOWN)),
+        }
+    }
+}
+
+/// Settings meant for the tests must not reach the node under test.
+pub(crate) fn without_ours(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| name.starts_with("LONGSHORE_") || name.starts_with("NATS_"));
+        if ours {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// `ready` alone, or an object that says so.
+fn says_ready(line: &str) -> bool {
+    let event = |line| serde_json::from_str::<Value>(line).is_ok_and(|object| object["event"] == "ready");
+    line.trim() == "ready" || event(line)
+}
+
+/// A running node, or one that has ended and can be restarted. Dropped, it is killed with all it started.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    launch: Launch,
+    log: Arc<Log>,
+    process: Mutex<Arc<Process>>,
+}
+
+impl Node {
+    /// Its name in records and events.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The id of its process, also after its end.
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&self) -> bool {
+        self.process().is_running()
+    }
+
+    /// Everything it printed, over all its restarts; `log().seen(…)` waits for a line.
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// Kills it without warning and returns when it is dead.
+    pub async fn kill9(&self) {
+        let process = self.process();
+        process.signal(Signal::KILL);
+        process.ended().await;
+    }
+
+    /// Freezes it.
+    pub fn sigstop(&self) {
+        self.process().signal(Signal::STOP);
+    }
+
+    /// Lets it go on after [`Node::sigstop`].
+    pub fn sigcont(&self) {
+        self.process().signal(Signal::CONT);
+    }
+
+    /// Asks it to drain and end; [`Node::wait_exit`] tells when it has.
+    pub fn sigterm(&self) {
+        self.process().signal(Signal::TERM);
+    }
+
+    /// Sends any other signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process().signal(signal);
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it runs on beyond that time; with the end of its log.
+    pub async fn wait_exit(&self, within: Duration) -> ExitStatus {
+        let process = self.process();
+        let ended = tokio::time::timeout(within, process.ended()).await;
+        ended.unwrap_or_else(|_| {
+            panic!("node {} runs on after {within:?}; its log:\n{}", self.name, self.log.tail(SHOWN))
+        })
+    }
+
+    /// Asks it to drain and waits for its end, 45 s at most.
+    ///
+    /// # Panics
+    /// As [`Node::wait_exit`].
+    pub async fn stop(&self) -> ExitStatus {
+        self.sigterm();
+        self.wait_exit(STOP_WITHIN).await
+    }
+
+    /// Starts it again with the same settings, after draining it if it runs, and waits until it is ready.
+    ///
+    /// # Panics
+    /// As [`Node::stop`] and [`NodeBuilder::start`].
+    pub async fn restart(&self) {
+        if self.is_running() {
+            self.stop().await;
+        }
+        let process = self.launch.go(&self.name, &self.log).await.unwrap_or_else(|refusal| panic!("{refusal}"));
+        *self.process.lock().expect("no code panics while it holds the process") = Arc::new(process);
+    }
+
+    /// What it has used so far.
+    ///
+    /// # Panics
+    /// If it has ended, or the system does not tell.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.pid())
+    }
+
+    fn process(&self) -> Arc<Process> {
+        Arc::clone(&self.process.lock().expect("no code panics while it holds the process"))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Somebody may still hold the process in a wait for its end, so its own drop is not enough.
+        self.process().kill_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_said_alone_or_as_an_object() {
+        assert!(says_ready("ready") && says_ready(r#"{"at":"…","event":"ready"}"#));
+        assert!(!says_ready("already") && !says_ready(r#"{"event":"draining"}"#) && !says_ready("not ready"));
+    }
+}

@@ -1,0 +1,135 @@
+//! Everything that is known of a run, for people who look at a failed test.
+
+use std::fmt::Write;
+
+use crate::observe::Logged;
+use crate::wire::EventName;
+use crate::world::{TENANT, World};
+
+/// Lines of each log shown where nothing better is known.
+const SHOWN: usize = 25;
+
+/// The events as a test compares them, one line each, repeats left out: the name, the attempt where there is one, the
+/// kind of error, the reason.
+///
+/// ```text
+/// enqueued
+/// started 1
+/// failed 1 retryable
+/// started 2
+/// completed 2
+/// ```
+pub fn reads(events: &[Logged]) -> String {
+    let mut seen = std::collections::HashSet::new();
+    let mut lines = Vec::new();
+    for Logged { event, .. } in events {
+        if !seen.insert(&event.id) {
+            continue;
+        }
+        let mut line = event.event.to_string();
+        use EventName::{Completed, Failed, Progress, Released, Started};
+        if matches!(event.event, Started | Progress | Released | Failed | Completed) {
+            let _ = write!(line, " {}", event.attempt);
+        }
+        let kind = event.error.as_ref().map(|error| error.kind.as_str());
+        for detail in kind.into_iter().chain(event.reason.as_deref()) {
+            line.push(' ');
+            line.push_str(detail);
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
+impl World {
+    /// All that is known of a run: its record, its events with time and teller, its dead letters, what the nodes logged
+    /// about it, and what the streams hold. What cannot be read is said, not raised.
+    pub async fn story(&self, run: &str) -> String {
+        self.story_as(TENANT, run).await
+    }
+
+    /// As [`World::story`], for any tenant.
+    pub async fn story_as(&self, tenant: &str, run: &str) -> String {
+        let mut story = format!("== the story of {tenant}/{run} ==\n");
+        let _ = match self.try_record(tenant, run).await {
+            Ok(Some(record)) => writeln!(story, "record: {record:?}"),
+            Ok(None) => writeln!(story, "record: none"),
+            Err(error) => writeln!(story, "record: {error:#}"),
+        };
+        match self.try_event_log(tenant).await {
+            Ok(events) => tell_events(&mut story, events.iter().filter(|logged| logged.event.run_id == run)),
+            Err(error) => drop(writeln!(story, "events: {error:#}")),
+        }
+        match self.try_letters(tenant).await {
+            Ok(letters) => {
+                for letter in letters.iter().filter(|letter| letter.run_id().as_deref() == Some(run)) {
+                    let _ = writeln!(story, "dead letter {}: {} {:?}", letter.sequence, letter.subject, letter.headers);
+                }
+            }
+            Err(error) => drop(writeln!(story, "dead letters: {error:#}")),
+        }
+        self.tell_streams(&mut story).await;
+        self.tell_logs(&mut story, Some(run));
+        story
+    }
+
+    /// The end of every node's log and of the server's.
+    pub(crate) fn logs_in_short(&self) -> String {
+        let mut text = String::new();
+        self.tell_logs(&mut text, None);
+        text
+    }
+
+    async fn tell_streams(&self, story: &mut String) {
+        use futures_util::TryStreamExt;
+        let streams: Result<Vec<_>, _> = self.jetstream().streams().try_collect().await;
+        let _ = match streams {
+            Ok(streams) => {
+                for stream in streams.iter().filter(|stream| stream.state.messages > 0) {
+                    let (first, last) = (stream.state.first_sequence, stream.state.last_sequence);
+                    let _ = writeln!(
+                        story,
+                        "stream {}: {} messages, {first}–{last}",
+                        stream.config.name, stream.state.messages
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => writeln!(story, "streams: {error}"),
+        };
+    }
+
+    /// Of each node's log the lines about `run`, or the last ones where there are none.
+    fn tell_logs(&self, story: &mut String, run: Option<&str>) {
+        for (name, log) in self.node_logs() {
+            let all = log.since(0);
+            let about: Vec<&String> = all.iter().filter(|line| run.is_some_and(|run| line.contains(run))).collect();
+            let (what, lines) = if about.is_empty() { ("the end of", all.iter().collect()) } else { ("in", about) };
+            let _ = writeln!(story, "-- {what} the log of {name} ({}):", log.path().display());
+            for line in &lines[lines.len().saturating_sub(SHOWN)..] {
+                let _ = writeln!(story, "{line}");
+            }
+        }
+        let server = self.server().log();
+        let _ = writeln!(story, "-- the end of the log of nats-server:\n{}", server.tail(SHOWN / 3));
+    }
+}
+
+fn tell_events<'a>(story: &mut String, events: impl Iterator<Item = &'a Logged>) {
+    let _ = writeln!(story, "events, by the log:");
+    for Logged { sequence, event } in events {
+        let error = event.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)).unwrap_or_default();
+        let _ = writeln!(
+            story,
+            "  {sequence:>6} {} {:>9} round {} attempt {} {} {}{} [{}]",
+            event.at,
+            event.event,
+            event.round,
+            event.attempt,
+            event.node.as_deref().unwrap_or("-"),
+            event.reason.as_deref().unwrap_or(""),
+            error,
+            event.id,
+        );
+    }
+}

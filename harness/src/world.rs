@@ -1,0 +1,191 @@
+//! One test's world: a temporary folder, a nats-server of its own in it, a client connected to that server.
+//!
+//! Worlds share nothing, so tests run side by side. The server can be killed and restarted under the client, which comes
+//! back by itself. With the environment variable `LONGSHORE_KEEP` set, the folder stays for a look.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use async_nats::{Client, ConnectOptions, jetstream};
+use longshore_natsd::{Log, Options, Server};
+use tempfile::TempDir;
+
+use crate::node::NodeBuilder;
+use crate::publish::Publish;
+use crate::remote::HandlerBuilder;
+
+/// The namespace that every world uses: each has its own server, so no other is needed.
+pub(crate) const NAMESPACE: &str = "longshore";
+
+/// The tenant that verbs speak for unless told otherwise.
+pub(crate) const TENANT: &str = "default";
+
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Names the `longshore` binary that nodes are started from: in a test, `env!("CARGO_BIN_EXE_longshore")`. Otherwise the
+/// environment variable `LONGSHORE_BIN` does. The first call of a process counts.
+pub fn use_binary(path: impl Into<PathBuf>) {
+    BINARY.get_or_init(|| path.into());
+}
+
+/// A server, a folder and a client, for one test. See the [crate](crate).
+#[derive(Debug)]
+pub struct World {
+    client: Client,
+    jetstream: jetstream::Context,
+    server: Server,
+    /// The logs of every node there was, in the order of their first start.
+    logs: Mutex<Vec<(String, Arc<Log>)>>,
+    // Dropped last: the server in it must be dead before the folder goes.
+    dir: Folder,
+}
+
+impl World {
+    /// A world with a server as it comes.
+    ///
+    /// # Panics
+    /// If there is no server to be had, or it does not start; as do the functions below.
+    pub async fn new() -> World {
+        World::with(Options::default()).await
+    }
+
+    /// A world whose server is started with these options (`sync_interval`, limits); its folder is the world's own.
+    pub async fn with(options: Options) -> World {
+        World::with_login(options, ConnectOptions::new()).await
+    }
+
+    /// As [`World::with`], for a server whose `extra` text has accounts or users: `login` says who the verbs speak as.
+    pub async fn with_login(options: Options, login: ConnectOptions) -> World {
+        let dir = Folder::new();
+        let server = Server::start(Options { dir: Some(dir.path().join("nats")), ..options }).await;
+        let server = server.unwrap_or_else(|error| panic!("no world without a server: {}", chain(&error)));
+        let client = connect(&server.url(), login).await;
+        let mut jetstream = jetstream::new(client.clone());
+        jetstream.set_timeout(Duration::from_secs(10));
+        World { client, jetstream, server, logs: Mutex::new(Vec::new()), dir }
+    }
+
+    /// The server: to kill, freeze, restart, or ask for its address.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The client behind the verbs, for what no verb does.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// JetStream as the client sees it.
+    pub fn jetstream(&self) -> &jetstream::Context {
+        &self.jetstream
+    }
+
+    /// Another connection: as another user, or one that a test wants to break.
+    pub async fn connect(&self, options: ConnectOptions) -> Client {
+        connect(&self.server.url(), options).await
+    }
+
+    /// The world's folder, for files of the test's own. It goes with the world.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A node, to be given its settings and started.
+    pub fn node(&self) -> NodeBuilder<'_> {
+        NodeBuilder::new(self)
+    }
+
+    /// A job of this type, to be given its particulars and published bare to its subject.
+    pub fn publish<'w>(&'w self, job_type: &'w str) -> Publish<'w> {
+        Publish::new(self, job_type)
+    }
+
+    /// A remote handler for jobs of this type, over NATS.
+    pub fn handler(&self, job_type: &str) -> HandlerBuilder<'_> {
+        HandlerBuilder::new(self, job_type)
+    }
+
+    /// The log of the node of this name; the same one if there was a node of that name before.
+    pub(crate) fn log_of_node(&self, name: Option<String>) -> (String, Arc<Log>) {
+        let mut logs = self.logs.lock().expect("no code panics while it holds the logs");
+        let name = name.unwrap_or_else(|| format!("n{}", logs.len() + 1));
+        if let Some((_, log)) = logs.iter().find(|(known, _)| *known == name) {
+            return (name, Arc::clone(log));
+        }
+        let log = Log::open(self.dir().join(format!("{name}.log")));
+        let log = Arc::new(log.expect("the world's own folder can be written"));
+        logs.push((name.clone(), Arc::clone(&log)));
+        (name, log)
+    }
+
+    /// The binary that nodes and the command line are started from.
+    pub(crate) fn binary(&self) -> PathBuf {
+        let named = || std::env::var_os("LONGSHORE_BIN").map(PathBuf::from);
+        BINARY
+            .get()
+            .cloned()
+            .or_else(named)
+            .expect("call use_binary() or set LONGSHORE_BIN to name the longshore binary")
+    }
+
+    /// Name and log of every node there was.
+    pub(crate) fn node_logs(&self) -> Vec<(String, Arc<Log>)> {
+        self.logs.lock().expect("no code panics while it holds the logs").clone()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs_in_short());
+        }
+    }
+}
+
+/// Connects so that a silent or restarted server is noticed within seconds and a test need not wait for its client.
+async fn connect(url: &str, options: ConnectOptions) -> Client {
+    let options = options
+        .ping_interval(Duration::from_secs(2))
+        .request_timeout(Some(Duration::from_secs(10)))
+        .reconnect_delay_callback(|tries| Duration::from_millis(20 * tries.min(10) as u64));
+    options.connect(url).await.unwrap_or_else(|error| panic!("cannot connect to {url}: {}", chain(&error)))
+}
+
+/// An error with everything it came from, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+/// A temporary folder, which stays if `LONGSHORE_KEEP` is set.
+#[derive(Debug)]
+enum Folder {
+    Temporary(TempDir),
+    Kept(PathBuf),
+}
+
+impl Folder {
+    fn new() -> Folder {
+        let dir = tempfile::Builder::new().prefix("longshore-world-").tempdir();
+        let dir = dir.expect("a temporary folder can be made");
+        if std::env::var_os("LONGSHORE_KEEP").is_none() {
+            return Folder::Temporary(dir);
+        }
+        let path = dir.keep();
+        eprintln!("this world stays in {}", path.display());
+        Folder::Kept(path)
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Folder::Temporary(dir) => dir.path(),
+            Folder::Kept(path) => path,
+        }
+    }
+}

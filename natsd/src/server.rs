@@ -1,0 +1,273 @@
+//! One private nats-server and its life: started, watched, killed, frozen, restarted, stopped.
+//!
+//! Owns the child, its folder and its port; all three stay the same across restarts. Ready means that the server itself
+//! said so in its log, which it does once JetStream has recovered and the port is open; nothing is guessed by time.
+//! It is not restarted by itself: whoever owns it awaits [`Server::ended`] and decides.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::error::Error;
+use crate::find::find_or_provision;
+use crate::log::Log;
+use crate::options::Options;
+use crate::process::{Process, Signal};
+
+/// What the server prints when clients may come.
+const READY: &str = "Server is ready";
+
+/// What it prints, as part of a line, when somebody else has its port.
+const PORT_TAKEN: &str = "address already in use";
+
+/// How long it may take to end after SIGTERM. It closes its files within milliseconds, on a loaded machine seconds.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Lines of log shown with an error.
+const SHOWN: usize = 20;
+
+/// Free ports are looked for below the range from which Linux (32768…) and macOS (49152…) draw the ports of outgoing
+/// connections. A server on a port of that range could find it taken when it restarts, even by its own clients: one that
+/// reconnects in a loop to a loopback port nobody listens on will now and then be given that very port and meet itself.
+const FREE_PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// A private nats-server. Dropped, it is killed, and its folder goes if it was a temporary one.
+#[derive(Debug)]
+pub struct Server {
+    binary: PathBuf,
+    options: Options,
+    port: u16,
+    log: Arc<Log>,
+    process: Mutex<Option<Arc<Process>>>,
+    /// Held while the server is being started or stopped, so that two callers do not do both.
+    changing: tokio::sync::Mutex<()>,
+    // Dropped last: the child must be dead before its folder goes and the lock on it is let go.
+    home: Home,
+}
+
+impl Server {
+    /// Starts a server and waits until it is ready for clients.
+    ///
+    /// # Errors
+    /// Those of [`find_or_provision`], a folder or port that is taken, a server that ends (bad `extra` text, say) or does
+    /// not become ready; with the end of its log.
+    pub async fn start(options: Options) -> Result<Server, Error> {
+        let binary = match &options.binary {
+            Some(binary) => binary.clone(),
+            None => find_or_provision().await?,
+        };
+        let home = Home::open(options.dir.as_deref())?;
+        let log = Arc::new(Log::open(home.path.join("nats-server.log"))?);
+        let port = options.port.unwrap_or(0);
+        let (process, changing) = (Mutex::new(None), tokio::sync::Mutex::new(()));
+        let mut server = Server { binary, options, port, log, process, changing, home };
+        server.first_launch().await?;
+        Ok(server)
+    }
+
+    /// The address for clients: `nats://127.0.0.1:<port>`. The same for life.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// The port on 127.0.0.1. The same for life.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder with configuration, log and data.
+    pub fn dir(&self) -> &Path {
+        &self.home.path
+    }
+
+    /// What the server printed, over all its restarts.
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// The id of the running process, `None` while it is down.
+    pub fn pid(&self) -> Option<u32> {
+        self.running().map(|process| process.pid())
+    }
+
+    /// Waits until the server is down, and says how it ended.
+    pub async fn ended(&self) -> ExitStatus {
+        self.latest().ended().await
+    }
+
+    /// Kills it without warning and returns when it is dead. Nothing happens if it is down.
+    pub async fn kill9(&self) {
+        let process = self.latest();
+        process.signal(Signal::KILL);
+        process.ended().await;
+    }
+
+    /// Freezes it: it keeps its connections and says nothing. Nothing happens if it is down.
+    pub fn sigstop(&self) {
+        self.latest().signal(Signal::STOP);
+    }
+
+    /// Lets a frozen server go on.
+    pub fn sigcont(&self) {
+        self.latest().signal(Signal::CONT);
+    }
+
+    /// Asks it to end (SIGTERM) and waits. Nothing happens if it is down.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`] if it did not end within 15 s; it is dead then all the same.
+    pub async fn stop(&self) -> Result<(), Error> {
+        let _changing = self.changing.lock().await;
+        self.stop_now().await
+    }
+
+    /// Starts it again on the same port and folder, after stopping it if it runs, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`Server::start`] and [`Server::stop`].
+    pub async fn restart(&self) -> Result<(), Error> {
+        let _changing = self.changing.lock().await;
+        self.stop_now().await?;
+        self.launch(self.port).await
+    }
+
+    async fn stop_now(&self) -> Result<(), Error> {
+        let process = self.latest();
+        process.signal(Signal::TERM);
+        process.signal(Signal::CONT); // a frozen one would never see the first
+        if tokio::time::timeout(GRACE, process.ended()).await.is_ok() {
+            return Ok(());
+        }
+        process.signal(Signal::KILL);
+        process.ended().await;
+        Err(Error::Stuck { within: GRACE, log: self.log.tail(SHOWN) })
+    }
+
+    /// On a free port the first try may lose a race against another server that found the same one free.
+    async fn first_launch(&mut self) -> Result<(), Error> {
+        if self.port != 0 {
+            return self.launch(self.port).await;
+        }
+        loop {
+            let port = free_port();
+            match self.launch(port).await {
+                Err(Error::PortTaken { .. }) => continue,
+                Err(other) => return Err(other),
+                Ok(()) => self.port = port,
+            }
+            return Ok(());
+        }
+    }
+
+    async fn launch(&self, port: u16) -> Result<(), Error> {
+        let config = self.home.path.join("nats-server.conf");
+        let text = self.options.configuration(&self.home.path, port)?;
+        fs::write(&config, text).map_err(Error::file("write", &config))?;
+
+        let mut command = Command::new(&self.binary);
+        command.arg("--config").arg(&config).current_dir(&self.home.path);
+        let mark = self.log.mark();
+        let (out, err) = (Arc::clone(&self.log), Arc::clone(&self.log));
+        let err = move |line: &str| {
+            pass_on(line);
+            err.push(line);
+        };
+        let process = Process::spawn(command, Box::new(move |line| out.push(line)), Box::new(err))?;
+        let process = Arc::new(process);
+        *self.slot() = Some(Arc::clone(&process));
+
+        let within = self.options.ready_within;
+        tokio::select! {
+            _ = self.log.seen(mark, |line| line.contains(READY)) => Ok(()),
+            status = process.ended() => Err(self.ended_early(port, mark, status)),
+            () = tokio::time::sleep(within) => {
+                process.kill_now();
+                Err(Error::NotReady { within, log: self.log.tail(SHOWN) })
+            }
+        }
+    }
+
+    fn ended_early(&self, port: u16, mark: u64, status: ExitStatus) -> Error {
+        let lines = self.log.since(mark);
+        if lines.iter().any(|line| line.contains(PORT_TAKEN)) {
+            return Error::PortTaken { port };
+        }
+        Error::Ended { status, log: lines[lines.len().saturating_sub(SHOWN)..].join("\n") }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Process>>> {
+        self.process.lock().expect("no code panics while it holds the process")
+    }
+
+    fn latest(&self) -> Arc<Process> {
+        self.slot().clone().expect("a server that was handed out has been started")
+    }
+
+    fn running(&self) -> Option<Arc<Process>> {
+        self.slot().clone().filter(|process| process.is_running())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Somebody may still hold the process in a wait for its end, so its own drop is not enough.
+        if let Some(process) = self.slot().take() {
+            process.kill_now();
+        }
+    }
+}
+
+/// The server's warnings and errors become ours; the rest is for those who look closer.
+fn pass_on(line: &str) {
+    let is_grave = ["[WRN]", "[ERR]", "[FTL]"].iter().any(|level| line.contains(level));
+    if is_grave {
+        tracing::warn!(target: "nats_server", "{line}");
+    } else {
+        tracing::debug!(target: "nats_server", "{line}");
+    }
+}
+
+/// A port nobody listened on a moment ago.
+fn free_port() -> u16 {
+    loop {
+        let port = rand::random_range(FREE_PORTS);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The server's folder, ours alone.
+#[derive(Debug)]
+struct Home {
+    path: PathBuf,
+    _lock: File,
+    // Dropped last: removing the folder comes after letting go of the file in it.
+    _temporary: Option<TempDir>,
+}
+
+impl Home {
+    fn open(wanted: Option<&Path>) -> Result<Home, Error> {
+        let (path, temporary) = match wanted {
+            Some(path) => (std::path::absolute(path).map_err(Error::file("find", path))?, None),
+            None => {
+                let folder = tempfile::Builder::new().prefix("longshore-nats-").tempdir();
+                let folder = folder.map_err(Error::file("create a folder in", std::env::temp_dir()))?;
+                (folder.path().to_owned(), Some(folder))
+            }
+        };
+        fs::create_dir_all(&path).map_err(Error::file("create the folder", &path))?;
+        // A nats-server does not notice a second one in its folder; both would write into the same streams.
+        let lock = path.join("lock");
+        let file = File::create(&lock).map_err(Error::file("create", &lock))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Home { path, _lock: file, _temporary: temporary }),
+            Err(TryLockError::WouldBlock) => Err(Error::FolderTaken { path }),
+            Err(TryLockError::Error(source)) => Err(Error::File { doing: "lock", path: lock, source }),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The commands' way to the nodes: connects as told, and asks the API under the chosen tenant.
+
+use std::time::Duration;
+
+use longshore_backbone::Client;
+use longshore_backbone::wire::api::ApiError;
+use serde_json::Value;
+
+use super::Global;
+
+/// How long an answer may take. A node answers within milliseconds; a server that is just electing takes seconds.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// A connection, and whose jobs it is about.
+pub(crate) struct Api {
+    pub(crate) client: Client,
+    tenant: String,
+}
+
+impl Api {
+    pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {
+        let client = Client::connect(&global.nats.connection()?, &global.namespace()).await?;
+        Ok(Self { client, tenant: global.tenant.clone() })
+    }
+
+    pub(crate) async fn ask(&self, endpoint: &str, body: Value) -> Result<Value, ApiError> {
+        self.ask_patiently(endpoint, body, Duration::ZERO).await
+    }
+
+    /// For an endpoint that itself takes up to `more` before it answers.
+    pub(crate) async fn ask_patiently(&self, endpoint: &str, body: Value, more: Duration) -> Result<Value, ApiError> {
+        self.client.request(&self.tenant, endpoint, body, ANSWER_WITHIN + more).await
+    }
+
+    /// What only exists for the whole cluster, whatever tenant was chosen.
+    pub(crate) async fn ask_cluster(&self, endpoint: &str, body: Value) -> Result<Value, ApiError> {
+        self.client.request("_all", endpoint, body, ANSWER_WITHIN).await
+    }
+}

@@ -1,0 +1,65 @@
+//! `longshore config`: is it right, what is in force, and the commented file with everything that can be set.
+
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{Args, Subcommand};
+use longshore::config::{self, Configuration};
+use longshore::handlers;
+
+use super::output::{self, PENDING};
+use super::{Ended, Global};
+
+/// Where the settings stand.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct File {
+    /// The configuration file
+    #[arg(long, short, env = "LONGSHORE_CONFIG", value_name = "FILE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    config: Option<PathBuf>,
+}
+
+impl File {
+    /// Reads file, environment and command line.
+    pub(crate) fn load(&self, global: &Global) -> Result<Configuration, config::Error> {
+        let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+        Configuration::load(file, &global.settings(), &handlers::built_in())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check file and environment: every mistake with its place and remedy
+    Check(File),
+    /// Every setting in force and where it comes from
+    Show(File),
+    /// The commented file with every setting at its default
+    Print,
+}
+
+pub(crate) fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+    match command {
+        Command::Check(file) => {
+            let configuration = file.load(global)?;
+            warn(&configuration);
+            let policies = &configuration.settings().policies;
+            let queues = policies.queues.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let types = policies.types.len();
+            output::say(&format!(
+                "The configuration is right. Queues: {queues}; types with settings of their own: {types}."
+            ))?;
+        }
+        Command::Show(file) => {
+            let configuration = file.load(global)?;
+            warn(&configuration);
+            output::say(configuration.in_force().trim_end())?;
+        }
+        Command::Print => output::say(config::reference().trim_end())?,
+    }
+    Ok(Ended::Well)
+}
+
+fn warn(configuration: &Configuration) {
+    for warning in configuration.warnings() {
+        anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
+    }
+}

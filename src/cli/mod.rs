@@ -1,0 +1,203 @@
+//! The command line: one file a noun, each with its arguments, its call and its output.
+//!
+//! Data goes to stdout, words for people to stderr. Nothing here knows NATS or a stream: commands ask the nodes' API
+//! through [`longshore_backbone::Client`], as any other program can.
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use longshore::config::nats;
+use longshore_backbone::wire::api::ApiError;
+use longshore_domain::{Queue, Tenant};
+
+mod client;
+pub(crate) mod output;
+
+pub(crate) mod serve;
+
+mod runs;
+mod submit;
+
+pub(crate) mod events;
+
+mod nodes;
+pub(crate) mod queues;
+
+mod config;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use config::File;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 it went well, 1 it did not, 2 the command line is wrong;
+runs wait and submit --wait: 3 the run ended other than completed, 4 the time-out came first;
+serve: 70 a part of the node kept dying, 130 or 143 ended at once by a second signal";
+
+/// A distributed job queue: one binary, an actor tree, NATS JetStream underneath.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT_CODES, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    #[command(flatten)]
+    pub(crate) nats: nats::Options,
+    /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
+    #[arg(long, value_name = "NAME", global = true, value_parser = token)]
+    pub(crate) namespace: Option<String>,
+    /// Whose jobs; _all is every tenant's, for operators
+    #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant)]
+    pub(crate) tenant: String,
+}
+
+impl Global {
+    /// The namespace that is meant.
+    pub(crate) fn namespace(&self) -> String {
+        let variable = || std::env::var("LONGSHORE_NAMESPACE").ok().filter(|name| !name.is_empty());
+        self.namespace.clone().or_else(variable).unwrap_or_else(|| "longshore".to_owned())
+    }
+
+    /// Settings that the command line lays over file and environment.
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+        self.namespace.iter().map(|name| ("LONGSHORE_NAMESPACE".to_owned(), name.clone())).collect()
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a node
+    Serve(serve::Arguments),
+    /// Run a node and, unless one is named, a private NATS server, and watch jobs go by
+    Dev(crate::dev::Arguments),
+    /// Submit a job
+    Submit(submit::Arguments),
+    /// Look at a run, or wait for its end
+    #[command(subcommand)]
+    Runs(runs::Command),
+    /// Follow what happens, live
+    Events(events::Arguments),
+    /// What waits and runs in each queue
+    Queues(queues::Arguments),
+    /// The cluster's nodes and their load
+    Nodes(nodes::NodesArguments),
+    /// Whether the cluster takes work, and why not
+    Health(nodes::HealthArguments),
+    /// Check, show or print the configuration
+    #[command(subcommand)]
+    Config(config::Command),
+}
+
+/// How a command ended, where it is not simply well or badly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It went well.
+    Well,
+    /// It did not.
+    Badly,
+    /// The run ended other than completed.
+    RunEndedBadly,
+    /// The time-out came first.
+    TimedOut,
+    /// A part of the node kept dying.
+    RestartLimit,
+    /// The command line is wrong in a way that only shows on the way.
+    Usage,
+}
+
+impl From<Ended> for ExitCode {
+    fn from(ended: Ended) -> Self {
+        Self::from(match ended {
+            Ended::Well => 0,
+            Ended::Badly => 1,
+            Ended::Usage => 2,
+            Ended::RunEndedBadly => 3,
+            Ended::TimedOut => 4,
+            Ended::RestartLimit => 70, // EX_SOFTWARE of sysexits.h: an internal error
+        })
+    }
+}
+
+/// An argument that is wrong in a way the parser cannot see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// Runs one command.
+pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
+    let Cli { global, command } = cli;
+    match command {
+        Command::Serve(arguments) => serve::run(&global, arguments).await,
+        Command::Dev(arguments) => crate::dev::run(&global, arguments).await,
+        Command::Submit(arguments) => submit::run(&global, arguments).await,
+        Command::Runs(command) => runs::run(&global, command).await,
+        Command::Events(arguments) => events::run(&global, arguments).await,
+        Command::Queues(arguments) => queues::run(&global, arguments).await,
+        Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,
+        Command::Health(arguments) => nodes::health(&global, arguments).await,
+        Command::Config(command) => config::run(&global, command),
+    }
+}
+
+/// An error with its causes, each said once: some libraries repeat the cause's text in their own.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match told.as_str() {
+            "" => told = cause,
+            before if before.ends_with(&cause) => {}
+            _ => told = format!("{told}: {cause}"),
+        }
+    }
+    told
+}
+
+/// The exit code of an error.
+pub(crate) fn exit_code_of(error: &anyhow::Error) -> Ended {
+    let gave_up = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(longshore_actors::Error::GaveUp(_))));
+    match (error.is::<Usage>(), gave_up) {
+        (true, _) => Ended::Usage,
+        (false, true) => Ended::RestartLimit,
+        (false, false) => Ended::Badly,
+    }
+}
+
+/// What to do next about an error, where that can be said.
+pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
+    use longshore_backbone::Error as Backbone;
+    if let Some(Backbone::Connect { .. }) = error.chain().find_map(|cause| cause.downcast_ref()) {
+        return Some(
+            "is a NATS server running there? longshore dev starts one together with a node; --server or NATS_URL names \
+             another",
+        );
+    }
+    match error.chain().find_map(|cause| cause.downcast_ref::<ApiError>())?.code {
+        403 => Some("--tenant says whose; what concerns the whole cluster is asked with --tenant _all"),
+        404 => Some(
+            "runs are looked up per tenant (--tenant) and kept for a set time; a job published bare with an id of its own \
+             is known once it has started",
+        ),
+        503 => Some("start a node: longshore serve, or longshore dev; longshore health says what is missing"),
+        504 => Some("the nodes are busy or just gone; longshore nodes shows them, and trying again does no harm"),
+        _ => None,
+    }
+}
+
+fn token(text: &str) -> Result<String, String> {
+    Queue::parse(text).map(|name| name.to_string()).map_err(|error| error.reason)
+}
+
+fn tenant(text: &str) -> Result<String, String> {
+    match text {
+        "" => Ok("default".to_owned()), // a variable that is set but empty
+        "_all" => Ok(text.to_owned()),
+        name => Tenant::parse(name).map(|name| name.to_string()).map_err(|error| error.reason),
+    }
+}

@@ -1,0 +1,111 @@
+//! `longshore serve`: a node, from its start to its drained end.
+
+use std::{fmt, process};
+
+use anyhow::Context as _;
+use clap::Args;
+use longshore::handlers;
+use longshore_actors::Node;
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Ended, File, Global, output};
+use crate::telemetry::{self, LogFormat};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    file: File,
+    /// Form of the log on stderr; with json, the line on stdout that says ready is an object, too
+    #[arg(long, env = "LONGSHORE_LOG_FORMAT", value_enum, default_value = "auto")]
+    log_format: LogFormat,
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    telemetry::to_stderr(arguments.log_format)?;
+    let configuration = arguments.file.load(global)?;
+    configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let connection = global.nats.connection()?;
+    let settings = configuration.settings().clone();
+    let name = settings.name.clone();
+
+    let mut signals = Signals::new()?;
+    let mut node = tokio::select! {
+        node = Node::start(settings, connection, handlers::built_in()) => node.context("the node cannot start")?,
+        // Nothing was taken on yet, so there is nothing to drain.
+        _ = signals.next() => return Ok(Ended::Well),
+    };
+    output::say(&ready(arguments.log_format, &name))?;
+    tokio::select! {
+        error = node.failed() => failed(error),
+        word = signals.next() => {
+            tracing::info!(signal = %word, "draining; a second signal ends at once");
+            drain(node, &mut signals).await
+        }
+    }
+}
+
+/// The one line on stdout. A harness waits for it, so its plain form is a single word whatever the log looks like.
+fn ready(format: LogFormat, node: &str) -> String {
+    match format {
+        LogFormat::Json => json!({"event": "ready", "node": node}).to_string(),
+        LogFormat::Auto | LogFormat::Human => "ready".to_owned(),
+    }
+}
+
+/// Drains the node; a second signal ends the process at once.
+pub(crate) async fn drain(node: Node, signals: &mut Signals) -> anyhow::Result<Ended> {
+    tokio::select! {
+        drained = node.drain() => {
+            drained.context("the node did not end cleanly")?;
+            Ok(Ended::Well)
+        }
+        word = signals.next() => word.end_at_once(),
+    }
+}
+
+/// What a node's own end means for the program.
+pub(crate) fn failed(error: longshore_actors::Error) -> anyhow::Result<Ended> {
+    Err(anyhow::Error::new(error).context("the node has failed"))
+}
+
+/// The two ways of asking for an end.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+/// A signal that came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word {
+    name: &'static str,
+    number: i32,
+}
+
+impl Word {
+    /// Ends the process as a shell reports an end by this signal.
+    pub(crate) fn end_at_once(self) -> ! {
+        process::exit(128 + self.number)
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Signals {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen to signals");
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Word {
+        tokio::select! {
+            _ = self.interrupt.recv() => Word { name: "SIGINT", number: 2 },
+            _ = self.terminate.recv() => Word { name: "SIGTERM", number: 15 },
+        }
+    }
+}

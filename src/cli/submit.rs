@@ -1,0 +1,192 @@
+//! `longshore submit`: one job, and its end if asked to wait for it.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use longshore_domain::{JobType, RunId, Timestamp, duration};
+use serde_json::{Map, Value, json};
+
+use super::client::Api;
+use super::{Ended, Global, Usage, output, runs};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// What is to be done, for example email.send
+    #[arg(value_name = "TYPE", value_parser = job_type)]
+    job_type: String,
+    /// The payload; - reads it from stdin
+    #[arg(value_name = "JSON")]
+    payload: Option<String>,
+    /// Where it waits
+    #[arg(long, value_name = "NAME", value_parser = super::token)]
+    queue: Option<String>,
+    /// 1, the most urgent, to 9; 5 if not said
+    #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9))]
+    priority: Option<u8>,
+    /// Not before this long from now: 30s, 5m, 2h
+    #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "at")]
+    delay: Option<Duration>,
+    /// Not before this time: 2027-01-31T09:30:00Z
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    at: Option<String>,
+    /// Idempotency key: one key is one run
+    #[arg(long, value_name = "TEXT")]
+    key: Option<String>,
+    /// An id of your own for the run
+    #[arg(long, value_name = "ID", value_parser = chosen_id)]
+    run_id: Option<String>,
+    /// Attempts before it goes to the dead letters
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_attempts: Option<u32>,
+    /// Time limit of one attempt
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    timeout: Option<Duration>,
+    /// A tag, for people and filters; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    tag: Vec<String>,
+    /// Wait for the run's end, this long at most if said: --wait=30s
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = patience)]
+    wait: Option<Patience>,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long to wait; without bound if `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Patience(Option<Duration>);
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    let body = arguments.body(payload(arguments.payload.as_deref())?);
+    let api = Api::connect(global).await?;
+    let answer = api.ask("submit", body).await.context("the job was not accepted")?;
+    let run_id = output::text(&answer, "run_id").to_owned();
+    let Some(Patience(most)) = arguments.wait else {
+        if arguments.json {
+            output::json(&answer)?;
+        } else {
+            output::say(&run_id)?;
+            eprintln!("{}", told(&answer));
+        }
+        return Ok(Ended::Well);
+    };
+    if !arguments.json {
+        eprintln!("{run_id}: {}; waiting for its end", told(&answer));
+    }
+    runs::wait(&api, &run_id, most, arguments.json).await
+}
+
+fn told(answer: &Value) -> String {
+    match answer.get("deduplicated").and_then(Value::as_bool) {
+        Some(true) => format!("not a new run: {}", output::text(answer, "state")),
+        _ => output::text(answer, "state").to_owned(),
+    }
+}
+
+impl Arguments {
+    /// The request; what was not said is left out, so that the node's defaults hold.
+    fn body(&self, payload: Option<Value>) -> Value {
+        let millis = |duration: Duration| Value::from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+        let text = |text: &Option<String>| text.clone().map(Value::String);
+        let fields = [
+            ("type", Some(Value::String(self.job_type.clone()))),
+            ("payload", payload),
+            ("queue", text(&self.queue)),
+            ("priority", self.priority.map(Value::from)),
+            ("delay_ms", self.delay.map(millis)),
+            ("run_at", text(&self.at)),
+            ("idempotency_key", text(&self.key)),
+            ("run_id", text(&self.run_id)),
+            ("max_attempts", self.max_attempts.map(Value::from)),
+            ("timeout_ms", self.timeout.map(millis)),
+            ("tags", (!self.tag.is_empty()).then(|| json!(self.tag))),
+        ];
+        let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Value::Object(fields.collect::<Map<_, _>>())
+    }
+}
+
+/// Reads the payload and makes sure that it is JSON, which the API asks for.
+fn payload(argument: Option<&str>) -> anyhow::Result<Option<Value>> {
+    let text = match argument {
+        None => return Ok(None),
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("cannot read the payload from stdin")?;
+            text
+        }
+        Some(text) => text.to_owned(),
+    };
+    let wrong = |error| Usage(format!("the payload is no JSON: {error}; a text needs its quotes: '\"text\"'"));
+    Ok(Some(serde_json::from_str(&text).map_err(wrong)?))
+}
+
+fn job_type(text: &str) -> Result<String, String> {
+    JobType::parse(text).map(|name| name.to_string()).map_err(|error| error.reason)
+}
+
+fn chosen_id(text: &str) -> Result<String, String> {
+    RunId::parse_chosen(text).map(|id| id.to_string()).map_err(|error| error.reason)
+}
+
+fn time(text: &str) -> Result<String, String> {
+    Timestamp::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// A duration of the contract's form.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| error.to_string())
+}
+
+fn patience(text: &str) -> Result<Patience, String> {
+    if text.is_empty() { Ok(Patience(None)) } else { span(text).map(|most| Patience(Some(most))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use longshore_domain::Priority;
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    fn body(line: &str) -> Value {
+        let cli = Cli::try_parse_from(["longshore", "submit"].into_iter().chain(line.split(' '))).unwrap();
+        let Command::Submit(arguments) = cli.command else { panic!("not submit") };
+        let payload = payload(arguments.payload.as_deref()).unwrap();
+        arguments.body(payload)
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_sent() {
+        assert_eq!(body("echo"), json!({"type": "echo"}));
+        assert_eq!(body("echo null"), json!({"type": "echo", "payload": null}));
+    }
+
+    #[test]
+    fn every_option_has_its_field() {
+        let line = "email.send {\"to\":1} --queue bulk -p 1 --delay 2m --key k --run-id mine --max-attempts 3 \
+                    --timeout 5s --tag a --tag b --wait=10s --json";
+        let expected = json!({"type": "email.send", "payload": {"to": 1}, "queue": "bulk", "priority": 1,
+            "delay_ms": 120_000, "idempotency_key": "k", "run_id": "mine", "max_attempts": 3, "timeout_ms": 5_000,
+            "tags": ["a", "b"]});
+        assert_eq!(body(&line.split_whitespace().collect::<Vec<_>>().join(" ")), expected);
+        let at = "2027-01-31T10:30:00+01:00";
+        assert_eq!(body(&format!("t --at {at}")), json!({"type": "t", "run_at": at}));
+    }
+
+    #[test]
+    fn a_payload_that_is_no_json_is_a_matter_of_usage() {
+        let error = payload(Some("hello")).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("needs its quotes"), "{error}");
+        assert_eq!(Priority::DEFAULT.number(), 5, "as the help says");
+    }
+
+    #[test]
+    fn waiting_has_a_bound_only_if_said() {
+        assert_eq!((patience(""), patience("30s")), (Ok(Patience(None)), Ok(Patience(Some(Duration::from_secs(30))))));
+        assert!(patience("soon").is_err());
+    }
+}

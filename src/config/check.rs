@@ -1,0 +1,284 @@
+//! From what was written to settings that the rooms inside work by, with the rules that need more than one setting.
+//!
+//! Whatever does not read was already told by `raw`; here its default stands in for it, so that the other mistakes are
+//! found all the same.
+
+use std::collections::BTreeMap;
+
+use longshore_actors::Settings;
+use longshore_backbone::Storage;
+use longshore_domain::backoff::{Backoff, Jitter};
+use longshore_domain::policy::{Policies, QueuePolicy, TypePolicy};
+use longshore_domain::{DurationText, JobType, Queue};
+
+use super::entries::{self as entry, ROOT};
+use super::kind::{JitterForm, Kind, Spread};
+use super::problem::Problem;
+use super::raw::{self, Content, Node, Tree, key};
+use super::schema::Entry;
+
+/// Handlers of later versions: written in good faith, so told apart from a slip of the pen.
+const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
+
+/// The share by which delays are spread where nothing is said.
+const SHARE: f64 = 0.25;
+
+/// Turns `tree` into settings; `handlers` are those inside the node, `name` makes a name for it.
+pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> String) -> (Settings, Vec<Problem>) {
+    let mut checker = Checker { handlers, presets: BTreeMap::new(), problems: Vec::new() };
+    let root = Section { path: vec![], tree: Some(tree), fallback: None };
+    let policies = checker.policies(&root);
+    let node = root.table("node");
+    let settings = Settings {
+        name: node.get(&entry::NODE_NAME).map_or_else(name, |name| name.0),
+        shutdown_grace: node.get(&entry::SHUTDOWN_GRACE_ENTRY),
+        policies,
+        storage: checker.storage(&root),
+    };
+    (settings, checker.problems)
+}
+
+/// What is set but does nothing yet, or does what is hardly wanted. One sentence each.
+pub(crate) fn warnings(tree: &Tree, settings: &Settings) -> Vec<String> {
+    let idle = raw::accepted_only(tree, &ROOT).into_iter();
+    let told = |(origin, key): (super::problem::Origin, String)| {
+        format!("{key} ({}) is accepted, but not yet enforced: this version does not act upon it", origin.brief())
+    };
+    let mut warnings: Vec<String> = idle.map(told).collect();
+    let storage = &settings.storage;
+    if storage.completed_max_age < 2 * storage.lease {
+        warnings.push(format!(
+            "storage.completed_max_age ({}) is shorter than two leases ({}): a job that completed may run again after a \
+             crash",
+            DurationText(storage.completed_max_age),
+            DurationText(2 * storage.lease),
+        ));
+    }
+    warnings
+}
+
+/// A table of what was written, with the table that holds what it leaves out.
+struct Section<'a> {
+    path: Vec<&'a str>,
+    tree: Option<&'a Tree>,
+    fallback: Option<&'a Tree>,
+}
+
+impl<'a> Section<'a> {
+    fn node(&self, name: &str) -> Option<&'a Node> {
+        let within = |tree: Option<&'a Tree>| tree.and_then(|tree| tree.get(name));
+        within(self.tree).or_else(|| within(self.fallback))
+    }
+
+    /// The setting's value: as written, else by default.
+    fn get<K: Kind>(&self, entry: &Entry<K>) -> K {
+        let written = match self.node(entry.name).map(|node| &node.content) {
+            Some(Content::Value(value)) => entry.read(value).ok(),
+            _ => None,
+        };
+        written.unwrap_or_else(|| entry.default())
+    }
+
+    /// The key of what stands under `name`: that of [defaults] if it comes from there.
+    fn key_of(&self, name: &'a str) -> Vec<&'a str> {
+        let holds = |tree: Option<&Tree>| tree.is_some_and(|tree| tree.contains_key(name));
+        match holds(self.fallback) && !holds(self.tree) {
+            true => vec!["defaults", name],
+            false => [&self.path[..], &[name]].concat(),
+        }
+    }
+
+    fn table(&self, name: &'a str) -> Section<'a> {
+        let tree = match self.node(name).map(|node| &node.content) {
+            Some(Content::Table(tree)) => Some(tree),
+            _ => None,
+        };
+        Section { path: self.key_of(name), tree, fallback: None }
+    }
+
+    /// The tables of a section that has one for each name, with those names.
+    fn named(&self, name: &'a str, fallback: Option<&'a Tree>) -> Vec<(&'a str, Section<'a>)> {
+        let section = self.table(name);
+        let each = |(own, node): (&'a String, &'a Node)| match &node.content {
+            Content::Table(tree) => {
+                let path = [&section.path[..], &[own.as_str()]].concat();
+                Some((own.as_str(), Section { path, tree: Some(tree), fallback }))
+            }
+            Content::Value(_) => None,
+        };
+        section.tree.into_iter().flatten().filter_map(each).collect()
+    }
+
+    fn problem(&self, name: &'a str, reason: String) -> Problem {
+        Problem { origin: self.node(name).map(|node| node.origin.clone()), key: key(&self.key_of(name)), reason }
+    }
+}
+
+struct Checker<'a> {
+    handlers: &'a [&'a str],
+    presets: BTreeMap<String, Backoff>,
+    problems: Vec<Problem>,
+}
+
+impl Checker<'_> {
+    fn policies(&mut self, root: &Section<'_>) -> Policies {
+        for (name, preset) in root.named("retries", None) {
+            let backoff = self.backoff(&preset);
+            self.presets.insert(name.to_owned(), backoff);
+        }
+        let queue = |(name, section): (&str, Section<'_>)| Some((Queue::parse(name).ok()?, queue_policy(&section)));
+        let mut queues: BTreeMap<_, _> = root.named("queues", None).into_iter().filter_map(queue).collect();
+        if queues.is_empty() {
+            queues.insert(Queue::main(), QueuePolicy::default());
+        }
+        let defaults = root.table("defaults");
+        let default_type = self.type_policy(&defaults);
+        let mut types = BTreeMap::new();
+        for (name, section) in root.named("types", defaults.tree) {
+            let policy = self.type_policy(&section);
+            if let Ok(job_type) = JobType::parse(name) {
+                types.insert(job_type, policy);
+            }
+        }
+        Policies { queues, types, default_type, retries: std::mem::take(&mut self.presets) }
+    }
+
+    fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {
+        TypePolicy {
+            handler: self.handler(section),
+            max_attempts: section.get(&entry::MAX_ATTEMPTS),
+            timeout: section.get(&entry::TIMEOUT),
+            heartbeat: section.get(&entry::HEARTBEAT),
+            slots: section.get(&entry::SLOTS),
+            no_handler_grace: section.get(&entry::NO_HANDLER_GRACE),
+            backoff: self.backoff_or_preset(section),
+            history: section.get(&entry::HISTORY),
+        }
+    }
+
+    fn handler(&mut self, section: &Section<'_>) -> Option<String> {
+        let name = section.get(&entry::HANDLER)?.0;
+        if name != "remote" && !self.handlers.contains(&name.as_str()) {
+            let what = match TO_COME.contains(&name.as_str()) {
+                true => "is not in this version of Longshore, a later one brings it",
+                false => "is no handler of this program",
+            };
+            let has = self.handlers.join(", ");
+            let reason = format!("{name:?} {what}; there are: remote, {has}");
+            self.problems.push(section.problem(entry::HANDLER.name, reason));
+        }
+        Some(name)
+    }
+
+    fn backoff_or_preset(&mut self, section: &Section<'_>) -> Backoff {
+        let name = entry::BACKOFF_PRESET.name;
+        let Some(Content::Value(_)) = section.node(name).map(|node| &node.content) else {
+            let table = section.table(name);
+            return self.backoff(&table);
+        };
+        let preset = section.get(&entry::BACKOFF_PRESET).0;
+        if let Some(backoff) = self.presets.get(&preset) {
+            return backoff.clone();
+        }
+        // The empty name stands for a value of the wrong kind, which was told before.
+        if !preset.is_empty() {
+            let known = self.presets.keys().cloned().collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are: {known}") };
+            self.problems.push(section.problem(name, format!("{preset:?} is no preset of [retries]; {known}")));
+        }
+        Backoff::default()
+    }
+
+    fn backoff(&mut self, section: &Section<'_>) -> Backoff {
+        let written = |name: &str| section.node(name).is_some();
+        let delays = entry::BACKOFF_DELAYS.name;
+        if written(delays) {
+            let others = section.tree.into_iter().flat_map(BTreeMap::keys).any(|name| name != delays);
+            let list = section.get(&entry::BACKOFF_DELAYS);
+            if others {
+                let reason = "stands alone: it takes the place of base, factor, max, jitter and spread".to_owned();
+                self.problems.push(section.problem(delays, reason));
+            } else if list.is_empty() {
+                self.problems.push(section.problem(delays, "needs one delay at least".to_owned()));
+            }
+            return Backoff::Delays(list);
+        }
+        let (base, max) = (section.get(&entry::BACKOFF_BASE), section.get(&entry::BACKOFF_MAX));
+        if base > max {
+            let reason = format!("{} is longer than max, {}", DurationText(base), DurationText(max));
+            let name = if written("base") { "base" } else { "max" };
+            self.problems.push(section.problem(name, reason));
+        }
+        let jitter = jitter(section.get(&entry::BACKOFF_JITTER), section.get(&entry::BACKOFF_SPREAD));
+        let jitter = jitter.unwrap_or_else(|reason| {
+            let name = if written("spread") { "spread" } else { "jitter" };
+            self.problems.push(section.problem(name, reason));
+            Jitter::None
+        });
+        Backoff::Exponential { base, factor: section.get(&entry::BACKOFF_FACTOR), max, jitter }
+    }
+
+    fn storage(&mut self, root: &Section<'_>) -> Storage {
+        let section = root.table("storage");
+        let node = root.table("node");
+        let namespace = root.get(&entry::NAMESPACE).0;
+        let reply_prefix = node.get(&entry::REPLY_PREFIX).0;
+        if let Err(reason) = check_reply_prefix(&reply_prefix, &namespace) {
+            self.problems.push(node.problem(entry::REPLY_PREFIX.name, reason));
+        }
+        Storage {
+            namespace,
+            replicas: section.get(&entry::REPLICAS),
+            jobs_max_messages: section.get(&entry::JOBS_MAX_MESSAGES),
+            jobs_max_bytes: section.get(&entry::JOBS_MAX_BYTES).0,
+            events_max_age: section.get(&entry::EVENTS_MAX_AGE),
+            events_max_bytes: section.get(&entry::EVENTS_MAX_BYTES).0,
+            completed_max_age: section.get(&entry::COMPLETED_MAX_AGE),
+            failed_max_age: section.get(&entry::FAILED_MAX_AGE),
+            runs_max_records: section.get(&entry::RUNS_MAX_RECORDS),
+            dlq_max_age: section.get(&entry::DLQ_MAX_AGE),
+            dlq_max_bytes: section.get(&entry::DLQ_MAX_BYTES).0,
+            idempotency_window: root.table("idempotency").get(&entry::IDEMPOTENCY_WINDOW),
+            lease: node.get(&entry::LEASE),
+            reply_prefix,
+        }
+    }
+}
+
+fn queue_policy(section: &Section<'_>) -> QueuePolicy {
+    QueuePolicy { concurrency: section.get(&entry::QUEUE_CONCURRENCY), aging: section.get(&entry::QUEUE_AGING) }
+}
+
+fn jitter(form: JitterForm, spread: Option<Spread>) -> Result<Jitter, String> {
+    match (form, spread) {
+        (JitterForm::Proportional, None) => Ok(Jitter::Proportional(SHARE)),
+        (JitterForm::Proportional, Some(Spread::Share(share))) => Ok(Jitter::Proportional(share)),
+        (JitterForm::Proportional, Some(Spread::Time(_))) => {
+            Err("is a duration, but jitter is proportional; write a number from 0 to 1, or jitter = \"additive\""
+                .into())
+        }
+        (JitterForm::Additive, Some(Spread::Time(most))) => Ok(Jitter::Additive(most)),
+        (JitterForm::Additive, Some(Spread::Share(_))) => {
+            Err("is a number, but jitter is additive; write a duration, or jitter = \"proportional\"".into())
+        }
+        (JitterForm::Additive, None) => Err("is additive, which needs spread, a duration".into()),
+        (JitterForm::Full, None) => Ok(Jitter::Full),
+        (JitterForm::None, None) => Ok(Jitter::None),
+        (JitterForm::Full | JitterForm::None, Some(_)) => {
+            Err("has no meaning where jitter is \"full\" or \"none\"; take it away".into())
+        }
+    }
+}
+
+/// A node's answers must never go into the namespace, nor to what NATS itself listens on.
+fn check_reply_prefix(prefix: &str, namespace: &str) -> Result<(), String> {
+    if prefix.contains(['*', '>', ' ', '\t', '\r', '\n']) {
+        return Err(format!("{prefix:?} has a wildcard or a space, which no reply subject has"));
+    }
+    // A prefix that is shorter than the forbidden word and begins it would let that in, too.
+    let opens = |word: &str| prefix.starts_with(word) || word.starts_with(prefix);
+    if opens("$") || opens(&format!("{namespace}.")) {
+        return Err(format!("{prefix:?} would let clients have answers written to $… or {namespace}.…"));
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Contexts of the `nats` command line (ADR-21): one JSON file each, `~/.config/nats/context/<name>.json`.
+//!
+//! What a context asks for and this program cannot do is refused by name, never passed over: a connection that silently
+//! lacks a certificate or a prefix is worse than none. The context selected in the `nats` tool is not taken unasked, since
+//! a server process should not change with a person's choice.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+/// Why a context cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The name could lead out of the folder.
+    #[error("the NATS context {0:?} is no name: it may not hold .. or a path separator")]
+    Name(String),
+    /// Neither `XDG_CONFIG_HOME` nor `HOME` is set.
+    #[error("there is no folder of NATS contexts, since neither XDG_CONFIG_HOME nor HOME is set")]
+    NoFolder,
+    /// The file cannot be read.
+    #[error("cannot read the NATS context {}", path.display())]
+    Read {
+        /// The context's file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is no JSON object.
+    #[error("the NATS context {} is no JSON object", path.display())]
+    Json {
+        /// The context's file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It asks for something that is not supported here.
+    #[error("the NATS context {} sets {key}, which Longshore does not support", path.display())]
+    Unsupported {
+        /// The context's file.
+        path: PathBuf,
+        /// What it sets.
+        key: String,
+    },
+    /// A value is not a text.
+    #[error("in the NATS context {}, {key} is no text", path.display())]
+    NoText {
+        /// The context's file.
+        path: PathBuf,
+        /// What it sets.
+        key: String,
+    },
+}
+
+/// What a context says, as far as it is supported.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Context {
+    pub(crate) url: Option<String>,
+    pub(crate) creds: Option<PathBuf>,
+    pub(crate) nkey: Option<PathBuf>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) token: Option<String>,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) jetstream_domain: Option<String>,
+}
+
+impl Context {
+    /// Reads the context of that name.
+    pub(crate) fn load(name: &str) -> Result<Self, Error> {
+        if name.contains("..") || name.contains(['/', '\\']) {
+            return Err(Error::Name(name.to_owned()));
+        }
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let home = set("HOME");
+        let folder = set("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
+        let path = folder.ok_or(Error::NoFolder)?.join("nats/context").join(format!("{name}.json"));
+        let text = std::fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+        Self::parse(&text, &path, home.as_deref())
+    }
+
+    fn parse(text: &[u8], path: &Path, home: Option<&Path>) -> Result<Self, Error> {
+        let object: Map<String, Value> =
+            serde_json::from_slice(text).map_err(|source| Error::Json { path: path.to_owned(), source })?;
+        let mut context = Self::default();
+        for (key, value) in object {
+            // Tools write every key they know; what is empty or off asks for nothing.
+            if matches!(&value, Value::Null | Value::Bool(false)) || value.as_str() == Some("") {
+                continue;
+            }
+            if matches!(key.as_str(), "description" | "color_scheme") {
+                continue;
+            }
+            context.set(&key, &value, path, home)?;
+        }
+        Ok(context.with_one_credential())
+    }
+
+    fn set(&mut self, key: &str, value: &Value, path: &Path, home: Option<&Path>) -> Result<(), Error> {
+        let text = || {
+            let no_text = || Error::NoText { path: path.to_owned(), key: key.to_owned() };
+            value.as_str().map(str::to_owned).ok_or_else(no_text)
+        };
+        let file = || text().map(|text| Some(expand(&text, home)));
+        match key {
+            "url" => self.url = Some(text()?),
+            "user" => self.user = Some(text()?),
+            "password" => self.password = Some(text()?),
+            "token" => self.token = Some(text()?),
+            "jetstream_domain" => self.jetstream_domain = Some(text()?),
+            "creds" => self.creds = file()?,
+            "nkey" => self.nkey = file()?,
+            "ca" => self.ca = file()?,
+            "cert" => self.cert = file()?,
+            "key" => self.key = file()?,
+            other => return Err(Error::Unsupported { path: path.to_owned(), key: other.to_owned() }),
+        }
+        Ok(())
+    }
+
+    /// Of several, the first in the order of the `nats` tool: user, creds, nkey, token.
+    fn with_one_credential(mut self) -> Self {
+        if self.user.is_some() {
+            (self.creds, self.nkey, self.token) = (None, None, None);
+        } else if self.creds.is_some() {
+            (self.nkey, self.token) = (None, None);
+        } else if self.nkey.is_some() {
+            self.token = None;
+        }
+        self
+    }
+}
+
+/// `~/` is the home folder, as in the `nats` tool.
+fn expand(text: &str, home: Option<&Path>) -> PathBuf {
+    match (text.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Context, String> {
+        let home = Some(Path::new("/home/ada"));
+        Context::parse(text.as_bytes(), Path::new("x.json"), home).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_context_as_the_nats_tool_writes_it_is_read() {
+        let written = r#"{"description":"d","url":"nats://a,nats://b","token":"t","user":"","password":"","creds":"~/a.creds",
+            "nkey":"","cert":"","key":"","ca":"/ca.pem","nsc":"","jetstream_domain":"hub","jetstream_api_prefix":"",
+            "jetstream_event_prefix":"","inbox_prefix":"","user_jwt":"","color_scheme":"x","tls_first":false}"#;
+        let expected = Context {
+            url: Some("nats://a,nats://b".to_owned()),
+            creds: Some("/home/ada/a.creds".into()),
+            ca: Some("/ca.pem".into()),
+            jetstream_domain: Some("hub".to_owned()),
+            ..Context::default()
+        };
+        assert_eq!(parse(written), Ok(expected));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_name() {
+        let refusal = |key: &str| format!("the NATS context x.json sets {key}, which Longshore does not support");
+        for key in ["nsc", "jetstream_api_prefix", "inbox_prefix", "user_jwt", "windows_cert_store"] {
+            assert_eq!(parse(&format!(r#"{{"{key}":"x"}}"#)), Err(refusal(key)));
+        }
+        assert_eq!(parse(r#"{"tls_first":true}"#), Err(refusal("tls_first")));
+        assert_eq!(parse("[]"), Err("the NATS context x.json is no JSON object".to_owned()));
+        assert_eq!(parse(r#"{"url":1}"#), Err("in the NATS context x.json, url is no text".to_owned()));
+        assert!(matches!(Context::load("../x"), Err(Error::Name(_))));
+    }
+}

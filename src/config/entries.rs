@@ -1,0 +1,423 @@
+//! Every setting, once.
+//!
+//! The commented file, `config check`, `config show`, the names in the environment and the errors come from here. To
+//! add a setting: an entry, its place in a table below, and the line in `check` that asks for it. Defaults are taken
+//! from the rooms that use them, so that a node embedded in another program has the same.
+
+use std::time::Duration;
+
+use longshore_backbone::Storage;
+use longshore_domain::JobType;
+use longshore_domain::policy::{History, QueuePolicy, TypePolicy};
+
+use super::kind::{JitterForm, Listen, ReleaseOn, Size, Spread, Text, Token, check_token};
+use super::schema::Field::{self, Named as Names, Setting as One};
+use super::schema::{Entry, Named, Table};
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// How long running jobs may take after a drain began, where nothing is set. Kubernetes kills after 30 s by default, too.
+pub(crate) const SHUTDOWN_GRACE: Duration = secs(30);
+
+pub(crate) static ROOT: Table = Table::of(
+    "",
+    &[
+        One(&NAMESPACE),
+        Field::Table { name: "node", table: &NODE, or: None },
+        Field::Table { name: "http", table: &HTTP, or: None },
+        Field::Table { name: "storage", table: &STORAGE, or: None },
+        Field::Table { name: "idempotency", table: &IDEMPOTENCY, or: None },
+        Names(&QUEUES),
+        Names(&RETRIES),
+        Field::Table { name: "defaults", table: &TYPE, or: None },
+        Names(&TYPES),
+        Names(&TENANTS),
+    ],
+);
+
+pub(crate) static NAMESPACE: Entry<Token> = Entry::new(
+    "namespace",
+    || Token(Storage::default().namespace),
+    "First token of every subject and, in upper case, prefix of every stream. Several clusters can share one server.",
+);
+
+// [node]
+
+static NODE: Table =
+    Table::of("This node.", &[One(&NODE_NAME), One(&LEASE), One(&SHUTDOWN_GRACE_ENTRY), One(&REPLY_PREFIX)]);
+
+pub(crate) static NODE_NAME: Entry<Option<Token>> = Entry::new(
+    "name",
+    || None,
+    "The node's name in events, records and logs. Unique in the cluster. Made of the machine's name and some random \
+     letters where it is not set.",
+)
+.example("\"node-1\"");
+
+pub(crate) static LEASE: Entry<Duration> = Entry::new(
+    "lease",
+    || Storage::default().lease,
+    "How long a node may be silent before its jobs go to another. Renewed at a third of it. An election among NATS \
+     servers takes 4 to 8 s: shorter leases then lose jobs that are alive. The same on all nodes.",
+)
+.at_least(|| secs(1));
+
+pub(crate) static SHUTDOWN_GRACE_ENTRY: Entry<Duration> = Entry::new(
+    "shutdown_grace",
+    || SHUTDOWN_GRACE,
+    "How long running jobs may take to end after SIGTERM. What still runs then is handed back to the cluster; its \
+     attempt starts again elsewhere.",
+);
+
+pub(crate) static REPLY_PREFIX: Entry<Text> = Entry::new(
+    "reply_prefix",
+    || Text(Storage::default().reply_prefix),
+    "A node answers only to reply subjects that begin with this, so that no client can use its rights to write elsewhere.",
+);
+
+// [http]
+
+static HTTP: Table = Table::of("The HTTP gateway.", &[One(&HTTP_LISTEN)]);
+
+static HTTP_LISTEN: Entry<Option<Listen>> =
+    Entry::new("listen", || None, "Where the gateway listens; \"off\" turns it off.")
+        .example("\"127.0.0.1:8080\"")
+        .accepted_only();
+
+// [storage]
+
+static STORAGE: Table = Table::of(
+    "What is stored in JetStream, and for how long. The same on all nodes of a cluster.",
+    &[
+        One(&REPLICAS),
+        One(&JOBS_MAX_MESSAGES),
+        One(&JOBS_MAX_BYTES),
+        One(&EVENTS_MAX_AGE),
+        One(&EVENTS_MAX_BYTES),
+        One(&COMPLETED_MAX_AGE),
+        One(&FAILED_MAX_AGE),
+        One(&RUNS_MAX_RECORDS),
+        One(&DLQ_MAX_AGE),
+        One(&DLQ_MAX_BYTES),
+    ],
+);
+
+pub(crate) static REPLICAS: Entry<usize> = Entry::new(
+    "replicas",
+    || Storage::default().replicas,
+    "On how many NATS servers everything is stored. 3 survives the loss of any one server.",
+)
+.at_least(|| 1)
+.at_most(|| 5);
+
+pub(crate) static JOBS_MAX_MESSAGES: Entry<u64> = Entry::new(
+    "jobs_max_messages",
+    || Storage::default().jobs_max_messages,
+    "Most jobs that wait in one lane; every queue has nine, one a priority. A full lane refuses further jobs.",
+)
+.at_least(|| 1);
+
+pub(crate) static JOBS_MAX_BYTES: Entry<Size> =
+    Entry::new("jobs_max_bytes", || Size(Storage::default().jobs_max_bytes), "Most bytes in one lane.")
+        .at_least(|| Size(1 << 20));
+
+pub(crate) static EVENTS_MAX_AGE: Entry<Duration> =
+    Entry::new("events_max_age", || Storage::default().events_max_age, "How long the event log is kept.")
+        .at_least(|| secs(1));
+
+pub(crate) static EVENTS_MAX_BYTES: Entry<Size> = Entry::new(
+    "events_max_bytes",
+    || Size(Storage::default().events_max_bytes),
+    "Most bytes in the event log; the oldest events go first.",
+)
+.at_least(|| Size(1 << 20));
+
+pub(crate) static COMPLETED_MAX_AGE: Entry<Duration> = Entry::new(
+    "completed_max_age",
+    || Storage::default().completed_max_age,
+    "How long the record of a run that completed is kept. Shorter than two leases, a job may run again after a crash.",
+)
+.at_least(|| secs(1));
+
+pub(crate) static FAILED_MAX_AGE: Entry<Duration> = Entry::new(
+    "failed_max_age",
+    || Storage::default().failed_max_age,
+    "How long the record of any other ended run is kept.",
+)
+.at_least(|| secs(1));
+
+pub(crate) static RUNS_MAX_RECORDS: Entry<u64> = Entry::new(
+    "runs_max_records",
+    || Storage::default().runs_max_records,
+    "About how many run records are kept (0.6 KiB of the server's memory each). Near it, those of completed runs are \
+     kept for shorter.",
+)
+.at_least(|| 1_000)
+.accepted_only();
+
+pub(crate) static DLQ_MAX_AGE: Entry<Duration> = Entry::new(
+    "dlq_max_age",
+    || Storage::default().dlq_max_age,
+    "How long dead letters are kept, unless discarded or replayed before.",
+)
+.at_least(|| secs(1));
+
+pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
+    "dlq_max_bytes",
+    || Size(Storage::default().dlq_max_bytes),
+    "Most bytes of dead letters; the oldest go first.",
+)
+.at_least(|| Size(1 << 20));
+
+// [idempotency]
+
+static IDEMPOTENCY: Table = Table::of(
+    "Idempotency keys: within the window, one key is one run.",
+    &[One(&IDEMPOTENCY_WINDOW), One(&IDEMPOTENCY_RELEASE_ON)],
+);
+
+pub(crate) static IDEMPOTENCY_WINDOW: Entry<Duration> = Entry::new(
+    "window",
+    || Storage::default().idempotency_window,
+    "How long a key holds where the client does not say.",
+)
+.at_least(|| secs(1));
+
+static IDEMPOTENCY_RELEASE_ON: Entry<Vec<ReleaseOn>> =
+    Entry::new("release_on", Vec::new, "Ends of a run that free its key before the window is over.")
+        .example("[\"dead\", \"cancelled\", \"expired\"]")
+        .accepted_only();
+
+// [queues.<name>]
+
+pub(crate) static QUEUES: Named = Named {
+    name: "queues",
+    doc: "The queues that this node declares and serves. Without any, \"main\" alone; with some, exactly those.",
+    example: ("main", &["concurrency", "aging"]),
+    check: check_token,
+    table: &QUEUE,
+    fallback: None,
+};
+
+static QUEUE: Table = Table::of("", &[One(&QUEUE_CONCURRENCY), One(&QUEUE_AGING)]);
+
+pub(crate) static QUEUE_CONCURRENCY: Entry<usize> = Entry::new(
+    "concurrency",
+    || QueuePolicy::default().concurrency,
+    "How many jobs of this queue run at once on this node.",
+)
+.at_least(|| 1)
+.at_most(|| 10_000);
+
+pub(crate) static QUEUE_AGING: Entry<Duration> = Entry::new(
+    "aging",
+    || QueuePolicy::default().aging,
+    "How much later a job of the next more urgent priority may come and still overtake. \"0s\": strict priorities, under \
+     which the least urgent may wait for ever.",
+);
+
+// [retries.<name>], and every `backoff`
+
+pub(crate) static RETRIES: Named = Named {
+    name: "retries",
+    doc: "Back-off presets: named by a type's backoff, or by the header Longshore-Retry of a job.",
+    example: ("fast", &["base", "factor", "max", "jitter", "spread"]),
+    check: check_token,
+    table: &BACKOFF,
+    fallback: None,
+};
+
+static BACKOFF: Table = Table::of(
+    "The delays between attempts: base × factorⁿ, max at most.",
+    &[
+        One(&BACKOFF_BASE),
+        One(&BACKOFF_FACTOR),
+        One(&BACKOFF_MAX),
+        One(&BACKOFF_JITTER),
+        One(&BACKOFF_SPREAD),
+        One(&BACKOFF_DELAYS),
+    ],
+);
+
+/// 1 s × 3ⁿ up to 10 min, ± 25 %: the domain's default back-off, in parts. A test holds the two together.
+pub(crate) static BACKOFF_BASE: Entry<Duration> =
+    Entry::new("base", || secs(1), "Delay after the first failure.").at_least(|| millis(1));
+
+pub(crate) static BACKOFF_FACTOR: Entry<f64> =
+    Entry::new("factor", || 3.0, "Growth with every further failure.").at_least(|| 1.0).at_most(|| 1_000.0);
+
+pub(crate) static BACKOFF_MAX: Entry<Duration> =
+    Entry::new("max", || secs(600), "The longest delay, before jitter.").at_least(|| millis(1));
+
+pub(crate) static BACKOFF_JITTER: Entry<JitterForm> = Entry::new(
+    "jitter",
+    || JitterForm::Proportional,
+    "How delays are spread, so that what failed together does not come back together. \"proportional\": ± spread, a share \
+     of the delay; \"additive\": up to spread more, a duration; \"full\": anything from nothing to the delay.",
+);
+
+pub(crate) static BACKOFF_SPREAD: Entry<Option<Spread>> =
+    Entry::new("spread", || None, "How far: 0.25 where jitter is proportional and nothing is set.").example("0.25");
+
+pub(crate) static BACKOFF_DELAYS: Entry<Vec<Duration>> =
+    Entry::new("delays", Vec::new, "The delays one by one; the last serves for all that follow.")
+        .example("[\"1s\", \"5s\", \"25s\", \"125s\"]")
+        .alone();
+
+pub(crate) static BACKOFF_PRESET: Entry<Text> =
+    Entry::new("backoff", || Text(String::new()), "The name of a preset under [retries].").example("\"fast\"");
+
+// [defaults] and [types.<name>]
+
+static TYPE: Table = Table::of(
+    "How jobs are treated, where [types] does not say otherwise.",
+    &[
+        One(&HANDLER),
+        One(&MAX_ATTEMPTS),
+        One(&TIMEOUT),
+        Field::Table { name: "backoff", table: &BACKOFF, or: Some(&BACKOFF_PRESET) },
+        One(&HEARTBEAT),
+        One(&SLOTS),
+        One(&NO_HANDLER_GRACE),
+        One(&HISTORY),
+        Field::Table { name: "rate_limit", table: &RATE_LIMIT, or: None },
+        One(&TYPE_CONCURRENCY),
+        One(&KEY_CONCURRENCY),
+        Field::Table { name: "breaker", table: &BREAKER, or: None },
+    ],
+);
+
+pub(crate) static TYPES: Named = Named {
+    name: "types",
+    doc: "Types with settings of their own: everything that [defaults] has. A name with dots stands in quotes.",
+    example: ("email.send", &["handler", "max_attempts", "timeout", "backoff"]),
+    check: |name| JobType::parse(name).map(|_| ()).map_err(|error| error.reason),
+    table: &TYPE,
+    fallback: Some("defaults"),
+};
+
+pub(crate) static HANDLER: Entry<Option<Text>> = Entry::new(
+    "handler",
+    || None,
+    "Who runs the jobs: \"remote\" (programs that subscribe to longshore.work.…), or a handler inside the node: \"noop\", \
+     \"echo\", \"sleep\", \"fail\". Where it is not set, a type named like one of these is run by it, every other remotely.",
+)
+.example("\"remote\"");
+
+pub(crate) static MAX_ATTEMPTS: Entry<u32> = Entry::new(
+    "max_attempts",
+    || TypePolicy::default().max_attempts,
+    "Attempts before a job goes to the dead letters. A job may say otherwise (Longshore-Max-Attempts).",
+)
+.at_least(|| 1)
+.at_most(|| 1_000);
+
+pub(crate) static TIMEOUT: Entry<Duration> = Entry::new(
+    "timeout",
+    || TypePolicy::default().timeout,
+    "Time limit of one attempt. A job may say otherwise (Longshore-Timeout).",
+)
+.at_least(|| millis(1));
+
+pub(crate) static HEARTBEAT: Entry<Option<Duration>> = Entry::new(
+    "heartbeat",
+    || TypePolicy::default().heartbeat,
+    "A remote handler that is silent for longer than this loses its attempt. Where it is not set, only the time limit \
+     ends an attempt.",
+)
+.example("\"15s\"")
+.at_least(|| Some(millis(100)));
+
+pub(crate) static SLOTS: Entry<u32> = Entry::new(
+    "slots",
+    || TypePolicy::default().slots,
+    "How many jobs of a type a node gives remote handlers at once, where these announce no number themselves.",
+)
+.at_least(|| 1)
+.at_most(|| 10_000);
+
+pub(crate) static NO_HANDLER_GRACE: Entry<Duration> = Entry::new(
+    "no_handler_grace",
+    || TypePolicy::default().no_handler_grace,
+    "How long a job waits for a remote handler to come online before that counts as a failed attempt.",
+);
+
+pub(crate) static HISTORY: Entry<History> = Entry::new(
+    "history",
+    || TypePolicy::default().history,
+    "What is kept. \"failures\": neither record nor event log for runs that complete at the first attempt; faster, but \
+     such a job may run again after a crash of the server.",
+);
+
+static TYPE_CONCURRENCY: Entry<Option<u32>> =
+    Entry::new("concurrency", || None, "How many jobs of a type run at once in the whole cluster.")
+        .example("10")
+        .at_least(|| Some(1))
+        .at_most(|| Some(10_000))
+        .accepted_only();
+
+static KEY_CONCURRENCY: Entry<u32> = Entry::new(
+    "key_concurrency",
+    || 1,
+    "How many jobs with one Longshore-Concurrency-Key run at once in the whole cluster.",
+)
+.at_least(|| 1)
+.at_most(|| 10_000)
+.accepted_only();
+
+static RATE_LIMIT: Table =
+    Table::of("How many jobs may start, in the whole cluster.", &[One(&RATE), One(&RATE_PER), One(&RATE_BURST)])
+        .optional()
+        .accepted_only();
+
+static RATE: Entry<u32> = Entry::new("rate", || 100, "Jobs in each span of time.").at_least(|| 1);
+
+static RATE_PER: Entry<Duration> = Entry::new("per", || secs(1), "The span.").at_least(|| millis(1));
+
+static RATE_BURST: Entry<u32> = Entry::new("burst", || 100, "Most at once, after a quiet time.").at_least(|| 1);
+
+static BREAKER: Table = Table::of(
+    "Stops starting jobs of a type that keeps failing; one per tenant and type.",
+    &[One(&BREAKER_FAILURES), One(&BREAKER_COOL_DOWN), One(&BREAKER_PROBES)],
+)
+.optional()
+.accepted_only();
+
+static BREAKER_FAILURES: Entry<u32> =
+    Entry::new("failures", || 5, "Failures in a row that open it.").at_least(|| 1).at_most(|| 10_000);
+
+static BREAKER_COOL_DOWN: Entry<Duration> =
+    Entry::new("cool_down", || secs(30), "How long it stays open.").at_least(|| millis(1));
+
+static BREAKER_PROBES: Entry<u32> =
+    Entry::new("probes", || 1, "Jobs let through to try, once it has cooled down.").at_least(|| 1).at_most(|| 1_000);
+
+// [tenants.<name>]
+
+static TENANTS: Named = Named {
+    name: "tenants",
+    doc: "Tenants with settings of their own.",
+    example: ("acme", &["rate_limit", "weight", "max_waiting"]),
+    check: check_token,
+    table: &TENANT,
+    fallback: None,
+};
+
+static TENANT: Table = Table::of(
+    "",
+    &[Field::Table { name: "rate_limit", table: &RATE_LIMIT, or: None }, One(&TENANT_WEIGHT), One(&TENANT_MAX_WAITING)],
+)
+.optional()
+.accepted_only();
+
+static TENANT_WEIGHT: Entry<u32> =
+    Entry::new("weight", || 1, "Its share of a queue, beside those of other tenants.").at_least(|| 1).at_most(|| 1_000);
+
+static TENANT_MAX_WAITING: Entry<Option<u64>> =
+    Entry::new("max_waiting", || None, "Most of its jobs that may wait.").example("100000").at_least(|| Some(1));

@@ -1,0 +1,129 @@
+//! Settings from the environment: `LONGSHORE_<SECTION>__<KEY>`, laid over what the file says.
+//!
+//! The parts of a key are joined by two underscores. A name of the user's own (of a queue, a type, …) is the one in the
+//! file that reads the same in capitals with `_` for `-`; where the file has none such, it is the name in small letters. A
+//! type's dots are two underscores as well: `LONGSHORE_TYPES__EMAIL__SEND__TIMEOUT`. Empty variables count as not set,
+//! because compose files and charts leave those behind.
+//!
+//! Variables without a double underscore are none of ours but `LONGSHORE_NAMESPACE`: Kubernetes, for one, sets
+//! `LONGSHORE_PORT` and others by itself where a service is called longshore.
+
+use toml::Value;
+
+use super::problem::{Origin, Problem};
+use super::raw::{Content, Node, Tree};
+use super::schema::{Field, Setting, Table};
+
+const PREFIX: &str = "LONGSHORE_";
+
+/// Lays the variables over `tree`. Those that name no setting are problems; values are checked with the whole tree.
+pub(crate) fn merge(tree: &mut Tree, table: &Table, variables: impl Iterator<Item = (String, String)>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (variable, text) in variables.filter(|(_, text)| !text.is_empty()) {
+        let Some(parts) = variable.strip_prefix(PREFIX).map(|rest| rest.split("__").collect::<Vec<_>>()) else {
+            continue;
+        };
+        let origin = Origin::Environment(variable.clone());
+        match resolve(&parts, table, tree) {
+            Some(Target { path, setting }) => {
+                let node = node(&value(setting, &text), &origin);
+                put(tree, &path, node, &origin);
+            }
+            None if parts.len() == 1 => {}
+            None => {
+                let reason = "names no setting; longshore config print shows the variable of each".to_owned();
+                problems.push(Problem { origin: Some(origin), key: String::new(), reason });
+            }
+        }
+    }
+    problems
+}
+
+/// The variable of a key, as the reference shows it.
+pub(crate) fn variable(path: &[&str]) -> String {
+    let parts = path.iter().map(|part| part.to_uppercase().replace('.', "__").replace('-', "_"));
+    format!("{PREFIX}{}", parts.collect::<Vec<_>>().join("__"))
+}
+
+struct Target {
+    path: Vec<String>,
+    /// `None`: a whole table.
+    setting: Option<&'static dyn Setting>,
+}
+
+impl Target {
+    fn below(mut self, part: String) -> Self {
+        self.path.insert(0, part);
+        self
+    }
+}
+
+fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<Target> {
+    let (first, rest) = parts.split_first()?;
+    let field = table.field(&first.to_lowercase())?;
+    let inside = |name: &str, tree: &Tree| match tree.get(name).map(|node| &node.content) {
+        Some(Content::Table(inside)) => inside.clone(),
+        _ => Tree::new(),
+    };
+    let target = match field {
+        Field::Setting(setting) => rest.is_empty().then(|| Target { path: vec![], setting: Some(*setting) }),
+        // A section is no setting; `backoff` and the like, which stand within one, may be written whole.
+        Field::Table { or: setting, table, .. } if rest.is_empty() => {
+            (setting.is_some() || table.optional).then(|| Target { path: vec![], setting: *setting })
+        }
+        Field::Table { name, table, .. } => resolve(rest, table, &inside(name, tree)),
+        Field::Named(named) => {
+            let tree = inside(named.name, tree);
+            // The longest key that fits is meant, so the shortest name.
+            (1..rest.len()).find_map(|at| {
+                let name = name(&rest[..at], &tree);
+                resolve(&rest[at..], named.table, &inside(&name, &tree)).map(|target| target.below(name))
+            })
+        }
+    };
+    target.map(|target| target.below(field.name().to_owned()))
+}
+
+/// The user's own name that is meant.
+fn name(parts: &[&str], tree: &Tree) -> String {
+    let written = parts.join(".");
+    let plain = |name: &str| name.to_lowercase().replace('-', "_");
+    match tree.keys().find(|known| plain(known) == plain(&written)) {
+        Some(known) => known.clone(),
+        None if written.chars().any(char::is_lowercase) => written,
+        None => written.to_lowercase(),
+    }
+}
+
+/// A table is written as in the file, `{ base = "1s" }`; anything else as the setting's kind needs it.
+fn value(setting: Option<&'static dyn Setting>, text: &str) -> Value {
+    let table = text.trim_start().starts_with('{').then(|| text.parse::<Value>().ok()).flatten();
+    let other = || setting.map_or_else(|| Value::String(text.to_owned()), |setting| setting.environment_value(text));
+    table.unwrap_or_else(other)
+}
+
+fn node(value: &Value, origin: &Origin) -> Node {
+    let content = match value {
+        Value::Table(table) => {
+            Content::Table(table.iter().map(|(key, value)| (key.clone(), node(value, origin))).collect())
+        }
+        other => Content::Value(other.clone()),
+    };
+    Node { origin: origin.clone(), key_origin: origin.clone(), content }
+}
+
+fn put(tree: &mut Tree, path: &[String], node: Node, origin: &Origin) {
+    let Some((first, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        tree.insert(first.clone(), node);
+        return;
+    }
+    let table = || Node { origin: origin.clone(), key_origin: origin.clone(), content: Content::Table(Tree::new()) };
+    let inside = tree.entry(first.clone()).or_insert_with(table);
+    if matches!(inside.content, Content::Value(_)) {
+        *inside = table();
+    }
+    if let Content::Table(inside) = &mut inside.content {
+        put(inside, rest, node, origin);
+    }
+}

@@ -1,0 +1,421 @@
+//! What a setting can be: durations, numbers, sizes, names, choices and lists of them.
+//!
+//! Each kind reads itself from what was written and writes itself as the reference and `config show` have it, so that
+//! every setting of one kind is written in the same way. No kind knows any particular setting.
+
+use std::cmp::Ordering;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use longshore_domain::policy::History;
+use longshore_domain::{DurationText, Queue, duration};
+use toml::Value;
+
+/// A kind of value. Its order is what bounds are checked by; kinds without one need no bounds.
+pub(crate) trait Kind: Sized + 'static {
+    /// What is expected, as a noun phrase: "a duration".
+    fn noun() -> String;
+
+    /// Reads what was written.
+    ///
+    /// # Errors
+    /// Says what was found and what to write instead.
+    fn read(value: &Value) -> Result<Self, String>;
+
+    /// As it is written; `None` for "not set".
+    fn write(&self) -> Option<Value>;
+
+    /// Reads an environment variable as TOML, so that numbers and lists can be had there; as plain text where it is none.
+    fn from_environment(text: &str) -> Value {
+        text.parse().unwrap_or_else(|_| Value::String(text.to_owned()))
+    }
+
+    /// The words it can be, if it is one of a few; quoted.
+    fn words() -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Compares with a bound.
+    fn order(&self, _bound: &Self) -> Option<Ordering> {
+        None
+    }
+}
+
+/// The value as a person would write it, cut where it is long.
+pub(crate) fn shown(value: &Value) -> String {
+    const SHOWN: usize = 60;
+    let text = value.to_string();
+    if text.chars().count() <= SHOWN { text } else { text.chars().take(SHOWN).chain(['…']).collect() }
+}
+
+fn refuse<T>(value: &Value, wanted: &str) -> Result<T, String> {
+    Err(format!("{} is not {wanted}", shown(value)))
+}
+
+fn text<'a>(value: &'a Value, wanted: &str) -> Result<&'a str, String> {
+    value.as_str().map_or_else(|| refuse(value, wanted), Ok)
+}
+
+impl Kind for Duration {
+    fn noun() -> String {
+        "a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\"".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        duration::parse(text(value, &Self::noun())?).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String(DurationText(*self).to_string()))
+    }
+
+    fn from_environment(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+
+    fn order(&self, bound: &Self) -> Option<Ordering> {
+        self.partial_cmp(bound)
+    }
+}
+
+macro_rules! whole_number {
+    ($($number:ty),*) => {$(
+        impl Kind for $number {
+            fn noun() -> String {
+                "a whole number".to_owned()
+            }
+
+            fn read(value: &Value) -> Result<Self, String> {
+                let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
+                number.map_or_else(|| refuse(value, &Self::noun()), Ok)
+            }
+
+            fn write(&self) -> Option<Value> {
+                i64::try_from(*self).ok().map(Value::Integer)
+            }
+
+            fn order(&self, bound: &Self) -> Option<Ordering> {
+                self.partial_cmp(bound)
+            }
+        }
+    )*};
+}
+whole_number!(u32, u64, usize);
+
+impl Kind for f64 {
+    fn noun() -> String {
+        "a number".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        // Whole numbers are exact in a double far beyond any bound in use.
+        let whole = |value: &Value| value.as_integer().and_then(|n| i32::try_from(n).ok()).map(Self::from);
+        let number = value.as_float().or_else(|| whole(value)).filter(|number| number.is_finite());
+        number.map_or_else(|| refuse(value, &Self::noun()), Ok)
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::Float(*self))
+    }
+
+    fn order(&self, bound: &Self) -> Option<Ordering> {
+        self.partial_cmp(bound)
+    }
+}
+
+/// A number of bytes: a whole number, or with a unit, `"64MiB"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+const SIZES: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+impl Kind for Size {
+    fn noun() -> String {
+        "a number of bytes such as \"64MiB\" or \"4GiB\" (KiB, MiB, GiB, TiB)".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let of_text = |text: &str| {
+            let (unit, size) = SIZES.iter().find(|(unit, _)| text.ends_with(unit))?;
+            text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(*size)
+        };
+        let size = match value {
+            Value::Integer(bytes) => u64::try_from(*bytes).ok(),
+            Value::String(text) => of_text(text),
+            _ => None,
+        };
+        // JetStream keeps bounds in signed 64-bit numbers.
+        let size = size.filter(|bytes| i64::try_from(*bytes).is_ok());
+        size.map_or_else(|| refuse(value, &Self::noun()), |bytes| Ok(Self(bytes)))
+    }
+
+    fn write(&self) -> Option<Value> {
+        match SIZES.iter().find(|(_, size)| self.0 > 0 && self.0.is_multiple_of(*size)) {
+            Some((unit, size)) => Some(Value::String(format!("{}{unit}", self.0 / size))),
+            None => i64::try_from(self.0).ok().map(Value::Integer),
+        }
+    }
+
+    fn order(&self, bound: &Self) -> Option<Ordering> {
+        self.0.partial_cmp(&bound.0)
+    }
+}
+
+/// A name that can be a token of a subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Token(pub(crate) String);
+
+impl Kind for Token {
+    fn noun() -> String {
+        "a name of A-Z a-z 0-9 _ -, 64 bytes at most, not beginning with _".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = text(value, &Self::noun())?;
+        check_token(text).map(|()| Self(text.to_owned())).map_err(|reason| format!("{text:?} {reason}"))
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String(self.0.clone()))
+    }
+
+    fn from_environment(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+}
+
+/// All tokens are alike; that of a queue stands for them here. The error is the reason alone.
+pub(crate) fn check_token(text: &str) -> Result<(), String> {
+    Queue::parse(text).map(|_| ()).map_err(|error| error.reason)
+}
+
+/// Any text but the empty one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Text(pub(crate) String);
+
+impl Kind for Text {
+    fn noun() -> String {
+        "a text".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        match text(value, &Self::noun())? {
+            "" => Err("is empty".to_owned()),
+            text => Ok(Self(text.to_owned())),
+        }
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String(self.0.clone()))
+    }
+
+    fn from_environment(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+}
+
+/// Where to listen, or `"off"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) Option<SocketAddr>);
+
+impl Kind for Listen {
+    fn noun() -> String {
+        "an address and port such as \"127.0.0.1:8080\", or \"off\"".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        match text(value, &Self::noun())? {
+            "off" => Ok(Self(None)),
+            address => address.parse().map(|address| Self(Some(address))).or_else(|_| refuse(value, &Self::noun())),
+        }
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String(self.0.map_or_else(|| "off".to_owned(), |address| address.to_string())))
+    }
+
+    fn from_environment(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+}
+
+/// How far a delay is spread: a share of it, or a duration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Spread {
+    /// 0 to 1.
+    Share(f64),
+    /// At most this much.
+    Time(Duration),
+}
+
+impl Kind for Spread {
+    fn noun() -> String {
+        "a number from 0 to 1 (proportional) or a duration such as \"2s\" (additive)".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        if value.is_str() {
+            return Duration::read(value).map(Self::Time);
+        }
+        let share = f64::read(value).ok().filter(|share| (0.0..=1.0).contains(share));
+        share.map_or_else(|| refuse(value, &Self::noun()), |share| Ok(Self::Share(share)))
+    }
+
+    fn write(&self) -> Option<Value> {
+        match self {
+            Self::Share(share) => share.write(),
+            Self::Time(time) => time.write(),
+        }
+    }
+}
+
+/// A kind that is one word of a few.
+macro_rules! choice {
+    ($kind:ty { $($word:literal => $value:path),* $(,)? }) => {
+        impl Kind for $kind {
+            fn noun() -> String {
+                format!("one of {}", Self::words().join(", "))
+            }
+
+            fn words() -> &'static [&'static str] {
+                &[$(concat!("\"", $word, "\"")),*]
+            }
+
+            fn read(value: &Value) -> Result<Self, String> {
+                match value.as_str() {
+                    $(Some($word) => Ok($value),)*
+                    _ => refuse(value, &Self::noun()),
+                }
+            }
+
+            fn write(&self) -> Option<Value> {
+                let word = match self {
+                    $($value => $word,)*
+                };
+                Some(Value::String(word.to_owned()))
+            }
+        }
+    };
+}
+
+choice!(History { "all" => History::All, "failures" => History::Failures });
+
+/// Which form of jitter; how far is [`Spread`]'s affair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JitterForm {
+    /// Evenly within ± a share of the delay.
+    Proportional,
+    /// The delay and up to so much more.
+    Additive,
+    /// Evenly between nothing and the delay.
+    Full,
+    /// Exactly the delay.
+    None,
+}
+
+choice!(JitterForm {
+    "proportional" => JitterForm::Proportional,
+    "additive" => JitterForm::Additive,
+    "full" => JitterForm::Full,
+    "none" => JitterForm::None,
+});
+
+/// An end of a run that frees its idempotency key before the window is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReleaseOn {
+    /// It failed for good.
+    Dead,
+    /// It was cancelled.
+    Cancelled,
+    /// It did not start in time.
+    Expired,
+}
+
+choice!(ReleaseOn {
+    "dead" => ReleaseOn::Dead,
+    "cancelled" => ReleaseOn::Cancelled,
+    "expired" => ReleaseOn::Expired,
+});
+
+impl<K: Kind> Kind for Vec<K> {
+    fn noun() -> String {
+        format!("a list, each entry {}", K::noun())
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        match value.as_array() {
+            Some(entries) => entries.iter().map(K::read).collect(),
+            None => refuse(value, &Self::noun()),
+        }
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::Array(self.iter().filter_map(K::write).collect()))
+    }
+}
+
+impl<K: Kind> Kind for Option<K> {
+    fn noun() -> String {
+        K::noun()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        K::read(value).map(Some)
+    }
+
+    fn write(&self) -> Option<Value> {
+        self.as_ref().and_then(K::write)
+    }
+
+    fn from_environment(text: &str) -> Value {
+        K::from_environment(text)
+    }
+
+    fn words() -> &'static [&'static str] {
+        K::words()
+    }
+
+    fn order(&self, bound: &Self) -> Option<Ordering> {
+        self.as_ref()?.order(bound.as_ref()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<K: Kind + std::fmt::Debug>(text: &str) -> Result<K, String> {
+        K::read(&text.parse().unwrap())
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for size in [0, 1, 1_000, 1 << 10, 3 << 20, 4 << 30, 5 << 40].map(Size) {
+            assert_eq!(Size::read(&size.write().unwrap()), Ok(size));
+        }
+        assert_eq!(Size(4 << 30).write(), Some(Value::String("4GiB".to_owned())));
+        let listen = Listen(Some("[::1]:8080".parse().unwrap()));
+        assert_eq!(Listen::read(&listen.write().unwrap()), Ok(listen));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_what_is_right() {
+        let sizes = r#""4GB" is not a number of bytes such as "64MiB" or "4GiB" (KiB, MiB, GiB, TiB)"#;
+        assert_eq!(read::<Size>("\"4GB\"").unwrap_err(), sizes);
+        assert!(read::<Size>("-1").is_err() && read::<Size>("\"9999999TiB\"").is_err());
+        assert_eq!(read::<u32>("-1").unwrap_err(), "-1 is not a whole number");
+        assert_eq!(read::<History>("\"some\"").unwrap_err(), r#""some" is not one of "all", "failures""#);
+        assert_eq!(read::<Listen>("\"off\""), Ok(Listen(None)));
+        assert!(read::<Listen>("\"localhost\"").is_err());
+        assert_eq!(read::<Spread>("1"), Ok(Spread::Share(1.0)));
+        assert!(read::<Spread>("1.5").is_err() && read::<f64>("nan").is_err());
+    }
+
+    #[test]
+    fn the_environment_gives_numbers_and_texts_as_the_kind_needs_them() {
+        assert_eq!(Token::from_environment("123"), Value::String("123".to_owned()));
+        assert_eq!(u64::from_environment("123"), Value::Integer(123));
+        assert_eq!(Spread::from_environment("2s"), Value::String("2s".to_owned()));
+        assert_eq!(Vec::<Duration>::from_environment(r#"["1s"]"#).as_array().map(Vec::len), Some(1));
+    }
+}

@@ -1,0 +1,131 @@
+//! Configuration: one TOML file and the environment, checked as a whole.
+//!
+//! Read in this order: [`entries`] (every setting, once), [`kind`] and [`schema`] (what entries are made of), [`raw`] and
+//! [`environment`] (what was written), [`check`] (what it means), [`problem`] (what is wrong with it), [`reference`] (the
+//! commented file and what is in force), [`nats`] (how NATS is reached, which is not Longshore's to define).
+//!
+//! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use longshore_actors::{Handlers, Settings};
+
+mod entries;
+
+mod kind;
+mod schema;
+
+mod environment;
+mod raw;
+
+mod check;
+mod node_name;
+
+mod problem;
+mod reference;
+
+mod context;
+pub mod nats;
+
+#[cfg(test)]
+mod tests;
+
+pub use problem::Problems;
+
+use entries::ROOT;
+use problem::{Problem, Source};
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Something in it is wrong: all mistakes, each with its place.
+    #[error(transparent)]
+    Invalid(#[from] Problems),
+}
+
+/// A node's configuration, read and checked.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    tree: raw::Tree,
+    settings: Settings,
+    warnings: Vec<String>,
+}
+
+impl Configuration {
+    /// Reads `file`, if any, and the process's environment, over which `extra` is laid: variables and their texts, from a
+    /// command line for example. `handlers` are those that the node will have.
+    ///
+    /// # Errors
+    /// All mistakes at once, each with file, line and key, or variable, and what would be right.
+    pub fn load(file: Option<&Path>, extra: &[(String, String)], handlers: &Handlers) -> Result<Self, Error> {
+        let read = |path: &Path| {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|source| Error::Read { path: path.to_owned(), source })?;
+            Ok::<_, Error>(Source { path: path.to_owned(), text })
+        };
+        // A name that is not Unicode is none of ours; a text that is not is told when it does not read.
+        let variables = std::env::vars_os();
+        let variables =
+            variables.filter_map(|(name, text)| Some((name.into_string().ok()?, text.to_string_lossy().into())));
+        Self::from_parts(file.map(read).transpose()?, variables.chain(extra.iter().cloned()), handlers)
+    }
+
+    fn from_parts(
+        source: Option<Source>,
+        variables: impl Iterator<Item = (String, String)>,
+        handlers: &Handlers,
+    ) -> Result<Self, Error> {
+        let (mut tree, broken) = source.map(|source| raw::parse(&Arc::new(source))).unwrap_or_default();
+        // Behind a broken table header nothing means what it says: what the rest has wrong would be noise.
+        if !broken.is_empty() {
+            return Err(Problems(broken).into());
+        }
+        let mut problems = environment::merge(&mut tree, &ROOT, variables);
+        problems.extend(raw::problems(&tree, &ROOT));
+        let mut names: Vec<&str> = handlers.names().collect();
+        names.sort_unstable();
+        let (settings, more) = check::check(&tree, &names, node_name::make);
+        problems.extend(more);
+        if problems.is_empty() {
+            let warnings = check::warnings(&tree, &settings);
+            return Ok(Self { tree, settings, warnings });
+        }
+        problems.sort_by_key(Problem::place);
+        problems.dedup(); // what [defaults] has wrong, every type inherits
+        Err(Problems(problems).into())
+    }
+
+    /// What the node is to be started with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What is set but not yet acted upon, and what is hardly wanted: a sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Every setting in force with where it comes from, as TOML.
+    #[must_use]
+    pub fn in_force(&self) -> String {
+        reference::in_force(&self.tree)
+    }
+}
+
+/// The commented file with every setting at its default.
+#[must_use]
+pub fn reference() -> String {
+    reference::file()
+}

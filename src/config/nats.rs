@@ -1,0 +1,142 @@
+//! How NATS is reached: the options and variables of NATS tools, none of our own.
+//!
+//! An option wins over its variable, a variable over the context, the context over the default address.
+
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args as _, FromArgMatches as _};
+use longshore_backbone::Connection;
+
+use super::context::{self, Context};
+
+/// Where a NATS server is looked for if nothing says otherwise.
+pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
+
+/// What the command line and the environment say about NATS.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "NATS")]
+pub struct Options {
+    /// NATS server addresses, separated by commas [default: nats://127.0.0.1:4222]
+    #[arg(long, short, env = "NATS_URL", value_name = "URL", global = true, hide_env_values = true)]
+    pub server: Option<String>,
+    /// A context of the nats command line, by name
+    #[arg(long, env = "NATS_CONTEXT", value_name = "NAME", global = true)]
+    pub context: Option<String>,
+    /// A credentials file
+    #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path())]
+    pub creds: Option<PathBuf>,
+    /// A file that holds an nkey seed
+    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    pub nkey: Option<PathBuf>,
+    /// User name
+    #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide = true)]
+    pub user: Option<String>,
+    /// Password of the user
+    #[arg(long, env = "NATS_PASSWORD", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
+    pub password: Option<String>,
+    /// Token
+    #[arg(long, env = "NATS_TOKEN", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
+    pub nats_token: Option<String>,
+    /// A file of root certificates
+    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    pub tls_ca: Option<PathBuf>,
+    /// Client certificate
+    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    pub tls_cert: Option<PathBuf>,
+    /// Key of the client certificate
+    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    pub tls_key: Option<PathBuf>,
+    /// JetStream domain, for leaf nodes
+    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide = true)]
+    pub js_domain: Option<String>,
+}
+
+impl Options {
+    /// What the environment alone says.
+    ///
+    /// # Errors
+    /// A variable is not Unicode.
+    pub fn from_environment() -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("longshore"));
+        Self::from_arg_matches(&command.try_get_matches_from(["longshore"])?)
+    }
+
+    /// Whether anything says which server is meant.
+    #[must_use]
+    pub fn names_a_server(&self) -> bool {
+        some(&self.server).is_some() || some(&self.context).is_some()
+    }
+
+    /// The connection that is meant.
+    ///
+    /// # Errors
+    /// A context that cannot be read, or that asks for what is not supported here.
+    pub fn connection(&self) -> Result<Connection, context::Error> {
+        let context = match some(&self.context) {
+            Some(name) => Context::load(&name)?,
+            None => Context::default(),
+        };
+        Ok(self.over(context))
+    }
+
+    fn over(&self, context: Context) -> Connection {
+        let path = |own: &Option<PathBuf>| own.clone().filter(|path| !path.as_os_str().is_empty());
+        let mut connection = Connection {
+            creds: path(&self.creds),
+            nkey: path(&self.nkey),
+            user: some(&self.user),
+            password: some(&self.password),
+            token: some(&self.nats_token),
+            ca: path(&self.tls_ca).or(context.ca),
+            cert: path(&self.tls_cert).or(context.cert),
+            key: path(&self.tls_key).or(context.key),
+            jetstream_domain: some(&self.js_domain).or(context.jetstream_domain),
+            ..Connection::to(some(&self.server).or(context.url).unwrap_or_else(|| DEFAULT_URL.to_owned()))
+        };
+        // Credentials go together: a user from here with a token from there would be neither's.
+        let Connection { creds, nkey, user, token, .. } = &connection;
+        if creds.is_none() && nkey.is_none() && user.is_none() && token.is_none() {
+            let password = connection.password.or(context.password);
+            let (creds, nkey, user, token) = (context.creds, context.nkey, context.user, context.token);
+            connection = Connection { creds, nkey, user, password, token, ..connection };
+        }
+        connection
+    }
+}
+
+/// Takes an empty variable, too, where clap's own parser of paths ends the program.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// An empty variable is one that is not set.
+fn some(text: &Option<String>) -> Option<String> {
+    text.clone().filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_wins_over_the_context_and_credentials_are_not_mixed() {
+        let context = || Context {
+            url: Some("nats://context:4222".to_owned()),
+            user: Some("context".to_owned()),
+            password: Some("secret".to_owned()),
+            ca: Some("/ca.pem".into()),
+            ..Context::default()
+        };
+        let nothing = Options { server: Some(String::new()), ..Options::default() };
+        assert_eq!(nothing.over(Context::default()), Connection::to(DEFAULT_URL));
+        assert_eq!(nothing.over(context()).user.as_deref(), Some("context"));
+
+        let own =
+            Options { server: Some("nats://own:1".to_owned()), nats_token: Some("t".to_owned()), ..Options::default() };
+        let connection = own.over(context());
+        let expected =
+            Connection { token: own.nats_token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
+        assert_eq!(connection, expected);
+    }
+}

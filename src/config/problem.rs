@@ -1,0 +1,114 @@
+//! What is wrong with a configuration, shown so that it can be put right at once: where, which key, why, and the line
+//! itself with a mark under the place.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A configuration file: its name, as the user gave it, and its text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// The path, as given.
+    pub(crate) path: PathBuf,
+    /// What stands in it.
+    pub(crate) text: String,
+}
+
+/// Where something was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// In the file, at these bytes.
+    File(Arc<Source>, Range<usize>),
+    /// In this environment variable.
+    Environment(String),
+}
+
+impl Origin {
+    /// `longshore.toml:3` or the variable's name.
+    pub(crate) fn brief(&self) -> String {
+        match self {
+            Self::File(source, span) => {
+                format!("{}:{}", source.path.display(), Position::of(&source.text, span.start).line)
+            }
+            Self::Environment(variable) => variable.clone(),
+        }
+    }
+}
+
+/// One mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Where it was written; `None` for what is missing altogether.
+    pub(crate) origin: Option<Origin>,
+    /// The setting's whole key, or nothing.
+    pub(crate) key: String,
+    /// What is wrong, and what would be right.
+    pub(crate) reason: String,
+}
+
+impl Problem {
+    /// In which order they are told: as they stand in the file, then the environment, then what is missing.
+    pub(crate) fn place(&self) -> (u8, usize, String) {
+        match &self.origin {
+            Some(Origin::File(_, span)) => (0, span.start, String::new()),
+            Some(Origin::Environment(variable)) => (1, 0, variable.clone()),
+            None => (2, 0, self.key.clone()),
+        }
+    }
+}
+
+struct Position<'a> {
+    /// From 1.
+    line: usize,
+    /// From 1, in characters.
+    column: usize,
+    text: &'a str,
+}
+
+impl<'a> Position<'a> {
+    fn of(text: &'a str, at: usize) -> Self {
+        let before = text.get(..at).unwrap_or(text);
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.matches('\n').count() + 1;
+        let column = before[start..].chars().count() + 1;
+        Self { line, column, text: text[start..].lines().next().unwrap_or_default() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = if self.key.is_empty() { String::new() } else { format!("{}: ", self.key) };
+        match &self.origin {
+            Some(Origin::File(source, span)) => {
+                let Position { line, column, text } = Position::of(&source.text, span.start);
+                writeln!(f, "{}:{line}:{column}: {key}{}", source.path.display(), self.reason)?;
+                let margin = line.to_string();
+                // The mark never runs beyond the line's end, however long the value is.
+                let room = (text.chars().count() + 2).saturating_sub(column).max(1);
+                let marked = source.text.get(span.clone()).map_or(1, |text| text.chars().count()).clamp(1, room);
+                writeln!(f, "  {margin} | {}", text.replace('\t', " "))?;
+                let (margin, space) = (" ".repeat(margin.len()), " ".repeat(column - 1));
+                write!(f, "  {margin} | {space}{}", "^".repeat(marked))
+            }
+            Some(Origin::Environment(variable)) => write!(f, "environment variable {variable}: {key}{}", self.reason),
+            None => write!(f, "{key}{}", self.reason),
+        }
+    }
+}
+
+/// All mistakes of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problems(pub(crate) Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            1 => write!(f, "the configuration has a mistake")?,
+            many => write!(f, "the configuration has {many} mistakes")?,
+        }
+        self.0.iter().try_for_each(|problem| write!(f, "\n\n{problem}"))
+    }
+}
+
+impl std::error::Error for Problems {}

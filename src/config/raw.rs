@@ -1,0 +1,210 @@
+//! What was written: the file and the environment, put together into one tree in which everything knows where it stands.
+//!
+//! The tree holds only what the entries know. Whatever else was written, or is of the wrong kind or out of bounds, is a
+//! [`Problem`] with its place; reading goes on, so that all of them are told at once. Nothing is judged here that needs
+//! two settings: that is `check`'s. A generic deserializer was rejected because it ends at the first mistake.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Value};
+
+use super::problem::{Origin, Problem, Source};
+use super::schema::{Field, Named, Standing, Table};
+
+/// Something that was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    /// Where its value stands.
+    pub(crate) origin: Origin,
+    /// Where its key stands, to point at what should not be there at all.
+    pub(crate) key_origin: Origin,
+    /// What it is.
+    pub(crate) content: Content,
+}
+
+/// A value or more of the tree.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    /// Anything but a table.
+    Value(Value),
+    /// Keys and what they hold.
+    Table(Tree),
+}
+
+/// What was written under one key, or at the top.
+pub(crate) type Tree = BTreeMap<String, Node>;
+
+/// Reads a file's text. What is no TOML is a problem each.
+pub(crate) fn parse(source: &Arc<Source>) -> (Tree, Vec<Problem>) {
+    let (table, errors) = DeTable::parse_recoverable(&source.text);
+    let problem = |error: &toml::de::Error| Problem {
+        origin: Some(Origin::File(source.clone(), error.span().unwrap_or(0..0))),
+        key: String::new(),
+        reason: error.message().trim_end().replace('\n', ", "),
+    };
+    (tree(source, table.get_ref()), errors.iter().map(problem).collect())
+}
+
+fn tree(source: &Arc<Source>, table: &DeTable<'_>) -> Tree {
+    let node = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+        let content = match value.get_ref() {
+            DeValue::Table(inner) => Content::Table(tree(source, inner)),
+            other => Content::Value(plain(other)),
+        };
+        let at = |span| Origin::File(source.clone(), span);
+        (key.get_ref().to_string(), Node { origin: at(value.span()), key_origin: at(key.span()), content })
+    };
+    table.iter().map(node).collect()
+}
+
+/// The value without its places. Numbers too large for TOML's own types stay texts, which no kind of number accepts.
+fn plain(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
+            .map_or_else(|_| Value::String(digits.as_str().to_owned()), Value::Integer),
+        DeValue::Float(digits) => {
+            digits.as_str().parse().map_or_else(|_| Value::String(digits.as_str().to_owned()), Value::Float)
+        }
+        DeValue::Boolean(yes) => Value::Boolean(*yes),
+        DeValue::Datetime(at) => Value::Datetime(*at),
+        DeValue::Array(entries) => Value::Array(entries.iter().map(|entry| plain(entry.get_ref())).collect()),
+        DeValue::Table(table) => {
+            Value::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref()))).collect())
+        }
+    }
+}
+
+/// A key in full, its parts quoted where TOML needs it: `types."email.send".timeout`.
+pub(crate) fn key(path: &[&str]) -> String {
+    path.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(".")
+}
+
+/// One part of a key.
+pub(crate) fn quoted(part: &str) -> String {
+    let bare = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if bare { part.to_owned() } else { Value::String(part.to_owned()).to_string() }
+}
+
+/// Checks what was written against the entries, each value by itself.
+pub(crate) fn problems(tree: &Tree, table: &Table) -> Vec<Problem> {
+    let mut found = Vec::new();
+    check_table(tree, table, &mut Vec::new(), &mut found);
+    found
+}
+
+fn check_table<'t>(tree: &'t Tree, table: &Table, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
+    for (name, node) in tree {
+        path.push(name);
+        match table.field(name) {
+            None => {
+                let reason = unknown(name, node, table, path);
+                found.push(Problem { origin: Some(node.key_origin.clone()), key: key(path), reason });
+            }
+            Some(field) => {
+                if let Err(reason) = check_field(node, field, path, found) {
+                    found.push(Problem { origin: Some(node.origin.clone()), key: key(path), reason });
+                }
+            }
+        }
+        path.pop();
+    }
+}
+
+fn check_field<'t>(
+    node: &'t Node,
+    field: &Field,
+    path: &mut Vec<&'t str>,
+    found: &mut Vec<Problem>,
+) -> Result<(), String> {
+    match (field, &node.content) {
+        (Field::Setting(setting) | Field::Table { or: Some(setting), .. }, Content::Value(value)) => {
+            setting.check(value)
+        }
+        (Field::Setting(setting), Content::Table(_)) => Err(format!("is a table; it should be {}", setting.noun())),
+        (Field::Table { table, .. }, Content::Table(tree)) => {
+            check_table(tree, table, path, found);
+            Ok(())
+        }
+        (Field::Named(named), Content::Table(tree)) => {
+            check_named(tree, named, path, found);
+            Ok(())
+        }
+        (Field::Table { .. } | Field::Named(_), Content::Value(value)) => {
+            Err(format!("{value} is not a table; write [{}]", key(path)))
+        }
+    }
+}
+
+fn check_named<'t>(tree: &'t Tree, named: &Named, path: &mut Vec<&'t str>, found: &mut Vec<Problem>) {
+    for (name, node) in tree {
+        path.push(name);
+        if let Err(reason) = (named.check)(name) {
+            let reason = format!("the name {reason}");
+            found.push(Problem { origin: Some(node.key_origin.clone()), key: key(path), reason });
+        }
+        match &node.content {
+            Content::Table(tree) => check_table(tree, named.table, path, found),
+            Content::Value(value) => {
+                let reason = format!("{value} is not a table; write [{}]", key(path));
+                found.push(Problem { origin: Some(node.origin.clone()), key: key(path), reason });
+            }
+        }
+        path.pop();
+    }
+}
+
+/// Why a key is not known, with what may be meant.
+fn unknown(name: &str, node: &Node, table: &Table, path: &[&str]) -> String {
+    if let (["types", job_type, ..], Content::Table(_)) = (path, &node.content) {
+        return format!(
+            "is no setting of a type; a type with dots is written in quotes, [types.\"{job_type}.{name}\"]"
+        );
+    }
+    let names = table.fields.iter().map(Field::name);
+    // 0.8 lets a slip or two pass and keeps out words that only begin alike (Jaro-Winkler).
+    let alike = names.clone().map(|known| (strsim::jaro_winkler(known, name), known));
+    match alike.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((_, known)) => format!("is not known; did you mean {known}?"),
+        None => format!("is not known; known here: {}", names.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// The settings that were written and that nothing acts upon yet: where, and the key.
+pub(crate) fn accepted_only(tree: &Tree, table: &Table) -> Vec<(Origin, String)> {
+    let mut found = Vec::new();
+    find_accepted_only(tree, table, &mut Vec::new(), &mut found);
+    found
+}
+
+fn find_accepted_only<'t>(tree: &'t Tree, table: &Table, path: &mut Vec<&'t str>, found: &mut Vec<(Origin, String)>) {
+    for (name, node) in tree {
+        path.push(name);
+        match (table.field(name), &node.content) {
+            (Some(Field::Setting(setting)), _) if setting.standing() == Standing::AcceptedOnly => {
+                found.push((node.origin.clone(), key(path)));
+            }
+            (Some(Field::Table { table, .. }), _) if table.standing == Standing::AcceptedOnly => {
+                found.push((node.origin.clone(), key(path)));
+            }
+            (Some(Field::Table { table, .. }), Content::Table(tree)) => find_accepted_only(tree, table, path, found),
+            (Some(Field::Named(named)), Content::Table(tree)) => {
+                for (name, node) in tree {
+                    path.push(name);
+                    match &node.content {
+                        _ if named.table.standing == Standing::AcceptedOnly => {
+                            found.push((node.origin.clone(), key(path)))
+                        }
+                        Content::Table(tree) => find_accepted_only(tree, named.table, path, found),
+                        Content::Value(_) => {}
+                    }
+                    path.pop();
+                }
+            }
+            _ => {}
+        }
+        path.pop();
+    }
+}

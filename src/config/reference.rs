@@ -1,0 +1,232 @@
+//! The entries, written out: as the commented file that ships, and as what is in force on a node.
+
+use std::fmt::Write as _;
+
+use toml::Value;
+
+use super::entries::ROOT;
+use super::environment::variable;
+use super::raw::{Content, Tree, key, quoted};
+use super::schema::{Field, Named, Setting, Standing, Table};
+
+const WIDTH: usize = 110;
+
+const HEAD: &str = "\
+# Every setting of Longshore, with its default. Generated from the entries: longshore config print.
+#
+# A line that begins with # and no space is a setting, at its default or (where it has none) at an example: take the #
+# away and change it. Each setting is an environment variable, too: it is named behind, and wins over the file.
+# Durations are whole numbers with a unit: 500ms, 30s, 5m, 2h, 7d. Sizes are bytes, or have a unit: 64MiB, 4GiB.
+#
+# How NATS is reached is not set here but as for every NATS tool: NATS_URL, NATS_CREDS, NATS_NKEY, NATS_USER,
+# NATS_PASSWORD, NATS_TOKEN, NATS_CA, NATS_CERT, NATS_KEY, NATS_JS_DOMAIN, NATS_CONTEXT; logs: LONGSHORE_LOG,
+# LONGSHORE_LOG_FORMAT.
+";
+
+/// The commented file. As it stands it changes nothing; with every setting uncommented it is valid, too.
+pub(crate) fn file() -> String {
+    let mut out = HEAD.to_owned();
+    for field in ROOT.fields {
+        match field {
+            Field::Setting(setting) => describe(&mut out, *setting, &[]),
+            Field::Table { name, table, .. } => {
+                comment(&mut out, "\n", table.doc);
+                let _ = writeln!(out, "[{name}]");
+                table.fields.iter().for_each(|field| describe_field(&mut out, field, &[name]));
+            }
+            Field::Named(named) => describe_named(&mut out, named),
+        }
+    }
+    out
+}
+
+fn describe_field(out: &mut String, field: &Field, path: &[&str]) {
+    match field {
+        Field::Setting(setting) => describe(out, *setting, path),
+        Field::Table { name, table, or } => {
+            let mut doc = table.doc.to_owned();
+            if let Some(or) = or {
+                let _ = write!(doc, " Or {}", lower_first(or.doc()));
+            }
+            note(&mut doc, table.standing);
+            comment(out, "\n", &doc);
+            if path.first() == Some(&"defaults") && *name != "backoff" {
+                table.fields.iter().for_each(|field| explain(out, field));
+            }
+            assign(out, name, &inline(table), &[path, &[name]].concat());
+        }
+        Field::Named(named) => describe_named(out, named),
+    }
+}
+
+/// A line for a setting that stands within an inline table.
+fn explain(out: &mut String, field: &Field) {
+    if let Field::Setting(setting) = field {
+        comment(out, "", &format!("  {}: {}", setting.name(), lower_first(setting.doc())));
+    }
+}
+
+fn describe_named(out: &mut String, named: &Named) {
+    let (name, shown) = named.example;
+    let mut doc = named.doc.to_owned();
+    note(&mut doc, named.table.standing);
+    comment(out, "\n", &doc);
+    let _ = writeln!(out, "#[{}.{}]", named.name, quoted(name));
+    let path = [named.name, name];
+    // What [defaults] has explained is only named again.
+    let terse = named.fallback.is_some();
+    for field in named.table.fields.iter().filter(|field| shown.contains(&field.name())) {
+        match field {
+            Field::Setting(setting) if terse => {
+                assign(out, setting.name(), &setting.example(), &[&path[..], &[setting.name()]].concat());
+            }
+            Field::Table { name, or: Some(or), .. } if terse => {
+                assign(out, name, &or.example(), &[&path[..], &[name]].concat());
+            }
+            field => describe_field(out, field, &path),
+        }
+    }
+    for field in named.table.fields {
+        if let Field::Setting(setting) = field
+            && setting.alone()
+        {
+            comment(out, "\n", &format!("Or {}", lower_first(setting.doc())));
+            let _ = writeln!(out, "# {} = {}", setting.name(), setting.example());
+        }
+    }
+}
+
+fn describe(out: &mut String, setting: &dyn Setting, path: &[&str]) {
+    let mut doc = setting.doc().to_owned();
+    if !setting.range().is_empty() {
+        let _ = write!(doc, " {}.", upper_first(&setting.range()));
+    }
+    note(&mut doc, setting.standing());
+    comment(out, "\n", &doc);
+    assign(out, setting.name(), &setting.example(), &[path, &[setting.name()]].concat());
+}
+
+fn note(doc: &mut String, standing: Standing) {
+    if standing == Standing::AcceptedOnly {
+        doc.push_str(" Accepted, not yet enforced.");
+    }
+}
+
+fn assign(out: &mut String, name: &str, value: &str, path: &[&str]) {
+    let line = format!("#{name} = {value}");
+    let _ = writeln!(out, "{line:<44} # {}", variable(path));
+}
+
+fn inline(table: &Table) -> String {
+    let part = |field: &Field| match field {
+        Field::Setting(setting) if !setting.alone() => Some(format!("{} = {}", setting.name(), setting.example())),
+        _ => None,
+    };
+    format!("{{ {} }}", table.fields.iter().filter_map(part).collect::<Vec<_>>().join(", "))
+}
+
+fn comment(out: &mut String, before: &str, text: &str) {
+    out.push_str(before);
+    let indent = text.len() - text.trim_start().len();
+    let mut line = format!("# {}", " ".repeat(indent));
+    let empty = line.clone();
+    for word in text.split_whitespace() {
+        if line.chars().count() + word.chars().count() > WIDTH {
+            let _ = writeln!(out, "{}", line.trim_end());
+            line = empty.clone();
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    if line.trim_end() != "#" {
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn upper_first(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
+}
+
+fn lower_first(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect()
+}
+
+/// Every setting in force and where it comes from, as TOML.
+pub(crate) fn in_force(tree: &Tree) -> String {
+    let mut out = String::new();
+    for field in ROOT.fields {
+        match field {
+            Field::Setting(_) => force(&mut out, field, "", tree, None),
+            Field::Table { name, table, .. } => {
+                let _ = writeln!(out, "\n[{name}]");
+                force_table(&mut out, table, "", inside(tree, name), None);
+            }
+            Field::Named(named) => {
+                let written = inside(tree, named.name);
+                let fallback = named.fallback.map(|name| inside(tree, name));
+                let names: Vec<&str> = match (written.is_empty(), named.name) {
+                    (true, "queues") => vec!["main"],
+                    _ => written.keys().map(String::as_str).collect(),
+                };
+                for name in names {
+                    let _ = writeln!(out, "\n[{}]", key(&[named.name, name]));
+                    force_table(&mut out, named.table, "", inside(written, name), fallback);
+                }
+            }
+        }
+    }
+    out
+}
+
+static NOTHING: Tree = Tree::new();
+
+fn inside<'a>(tree: &'a Tree, name: &str) -> &'a Tree {
+    match tree.get(name).map(|node| &node.content) {
+        Some(Content::Table(tree)) => tree,
+        _ => &NOTHING,
+    }
+}
+
+fn force_table(out: &mut String, table: &Table, prefix: &str, tree: &Tree, fallback: Option<&Tree>) {
+    let is_alone = |field: &&Field| matches!(field, Field::Setting(setting) if setting.alone());
+    let alone = table.fields.iter().filter(is_alone).find(|field| tree.contains_key(field.name()));
+    match alone {
+        Some(field) => force(out, field, prefix, tree, fallback),
+        None => table.fields.iter().filter(|field| !is_alone(field)).for_each(|field| {
+            force(out, field, prefix, tree, fallback);
+        }),
+    }
+}
+
+fn force(out: &mut String, field: &Field, prefix: &str, tree: &Tree, fallback: Option<&Tree>) {
+    let name = field.name();
+    let own = tree.get(name);
+    let node = own.or_else(|| fallback.and_then(|tree| tree.get(name)));
+    let origin = |node: &super::raw::Node| {
+        let inherited = if own.is_none() { "defaults, " } else { "" };
+        format!("{inherited}{}", node.origin.brief())
+    };
+    let mut line = |value: &Value, origin: String, standing: Standing| {
+        let idle = if standing == Standing::AcceptedOnly && origin != "default" { "; not yet enforced" } else { "" };
+        let _ = writeln!(out, "{:<44} # {origin}{idle}", format!("{prefix}{name} = {value}"));
+    };
+    match (field, node.map(|node| (node, &node.content))) {
+        (Field::Setting(setting), Some((node, Content::Value(value)))) => line(value, origin(node), setting.standing()),
+        (Field::Table { table, .. }, Some((node, Content::Value(value)))) => line(value, origin(node), table.standing),
+        (Field::Setting(setting), _) => match setting.default_value() {
+            Some(value) => line(&value, "default".to_owned(), setting.standing()),
+            None => drop(writeln!(out, "# {prefix}{name} is not set")),
+        },
+        (Field::Table { table, .. }, None) if table.optional => drop(writeln!(out, "# {prefix}{name} is not set")),
+        (Field::Table { table, .. }, node) => {
+            let tree = node.map_or(&NOTHING, |(_, content)| match content {
+                Content::Table(tree) => tree,
+                Content::Value(_) => &NOTHING,
+            });
+            force_table(out, table, &format!("{prefix}{name}."), tree, None);
+        }
+        (Field::Named(_), _) => {}
+    }
+}

@@ -1,0 +1,256 @@
+//! What the entries are made of: a setting, a table of settings, and a table per name.
+//!
+//! An [`Entry`] knows its kind, so that whoever asks for its value gets the right type. [`Setting`] is the same entry
+//! seen by those who treat all settings alike: the reader, the reference, `config show`.
+
+use std::cmp::Ordering;
+
+use toml::Value;
+
+use super::kind::{Kind, shown};
+
+/// Whether a setting does what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It does.
+    Enforced,
+    /// It is read and checked, so that files written for later versions work with this one; nothing acts upon it yet.
+    AcceptedOnly,
+}
+
+/// One setting: everything that is known about it, said once.
+pub(crate) struct Entry<K> {
+    /// The key, last part.
+    pub(crate) name: &'static str,
+    doc: &'static str,
+    default: fn() -> K,
+    example: &'static str,
+    at_least: Option<fn() -> K>,
+    at_most: Option<fn() -> K>,
+    standing: Standing,
+    alone: bool,
+}
+
+impl<K: Kind> Entry<K> {
+    /// A setting whose default is also its example.
+    pub(crate) const fn new(name: &'static str, default: fn() -> K, doc: &'static str) -> Self {
+        Self {
+            name,
+            doc,
+            default,
+            example: "",
+            at_least: None,
+            at_most: None,
+            standing: Standing::Enforced,
+            alone: false,
+        }
+    }
+
+    pub(crate) const fn at_least(mut self, bound: fn() -> K) -> Self {
+        self.at_least = Some(bound);
+        self
+    }
+
+    pub(crate) const fn at_most(mut self, bound: fn() -> K) -> Self {
+        self.at_most = Some(bound);
+        self
+    }
+
+    /// A value in TOML for the reference, where there is no default or a better one to show.
+    pub(crate) const fn example(mut self, example: &'static str) -> Self {
+        self.example = example;
+        self
+    }
+
+    pub(crate) const fn accepted_only(mut self) -> Self {
+        self.standing = Standing::AcceptedOnly;
+        self
+    }
+
+    /// It stands in place of all other settings of its table.
+    pub(crate) const fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// What holds where nothing is written.
+    pub(crate) fn default(&self) -> K {
+        (self.default)()
+    }
+
+    /// Reads what was written, within its bounds.
+    ///
+    /// # Errors
+    /// Says what is wrong and what would be right.
+    pub(crate) fn read(&self, value: &Value) -> Result<K, String> {
+        let read = K::read(value)?;
+        let beyond = |bound: Option<fn() -> K>, wrong| bound.is_some_and(|bound| read.order(&bound()) == Some(wrong));
+        if beyond(self.at_least, Ordering::Less) || beyond(self.at_most, Ordering::Greater) {
+            return Err(format!("{} is out of bounds; {}", shown(value), self.bounds()));
+        }
+        Ok(read)
+    }
+
+    /// "1s or more", "1 to 1000", or nothing.
+    fn bounds(&self) -> String {
+        let bound = |bound: Option<fn() -> K>| bound.and_then(|bound| bound().write()).map(|value| plain(&value));
+        match (bound(self.at_least), bound(self.at_most)) {
+            (Some(least), Some(most)) => format!("{least} to {most}"),
+            (Some(least), None) => format!("{least} or more"),
+            (None, Some(most)) => format!("{most} at most"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// A bound reads better without quotes.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A setting of any kind.
+pub(crate) trait Setting: Sync {
+    /// The key, last part.
+    fn name(&self) -> &'static str;
+    /// What it is for.
+    fn doc(&self) -> &'static str;
+    /// What is to be written.
+    fn noun(&self) -> String;
+    /// Which of these, where not all will do: "1s or more".
+    fn range(&self) -> String;
+    /// What holds where nothing is written; `None` if nothing does.
+    fn default_value(&self) -> Option<Value>;
+    /// A value to show.
+    fn example(&self) -> String;
+    /// Whether it does what it says.
+    fn standing(&self) -> Standing;
+    /// Whether it stands in place of all other settings of its table.
+    fn alone(&self) -> bool;
+    /// Reads an environment variable's text.
+    fn environment_value(&self, text: &str) -> Value;
+    /// Checks what was written.
+    ///
+    /// # Errors
+    /// Says what is wrong and what would be right.
+    fn check(&self, value: &Value) -> Result<(), String>;
+}
+
+impl<K: Kind> Setting for Entry<K> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn doc(&self) -> &'static str {
+        self.doc
+    }
+
+    fn noun(&self) -> String {
+        K::noun()
+    }
+
+    fn range(&self) -> String {
+        match K::words() {
+            [] => self.bounds(),
+            words => format!("one of {}", words.join(", ")),
+        }
+    }
+
+    fn default_value(&self) -> Option<Value> {
+        self.default().write()
+    }
+
+    fn example(&self) -> String {
+        match self.example {
+            "" => self.default_value().map(|value| value.to_string()).unwrap_or_default(),
+            example => example.to_owned(),
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    fn alone(&self) -> bool {
+        self.alone
+    }
+
+    fn environment_value(&self, text: &str) -> Value {
+        K::from_environment(text)
+    }
+
+    fn check(&self, value: &Value) -> Result<(), String> {
+        self.read(value).map(|_| ())
+    }
+}
+
+/// Some settings under one key.
+pub(crate) struct Table {
+    /// What they are about.
+    pub(crate) doc: &'static str,
+    /// The settings, in reading order.
+    pub(crate) fields: &'static [Field],
+    /// Whether they do what they say, taken together.
+    pub(crate) standing: Standing,
+    /// Where nothing of it is written, nothing of it holds: its defaults serve only to fill up what was written.
+    pub(crate) optional: bool,
+}
+
+impl Table {
+    /// A table that holds by its defaults.
+    pub(crate) const fn of(doc: &'static str, fields: &'static [Field]) -> Self {
+        Self { doc, fields, standing: Standing::Enforced, optional: false }
+    }
+
+    /// Nothing of it holds unless it is written.
+    pub(crate) const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    pub(crate) const fn accepted_only(mut self) -> Self {
+        self.standing = Standing::AcceptedOnly;
+        self
+    }
+
+    /// The field of that name.
+    pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|field| field.name() == name)
+    }
+}
+
+/// What may stand in a table.
+pub(crate) enum Field {
+    /// A setting.
+    Setting(&'static dyn Setting),
+    /// A table of settings, or, where there is an entry in its place too, that.
+    Table { name: &'static str, table: &'static Table, or: Option<&'static dyn Setting> },
+    /// A table of settings for each of some names.
+    Named(&'static Named),
+}
+
+/// A table of settings for each of some names: `[queues.<name>]`.
+pub(crate) struct Named {
+    /// The key before the name.
+    pub(crate) name: &'static str,
+    /// What the names are.
+    pub(crate) doc: &'static str,
+    /// A name for the reference, and the settings shown under it.
+    pub(crate) example: (&'static str, &'static [&'static str]),
+    /// Checks a name.
+    pub(crate) check: fn(&str) -> Result<(), String>,
+    /// The settings of each.
+    pub(crate) table: &'static Table,
+    /// Key of the table that holds what these leave out.
+    pub(crate) fallback: Option<&'static str>,
+}
+
+impl Field {
+    /// The key, last part.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Setting(setting) => setting.name(),
+            Self::Table { name, .. } => name,
+            Self::Named(named) => named.name,
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! What a person sees of the configuration: errors to the letter, the file that ships, what is in force.
+
+use std::time::Duration;
+
+use longshore_actors::{Context, Handlers, Settings};
+use longshore_backbone::Storage;
+use longshore_domain::backoff::{Backoff, Jitter};
+use longshore_domain::policy::{History, Policies, QueuePolicy, TypePolicy};
+use longshore_domain::{JobType, Queue};
+
+use super::*;
+
+fn handlers() -> Handlers {
+    let nothing = |_: Context| async { Ok(()) };
+    ["noop", "echo", "sleep", "fail"].iter().fold(Handlers::new(), |handlers, name| handlers.with(*name, nothing))
+}
+
+fn load(text: &str, variables: &[(&str, &str)]) -> Result<Configuration, String> {
+    let source = Source { path: "longshore.toml".into(), text: text.to_owned() };
+    let variables = variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    Configuration::from_parts(Some(source), variables, &handlers()).map_err(|error| error.to_string())
+}
+
+fn settings(text: &str) -> Settings {
+    load(text, &[]).unwrap().settings
+}
+
+fn problems(text: &str) -> String {
+    load(text, &[]).unwrap_err()
+}
+
+#[test]
+fn without_a_file_everything_is_as_the_rooms_have_it() {
+    let Settings { name, shutdown_grace, policies, storage } = settings("");
+    assert!(Queue::parse(&name).is_ok(), "{name}");
+    assert_eq!(shutdown_grace, Duration::from_secs(30));
+    assert_eq!(storage, Storage::default());
+    let queues = [(Queue::main(), QueuePolicy::default())].into();
+    assert_eq!(policies, Policies { queues, default_type: TypePolicy::default(), ..Policies::default() });
+}
+
+/// Every setting of the contract, in its words.
+const CONTRACT: &str = r#"
+namespace = "ls2"
+[node]
+name = "n1"
+lease = "2s"
+[http]
+listen = "off"
+[storage]
+jobs_max_bytes = 1048576
+completed_max_age = "24h"
+[idempotency]
+window = "1h"
+release_on = ["dead", "cancelled", "expired"]
+[queues.main]
+concurrency = 8
+[queues.bulk]
+aging = "0s"
+[retries.fast]
+base = "250ms"
+factor = 2
+max = "1m"
+[retries.listed]
+delays = ["1s","5s","25s","125s"]
+[retries.added]
+jitter = "additive"
+spread = "2s"
+[defaults]
+max_attempts = 3
+backoff = "listed"
+[types."email.send"]
+handler = "remote"
+max_attempts = 12
+timeout = "60s"
+heartbeat = "15s"
+backoff = { base = "1s", factor = 3.0, max = "10m", jitter = "proportional", spread = 0.5 }
+rate_limit = { rate = 100, per = "1s", burst = 100 }
+concurrency = 10
+breaker = { failures = 5, cool_down = "30s", probes = 1 }
+history = "failures"
+[types.flaky]
+handler = "fail"
+[tenants.acme]
+rate_limit = { rate = 50, per = "1s", burst = 100 }
+weight = 1
+"#;
+
+#[test]
+fn the_contracts_own_example_is_read() {
+    let Settings { policies, storage, name, .. } = settings(CONTRACT);
+    assert_eq!((name.as_str(), storage.namespace.as_str()), ("n1", "ls2"));
+    assert_eq!((storage.lease, storage.jobs_max_bytes), (Duration::from_secs(2), 1_048_576));
+    assert_eq!(policies.queues.keys().map(Queue::as_str).collect::<Vec<_>>(), ["bulk", "main"]);
+    assert_eq!(policies.queues["main"].concurrency, 8);
+    assert_eq!(policies.queues["bulk"].aging, Duration::ZERO);
+
+    let listed = Backoff::Delays([1, 5, 25, 125].map(Duration::from_secs).to_vec());
+    assert_eq!(policies.retries["listed"], listed);
+    let jitter = |name: &str| match &policies.retries[name] {
+        Backoff::Exponential { jitter, .. } => *jitter,
+        Backoff::Delays(_) => panic!("{name} is a list"),
+    };
+    assert_eq!(
+        (jitter("fast"), jitter("added")),
+        (Jitter::Proportional(0.25), Jitter::Additive(Duration::from_secs(2)))
+    );
+
+    let email = &policies.types[&JobType::parse("email.send").unwrap()];
+    assert_eq!((email.max_attempts, email.heartbeat), (12, Some(Duration::from_secs(15))));
+    assert_eq!((email.handler.as_deref(), email.history), (Some("remote"), History::Failures));
+    assert!(matches!(email.backoff, Backoff::Exponential { jitter: Jitter::Proportional(0.5), .. }));
+    let flaky = &policies.types[&JobType::parse("flaky").unwrap()];
+    assert_eq!((flaky.max_attempts, &flaky.backoff), (3, &listed), "what a type leaves out is as in [defaults]");
+}
+
+#[test]
+fn every_mistake_is_told_with_its_place_and_remedy() {
+    let text = r#"
+[node]
+lease = "2x"
+leese = "30s"
+[queues.main]
+concurrency = 0
+[types."email.send"]
+max_attempts = "many"
+timeout = 30
+[types.email.send]
+timeout = "1s"
+[queues."a b"]
+[http.listen]
+[storage]
+replicas = 7
+jobs_max_bytes = "4GB"
+[unknown]
+"#;
+    assert_eq!(
+        problems(text),
+        r#"the configuration has 11 mistakes
+
+longshore.toml:3:9: node.lease: "2x" is no duration; write a whole number and a unit, such as 500ms, 30s, 5m, 2h or 7d (3650d at most)
+  3 | lease = "2x"
+    |         ^^^^
+
+longshore.toml:4:1: node.leese: is not known; did you mean lease?
+  4 | leese = "30s"
+    | ^^^^^
+
+longshore.toml:6:15: queues.main.concurrency: 0 is out of bounds; 1 to 10000
+  6 | concurrency = 0
+    |               ^
+
+longshore.toml:8:16: types."email.send".max_attempts: "many" is not a whole number
+  8 | max_attempts = "many"
+    |                ^^^^^^
+
+longshore.toml:9:11: types."email.send".timeout: 30 is not a duration such as "500ms", "30s", "5m", "2h" or "7d"
+  9 | timeout = 30
+    |           ^^
+
+longshore.toml:10:14: types.email.send: is no setting of a type; a type with dots is written in quotes, [types."email.send"]
+  10 | [types.email.send]
+     |              ^^^^
+
+longshore.toml:12:9: queues."a b": the name has ' ' at byte 1; allowed are A-Z a-z 0-9 _ -
+  12 | [queues."a b"]
+     |         ^^^^^
+
+longshore.toml:13:1: http.listen: is a table; it should be an address and port such as "127.0.0.1:8080", or "off"
+  13 | [http.listen]
+     | ^^^^^^^^^^^^^
+
+longshore.toml:15:12: storage.replicas: 7 is out of bounds; 1 to 5
+  15 | replicas = 7
+     |            ^
+
+longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes such as "64MiB" or "4GiB" (KiB, MiB, GiB, TiB)
+  16 | jobs_max_bytes = "4GB"
+     |                  ^^^^^
+
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, queues, retries, defaults, types, tenants
+  17 | [unknown]
+     |  ^^^^^^^"#
+    );
+}
+
+#[test]
+fn rules_over_several_settings_are_told_beside_the_others() {
+    let text = r#"
+[node]
+reply_prefix = "longshore.x"
+[retries.slow]
+base = "1h"
+[retries.mixed]
+delays = ["1s"]
+base = "1s"
+[retries.empty]
+delays = []
+[retries.added]
+jitter = "additive"
+[retries.wide]
+spread = "2s"
+[defaults]
+handler = "nop"
+[types.a]
+backoff = "quick"
+[types.b]
+handler = "http.call"
+timeout = "0s"
+"#;
+    assert_eq!(
+        problems(text),
+        r#"the configuration has 10 mistakes
+
+longshore.toml:3:16: node.reply_prefix: "longshore.x" would let clients have answers written to $… or longshore.…
+  3 | reply_prefix = "longshore.x"
+    |                ^^^^^^^^^^^^^
+
+longshore.toml:5:8: retries.slow.base: 1h is longer than max, 10m
+  5 | base = "1h"
+    |        ^^^^
+
+longshore.toml:7:10: retries.mixed.delays: stands alone: it takes the place of base, factor, max, jitter and spread
+  7 | delays = ["1s"]
+    |          ^^^^^^
+
+longshore.toml:10:10: retries.empty.delays: needs one delay at least
+  10 | delays = []
+     |          ^^
+
+longshore.toml:12:10: retries.added.jitter: is additive, which needs spread, a duration
+  12 | jitter = "additive"
+     |          ^^^^^^^^^^
+
+longshore.toml:14:10: retries.wide.spread: is a duration, but jitter is proportional; write a number from 0 to 1, or jitter = "additive"
+  14 | spread = "2s"
+     |          ^^^^
+
+longshore.toml:16:11: defaults.handler: "nop" is no handler of this program; there are: remote, echo, fail, noop, sleep
+  16 | handler = "nop"
+     |           ^^^^^
+
+longshore.toml:18:11: types.a.backoff: "quick" is no preset of [retries]; there are: added, empty, mixed, slow, wide
+  18 | backoff = "quick"
+     |           ^^^^^^^
+
+longshore.toml:20:11: types.b.handler: "http.call" is not in this version of Longshore, a later one brings it; there are: remote, echo, fail, noop, sleep
+  20 | handler = "http.call"
+     |           ^^^^^^^^^^^
+
+longshore.toml:21:11: types.b.timeout: "0s" is out of bounds; 1ms or more
+  21 | timeout = "0s"
+     |           ^^^^"#
+    );
+}
+
+#[test]
+fn what_is_no_toml_is_shown_with_its_line() {
+    assert_eq!(
+        problems("[node\nlease = \"2s\"\nname = \"a\" \"b\"\n"),
+        "the configuration has 2 mistakes\n\n\
+         longshore.toml:1:6: unclosed table, expected `]`\n  1 | [node\n    |      ^\n\n\
+         longshore.toml:3:12: unexpected key or value, expected newline, `#`\n  3 | name = \"a\" \"b\"\n    |            ^"
+    );
+}
+
+#[test]
+fn the_environment_stands_behind_the_file_and_wins() {
+    let text = "[node]\nlease = \"30s\"\n[queues.bulk-mail]\n[types.\"email.send\"]\nbackoff = \"x\"\n[retries.x]\n";
+    let variables = [
+        ("LONGSHORE_NAMESPACE", "ls3"),
+        ("LONGSHORE_NODE__LEASE", "2s"),
+        ("LONGSHORE_NODE__NAME", "123"),
+        ("LONGSHORE_STORAGE__REPLICAS", "3"),
+        ("LONGSHORE_STORAGE__DLQ_MAX_AGE", ""),
+        ("LONGSHORE_QUEUES__BULK_MAIL__CONCURRENCY", "7"),
+        ("LONGSHORE_TYPES__EMAIL__SEND__TIMEOUT", "5s"),
+        ("LONGSHORE_TYPES__EMAIL__SEND__BACKOFF__BASE", "3s"),
+        ("LONGSHORE_TYPES__report.Render__BACKOFF", "{ base = \"2s\", jitter = \"none\" }"),
+        ("LONGSHORE_RETRIES__SLOW__DELAYS", "[\"1m\"]"),
+        ("LONGSHORE_SERVICE_HOST", "10.0.0.1"),
+        ("LONGSHORE_LOG", "debug"),
+    ];
+    let Settings { name, policies, storage, .. } = load(text, &variables).unwrap().settings;
+    assert_eq!((name.as_str(), storage.namespace.as_str(), storage.replicas), ("123", "ls3", 3));
+    assert_eq!((storage.lease, storage.dlq_max_age), (Duration::from_secs(2), Storage::default().dlq_max_age));
+    assert_eq!(policies.queues["bulk-mail"].concurrency, 7);
+    let email = &policies.types[&JobType::parse("email.send").unwrap()];
+    assert_eq!(email.timeout, Duration::from_secs(5));
+    assert!(matches!(email.backoff, Backoff::Exponential { base: Duration { .. }, .. }));
+    let report = &policies.types[&JobType::parse("report.Render").unwrap()];
+    assert!(matches!(report.backoff, Backoff::Exponential { jitter: Jitter::None, .. }));
+    assert_eq!(policies.retries["slow"], Backoff::Delays(vec![Duration::from_secs(60)]));
+}
+
+#[test]
+fn a_mistake_in_the_environment_names_the_variable() {
+    let variables = [
+        ("LONGSHORE_NODE__LEESE", "2s"),
+        ("LONGSHORE_NODE__LEASE", "10ms"),
+        ("LONGSHORE_QUEUES__MAIN__CONCURRENCY", "many"),
+        ("LONGSHORE_QUEUES__MAIN", "{}"),
+        ("LONGSHORE_TYPES__A__BACKOFF__BAES", "1s"),
+    ];
+    let unknown = "names no setting; longshore config print shows the variable of each";
+    assert_eq!(
+        load("", &variables).unwrap_err(),
+        [
+            "the configuration has 5 mistakes",
+            "environment variable LONGSHORE_NODE__LEASE: node.lease: \"10ms\" is out of bounds; 1s or more",
+            &format!("environment variable LONGSHORE_NODE__LEESE: {unknown}"),
+            &format!("environment variable LONGSHORE_QUEUES__MAIN: {unknown}"),
+            "environment variable LONGSHORE_QUEUES__MAIN__CONCURRENCY: queues.main.concurrency: \"many\" is not a whole number",
+            &format!("environment variable LONGSHORE_TYPES__A__BACKOFF__BAES: {unknown}"),
+        ]
+        .join("\n\n")
+    );
+}
+
+#[test]
+fn what_does_nothing_yet_is_said() {
+    let text = r#"
+[http]
+listen = "127.0.0.1:8080"
+[storage]
+completed_max_age = "5s"
+[defaults]
+key_concurrency = 2
+[types.a]
+rate_limit = { rate = 1 }
+[tenants.acme]
+weight = 2
+"#;
+    let configuration = load(text, &[("LONGSHORE_TYPES__A__CONCURRENCY", "3")]).unwrap();
+    let idle = |what: &str| format!("{what} is accepted, but not yet enforced: this version does not act upon it");
+    assert_eq!(
+        configuration.warnings(),
+        [
+            idle("defaults.key_concurrency (longshore.toml:7)"),
+            idle("http.listen (longshore.toml:3)"),
+            idle("tenants.acme (longshore.toml:10)"),
+            idle("types.a.concurrency (LONGSHORE_TYPES__A__CONCURRENCY)"),
+            idle("types.a.rate_limit (longshore.toml:9)"),
+            "storage.completed_max_age (5s) is shorter than two leases (1m): a job that completed may run again after a crash".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn the_file_that_ships_is_the_generated_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/longshore.toml");
+    let shipped = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(shipped == reference(), "write it anew: cargo run -- config print > config/longshore.toml");
+}
+
+#[test]
+fn the_file_changes_nothing_and_is_valid_with_every_setting_uncommented() {
+    let (written, nothing) = (settings(&reference()), settings(""));
+    assert_eq!((written.policies, written.storage), (nothing.policies, nothing.storage));
+
+    let uncomment = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[') => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    let all = reference().lines().map(uncomment).collect::<Vec<_>>().join("\n");
+    let configuration = load(&all, &[]).unwrap();
+    assert_eq!(configuration.settings.storage, Storage::default(), "the examples are the defaults where there are any");
+    for line in configuration.in_force().lines() {
+        let unset = ["max_waiting"].iter().any(|key| line.contains(key));
+        assert!(unset || !line.ends_with("is not set"), "the file does not show {line:?}");
+    }
+}
+
+#[test]
+fn every_variable_of_the_file_names_its_setting() {
+    for line in reference().lines().filter(|line| line.starts_with('#') && !line.starts_with("# ")) {
+        let Some((setting, variable)) = line[1..].split_once(" # LONGSHORE_") else { continue };
+        let (_, value) = setting.split_once(" = ").unwrap();
+        let value: toml::Value = value.trim().parse().unwrap();
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let also = ("LONGSHORE_RETRIES__FAST__BASE", "1s"); // the preset that examples name
+        let variables = [also, (&*format!("LONGSHORE_{variable}"), text.as_str())];
+        let configuration = load("", &variables).unwrap();
+        assert!(configuration.in_force().contains(&format!("# LONGSHORE_{variable}")), "{line}");
+    }
+}
+
+#[test]
+fn what_is_in_force_is_shown_with_its_origin() {
+    let text = "[defaults]\ntimeout = \"5s\"\n[types.\"a.b\"]\nbackoff = { base = \"2s\" }\n[types.c]\nbackoff = \"x\"\n[retries.x]\ndelays = [\"1s\"]\n";
+    let shown = load(text, &[("LONGSHORE_NODE__LEASE", "9s")]).unwrap().in_force();
+    let line = |wanted: &str| {
+        let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.lines().any(|line| squeezed(line) == wanted), "{wanted:?} is not in\n{shown}");
+    };
+    line("namespace = \"longshore\" # default");
+    line("lease = \"9s\" # LONGSHORE_NODE__LEASE");
+    line("# name is not set");
+    line("[queues.main]");
+    line("concurrency = 64 # default");
+    line("timeout = \"5s\" # longshore.toml:2");
+    line("timeout = \"5s\" # defaults, longshore.toml:2");
+    line("[types.\"a.b\"]");
+    line("backoff.base = \"2s\" # longshore.toml:4");
+    line("backoff.factor = 3.0 # default");
+    line("backoff = \"x\" # longshore.toml:6");
+    line("delays = [\"1s\"] # longshore.toml:8");
+    let again = load(&shown, &[]).unwrap();
+    assert_eq!(again.settings.policies, load(text, &[]).unwrap().settings.policies, "what is shown means the same");
+}

@@ -1,0 +1,165 @@
+//! `longshore dev`: everything on one machine by one command, and jobs going by before one's eyes.
+//!
+//! Where no NATS server is named it runs a private one, in a folder of the project's own, and starts it anew should it
+//! die. The node lives in this process, as under `serve`. On Ctrl-C both are drained and ended; a second one ends at once,
+//! and the server goes with us all the same: [`longshore_natsd`] sees to that however we end.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use futures_util::StreamExt as _;
+use longshore::handlers;
+use longshore_actors::Node;
+use longshore_backbone::{Client, Connection};
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::cli::output::{FAINT, STRONG};
+use crate::cli::serve::{self, Signals};
+use crate::cli::{Ended, Global};
+use crate::telemetry;
+
+mod server;
+
+mod tally;
+mod view;
+
+use server::PrivateServer;
+use tally::Tally;
+use view::{Screen, View};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    file: crate::cli::File,
+    /// Keep nothing: jobs and records go with the server
+    #[arg(long, conflicts_with = "dir")]
+    ephemeral: bool,
+    /// Where the private server keeps its data [default: .longshore in the current folder]
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+    /// The private server's port [default: 4222, or a free one if that is taken]
+    #[arg(long, value_name = "NUMBER")]
+    port: Option<u16>,
+}
+
+/// Four pictures a second are smooth enough for the eye and cost nothing.
+const PICTURE_EVERY: Duration = Duration::from_millis(250);
+
+/// How often the queues are asked what waits.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    let screen = Screen::new(std::io::stdout().is_terminal());
+    telemetry::beside_a_view(screen.writer(), screen.has_colours())?;
+    let configuration = arguments.file.load(global)?;
+    configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let mut signals = Signals::new()?;
+
+    let named = global.nats.names_a_server();
+    let mut connection = global.nats.connection()?;
+    let mut server = None;
+    if !named {
+        let start = PrivateServer::start(arguments.ephemeral, arguments.dir, arguments.port);
+        let started = tokio::select! {
+            started = start => started?,
+            _ = signals.next() => return Ok(Ended::Well),
+        };
+        connection = Connection { url: started.url(), ..connection };
+        server = Some(started);
+    }
+
+    let settings = configuration.settings().clone();
+    let (name, namespace) = (settings.name.clone(), settings.storage.namespace.clone());
+    let client = Client::connect(&connection, &namespace).await?;
+    let started = tokio::select! {
+        node = Node::start(settings, connection.clone(), handlers::built_in()) => Some(node),
+        _ = signals.next() => None,
+    };
+    let ended = match started {
+        Some(node) => {
+            let node = node.context("the node cannot start")?;
+            screen.say(&welcome(&connection, server.as_ref(), &name, named));
+            watch(node, &client, server.as_ref(), &screen, &mut signals).await
+        }
+        None => Ok(Ended::Well),
+    };
+    if let Some(server) = server {
+        tokio::select! {
+            stopped = server.stop() => stopped?,
+            word = signals.next() => word.end_at_once(),
+        }
+    }
+    ended
+}
+
+/// What a newcomer can do next.
+fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, named: bool) -> String {
+    let kept = match server.map(PrivateServer::kept) {
+        Some(Some(folder)) => format!("data in {}", folder.display()),
+        Some(None) => "data goes when it ends".to_owned(),
+        None => "not ours: it goes on when we end".to_owned(),
+    };
+    let usual = named || connection.url == longshore::config::nats::DEFAULT_URL;
+    let address = if usual { String::new() } else { format!("  export NATS_URL={}\n", connection.url) };
+    format!(
+        "{STRONG}longshore dev{STRONG:#}: node {node}, NATS at {} ({kept})\n\n\
+         Try in another terminal:\n{address}  \
+         longshore submit echo '{{\"hello\":\"world\"}}' --wait\n  \
+         longshore submit fail '{{\"times\":2}}' --wait      {FAINT}fails twice first{FAINT:#}\n  \
+         longshore events                              {FAINT}everything that happens{FAINT:#}\n\
+         Jobs and handlers in Python: examples/produce.py and examples/render.py in Longshore's repository.\n\
+         Ctrl-C drains and ends {}.\n",
+        connection.url,
+        if server.is_some() { "both" } else { "the node" },
+    )
+}
+
+/// Shows what happens until somebody asks for an end, or something has failed; then drains the node.
+async fn watch(
+    mut node: Node,
+    client: &Client,
+    server: Option<&PrivateServer>,
+    screen: &Screen,
+    signals: &mut Signals,
+) -> anyhow::Result<Ended> {
+    let all = client.names().events_where(None, None, None, None);
+    let mut events = std::pin::pin!(client.subscribe(all).await?);
+    let mut picture = tokio::time::interval(PICTURE_EVERY);
+    picture.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut tally, mut view) = (Tally::new(Instant::now()), View::new(screen));
+    let mut queues = std::pin::pin!(ask_queues(client));
+    let mut supervised = std::pin::pin!(server::supervise(server));
+    loop {
+        tokio::select! {
+            Some((_, payload)) = events.next() => {
+                let Ok(event) = serde_json::from_slice::<Value>(&payload) else { continue };
+                tally.count(&event, Instant::now());
+                view.happened(event);
+            }
+            answer = &mut queues => {
+                if let Some(answer) = answer {
+                    view.queues(&answer);
+                }
+                queues.set(ask_queues(client));
+            }
+            _ = picture.tick() => view.draw(&tally, Instant::now()),
+            error = node.failed() => return serve::failed(error),
+            error = &mut supervised => return Err(error),
+            word = signals.next() => {
+                view.end(&tally, Instant::now());
+                screen.say(&format!("{word}: draining; a second one ends at once"));
+                return serve::drain(node, signals).await;
+            }
+        }
+    }
+}
+
+/// What waits, asked of the node as anybody can.
+async fn ask_queues(client: &Client) -> Option<Value> {
+    tokio::time::sleep(ASK_EVERY).await;
+    client.request("_all", "queues.list", json!({}), ASK_EVERY).await.ok()
+}

@@ -1,0 +1,191 @@
+//! Counts what the events tell, by job type: what runs, what waits to be tried again, what ended and how fast.
+//!
+//! Live events can be missed, so a run's place is kept by its id, and a missed event puts right itself with the run's next
+//! one. What waits in a queue is not counted from events but asked: jobs published while nobody looked have told nothing.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::cli::output::text;
+
+/// Rates are over this long.
+const WINDOW: Duration = Duration::from_secs(5);
+
+/// Runs followed by id at most; beyond it, what waits for another attempt is no longer counted exactly.
+const FOLLOWED: usize = 100_000;
+
+/// What was counted of one type.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) running: u64,
+    pub(crate) retrying: u64,
+    pub(crate) completed: u64,
+    pub(crate) failed_attempts: u64,
+    pub(crate) dead: u64,
+    /// Completed in each second of the window, the newest last.
+    recent: VecDeque<(u64, u64)>,
+    /// When the newest event came, in seconds since the start.
+    pub(crate) last: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Running,
+    Retrying,
+}
+
+/// All counts.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    start: Instant,
+    types: BTreeMap<String, Counts>,
+    runs: HashMap<String, Place>,
+}
+
+impl Tally {
+    pub(crate) fn new(start: Instant) -> Self {
+        Self { start, types: BTreeMap::new(), runs: HashMap::new() }
+    }
+
+    /// Takes an event in.
+    pub(crate) fn count(&mut self, event: &Value, now: Instant) {
+        let (job_type, run_id) = (text(event, "type"), text(event, "run_id"));
+        if job_type.is_empty() || run_id.is_empty() {
+            return; // a system event
+        }
+        let run = format!("{}/{run_id}", text(event, "tenant"));
+        let second = now.duration_since(self.start).as_secs();
+        let place = match text(event, "event") {
+            "started" | "progress" => Some(Place::Running),
+            "failed" if event.get("retry_at").is_some() => Some(Place::Retrying),
+            "deferred" if text(event, "reason") == "snoozed" => Some(Place::Retrying),
+            // A job that was not even started stays where it was.
+            "deferred" => self.runs.get(&run).copied(),
+            _ => None,
+        };
+        let counts = self.types.entry(job_type.to_owned()).or_default();
+        counts.last = second;
+        match text(event, "event") {
+            "completed" => counts.complete(second),
+            "failed" => counts.failed_attempts += 1,
+            "dlq" | "expired" => counts.dead += 1,
+            _ => {}
+        }
+        let before = match place {
+            Some(place) if self.runs.len() < FOLLOWED || self.runs.contains_key(&run) => self.runs.insert(run, place),
+            _ => self.runs.remove(&run),
+        };
+        counts.moved(before, place);
+    }
+
+    /// The types, the busiest lately first.
+    pub(crate) fn types(&self) -> Vec<(&str, &Counts)> {
+        let mut types: Vec<_> = self.types.iter().map(|(name, counts)| (name.as_str(), counts)).collect();
+        types.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.last));
+        types
+    }
+
+    /// Completed per second of a type, over the last seconds.
+    pub(crate) fn rate(&self, counts: &Counts, now: Instant) -> f64 {
+        let elapsed = now.duration_since(self.start);
+        let since = elapsed.saturating_sub(WINDOW).as_secs();
+        let completed: u64 = counts.recent.iter().filter(|(second, _)| *second >= since).map(|(_, count)| count).sum();
+        #[allow(clippy::cast_precision_loss, reason = "a count of a few seconds is far below 2^52")]
+        let completed = completed as f64;
+        completed / elapsed.min(WINDOW).as_secs_f64().max(1.0)
+    }
+
+    /// How long it has been counting.
+    pub(crate) fn elapsed(&self, now: Instant) -> Duration {
+        now.duration_since(self.start)
+    }
+}
+
+impl Counts {
+    fn complete(&mut self, second: u64) {
+        self.completed += 1;
+        match self.recent.back_mut() {
+            Some((newest, count)) if *newest == second => *count += 1,
+            _ => self.recent.push_back((second, 1)),
+        }
+        while self.recent.front().is_some_and(|(oldest, _)| oldest + WINDOW.as_secs() < second) {
+            self.recent.pop_front();
+        }
+    }
+
+    fn moved(&mut self, before: Option<Place>, after: Option<Place>) {
+        for (place, by) in [(before, -1), (after, 1)] {
+            let count = match place {
+                Some(Place::Running) => &mut self.running,
+                Some(Place::Retrying) => &mut self.retrying,
+                None => continue,
+            };
+            *count = count.saturating_add_signed(by);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn tally(events: &[(&str, &str)]) -> Tally {
+        let start = Instant::now();
+        let mut tally = Tally::new(start);
+        for (run, event) in events {
+            let retry = (*event == "failed").then_some("2026-11-21T12:00:00.000Z");
+            let mut event = json!({"event": event, "run_id": run, "type": "t", "tenant": "default"});
+            if let Some(at) = retry {
+                event["retry_at"] = json!(at);
+            }
+            tally.count(&event, start);
+        }
+        tally
+    }
+
+    fn counts(events: &[(&str, &str)]) -> (u64, u64, u64, u64, u64) {
+        let tally = tally(events);
+        let counts = &tally.types["t"];
+        (counts.running, counts.retrying, counts.completed, counts.failed_attempts, counts.dead)
+    }
+
+    #[test]
+    fn a_run_is_counted_where_its_last_event_puts_it() {
+        assert_eq!(
+            counts(&[("a", "enqueued"), ("a", "started"), ("b", "enqueued"), ("b", "started")]),
+            (2, 0, 0, 0, 0)
+        );
+        assert_eq!(counts(&[("a", "started"), ("a", "failed")]), (0, 1, 0, 1, 0));
+        assert_eq!(counts(&[("a", "started"), ("a", "failed"), ("a", "started"), ("a", "completed")]), (0, 0, 1, 1, 0));
+        assert_eq!(counts(&[("a", "started"), ("a", "dlq"), ("b", "expired")]), (0, 0, 0, 0, 2));
+        assert_eq!(counts(&[("a", "started"), ("a", "released")]), (0, 0, 0, 0, 0));
+    }
+
+    #[test]
+    fn a_missed_event_does_no_lasting_harm() {
+        assert_eq!(counts(&[("a", "completed")]), (0, 0, 1, 0, 0));
+        assert_eq!(counts(&[("a", "started"), ("a", "started"), ("a", "completed")]), (0, 0, 1, 0, 0));
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_seconds() {
+        let start = Instant::now();
+        let mut tally = Tally::new(start);
+        let at = |second: u64| start + Duration::from_secs(second);
+        for second in 0..20 {
+            for run in 0..10 {
+                let event =
+                    json!({"event": "completed", "run_id": format!("{second}-{run}"), "type": "t", "tenant": "d"});
+                tally.count(&event, at(second));
+            }
+        }
+        let rate = tally.rate(&tally.types["t"], at(19) + Duration::from_millis(999));
+        assert!((10.0..=12.0).contains(&rate), "{rate}");
+        assert!(tally.rate(&tally.types["t"], at(40)).abs() < f64::EPSILON, "nothing lately");
+        assert!(tally.types["t"].recent.len() < 10, "memory stays flat");
+    }
+}

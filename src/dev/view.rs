@@ -1,0 +1,294 @@
+//! The live view of `dev`: a few lines at the bottom of the terminal that are drawn anew four times a second, above which
+//! log lines scroll by. Where stdout is no terminal, one line an event.
+//!
+//! Nothing but plain lines, "up" and "erase": no alternate screen and no raw mode, so that whatever ends us leaves the
+//! terminal as it was and the last picture to be read. Lines are cut to the width; when the window changes its size, it is
+//! wiped first, since the terminal has then broken the old lines who knows how.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::tally::{Counts, Tally};
+use crate::cli::output::{self, FAINT, STRONG, number, text};
+use crate::cli::{events, queues};
+
+/// Events in the picture.
+const LATEST: usize = 6;
+
+/// Types in the picture; the others are summed up.
+const TYPES: usize = 10;
+
+/// What is written to by the view and by the log, in turns.
+#[derive(Clone)]
+pub(crate) struct Screen(Arc<Mutex<Inner>>);
+
+struct Inner {
+    live: bool,
+    colours: bool,
+    /// Lines of the picture that stands at the bottom.
+    drawn: u16,
+    /// Columns and rows when it was drawn.
+    size: (u16, u16),
+    picture: String,
+}
+
+impl Screen {
+    /// `live`: a terminal, on which lines can be drawn anew.
+    pub(crate) fn new(live: bool) -> Self {
+        let colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
+        Self(Arc::new(Mutex::new(Inner { live, colours, drawn: 0, size: (0, 0), picture: String::new() })))
+    }
+
+    pub(crate) fn has_colours(&self) -> bool {
+        self.lock().colours
+    }
+
+    /// Where the log goes: above the picture on a terminal, else to stderr.
+    pub(crate) fn writer(&self) -> impl for<'w> MakeWriter<'w> + Send + Sync + 'static {
+        let screen = self.clone();
+        move || Lines(screen.clone())
+    }
+
+    /// Words for people that stay, above the picture.
+    pub(crate) fn say(&self, words: &str) {
+        self.lock().above(&format!("{words}\n"));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // What a panicking writer leaves behind is a picture, and the next one mends it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Writes `lines` above the picture.
+    fn above(&mut self, lines: &str) {
+        let mut out = self.erase();
+        out.push_str(lines);
+        out.push_str(&self.picture);
+        self.write(&out);
+    }
+
+    /// Puts another picture in place of the one that stands.
+    fn draw(&mut self, rows: &[String]) {
+        let size = terminal_size();
+        let mut out = if size == self.size { self.erase() } else { self.wipe() };
+        let room = usize::from(size.1.saturating_sub(1)).min(rows.len());
+        self.picture = rows[..room].iter().map(|row| cut(row, usize::from(size.0)) + "\n").collect();
+        (self.drawn, self.size) = (u16::try_from(room).unwrap_or(u16::MAX), size);
+        out.push_str(&self.picture);
+        self.write(&out);
+    }
+
+    fn erase(&self) -> String {
+        if self.drawn == 0 { String::new() } else { format!("\u{1b}[{}A\r\u{1b}[J", self.drawn) }
+    }
+
+    /// The whole window, but nothing of what has scrolled out of it. Not needed before the first picture.
+    fn wipe(&self) -> String {
+        if self.drawn == 0 { String::new() } else { "\u{1b}[2J\u{1b}[H".to_owned() }
+    }
+
+    fn write(&self, text: &str) {
+        // One write a picture, so that none is seen half. A terminal that has gone away is no reason to stop working.
+        let mut out = io::stdout().lock();
+        let written =
+            if self.colours { out.write_all(text.as_bytes()) } else { out.write_all(without_colours(text).as_bytes()) };
+        let _ = written.and_then(|()| out.flush());
+    }
+}
+
+/// Takes the log's lines.
+struct Lines(Screen);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut inner = self.0.lock();
+        if inner.live {
+            inner.above(&String::from_utf8_lossy(bytes));
+        } else {
+            io::stderr().write_all(bytes)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is to be seen.
+pub(crate) struct View<'s> {
+    screen: &'s Screen,
+    live: bool,
+    latest: VecDeque<Value>,
+    queues: String,
+}
+
+impl<'s> View<'s> {
+    pub(crate) fn new(screen: &'s Screen) -> Self {
+        let live = screen.lock().live;
+        Self { screen, live, latest: VecDeque::new(), queues: String::new() }
+    }
+
+    /// Takes an event in.
+    pub(crate) fn happened(&mut self, event: Value) {
+        if !self.live {
+            self.screen.say(&events::line(&event));
+            return;
+        }
+        if self.latest.len() == LATEST {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(event); // put into words only if it is drawn
+    }
+
+    /// Takes an answer of `queues.list` in.
+    pub(crate) fn queues(&mut self, answer: &Value) {
+        let queue = |queue: &Value| {
+            let [waiting, running] = [queues::waiting(queue), queues::running(queue)].map(number);
+            format!("{} {waiting} waiting, {running} running", text(queue, "queue"))
+        };
+        self.queues = queues::queues(answer).iter().map(queue).collect::<Vec<_>>().join("   ");
+    }
+
+    /// Draws what is to be seen now.
+    pub(crate) fn draw(&mut self, tally: &Tally, now: Instant) {
+        if self.live {
+            let rows = self.rows(tally, now);
+            self.screen.lock().draw(&rows);
+        }
+    }
+
+    /// Draws for the last time, and lets go of the picture: what is said from now on stands below it.
+    pub(crate) fn end(&mut self, tally: &Tally, now: Instant) {
+        self.draw(tally, now);
+        let mut inner = self.screen.lock();
+        (inner.drawn, inner.picture) = (0, String::new());
+    }
+
+    fn rows(&self, tally: &Tally, now: Instant) -> Vec<String> {
+        let up = tally.elapsed(now).as_secs();
+        let up = format!("{:02}:{:02}:{:02}", up / 3_600, up / 60 % 60, up % 60);
+        let mut rows = vec![format!("{STRONG}up {up}{STRONG:#}   {}", self.queues)];
+        let types = tally.types();
+        if types.is_empty() {
+            rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
+            return rows;
+        }
+        let heading = ["type", "running", "retrying", "completed", "failed attempts", "dead", "per second"];
+        let mut table = vec![heading.map(str::to_owned).to_vec()];
+        table.extend(types.iter().take(TYPES).map(|(name, counts)| row(name, counts, tally.rate(counts, now))));
+        if types.len() > TYPES {
+            table.push(rest(&types[TYPES..], tally, now));
+        }
+        rows.extend(output::table(&table, &[1, 2, 3, 4, 5, 6]).lines().map(str::to_owned));
+        rows.push(String::new());
+        rows.extend(self.latest.iter().map(events::line));
+        rows
+    }
+}
+
+fn row(name: &str, counts: &Counts, rate: f64) -> Vec<String> {
+    let Counts { running, retrying, completed, failed_attempts, dead, .. } = counts;
+    let mut cells = vec![output::cut(name, 40)];
+    cells.extend([running, retrying, completed, failed_attempts, dead].map(|count| number(*count)));
+    cells.push(format!("{rate:.1}"));
+    cells
+}
+
+fn rest(types: &[(&str, &Counts)], tally: &Tally, now: Instant) -> Vec<String> {
+    let sum = |count: fn(&Counts) -> u64| number(types.iter().map(|(_, counts)| count(counts)).sum());
+    let rate: f64 = types.iter().map(|(_, counts)| tally.rate(counts, now)).sum();
+    vec![
+        format!("and {} more", types.len()),
+        sum(|counts| counts.running),
+        sum(|counts| counts.retrying),
+        sum(|counts| counts.completed),
+        sum(|counts| counts.failed_attempts),
+        sum(|counts| counts.dead),
+        format!("{rate:.1}"),
+    ]
+}
+
+/// Columns and rows of the terminal; what old terminals had where it does not say.
+fn terminal_size() -> (u16, u16) {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+        _ => (80, 24),
+    }
+}
+
+/// A row cut to `columns`, its colours closed. Counts characters: a wide one may cost a broken line until the next picture.
+fn cut(row: &str, columns: usize) -> String {
+    let (mut out, mut shown, mut rest) = (String::with_capacity(row.len()), 0, row.chars());
+    while let Some(c) = rest.next() {
+        if c == '\u{1b}' {
+            out.push(c);
+            // Only colours stand here, and these end with an m.
+            out.extend(rest.by_ref().take_while(|c| *c != 'm'));
+            out.push('m');
+        } else if shown < columns {
+            out.push(c);
+            shown += 1;
+        }
+    }
+    out
+}
+
+fn without_colours(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("\u{1b}[") {
+        let (before, escape) = rest.split_at(at);
+        out.push_str(before);
+        let end = escape[2..].find(|c: char| c.is_ascii_alphabetic()).map_or(escape.len(), |end| end + 3);
+        // Colours go; moving and erasing is what the view lives by.
+        if !escape[..end].ends_with('m') {
+            let _ = write!(out, "{}", &escape[..end]);
+        }
+        rest = &escape[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_are_cut_to_the_width_with_their_colours_closed() {
+        assert_eq!(cut("\u{1b}[1mabc\u{1b}[0mdef", 4), "\u{1b}[1mabc\u{1b}[0md");
+        assert_eq!(without_colours("\u{1b}[2A\r\u{1b}[Ja\u{1b}[32mb\u{1b}[0m"), "\u{1b}[2A\r\u{1b}[Jab");
+    }
+
+    #[test]
+    fn the_picture_says_what_runs_and_what_happened_last() {
+        let screen = Screen::new(true);
+        let (start, mut view) = (Instant::now(), View::new(&screen));
+        let mut tally = Tally::new(start);
+        assert!(view.rows(&tally, start)[1].contains("no jobs yet"));
+        for run in 0..12 {
+            let event = json!({"event": "started", "run_id": format!("r{run}"), "type": format!("t{run}"), "tenant": "default",
+                "at": "2026-11-21T12:00:00.000Z"});
+            tally.count(&event, start);
+            view.happened(event);
+        }
+        view.queues(&json!({"queues": [{"queue": "main", "depth": 1_512, "running": 12}]}));
+        let rows = view.rows(&tally, start);
+        let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
+        assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
+        assert_eq!(plain[1], "type        running  retrying  completed  failed attempts  dead  per second");
+        assert_eq!(plain[12], "and 2 more        2         0          0                0     0         0.0");
+        assert_eq!(plain.len(), 1 + 12 + 1 + LATEST);
+        assert!(plain.last().is_some_and(|row| row.contains("r11")), "{plain:?}");
+    }
+}

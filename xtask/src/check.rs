@@ -1,0 +1,62 @@
+//! All checks, one after the other, each with the time it took; the first that fails ends the run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::tidy;
+
+/// Runs every check on the workspace at `root`.
+pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let server = step("set-up: a nats-server", find_server)?;
+    println!("   {}", server.display());
+    step("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
+    step("tidy", || tidy::check(root))?;
+    step("lints", || cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))?;
+    let deny = [("RUSTDOCFLAGS", PathBuf::from("-D warnings"))];
+    step("docs", || cargo(root, &["doc", "--workspace", "--no-deps"], &deny))?;
+    // `--workspace` although one program is wanted: with other features chosen, everything would be built once more.
+    step("the longshore binary", || cargo(root, &["build", "--workspace", "--bin", "longshore"], &[]))?;
+    let found = [("LONGSHORE_NATS_SERVER", server), ("LONGSHORE_BIN", binary()?)];
+    step("tests", || cargo(root, &["test", "--workspace"], &found))?;
+    println!("all checks passed in {}", seconds(begun.elapsed()));
+    Ok(())
+}
+
+fn step<T>(name: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    println!("== {name}");
+    let begun = Instant::now();
+    let outcome = work().with_context(|| format!("== {name} FAILED after {}", seconds(begun.elapsed())))?;
+    println!("== {name}: {}", seconds(begun.elapsed()));
+    Ok(outcome)
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+/// Once here, so that tests do not download it side by side.
+fn find_server() -> anyhow::Result<PathBuf> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(longshore_natsd::find_or_provision())?)
+}
+
+/// Where cargo puts the binary: beside this one.
+fn binary() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where xtask lies")?;
+    Ok(own.with_file_name("longshore"))
+}
+
+fn cargo(root: &Path, arguments: &[&str], env: &[(&str, PathBuf)]) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments).current_dir(root).envs(env.iter().map(|(name, value)| (name, value)));
+    let status = command.status().context("cannot start cargo")?;
+    if !status.success() {
+        bail!("`cargo {}` ended with {status}", arguments.join(" "));
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! Rules of the house that no compiler checks: which room may name which crate, how long a file may be, what may not be
+//! left lying about. Each rule is a pure function over the files; every breach of every rule is reported at once.
+
+mod files;
+mod laws;
+mod length;
+
+use std::path::Path;
+
+use anyhow::bail;
+
+/// Checks every rule on the workspace at `root`.
+pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
+    let files = files::under(root)?;
+    let mut found: Vec<String> = files.iter().flat_map(laws::breaches).collect();
+    found.extend(length::breaches(&files));
+    if found.is_empty() {
+        return Ok(());
+    }
+    bail!("{} breaches of the rules in xtask/src/tidy:\n{}", found.len(), found.join("\n"))
+}
