@@ -2,7 +2,8 @@
 //!
 //! A run's story is derived from its record, never kept beside it: whoever carries a decision out, for the first time
 //! or after a crash, tells the same events with the same ids. Within a round the story only ever grows at its end, so
-//! what was told before is a prefix of what is to be told now.
+//! what was told before is a prefix of what is to be told now. Only decisions are told: the start of an attempt that is
+//! merely claimed may yet be taken back.
 
 use std::fmt;
 
@@ -118,6 +119,9 @@ pub fn of_round(run: &Run) -> Vec<Event<'_>> {
     if run.state == RunState::Scheduled || waited_to_the_end {
         story.push(event(EventKind::Scheduled, 0, run.origin));
     }
+    if let Some(at) = run.enqueued_at.filter(|_| run.round > 1) {
+        story.push(event(EventKind::Replayed, 0, at));
+    }
     if let Some(at) = run.enqueued_at {
         story.push(event(EventKind::Enqueued, 0, at));
     }
@@ -142,7 +146,23 @@ pub fn of_round(run: &Run) -> Vec<Event<'_>> {
         RunState::Scheduled | RunState::Enqueued | RunState::Running | RunState::Retrying => return story,
     };
     let of = run.attempts_of_round().last();
+    if end == EventKind::Discarded {
+        let at = of.and_then(|attempt| attempt.ended_at).or(run.ended_at).unwrap_or(run.origin);
+        story.push(Event { of, ..event(EventKind::Dlq, run.attempt, at) });
+    }
     story.push(Event { of, ..event(end, run.attempt, run.ended_at.unwrap_or(run.origin)) });
+    story
+}
+
+/// The end of the round's story: what the last decision adds to it, and at most one attempt more. All before that was
+/// told, or that attempt could not have begun, so whoever carries a decision out tells no more than this, also again; a
+/// run of a thousand attempts would else be told half a million times.
+#[must_use]
+pub fn latest(run: &Run) -> Vec<Event<'_>> {
+    let mut story = of_round(run);
+    if run.attempt > 1 {
+        story.retain(|event| event.attempt >= run.attempt);
+    }
     story
 }
 
