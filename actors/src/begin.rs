@@ -15,6 +15,7 @@ use crate::carry_out::chain;
 use crate::conclude;
 use crate::fail_point;
 use crate::herald::Telling;
+use crate::perform::InWork;
 use crate::shared::{Shared, now};
 use crate::story::{Story, Then, Told};
 
@@ -34,17 +35,20 @@ pub(crate) struct Course {
 /// What came of beginning.
 pub(crate) enum Begun {
     /// The handler may go to work.
-    Work(Assignment, Course),
+    Work(InWork),
     /// There is nothing to be done, or it is on its way to the herald.
     Over,
 }
 
 /// Begins the attempt that a delivery is about.
-pub(crate) async fn begin(shared: &Shared, mut assignment: Assignment) -> Begun {
+///
+/// Only the short way is part of this future; the others are boxed, so that the future of a worker's message, which is
+/// allocated for every job, stays small.
+pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
         Start::ShortWay => short_way(shared, assignment).await,
-        Start::Claim => claim(shared, assignment).await,
-        Start::InHand(run, revision) => again_in_hand(shared, assignment, run, revision).await,
+        Start::Claim => Box::pin(claim(shared, assignment)).await,
+        Start::InHand(run, revision) => Box::pin(again_in_hand(shared, assignment, run, revision)).await,
         Start::Invalid(reason) => {
             let run = fresh(shared, &assignment);
             // An unreadable job has one event only, that of its dead letter.
@@ -53,7 +57,7 @@ pub(crate) async fn begin(shared: &Shared, mut assignment: Assignment) -> Begun 
             let told = Told::default();
             let course = Course { run, expected: 0, told, on_record: false };
             tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
-            conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
+            Box::pin(conclude::carry_out(shared, assignment, course, Settlement::Dead { failure })).await;
             Begun::Over
         }
     }
@@ -67,17 +71,17 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
     run
 }
 
-async fn short_way(shared: &Shared, assignment: Assignment) -> Begun {
+async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
     let expected = assignment.revision.unwrap_or(0);
     let course = Course { run, expected, told: Told::default(), on_record: false };
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
-            Begun::Work(assignment, course)
+            Begun::Work(InWork { assignment, course })
         }
         Err(settlement) => {
-            conclude::carry_out(shared, assignment, course, settlement).await;
+            Box::pin(conclude::carry_out(shared, assignment, course, settlement)).await;
             Begun::Over
         }
     }
@@ -112,7 +116,7 @@ fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt
 }
 
 /// Reads the record, claims what this delivery may claim, and looks again whenever somebody else was faster.
-async fn claim(shared: &Shared, assignment: Assignment) -> Begun {
+async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let job = &assignment.job;
     if shared.book.has(&assignment.arrival.holding.message) {
         // This very node is working on it: the server forgot that it had handed it out. Renewals go on as before.
@@ -153,7 +157,7 @@ async fn claim(shared: &Shared, assignment: Assignment) -> Begun {
             Ok(Written::Won(revision)) => {
                 fail_point::pass("after-claim");
                 course.expected = revision;
-                return Begun::Work(assignment, course);
+                return Begun::Work(InWork { assignment, course });
             }
             Ok(Written::Lost(now_found)) => found = now_found.map(|found| *found),
             Err(error) => return put_off(assignment, &error),
@@ -221,7 +225,7 @@ async fn claim_key(
 }
 
 /// The record says that this delivery is not to begin anything.
-async fn not_begun(shared: &Shared, assignment: Assignment, found: Found, verdict: Verdict) -> Begun {
+async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, verdict: Verdict) -> Begun {
     let Found { run, revision } = found;
     let run = Box::new(run);
     match verdict {
@@ -243,7 +247,7 @@ async fn not_begun(shared: &Shared, assignment: Assignment, found: Found, verdic
 }
 
 /// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
-async fn lease_lost(shared: &Shared, assignment: Assignment, run: Box<Run>, revision: u64) {
+async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| Arc::from("a node"));
     tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
     let message = format!("{silent} fell silent while it held the job");
@@ -254,7 +258,7 @@ async fn lease_lost(shared: &Shared, assignment: Assignment, run: Box<Run>, revi
 }
 
 /// A short retry that this node kept in hand: claimed on the revision it wrote itself.
-async fn again_in_hand(shared: &Shared, assignment: Assignment, run: Box<Run>, revision: u64) -> Begun {
+async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     let events = story::of_round(&run).len();
     let attempt = run.next_attempt();
     let told = Told { live: events, log: events };
@@ -269,7 +273,7 @@ async fn again_in_hand(shared: &Shared, assignment: Assignment, run: Box<Run>, r
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-claim");
             course.expected = revision;
-            Begun::Work(assignment, course)
+            Begun::Work(InWork { assignment, course })
         }
         // Cancelled, or taken up elsewhere: whoever did it answers for the run; this message is judged when it comes
         // again.
@@ -282,7 +286,7 @@ async fn again_in_hand(shared: &Shared, assignment: Assignment, run: Box<Run>, r
 }
 
 /// The record could not be read or written just now: the job goes back and keeps its place.
-fn put_off(assignment: Assignment, error: &longshore_backbone::Error) -> Begun {
+fn put_off(assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
     tracing::warn!(run_id = %assignment.job.run_id, "handed back: {}", chain(error));
     assignment.right.hand_back();
     Begun::Over
