@@ -7,7 +7,6 @@ use crate::world;
 
 /// Given a node, when a job is published bare, then it completes under the id that its acknowledgement makes.
 #[tokio::test]
-#[ignore = "there is no node yet"]
 async fn a_bare_publish_runs_to_completion() {
     let world = world().await;
     let _node = world.node().start().await;
@@ -22,7 +21,6 @@ async fn a_bare_publish_runs_to_completion() {
 
 /// Given a job that fails twice, when it is published, then it completes on its third attempt and the events say so.
 #[tokio::test]
-#[ignore = "there is no node yet"]
 async fn a_job_that_fails_twice_completes_on_the_third_attempt() {
     let world = world().await;
     let quick = "handler = 'fail'\nbackoff = { base = '10ms', factor = 1.0, max = '10ms', jitter = 'none' }";
@@ -42,7 +40,6 @@ async fn a_job_that_fails_twice_completes_on_the_third_attempt() {
 
 /// Given jobs published while no node was up, when one comes, then each is told whole and in order.
 #[tokio::test]
-#[ignore = "there is no node yet"]
 async fn jobs_published_while_no_node_was_up_are_told_in_full() {
     let world = world().await;
     let node = world.node().start().await; // it makes the streams

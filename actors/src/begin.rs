@@ -9,6 +9,7 @@ use longshore_domain::protocol::{self, Verdict};
 use longshore_domain::run::Deferral;
 use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, Failure, Run, RunState, story};
+use tokio::sync::oneshot;
 
 use crate::assignment::{Assignment, Start};
 use crate::carry_out::chain;
@@ -49,18 +50,30 @@ pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> B
         Start::ShortWay => short_way(shared, assignment).await,
         Start::Claim => Box::pin(claim(shared, assignment)).await,
         Start::InHand(run, revision) => Box::pin(again_in_hand(shared, assignment, run, revision)).await,
-        Start::Invalid(reason) => {
-            let run = fresh(shared, &assignment);
-            // An unreadable job has one event only, that of its dead letter.
-            let run = Box::new(Run { enqueued_at: None, ..run });
-            let failure = Failure::new(ErrorKind::Invalid, reason);
-            let told = Told::default();
-            let course = Course { run, expected: 0, told, on_record: false };
-            tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
-            Box::pin(conclude::carry_out(shared, assignment, course, Settlement::Dead { failure })).await;
-            Begun::Over
-        }
+        Start::Invalid(reason) => Box::pin(unreadable(shared, assignment, reason)).await,
     }
+}
+
+/// A job that cannot be read becomes a dead letter. It may have become one before, in a node that died over it.
+async fn unreadable(shared: &Shared, assignment: Box<Assignment>, reason: String) -> Begun {
+    let job = &assignment.job;
+    let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
+        Ok(found) => found,
+        Err(error) => return put_off(assignment, &error),
+    };
+    let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+    let expected = match (verdict, found) {
+        (_, None) => 0,
+        (Verdict::BeginAnew, Some(found)) => found.revision,
+        (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
+    };
+    // It has one event only, that of its dead letter.
+    let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
+    let failure = Failure::new(ErrorKind::Invalid, reason);
+    let course = Course { run, expected, told: Told::default(), on_record: false };
+    tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
+    conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
+    Begun::Over
 }
 
 /// A run of which nothing is on record.
@@ -131,6 +144,10 @@ async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let base = match (verdict, found.take()) {
             (Verdict::Begin { round, attempt }, found) => on(shared, &assignment, found, round, attempt),
+            (Verdict::BeginAgain { round, attempt }, Some(found)) => {
+                tell_again(shared, &assignment, &found.run).await;
+                on(shared, &assignment, Some(found), round, attempt)
+            }
             (Verdict::BeginAnew, Some(found)) => {
                 let base = on(shared, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
@@ -232,7 +249,8 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         Verdict::Ignore => assignment.right.leave(),
         Verdict::Drop => shared.backbone.ack(assignment.right).await,
         Verdict::LeaseLost => lease_lost(shared, assignment, run, revision).await,
-        _ => {
+        Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
+        Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: told again, all of it, and carried out again.
             let follow = conclude::follow_of(&run);
             let live = story::of_round(&run).len();
@@ -242,8 +260,37 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
             story.then = Then::Ack(assignment.right);
             shared.herald.tell(Telling::Story(Box::new(story))).await;
         }
+        Verdict::Begin { .. } | Verdict::BeginAgain { .. } | Verdict::BeginAnew => {
+            unreachable!("what may begin has been begun")
+        }
     }
     Begun::Over
+}
+
+/// The claim forgets a start that was put back, so that it was and how is in the log before: its node may have died
+/// over the telling.
+async fn tell_again(shared: &Shared, assignment: &Assignment, run: &Run) {
+    let told = Told { live: story::of_round(run).len(), log: 0 };
+    let (run, matter) = (Box::new(run.clone()), Arc::clone(&assignment.matter));
+    let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
+    let (done, in_the_log) = oneshot::channel();
+    story.then = Then::Report(done);
+    shared.herald.tell(Telling::Story(Box::new(story))).await;
+    // An error means that the process is ending.
+    let _ = in_the_log.await;
+}
+
+/// The run waits for its time, perhaps in another node's hand: the write takes it from there, then it is scheduled.
+async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
+    let told = Told { live: story::of_round(&run).len(), log: 0 };
+    run.held_by = Some(assignment.arrival.holding.clone());
+    run.token = shared.token();
+    let follow = conclude::follow_of(&run);
+    let mut story = Story::to_write(run, assignment.matter, revision, told, &shared.node, &shared.backbone);
+    story.arrival = Some(assignment.arrival);
+    story.follow = follow;
+    story.then = Then::Ack(assignment.right);
+    shared.herald.tell(Telling::Story(Box::new(story))).await;
 }
 
 /// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
