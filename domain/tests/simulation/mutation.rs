@@ -49,7 +49,8 @@ mutations! {
     NoLookAtTheLeaseBeforeTheWork,
     HandedBackTwice,
     HandedBackAcrossServers,
-    // Letters.
+    // Letters, and what intake left half done.
+    ScheduledRunNeverScheduledAgain,
     ReplayNeverResumed,
     StaleLetterKept,
     StaleLetterDeletedUntold,
