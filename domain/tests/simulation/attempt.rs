@@ -235,10 +235,14 @@ impl Hand<'_> {
     /// Back to its lane, where it keeps its place; sent only while the delivery is this node's. A server that was killed
     /// since may have handed it to another already.
     async fn hand_back(&self) {
-        let of_this_server = || self.is_of_this_server() || self.world.is(Mutation::HandedBackAcrossServers);
-        self.client.nak(self.sequence(), || !self.is_lost() && of_this_server()).await;
-        if self.world.is(Mutation::HandedBackTwice) {
-            self.client.nak(self.sequence(), || !self.is_lost() && of_this_server()).await;
+        let mutation = self.world.mutation;
+        let may = || {
+            (!self.is_lost() || mutation == Some(Mutation::HandedBackPastTheLease))
+                && (self.is_of_this_server() || mutation == Some(Mutation::HandedBackAcrossServers))
+        };
+        self.client.nak(self.sequence(), may).await;
+        if mutation == Some(Mutation::HandedBackTwice) {
+            self.client.nak(self.sequence(), may).await;
         }
     }
 }

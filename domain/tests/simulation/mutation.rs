@@ -27,6 +27,8 @@ mutations! {
     DropInsteadOfCarryOut,
     CancelledDroppedUntold,
     PutBackBeginsAgainUntold,
+    PutBackAckedWhenItComesAgain,
+    UnreadableNeverCarriedOutAgain,
     CarriedOutWithoutTakingOver,
     TakenOverAndKeptInHand,
     AnyWaitOfAnAttemptSpeaksForIt,
@@ -48,6 +50,7 @@ mutations! {
     LostLeaseRevivedByALateAnswer,
     NoLookAtTheLeaseBeforeTheWork,
     HandedBackTwice,
+    HandedBackPastTheLease,
     HandedBackAcrossServers,
     // Letters, and what intake left half done.
     ScheduledRunNeverScheduledAgain,
