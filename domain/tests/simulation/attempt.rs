@@ -61,6 +61,10 @@ impl Hand<'_> {
     /// One attempt; whether its settlement is on record.
     async fn attempt(&self, work: &mut Work, must_claim: bool) -> Result<bool, Lost> {
         work.run.fall_due(stamp(self.delivery.message.at));
+        if self.plan.is_unreadable() && work.run.round == 1 {
+            // It has one event only, that of its dead letter.
+            work.run.enqueued_at = None;
+        }
         if let Some(settlement) = self.turned_away(&work.run) {
             work.run.settle(settlement, self.world.now());
             return self.write(work).await.map(|()| true);
@@ -88,6 +92,9 @@ impl Hand<'_> {
 
     /// What follows if the job may not start now.
     fn turned_away(&self, run: &Run) -> Option<Settlement> {
+        if self.plan.is_unreadable() {
+            return Some(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "x") });
+        }
         let waiting = Waiting {
             options: self.plan.options.as_deref(),
             enqueued_at: enqueued_at(run),
@@ -228,10 +235,14 @@ impl Hand<'_> {
     /// Back to its lane, where it keeps its place; sent only while the delivery is this node's. A server that was killed
     /// since may have handed it to another already.
     async fn hand_back(&self) {
-        let of_this_server = || self.is_of_this_server() || self.world.is(Mutation::HandedBackAcrossServers);
-        self.client.nak(self.sequence(), || !self.is_lost() && of_this_server()).await;
-        if self.world.is(Mutation::HandedBackTwice) {
-            self.client.nak(self.sequence(), || !self.is_lost() && of_this_server()).await;
+        let mutation = self.world.mutation;
+        let may = || {
+            (!self.is_lost() || mutation == Some(Mutation::HandedBackPastTheLease))
+                && (self.is_of_this_server() || mutation == Some(Mutation::HandedBackAcrossServers))
+        };
+        self.client.nak(self.sequence(), may).await;
+        if mutation == Some(Mutation::HandedBackTwice) {
+            self.client.nak(self.sequence(), may).await;
         }
     }
 }

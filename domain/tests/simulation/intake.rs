@@ -35,6 +35,7 @@ pub(crate) async fn submit(world: &World, node: usize, index: usize) {
     }
     let untouched = run.held_by.is_none() && run.round == 1 && !run.state.is_ended();
     match run.run_at {
+        Some(_) if message.must_claim && world.is(Mutation::ScheduledRunNeverScheduledAgain) => {}
         Some(at) if untouched => {
             client.tell(index, &run).await;
             client.schedule(message.place, at.millis()).await;

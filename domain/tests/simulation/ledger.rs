@@ -226,6 +226,8 @@ fn check_round(told: &[Told], last: bool, state: RunState) -> Result<(), &'stati
                     return Err("deferred while it ran");
                 }
             }
+            // An unreadable job has this event alone.
+            Dlq if told.first() == Some(event) => ended = true,
             Completed | Dlq | Expired | Duplicate => {
                 if !waits || open.is_some() != (event.kind == Completed) {
                     return Err("an end that does not follow");

@@ -27,6 +27,8 @@ mutations! {
     DropInsteadOfCarryOut,
     CancelledDroppedUntold,
     PutBackBeginsAgainUntold,
+    PutBackAckedWhenItComesAgain,
+    UnreadableNeverCarriedOutAgain,
     CarriedOutWithoutTakingOver,
     TakenOverAndKeptInHand,
     AnyWaitOfAnAttemptSpeaksForIt,
@@ -48,8 +50,10 @@ mutations! {
     LostLeaseRevivedByALateAnswer,
     NoLookAtTheLeaseBeforeTheWork,
     HandedBackTwice,
+    HandedBackPastTheLease,
     HandedBackAcrossServers,
-    // Letters.
+    // Letters, and what intake left half done.
+    ScheduledRunNeverScheduledAgain,
     ReplayNeverResumed,
     StaleLetterKept,
     StaleLetterDeletedUntold,

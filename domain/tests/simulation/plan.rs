@@ -38,6 +38,8 @@ pub(crate) enum Behaviour {
     Snoozes(u32),
     /// Nobody serves the type before then.
     Unserved(i64),
+    /// Its job cannot be read.
+    Unreadable,
 }
 
 /// What becomes of its dead letter.
@@ -114,6 +116,11 @@ impl Plan {
         self.job.get().expect("only published runs are worked on")
     }
 
+    /// What the intake takes in can be read.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.behaviour == Behaviour::Unreadable && self.way != Way::Submitted
+    }
+
     pub(crate) fn minted(&self) -> bool {
         self.way == Way::Bare
     }
@@ -128,6 +135,7 @@ fn behaviour(chance: &Chance) -> Behaviour {
         11 => Behaviour::Kills,
         12 => Behaviour::Hangs,
         13 => Behaviour::Snoozes(1 + chance.below(3)),
+        14 if chance.hits(5_000) => Behaviour::Unreadable,
         14 => Behaviour::Unserved(chance.between(2_000, 30_000)),
         _ => Behaviour::Unserved(chance.between(0, 60_000)),
     }

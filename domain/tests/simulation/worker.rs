@@ -168,6 +168,10 @@ impl<'w> Hand<'w> {
             (Verdict::CarryOut | Verdict::TakeOver, Some(Mutation::DropInsteadOfCarryOut))
             | (Verdict::TellEnd, Some(Mutation::CancelledDroppedUntold))
             | (Verdict::BeginAnew, Some(Mutation::RunOfALaneThatIsGoneTakenForThisOne)) => Verdict::Drop,
+            (Verdict::BeginAgain { .. }, Some(Mutation::PutBackAckedWhenItComesAgain)) => Verdict::TellEnd,
+            (Verdict::CarryOut, Some(Mutation::UnreadableNeverCarriedOutAgain)) if self.plan.is_unreadable() => {
+                Verdict::Ignore
+            }
             (Verdict::LeaseLost, Some(Mutation::OldCountsBelievedAfterTheServerDied)) => Verdict::LeaseLost,
             // Delivery counts of a server's earlier life prove nothing against one of this.
             (Verdict::LeaseLost, _) if !self.is_of_this_server() => Verdict::Ignore,
