@@ -393,6 +393,15 @@ impl Run {
         self.attempts.iter().filter(move |attempt| attempt.round == round)
     }
 
+    /// A scheduled run's time has come: it waits for a worker since `at`, when its message reached the lane.
+    pub fn fall_due(&mut self, at: Timestamp) {
+        if self.state == RunState::Scheduled {
+            self.state = RunState::Enqueued;
+            self.enqueued_at = Some(at);
+            self.run_at = None;
+        }
+    }
+
     /// Begins attempt `attempt` on `node`.
     pub fn begin(&mut self, attempt: u32, node: &Arc<str>, now: Timestamp) {
         let start = match self.attempts.last() {
@@ -468,6 +477,28 @@ impl Run {
                 self.end(RunState::Duplicate, now);
             }
         }
+    }
+
+    /// A dead run begins another round; its attempts are kept, and no message carries it yet.
+    pub fn replay(&mut self, now: Timestamp) {
+        self.state = RunState::Enqueued;
+        self.round += 1;
+        self.attempt = 0;
+        self.enqueued_at = Some(now);
+        self.started_at = None;
+        self.ended_at = None;
+        self.node = None;
+        self.progress = None;
+        self.error = None;
+        self.deferral = None;
+        self.deferrals = 0;
+        self.held_by = None;
+    }
+
+    /// Its dead letter is thrown away.
+    pub fn discard(&mut self, now: Timestamp) {
+        self.state = RunState::Discarded;
+        self.ended_at = Some(now);
     }
 
     fn keep(&mut self, result: RunResult) {
