@@ -25,7 +25,8 @@ async fn submit_answers_once_the_job_is_durable() {
     assert_eq!(answer, json!({"run_id": "main-p5-1", "state": "enqueued", "deduplicated": false}));
     assert_eq!(world.wait("main-p5-1").await.result, Some(json!({"a": [1, "ä"]})));
 
-    let job = json!({"type": "echo", "payload": "x", "queue": "bulk", "priority": 2, "tags": ["a", "b"], "max_attempts": 3});
+    let job =
+        json!({"type": "echo", "payload": "x", "queue": "bulk", "priority": 2, "tags": ["a", "b"], "max_attempts": 3});
     assert_eq!(world.submit(job).await, "bulk-p2-1");
     let end = world.wait("bulk-p2-1").await;
     assert_eq!((end.queue.as_str(), end.priority, end.max_attempts), ("bulk", 2, 3));
@@ -34,7 +35,10 @@ async fn submit_answers_once_the_job_is_durable() {
     // Bytes that are no JSON, with headers of the client's own.
     let job = json!({"type": "echo", "payload_base64": "AP8=", "headers": {"Content-Type": "application/x-mine"}});
     let end = world.wait(&world.submit(job).await).await;
-    assert_eq!((&end.rest["result_base64"], &end.rest["result_content_type"]), (&json!("AP8="), &json!("application/x-mine")));
+    assert_eq!(
+        (&end.rest["result_base64"], &end.rest["result_content_type"]),
+        (&json!("AP8="), &json!("application/x-mine"))
+    );
     let nothing = world.wait(&world.submit(json!({"type": "echo"})).await).await;
     assert_eq!((nothing.state.as_str(), nothing.result), ("completed", None));
 }
@@ -155,10 +159,13 @@ async fn a_run_can_be_asked_for_from_its_first_moment() {
 
     let get = |run: &str| world.request("runs.get", json!({"run_id": run}));
     let record = get(&waiting).await;
-    let fields = ["state", "type", "queue", "priority", "round", "max_attempts", "tenant"].map(|name| record[name].clone());
+    let fields =
+        ["state", "type", "queue", "priority", "round", "max_attempts", "tenant"].map(|name| record[name].clone());
     assert_eq!(json!(fields), json!(["enqueued", "echo", "main", 3, 1, 7, "default"]), "{record}");
     assert!(record["enqueued_at"].is_string() && record["attempts"] == json!([]));
-    for absent in ["started_at", "ended_at", "node", "result", "error", "attempt", "run_at", "held_by", "token", "origin"] {
+    for absent in
+        ["started_at", "ended_at", "node", "result", "error", "attempt", "run_at", "held_by", "token", "origin"]
+    {
         assert!(record.get(absent).is_none(), "{absent}: {record}");
     }
     assert_eq!(get(&submitted).await["state"], "enqueued");
@@ -214,7 +221,10 @@ async fn queues_are_listed_with_what_waits_in_them() {
     let (bulk, main) = (&list["queues"][0], &list["queues"][1]);
     assert_eq!((&bulk["queue"], &bulk["depth"], &bulk["paused"]), (&json!("bulk"), &json!(1), &json!(false)));
     assert_eq!((&main["queue"], &main["depth"], &main["served"]), (&json!("main"), &json!(4), &json!(true)));
-    assert_eq!((&main["depths"]["p5"], &main["depths"]["p7"], &main["depths"]["p1"]), (&json!(1), &json!(3), &json!(0)));
+    assert_eq!(
+        (&main["depths"]["p5"], &main["depths"]["p7"], &main["depths"]["p1"]),
+        (&json!(1), &json!(3), &json!(0))
+    );
     assert_eq!(main["concurrency"], 1);
     assert!(main["oldest_age_ms"].is_u64());
 
@@ -253,7 +263,10 @@ async fn nodes_are_the_operators_to_list() {
     are("first").await;
     system.until("the second's going", |live| live.subject == "longshore.events._sys.node_left._.second._").await;
     let health = world.request("health", json!({})).await;
-    assert_eq!((&health["live"], &health["ready"], &health["node"]), (&json!(true), &json!(true), &json!(first.name())));
+    assert_eq!(
+        (&health["live"], &health["ready"], &health["node"]),
+        (&json!(true), &json!(true), &json!(first.name()))
+    );
 }
 
 /// Given a node, when micro service tools ask for it, then it answers as an instance of `longshore`.
@@ -281,7 +294,8 @@ async fn a_node_is_a_micro_service() {
     }
     let stats = ask(&format!("$SRV.STATS.longshore.{}", ping["id"].as_str().unwrap())).await;
     assert_eq!(stats["type"], "io.nats.micro.v1.stats_response");
-    let of = |name: &str| stats["endpoints"].as_array().unwrap().iter().find(|endpoint| endpoint["name"] == name).cloned();
+    let of =
+        |name: &str| stats["endpoints"].as_array().unwrap().iter().find(|endpoint| endpoint["name"] == name).cloned();
     assert_eq!(of("health").unwrap()["num_requests"], 1);
     assert_eq!(of("runs-get").unwrap()["num_errors"], 1);
 }

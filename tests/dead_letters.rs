@@ -9,7 +9,8 @@ use crate::{AT_ONCE, served_by, world};
 async fn a_letter_holds_the_job_as_it_was_published() {
     let world = world().await;
     let _node = world.node().with("types.mail.send", "handler = 'remote'").start().await;
-    let _handler = world.handler("mail.send").start(async |_| longshore_harness::Reply::error(422, "no such box")).await;
+    let _handler =
+        world.handler("mail.send").start(async |_| longshore_harness::Reply::error(422, "no such box")).await;
     let payload: Vec<u8> = (0..=255).collect();
     let publish = world.publish("mail.send").tenant("acme").priority(2).header("X-Mine", "one").header("X-Mine", "two");
     let publish = publish.header("Longshore-Tags", "a,b").header("Content-Type", "application/octet-stream");
@@ -35,7 +36,8 @@ async fn a_letter_holds_the_job_as_it_was_published() {
 #[tokio::test]
 async fn a_letter_tells_every_attempt() {
     let world = world().await;
-    let node = world.node().with("types.flaky", &served_by("fail", &format!("max_attempts = 4\n{AT_ONCE}"))).start().await;
+    let node =
+        world.node().with("types.flaky", &served_by("fail", &format!("max_attempts = 4\n{AT_ONCE}"))).start().await;
     let receipt = world.publish("flaky").send(r#"{"kind":"panic"}"#).await.unwrap();
     assert_eq!(world.wait(&receipt.run_id).await.state, "dead");
     node.stop().await;

@@ -18,7 +18,10 @@ async fn one_key_is_one_run() {
     assert_eq!(answers.iter().filter(|answer| answer["deduplicated"] == false).count(), 1, "{answers:?}");
     assert_eq!(world.wait(&run).await.state, "completed");
     let late = world.request("submit", job).await;
-    assert_eq!((&late["run_id"], &late["state"], &late["deduplicated"]), (&json!(run), &json!("completed"), &json!(true)));
+    assert_eq!(
+        (&late["run_id"], &late["state"], &late["deduplicated"]),
+        (&json!(run), &json!("completed"), &json!(true))
+    );
     world.eventually_reads(&run, "enqueued\nstarted 1\ncompleted 1").await;
 
     node.stop().await;
@@ -117,12 +120,13 @@ async fn a_key_is_free_after_its_window() {
     let publish = publish.header("Longshore-Idempotency-Window", "1s");
     let first = publish.json(json!(1)).await;
     assert_eq!(world.wait(&first).await.state, "completed");
-    let again = longshore_harness::eventually("the end of the window", std::time::Duration::from_secs(20), async || {
-        let run = publish.json(json!(2)).await;
-        let end = world.wait(&run).await;
-        if end.state == "completed" { Ok(end) } else { Err(end.state) }
-    })
-    .await;
+    let again =
+        longshore_harness::eventually("the end of the window", std::time::Duration::from_secs(20), async || {
+            let run = publish.json(json!(2)).await;
+            let end = world.wait(&run).await;
+            if end.state == "completed" { Ok(end) } else { Err(end.state) }
+        })
+        .await;
     assert_eq!(again.result, Some(json!(2)));
 }
 

@@ -4,15 +4,14 @@
 //! the story of its run. A regression goes to the promise that was broken.
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
-mod main_job; // published with any NATS client, it runs, and its story is told in order
-
-mod retries; // what fails is tried again by its policy, what cannot succeed is not
-mod order; // the urgent first, by rank
-mod time; // not before its time, not after it, and not for longer
-mod idempotency; // one id, one key: one run
-mod dead_letters; // what died is kept whole
 mod api; // every endpoint answers as the contract has it
+mod dead_letters; // what died is kept whole
 mod events; // what happened is told live and kept in order
+mod idempotency; // one id, one key: one run
+mod main_job; // published with any NATS client, it runs, and its story is told in order
+mod order; // the urgent first, by rank
+mod retries; // what fails is tried again by its policy, what cannot succeed is not
+mod time; // not before its time, not after it, and not for longer
 
 use std::time::Duration;
 

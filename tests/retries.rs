@@ -106,7 +106,8 @@ async fn a_herd_of_failures_comes_to_rest() {
     let more = "backoff = { base = '20ms', factor = 2.0, max = '60ms', jitter = 'full' }";
     let node = world.node().with("types.flaky", &served_by("fail", more)).start().await;
     let mut receipts = world.publish("flaky").many((0..300).map(|number| json!({"times": number % 4}))).await;
-    receipts.extend(world.publish("flaky").header("Longshore-Max-Attempts", "3").many((0..50).map(|_| json!({}))).await);
+    receipts
+        .extend(world.publish("flaky").header("Longshore-Max-Attempts", "3").many((0..50).map(|_| json!({}))).await);
 
     for receipt in &receipts {
         world.wait(&receipt.run_id).await;

@@ -25,7 +25,7 @@ async fn a_bare_job_waits_for_its_time() {
         assert_eq!((waits["state"].as_str(), waits["attempt"].as_u64()), (Some("scheduled"), None), "{waits}");
     }
     let waits = world.request("runs.get", json!({"run_id": by_time})).await;
-    assert_eq!(waits["run_at"].as_str().unwrap().parse::<jiff::Timestamp>(), at.parse());
+    assert_eq!(waits["run_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap(), at.parse().unwrap());
     for (run, result) in [(&by_time, 1), (&by_delay, 2)] {
         let end = world.wait(run).await;
         assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(result))));
