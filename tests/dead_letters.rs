@@ -8,7 +8,7 @@ use crate::{AT_ONCE, served_by, world};
 #[tokio::test]
 async fn a_letter_holds_the_job_as_it_was_published() {
     let world = world().await;
-    let _node = world.node().with("types.mail.send", "handler = 'remote'").start().await;
+    let _node = world.node().with("types.\"mail.send\"", "handler = 'remote'").start().await;
     let _handler =
         world.handler("mail.send").start(async |_| longshore_harness::Reply::error(422, "no such box")).await;
     let payload: Vec<u8> = (0..=255).collect();
