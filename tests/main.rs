@@ -5,11 +5,13 @@
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
 mod api; // every endpoint answers as the contract has it
+mod cancel; // what is cancelled ends as cancelled, wherever it stands
 mod dead_letters; // what died is kept whole
 mod events; // what happened is told live and kept in order
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
 mod order; // the urgent first, by rank
+mod replay; // what died can be run again, thrown away, erased
 mod retries; // what fails is tried again by its policy, what cannot succeed is not
 mod time; // not before its time, not after it, and not for longer
 

@@ -48,8 +48,9 @@ pub(crate) enum Start {
 }
 
 impl Assignment {
-    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing.
-    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64) -> Self {
+    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing, `most` how many bytes a
+    /// job may have: a larger one could be neither scheduled again nor kept as a dead letter.
+    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, most: usize) -> Self {
         let Delivery { subject, headers, payload, holding, leased_from, right, .. } = delivery;
         let parsed = read_subject(&subject, names);
         let read = headers.as_ref().map_or(Ok(JobHeaders::default()), header::read_job);
@@ -70,6 +71,16 @@ impl Assignment {
             }
             (None, Ok(said)) => said,
         };
+        let in_headers = headers.as_ref().map_or(0, header::size_of);
+        if matches!(start, Start::Claim) {
+            let size = payload.len() + in_headers;
+            if in_headers > header::HEADERS_MAX {
+                let most = header::HEADERS_MAX;
+                start = Start::Invalid(format!("headers: have {in_headers} bytes, {most} are allowed"));
+            } else if size > most {
+                start = Start::Invalid(too_large(size, most));
+            }
+        }
         let minted = said.run_id.as_ref().is_none_or(|id| id.as_minted().is_some());
         let run_id =
             said.run_id.unwrap_or_else(|| RunId::minted(&parsed.queue, parsed.priority, holding.message.sequence));
@@ -151,6 +162,11 @@ fn read_subject(subject: &str, names: &Names) -> Parsed {
         JobType::unreadable()
     });
     Parsed { tenant, queue, priority, job_type, error }
+}
+
+/// What is said of a job that is too large.
+pub(crate) fn too_large(size: usize, most: usize) -> String {
+    format!("payload: payload and headers have {size} bytes, {most} are allowed by this NATS server's max_payload")
 }
 
 /// Whether a payload is exactly what JetStream answers to a publish: an object with `stream` and `seq`, and nothing

@@ -47,6 +47,7 @@ pub(crate) enum Begun {
 /// allocated for every job, stays small.
 pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
+        Start::ShortWay if shared.recently_cancelled.has(&assignment.job) => Box::pin(claim(shared, assignment)).await,
         Start::ShortWay => short_way(shared, assignment).await,
         Start::Claim => Box::pin(claim(shared, assignment)).await,
         Start::InHand(run, revision) => Box::pin(again_in_hand(shared, assignment, run, revision)).await,

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::fail_point;
 use crate::herald::Done;
 use crate::metrics::Metrics;
-use crate::story::{Follow, Story, Then};
+use crate::story::{Follow, Story, Then, Told};
 
 /// How long something the server did not confirm is left alone before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -33,6 +33,10 @@ pub(crate) async fn clear_up(
             Done::OnRecord(story)
         }
         Written::Lost(found) => {
+            if let Some(told) = end_of_the_cancelled(&backbone, &mut story, found.as_deref()) {
+                let _ = slow.send(Done::OnRecord(told));
+                return;
+            }
             metrics.fenced.inc();
             tracing::info!(run_id = %story.run.run_id, tenant = %story.run.tenant, attempt = story.run.attempt,
                 "result dropped: the run went on elsewhere");
@@ -70,6 +74,20 @@ fn may_overwrite(found: &Run, story: &Story) -> bool {
     let untouched = found.state == RunState::Enqueued && found.held_by.is_none() && !found.has_started();
     let same_round = found.round == story.run.round;
     (untouched && same_round) || protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew
+}
+
+/// The run was cancelled before its attempt's end could be written: what is told, and acknowledged, is that.
+fn end_of_the_cancelled(backbone: &Backbone, story: &mut Story, found: Option<&Found>) -> Option<Box<Story>> {
+    let (arrival, found) = (story.arrival.as_ref()?, found?);
+    if protocol::on_arrival(Some(&found.run), arrival) != Verdict::TellEnd {
+        return None;
+    }
+    let node = found.run.node.clone().unwrap_or_default();
+    let told = Told { live: usize::MAX, log: 0 };
+    let mut end = Story::on_record(Box::new(found.run.clone()), Arc::clone(&story.matter), told, &node, backbone);
+    let right = std::mem::replace(&mut story.then, Then::Nothing).into_right();
+    end.then = right.map_or(Then::Nothing, Then::Ack);
+    Some(Box::new(end))
 }
 
 /// The run is another's: its delivery is acknowledged if another message answers for the run, else left alone.

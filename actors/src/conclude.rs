@@ -160,7 +160,7 @@ async fn keep_in_hand(
     let run = story.run.clone();
     let (give, back) = oneshot::channel();
     let message = rest.arrival.holding.message.clone();
-    let entry = rest.entry.or_else(|| owner.book.enter(&rest.right, message, rest.leased_from));
+    let entry = rest.entry.or_else(|| owner.book.enter(&rest.right, message, &rest.job, rest.leased_from));
     story.then = Then::Keep(rest.right, give);
     owner.herald.tell(Telling::Story(story)).await;
     let (shared, again) = (Arc::clone(owner), again.clone());

@@ -14,16 +14,30 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::ask::OPERATOR;
 use crate::carry_out::chain;
 use crate::intake::{self, Submit};
 use crate::queue::QueueState;
-use crate::runs;
 use crate::shared::{Shared, now};
+use crate::{cancel, dlq, erase, replay, runs};
 
 /// Every endpoint.
-const ENDPOINTS: [&str; 7] = ["submit", "submit.batch", "runs.get", "runs.wait", "queues.list", "nodes.list", "health"];
-/// The operator: every tenant at once, fenced by NATS permissions.
-const OPERATOR: &str = "_all";
+const ENDPOINTS: [&str; 14] = [
+    "submit",
+    "submit.batch",
+    "runs.get",
+    "runs.wait",
+    "runs.cancel",
+    "runs.erase",
+    "dlq.list",
+    "dlq.get",
+    "dlq.groups",
+    "dlq.replay",
+    "dlq.discard",
+    "queues.list",
+    "nodes.list",
+    "health",
+];
 /// Most jobs in one batch.
 const BATCH_MAX: usize = 1_000;
 /// Jobs of one batch that are published at once.
@@ -82,6 +96,13 @@ impl Serve for Control {
                 let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
                 runs::wait(&self.shared, &tenant, &run_id, timeout).await
             }
+            "runs.cancel" => cancel::serve(&self.shared, &request.tenant, read(&request.body)?).await,
+            "runs.erase" => erase::serve(&self.shared, &request.tenant, read(&request.body)?).await,
+            "dlq.list" => dlq::list(&self.shared, &request.tenant, read_or_default(&request.body)?).await,
+            "dlq.get" => dlq::get(&self.shared, &request.tenant, read(&request.body)?).await,
+            "dlq.groups" => dlq::groups(&self.shared, &request.tenant, read_or_default(&request.body)?).await,
+            "dlq.replay" => replay::replay(&self.shared, &request.tenant, read(&request.body)?).await,
+            "dlq.discard" => replay::discard(&self.shared, &request.tenant, read(&request.body)?).await,
             "queues.list" => self.queues(read_or_default(&request.body)?).await,
             "nodes.list" if operator => self.nodes().await,
             "nodes.list" => {

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 14] = [
+pub const ALL: [&str; 17] = [
     "before-claim",
     "after-claim",
     "before-handler",
@@ -24,6 +24,9 @@ pub const ALL: [&str; 14] = [
     "after-letter",
     "before-ack",
     "after-move",
+    "after-cancel",
+    "after-replay-record",
+    "after-replay-publish",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,6 +23,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::assignment::too_large;
 use crate::carry_out::chain;
 use crate::herald::Telling;
 use crate::shared::{Shared, now};
@@ -105,14 +106,11 @@ fn check(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Checked, Ap
     let payload = payload(&submit)?;
     let options = options(shared, &submit, own_id.is_some())?;
     let headers = headers(&submit, &options)?;
-    let room = shared.backbone.max_payload().saturating_sub(16 * 1024);
+    let room = shared.job_most;
     let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;
-        let message = format!(
-            "payload: payload and headers have {size} bytes, {room} are allowed by this NATS server's max_payload"
-        );
-        return Err(ApiError::new(Code::TooLarge, message));
+        return Err(ApiError::new(Code::TooLarge, too_large(size, room)));
     }
     let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
@@ -249,7 +247,7 @@ fn refusal(job: &Job, error: &Error) -> ApiError {
 }
 
 /// What is noted before it is published must not be noted for a queue that nobody declared.
-async fn must_be_declared(shared: &Shared, queue: &Queue) -> Result<(), ApiError> {
+pub(crate) async fn must_be_declared(shared: &Shared, queue: &Queue) -> Result<(), ApiError> {
     if shared.policies.queues.contains_key(queue) {
         return Ok(());
     }

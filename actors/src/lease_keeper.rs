@@ -14,6 +14,7 @@ use longshore_backbone::delivery::Right;
 use longshore_backbone::renewal::{Renewals, Renewed};
 use longshore_domain::lease::Lease;
 use longshore_domain::run::MessageId;
+use longshore_domain::{Job, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
@@ -30,6 +31,7 @@ struct Held {
     lease: Lease,
     reply: longshore_backbone::renewal::ReplyTo,
     message: MessageId,
+    run: (Tenant, RunId),
     stop: Stop,
 }
 
@@ -63,13 +65,31 @@ impl Drop for Entry {
 
 impl Book {
     /// Enters a running job, whose lease the server counts from `from` or later.
-    pub(crate) fn enter(self: &Arc<Self>, right: &Right, message: MessageId, from: Instant) -> Option<Entry> {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        right: &Right,
+        message: MessageId,
+        job: &Job,
+        from: Instant,
+    ) -> Option<Entry> {
         let reply = right.renewal()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let stop = Stop::default();
-        let held = Held { lease: Lease::new(from), reply, message, stop: stop.clone() };
+        let run = (job.tenant.clone(), job.run_id.clone());
+        let held = Held { lease: Lease::new(from), reply, message, run, stop: stop.clone() };
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(number, held);
         Some(Entry { number, book: Arc::clone(self), stop })
+    }
+
+    /// Tells whoever works on a run here to stop; whether somebody does.
+    pub(crate) fn stop(&self, tenant: &Tenant, run: &RunId) -> bool {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut here = false;
+        for held in held.values().filter(|held| (&held.run.0, &held.run.1) == (tenant, run)) {
+            held.stop.token.cancel();
+            here = true;
+        }
+        here
     }
 
     /// Whether this node works on that message.

@@ -21,6 +21,7 @@ mod queue;
 mod pool;
 mod scheduler;
 
+mod ask;
 mod assignment;
 
 mod worker;
@@ -35,6 +36,7 @@ mod conclude;
 
 mod story;
 
+mod cancel;
 mod carry_out;
 mod herald;
 
@@ -44,6 +46,10 @@ mod timekeeper;
 mod control;
 mod intake;
 mod runs;
+
+mod dlq;
+mod erase;
+mod replay;
 
 mod presence;
 

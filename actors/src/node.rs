@@ -6,6 +6,7 @@
 //! ├─ lease-keeper    renews the leases of running jobs
 //! ├─ timekeeper      brings due jobs into their lanes
 //! ├─ control         the API
+//! ├─ cancels         hears of cancelled runs, stops those that run here
 //! ├─ presence        says that the node is there
 //! ├─ census          asks remote handlers what they announce
 //! └─ queue …         one each: its scheduler and its workers
@@ -28,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{Handlers, Settings, control, herald, presence, timekeeper};
+use crate::{Handlers, Settings, cancel, control, herald, presence, timekeeper};
 
 /// How long a drain may take beyond the grace time: to write and tell what was put back.
 const FLUSH_WITHIN: Duration = Duration::from_secs(20);
@@ -157,6 +158,7 @@ fn children(
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
     let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    let cancels = Arc::clone(shared);
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
     vec![
@@ -166,6 +168,7 @@ fn children(
         }),
         ChildSpec::new("timekeeper", move || timekeeper::run(Arc::clone(&time))),
         ChildSpec::new("control", move || control::run(Arc::clone(&serve), queues.clone())),
+        ChildSpec::new("cancels", move || cancel::watch(Arc::clone(&cancels))),
         ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
     ]

@@ -12,7 +12,7 @@ use futures_util::FutureExt as _;
 use longshore_backbone::records::Written;
 use longshore_backbone::wire::{header, record};
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{DurationText, ErrorKind, Failure};
+use longshore_domain::{DurationText, ErrorKind, Failure, RunState};
 use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
@@ -110,11 +110,15 @@ async fn see_through(
             () = &mut lasts, if !claimed => {
                 claimed = true;
                 // The handler is not polled while its record is written, which takes a millisecond.
-                if !claim_running(shared, slot).await {
-                    token.cancel();
-                    let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
-                    return End::NotOurs;
-                }
+                let end = match claim_running(shared, slot).await {
+                    Whose::Ours => continue,
+                    // Its end is on record already; judged once more, it is told and acknowledged.
+                    Whose::Cancelled => End::Outcome(Outcome::Cancelled),
+                    Whose::Anothers => End::NotOurs,
+                };
+                token.cancel();
+                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                return end;
             }
             () = stop.token.cancelled() => {
                 token.cancel();
@@ -180,7 +184,8 @@ fn enter(shared: &Shared, slot: &Slot) -> Option<Stop> {
     let InWork { assignment, .. } = slot.as_mut()?;
     let message = assignment.arrival.holding.message.clone();
     let entry = assignment.entry.take();
-    assignment.entry = entry.or_else(|| shared.book.enter(&assignment.right, message, assignment.leased_from));
+    assignment.entry =
+        entry.or_else(|| shared.book.enter(&assignment.right, message, &assignment.job, assignment.leased_from));
     assignment.entry.as_ref().map(|entry| entry.stop.clone())
 }
 
@@ -188,11 +193,18 @@ fn is_on_record(slot: &Slot) -> bool {
     slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|in_work| in_work.course.on_record)
 }
 
+/// Whose a run is that was begun without a record.
+enum Whose {
+    Ours,
+    Cancelled,
+    Anothers,
+}
+
 /// The run lasts: puts on record that it runs. Says whether it is still ours.
-async fn claim_running(shared: &Shared, slot: &Slot) -> bool {
+async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
     let (run, expected) = {
         let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { course, .. }) = slot.as_ref() else { return false };
+        let Some(InWork { course, .. }) = slot.as_ref() else { return Whose::Anothers };
         (course.run.clone(), course.expected)
     };
     let mut expected = expected;
@@ -202,14 +214,14 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> bool {
             // The note that `submit` made has expired.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
             Ok(Written::Lost(found)) => {
-                let run_id = &run.run_id;
-                tracing::info!(%run_id, tenant = %run.tenant, state = ?found.map(|found| found.run.state), "stopped: the run is another's");
-                return false;
+                let (run_id, state) = (&run.run_id, found.map(|found| found.run.state));
+                tracing::info!(%run_id, tenant = %run.tenant, ?state, "stopped: the run is another's");
+                return if state == Some(RunState::Cancelled) { Whose::Cancelled } else { Whose::Anothers };
             }
             Err(error) => {
                 // Without a record the work goes on as it began: its end is decided on the same revision.
                 tracing::warn!(run_id = %run.run_id, "cannot put on record that it runs: {error}");
-                return true;
+                return Whose::Ours;
             }
         }
     };
@@ -218,7 +230,7 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> bool {
         course.on_record = true;
     }
     announce(shared, slot).await;
-    true
+    Whose::Ours
 }
 
 async fn local(handler: Arc<dyn Handler>, context: Context) -> Outcome {

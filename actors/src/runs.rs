@@ -23,15 +23,18 @@ pub(crate) async fn get(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Res
         return Ok(found.run);
     }
     let unknown = || ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"));
-    let (queue, priority, sequence) = run_id.as_minted().ok_or_else(unknown)?;
-    let waiting = shared.backbone.job_in_lane(&queue, priority, sequence).await;
-    let delivery = waiting.map_err(|error| ApiError::unavailable(chain(&error)))?.ok_or_else(unknown)?;
-    let assignment = Assignment::read(delivery, shared.backbone.names(), 0);
+    waiting(shared, tenant, run_id).await?.ok_or_else(unknown)
+}
+
+/// The run of a job that waits in its lane under a minted id, as if it were on record.
+pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    let Some((queue, priority, sequence)) = run_id.as_minted() else { return Ok(None) };
+    let found = shared.backbone.job_in_lane(&queue, priority, sequence).await;
+    let Some(delivery) = found.map_err(|error| ApiError::unavailable(chain(&error)))? else { return Ok(None) };
+    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.job_most);
     let job = &assignment.job;
-    if job.tenant != *tenant || job.run_id != *run_id {
-        return Err(unknown());
-    }
-    Ok(Run::new(job, shared.max_attempts(job), assignment.since))
+    let is_meant = job.tenant == *tenant && job.run_id == *run_id;
+    Ok(is_meant.then(|| Run::new(job, shared.max_attempts(job), assignment.since)))
 }
 
 /// The run, once it has ended, or as it stands when `timeout` is over.

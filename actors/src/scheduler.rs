@@ -174,7 +174,7 @@ impl Scheduler {
     fn take(&mut self, lane: usize, delivery: Delivery) {
         let behind = delivery.behind;
         let mark = self.marks.get(&**self.puller.stream(lane)).copied().unwrap_or(0);
-        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark);
+        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.shared.job_most);
         self.recent[lane] += 1;
         self.coming.came(lane, assignment.rank(self.queue.policy.aging), behind);
         self.hold(lane, Box::new(assignment));

@@ -20,6 +20,8 @@ pub(crate) struct Shared {
     pub(crate) backbone: Backbone,
     pub(crate) node: Arc<str>,
     pub(crate) started_at: Timestamp,
+    /// Most bytes of a job, payload and headers together: what the server takes, less what a moved one needs.
+    pub(crate) job_most: usize,
     pub(crate) policies: Policies,
     pub(crate) handlers: Handlers,
     pub(crate) herald: Herald,
@@ -30,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) draining: CancellationToken,
     /// Set when the grace time is over: running jobs are put back.
     pub(crate) release: CancellationToken,
+    /// Runs that were cancelled a moment ago.
+    pub(crate) recently_cancelled: crate::cancel::Recent,
     /// Short retries that wait in hand.
     pub(crate) in_hand_retries: AtomicUsize,
     /// What remote handlers announce of themselves.
@@ -39,6 +43,9 @@ pub(crate) struct Shared {
     writer: u64,
     writes: AtomicU64,
 }
+
+/// Room in a message for what a schedule, a move or a dead letter adds to a job's own bytes.
+const CARRIED: usize = 16 * 1024;
 
 /// Short retries that one node may keep in hand; more go through schedules.
 pub(crate) const IN_HAND_RETRIES: usize = 1_024;
@@ -56,6 +63,7 @@ impl Shared {
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
+            job_most: backbone.max_payload().saturating_sub(CARRIED),
             backbone,
             node,
             started_at: now(),
@@ -67,6 +75,7 @@ impl Shared {
             metrics,
             draining: CancellationToken::new(),
             release: CancellationToken::new(),
+            recently_cancelled: crate::cancel::Recent::default(),
             in_hand_retries: AtomicUsize::new(0),
             census: RwLock::default(),
             remote_seen: AtomicBool::new(false),

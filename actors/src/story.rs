@@ -14,6 +14,9 @@ use longshore_domain::story::{self, Event};
 use longshore_domain::{Run, Timestamp};
 use tokio::sync::oneshot;
 
+use crate::herald::Telling;
+use crate::shared::Shared;
+
 /// The job as it was published: what a schedule or a dead letter carries on.
 #[derive(Debug)]
 pub(crate) struct Matter {
@@ -102,6 +105,18 @@ pub(crate) fn encode(run: &Run, told: Told, node: &str, names: &Names) -> (Vec<(
 fn subject(event: &Event<'_>, names: &Names) -> String {
     let run = event.run;
     names.event(&run.tenant, event.kind, &run.queue, &run.run_id, &run.job_type)
+}
+
+/// Tells everything of a run's present round, and waits until it is in the log.
+pub(crate) async fn tell_all(shared: &Shared, run: &Run) {
+    let matter = Arc::new(Matter { headers: None, payload: Bytes::new() });
+    let (done, told) = oneshot::channel();
+    let run = Box::new(run.clone());
+    let mut story = Story::on_record(run, matter, Told::default(), &shared.node, &shared.backbone);
+    story.then = Then::Report(done);
+    shared.herald.tell(Telling::Story(Box::new(story))).await;
+    // An error means that the process is ending; whoever meets the record next tells it.
+    let _ = told.await;
 }
 
 impl Story {

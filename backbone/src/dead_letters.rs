@@ -1,16 +1,59 @@
-//! Dead letters: the job as it was published, its headers and payload, beside the whole history of its run.
+//! Dead letters: the job as it was published, its headers and payload, beside the history of its run.
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::Run;
+use longshore_domain::{Run, RunId, RunState, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::request::{self, PubAck};
-use crate::wire::header::{is_servers, names};
+use crate::request::{self, PubAck, Stored};
+use crate::wire::header::{HEADERS_MAX, is_servers, names, size_of};
+use crate::wire::record;
 
 /// The record as it was when the run died. In a header, so that the payload stays the user's own bytes.
 pub const RECORD: &str = "Longshore-Record";
+/// Where a payload is too large to be carried on: how many bytes it had.
+pub const LEFT_OUT: &str = "Longshore-Payload-Left-Out";
+
+/// Largest record in a letter. The server takes 64 KiB of headers at most; the job has up to [`HEADERS_MAX`] as well.
+const RECORD_MAX: usize = 36 * 1024;
+/// Beside record and payload: the letter's own headers.
+const OWN_HEADERS: usize = 1_024;
+/// A record is not made smaller than this; rather the payload is left out.
+const RECORD_LEAST: usize = 8 * 1024;
+
+/// A dead letter as it was found.
+#[derive(Debug, Clone)]
+pub struct Letter {
+    /// Where it lies.
+    pub sequence: u64,
+    /// The run as it was when it died. Of a long history only what a letter can hold.
+    pub run: Run,
+    /// The job's own headers.
+    pub headers: HeaderMap,
+    /// Its payload.
+    pub payload: Bytes,
+    /// The payload was too large to be kept; so many bytes.
+    pub left_out: Option<u64>,
+}
+
+impl Letter {
+    /// Reads a stored letter; `None` if nobody of ours wrote it.
+    #[must_use]
+    pub fn read(stored: Stored) -> Option<Self> {
+        let record = stored.headers.get(RECORD)?.as_str().to_owned();
+        let run = record::read_shown(&record).ok()?;
+        let left_out = stored.headers.get(LEFT_OUT).and_then(|bytes| bytes.as_str().parse().ok());
+        let mut headers = HeaderMap::new();
+        for (name, values) in stored.job_headers().iter().flat_map(|headers| headers.iter()) {
+            let own = [RECORD, LEFT_OUT, names::ROUND].contains(&name.to_string().as_str());
+            for value in values.iter().filter(|_| !own && !is_servers(name.as_ref())) {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        Some(Self { sequence: stored.sequence, run, headers, payload: stored.payload, left_out })
+    }
+}
 
 impl Backbone {
     /// Writes the letter of a dead run; of one round there is one letter, however often this is repeated within the
@@ -19,19 +62,122 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn write_letter(&self, run: &Run, original: Option<&HeaderMap>, payload: Bytes) -> Result<PubAck, Error> {
-        let mut headers = HeaderMap::new();
-        for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
-            if !is_servers(name.as_ref()) {
-                for value in values {
-                    headers.append(name.clone(), value.clone());
-                }
-            }
-        }
-        headers.insert(names::RUN_ID, run.run_id.as_str());
-        headers.insert(names::ROUND, run.round.to_string());
-        headers.insert(RECORD, crate::wire::record::show(run).to_string());
-        headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
+        let (headers, payload) = compose(run, original, payload, self.max_payload());
         let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
         request::publish(self.client(), subject, headers, payload).await
+    }
+
+    /// Looks for the letter of a run, from about when the run died on where that is known.
+    ///
+    /// # Errors
+    /// The letters cannot be read.
+    pub async fn find_letter(
+        &self,
+        tenant: &Tenant,
+        run_id: &RunId,
+        dead: Option<&Run>,
+    ) -> Result<Option<Letter>, Error> {
+        /// Nodes and servers need not agree on the time any better.
+        const APART: std::time::Duration = std::time::Duration::from_secs(600);
+        let place = crate::scan::Place::DeadLetters;
+        let died = dead.filter(|run| run.state == RunState::Dead).and_then(|run| Some((run, run.ended_at?)));
+        let mut first = match died {
+            Some((run, at)) => {
+                let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
+                let page = self.page_since(&place, &subject, at.minus(APART)).await?;
+                Some((subject, page))
+            }
+            None => None,
+        };
+        let all = self.names().dead_letters_where(Some(tenant), None, None);
+        loop {
+            let (subject, mut page) = match first.take() {
+                Some(first) => first,
+                None => (all.clone(), self.page(&place, &all, 1).await?),
+            };
+            loop {
+                let mine = |letter: &Letter| letter.run.run_id == *run_id && letter.run.tenant == *tenant;
+                if let Some(letter) = page.messages.into_iter().filter_map(Letter::read).find(mine) {
+                    return Ok(Some(letter));
+                }
+                let Some(next) = page.next else { break };
+                page = self.page(&place, &subject, next).await?;
+            }
+            if subject == all {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// A letter's headers and payload, together no larger than the server takes.
+fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize) -> (HeaderMap, Bytes) {
+    let mut headers = HeaderMap::new();
+    // A job with more than that is dead for just this reason, and its headers cannot be kept either.
+    for (name, values) in original.filter(|all| size_of(all) <= HEADERS_MAX).iter().flat_map(|all| all.iter()) {
+        for value in values.iter().filter(|_| !is_servers(name.as_ref())) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    let taken = payload.len() + size_of(&headers) + OWN_HEADERS;
+    let mut room = most.saturating_sub(taken);
+    let mut payload = payload;
+    if room < RECORD_LEAST {
+        headers.insert(LEFT_OUT, payload.len().to_string());
+        room += payload.len();
+        payload = Bytes::new();
+    }
+    headers.insert(names::RUN_ID, run.run_id.as_str());
+    headers.insert(names::ROUND, run.round.to_string());
+    headers.insert(RECORD, record::show_within(run, room.min(RECORD_MAX)).to_string());
+    headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
+    (headers, payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_domain::settlement::Settlement;
+    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, Timestamp};
+    use std::sync::Arc;
+
+    fn dead(attempts: u32) -> Run {
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        let mut run = Run::new(&job, attempts, Timestamp::from_millis(1));
+        for attempt in 1..=attempts {
+            run.begin(attempt, &Arc::from("n"), Timestamp::from_millis(2));
+            let failure = Failure::new(ErrorKind::Retryable, "x\"ä".repeat(1_000));
+            let at = Timestamp::from_millis(3);
+            run.settle(
+                if attempt == attempts { Settlement::Dead { failure } } else { Settlement::Retry { at, failure } },
+                at,
+            );
+        }
+        run
+    }
+
+    #[test]
+    fn a_letter_fits_whatever_it_is_made_of() {
+        const MOST: usize = 1 << 20;
+        for attempts in [1, 12, 1_000] {
+            for bytes in [0, MOST - 16 * 1024, MOST] {
+                let run = dead(attempts);
+                let (headers, payload) = compose(&run, None, Bytes::from(vec![0; bytes]), MOST);
+                assert!(size_of(&headers) + payload.len() <= MOST && size_of(&headers) < 60 * 1024);
+                assert_eq!(payload.is_empty(), bytes == 0 || bytes == MOST);
+                let read = record::read_shown(headers.get(RECORD).unwrap().as_str()).unwrap();
+                assert_eq!((read.run_id, read.state, read.attempt), (run.run_id, RunState::Dead, attempts));
+                let (first, last) = (read.attempts.first().unwrap(), read.attempts.last().unwrap());
+                assert_eq!((first.attempt, last.attempt), (1, attempts));
+                assert!(last.error.as_ref().unwrap().message.starts_with("x\"ä"));
+            }
+        }
     }
 }

@@ -24,7 +24,9 @@ pub mod request;
 pub mod window;
 
 pub mod records;
+pub mod scan;
 
+pub mod cancels;
 pub mod claims;
 
 pub mod schedule;

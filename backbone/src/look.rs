@@ -1,5 +1,6 @@
 //! Looking: at a job that waits in its lane, at the queues that are declared, at what is told live.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_nats::Subscriber;
@@ -10,7 +11,7 @@ use longshore_domain::{Priority, Queue, Timestamp};
 use crate::Backbone;
 use crate::delivery::{Delivery, Right};
 use crate::error::Error;
-use crate::request;
+use crate::request::{self, Stored};
 
 /// Messages as they come.
 #[derive(Debug)]
@@ -54,10 +55,16 @@ impl Backbone {
                 Err(error) if request::nobody_answered(&error) => return Ok(None),
                 Err(error) => return Err(error),
             };
+        Ok(Some(self.look_at(stored, &stream)))
+    }
+
+    /// A stored message of a stream as if it had been delivered; its right settles nothing.
+    #[must_use]
+    pub fn look_at(&self, stored: Stored, stream: &str) -> Delivery {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
-        let message = MessageId { stream: stream.into(), sequence, at };
+        let message = MessageId { stream: Arc::from(stream), sequence: stored.sequence, at };
         let headers = stored.job_headers();
-        Ok(Some(Delivery {
+        Delivery {
             subject: stored.subject.into(),
             headers,
             payload: stored.payload,
@@ -65,7 +72,7 @@ impl Backbone {
             behind: 0,
             leased_from: Instant::now(),
             right: Right::none(self.returns()),
-        }))
+        }
     }
 
     /// Whether the queue has lanes.

@@ -102,6 +102,10 @@ impl Backbone {
             }
             RunState::Enqueued | RunState::Scheduled | RunState::Running | RunState::Retrying => None,
             RunState::Completed => Some(self.storage().completed_max_age),
+            RunState::Cancelled => {
+                let waits = run.run_at.zip(run.ended_at).map_or(Duration::ZERO, |(at, ended)| at.since(ended));
+                Some(self.storage().failed_max_age.saturating_add(waits))
+            }
             _ => Some(self.storage().failed_max_age),
         }
     }

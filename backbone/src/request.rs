@@ -108,7 +108,7 @@ pub async fn direct_get(client: &Client, api: &str, stream: &str, query: String)
     }
 }
 
-fn stored(message: Message) -> Option<Stored> {
+pub(crate) fn stored(message: Message) -> Option<Stored> {
     let headers = message.headers?;
     let text = |name: &str| headers.get(name).map(|value| value.as_str().to_owned());
     Some(Stored {

@@ -13,6 +13,7 @@ pub mod name;
 pub mod duration;
 pub mod timestamp;
 
+pub mod fingerprint;
 pub mod job;
 pub mod policy;
 

@@ -47,6 +47,13 @@ impl Timestamp {
         Self::from_millis(self.0.saturating_add(millis))
     }
 
+    /// `duration` earlier.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        Self::from_millis(self.0.saturating_sub(millis))
+    }
+
     /// How long after `earlier` this is; nothing if it is not after it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

@@ -266,6 +266,47 @@ pub fn is_servers(name: &str) -> bool {
     name.get(..5).is_some_and(|prefix| prefix.eq_ignore_ascii_case("nats-"))
 }
 
+/// Headers without one, whatever its case.
+#[must_use]
+pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for (name, values) in headers.iter().filter(|(name, _)| !name.to_string().eq_ignore_ascii_case(gone)) {
+        for value in values {
+            kept.append(name.clone(), value.clone());
+        }
+    }
+    kept
+}
+
+/// Most bytes of a job's headers: the server takes 64 KiB, and what is carried on needs room for more.
+pub const HEADERS_MAX: usize = 24 * 1024;
+
+/// How many bytes headers take on the wire.
+#[must_use]
+pub fn size_of(headers: &HeaderMap) -> usize {
+    let line = |name: &str, value: &str| name.len() + value.len() + 4;
+    headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line(name.as_ref(), value.as_str()))).sum()
+}
+
+/// The headers of a job that is run anew by a replay: what bound its first round to a moment does not bind the next.
+#[must_use]
+pub fn for_replay(original: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in original.iter() {
+        let short = short_name(name.as_ref()).unwrap_or_default();
+        let value = values.last().map_or("", |value| value.as_str());
+        let gone = match short.as_str() {
+            "run-at" | "delay" | "expires-at" => true,
+            "deadline" => duration::parse(value).is_err(),
+            _ => false,
+        };
+        for value in values.iter().filter(|_| !gone) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    headers
+}
+
 /// The client's own headers: neither the server's nor Longshore's.
 #[must_use]
 pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {

@@ -38,6 +38,55 @@ pub fn show(run: &Run) -> serde_json::Value {
     value
 }
 
+/// The same, no longer than `most` bytes (1 KiB at least): error texts are cut, then attempts from the middle of the
+/// history left out, as `attempts_left_out` says.
+#[must_use]
+pub fn show_within(run: &Run, most: usize) -> serde_json::Value {
+    let whole = show(run);
+    if length(&whole) <= most {
+        return whole;
+    }
+    let mut short = run.clone();
+    (short.result, short.progress) = (None, None);
+    for error in short.attempts.iter_mut().filter_map(|attempt| attempt.error.as_mut()).chain(&mut short.error) {
+        error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));
+    }
+    let mut left_out = 0;
+    loop {
+        let mut value = show(&short);
+        if left_out > 0 {
+            value["attempts_left_out"] = serde_json::json!(left_out);
+        }
+        if length(&value) <= most || short.attempts.len() <= 2 {
+            return value;
+        }
+        // The first and the last say most: what is left out is what lies between.
+        let go = (short.attempts.len() / 4).max(1);
+        let from = (short.attempts.len() - go) / 2;
+        short.attempts.drain(from..from + go);
+        left_out += go;
+    }
+}
+
+/// How much of an error's text a letter keeps where the whole does not fit.
+const SHORT_MESSAGE: usize = 200;
+
+fn length(value: &serde_json::Value) -> usize {
+    value.to_string().len()
+}
+
+/// Reads a record back from what [`show`] made of it.
+///
+/// # Errors
+/// It is none.
+pub fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
+    let mut value: serde_json::Value = serde_json::from_str(text)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.entry("attempt").or_insert_with(|| 0.into());
+    }
+    serde_json::from_value(value)
+}
+
 /// A result as the record keeps it: JSON as it is, anything else in base64, nothing above [`RESULT_MAX`].
 #[must_use]
 pub fn keep(result: &Bytes, content_type: Option<&str>) -> longshore_domain::run::RunResult {

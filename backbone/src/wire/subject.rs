@@ -157,6 +157,13 @@ impl Names {
         format!("{}.retries.{tenant}.{run}.{round}-{attempt}{wait}", self.namespace)
     }
 
+    /// Filters over delayed jobs, retries and due jobs of a tenant; `None` stands for any.
+    #[must_use]
+    pub fn schedules_where(&self, tenant: Option<&Tenant>) -> [String; 3] {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        ["schedules", "retries", "due"].map(|plane| format!("{}.{plane}.{tenant}.>", self.namespace))
+    }
+
     /// What the schedules stream takes in.
     #[must_use]
     pub fn schedules_subjects(&self) -> Vec<String> {
@@ -217,6 +224,32 @@ impl Names {
         format!("{}.dlq.{tenant}.{queue}.{job_type}", self.namespace)
     }
 
+    /// A filter over dead letters; `None` stands for any.
+    #[must_use]
+    pub fn dead_letters_where(
+        &self,
+        tenant: Option<&Tenant>,
+        queue: Option<&Queue>,
+        job_type: Option<&JobType>,
+    ) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        let queue = queue.map_or("*", Queue::as_str);
+        format!("{}.dlq.{tenant}.{queue}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
+    /// A filter over the jobs of one lane; `None` stands for any.
+    #[must_use]
+    pub fn jobs_where(
+        &self,
+        tenant: Option<&Tenant>,
+        queue: &Queue,
+        priority: Priority,
+        job_type: Option<&JobType>,
+    ) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        format!("{}.jobs.{tenant}.{queue}.{priority}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
     /// What the dead letters' stream takes in.
     #[must_use]
     pub fn dead_letters_all(&self) -> String {
@@ -239,6 +272,18 @@ impl Names {
     #[must_use]
     pub fn cancel(&self, tenant: &Tenant, run: &RunId) -> String {
         format!("{}.cancel.{tenant}.{run}", self.namespace)
+    }
+
+    /// Where every node listens for cancelled runs.
+    #[must_use]
+    pub fn cancel_all(&self) -> String {
+        format!("{}.cancel.*.*", self.namespace)
+    }
+
+    /// Tenant and run of a cancel subject.
+    #[must_use]
+    pub fn read_cancel<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
+        subject.strip_prefix(&*self.namespace)?.strip_prefix(".cancel.")?.split_once('.')
     }
 
     /// An API endpoint; `tenant` may be `*` to serve all.

@@ -222,6 +222,9 @@ pub struct Run {
     /// How often it was deferred in this round: tells apart the waits of one attempt.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub deferrals: u32,
+    /// When what it held of people was taken out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erased_at: Option<Timestamp>,
     /// The message that carries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Holding>,
@@ -263,6 +266,7 @@ impl Run {
             duplicate_of: None,
             deferral: None,
             deferrals: 0,
+            erased_at: None,
             held_by: None,
             origin: enqueued_at,
             token: String::new(),
@@ -398,6 +402,16 @@ impl Run {
         self.ended_at = Some(now);
     }
 
+    /// Takes out what the run holds of people; when and how it went stays. Erasing twice changes nothing more.
+    pub fn erase(&mut self, now: Timestamp) {
+        (self.progress, self.result, self.result_base64, self.result_content_type) = (None, None, None, None);
+        self.tags.clear();
+        for error in self.attempts.iter_mut().filter_map(|attempt| attempt.error.as_mut()).chain(&mut self.error) {
+            error.message.clear();
+        }
+        self.erased_at = self.erased_at.or(Some(now));
+    }
+
     fn keep(&mut self, result: RunResult) {
         match result {
             RunResult::None => {}
@@ -416,7 +430,10 @@ impl Run {
         }
         self.state = state;
         self.ended_at = Some(now);
-        self.run_at = None;
+        // A cancelled run's job may still wait for its time: the record must outlast it.
+        if state != RunState::Cancelled {
+            self.run_at = None;
+        }
     }
 
     fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {

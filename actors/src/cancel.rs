@@ -1,0 +1,315 @@
+//! Cancelling: one run, wherever it stands, or all that fit a filter.
+//!
+//! The record decides, like everything: `cancelled` is written by compare-and-set, then told, then whoever runs the job
+//! is told to stop, and the message that waits is taken out. A message that comes up after all finds the record. An
+//! attempt that began without a record is its node's to end: that node is asked first.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use longshore_backbone::records::Written;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::header::names;
+use longshore_backbone::wire::record;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{Job, Priority, Run, RunId, RunState, Tenant};
+use serde_json::{Value, json};
+
+use crate::ask::{Ask, Filter, Which};
+use crate::assignment::Assignment;
+use crate::carry_out::chain;
+use crate::fail_point;
+use crate::runs;
+use crate::shared::{Shared, now};
+use crate::story;
+
+/// How long nodes have to say that a run is at work with them.
+const ASK_FOR: Duration = Duration::from_millis(100);
+/// How long a node that said so has to end it: handlers get two seconds to stop.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// Cancelled runs that a node remembers, for jobs it has in hand.
+const REMEMBERED: usize = 4_096;
+/// Runs that one request cancels at once.
+const AT_ONCE: usize = 32;
+/// Pages of a lane that are looked through for a job of the client's own id.
+const PAGES: usize = 400;
+
+/// Runs that were cancelled a moment ago: a job of theirs that is in hand is not begun without a look at its record.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    any: AtomicBool,
+    /// By name, and in the order in which they came.
+    runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
+}
+
+type RunKey = (Tenant, RunId);
+
+impl Recent {
+    fn add(&self, tenant: &Tenant, run: &RunId) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (tenant.clone(), run.clone());
+        if runs.0.insert(key.clone()) {
+            runs.1.push_back(key);
+        }
+        if runs.1.len() > REMEMBERED
+            && let Some(oldest) = runs.1.pop_front()
+        {
+            runs.0.remove(&oldest);
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether the job's run is one of them. One load where none is.
+    pub(crate) fn has(&self, job: &Job) -> bool {
+        self.any.load(Ordering::Acquire) && {
+            let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            runs.0.contains(&(job.tenant.clone(), job.run_id.clone()))
+        }
+    }
+}
+
+/// Hears of cancelled runs until the process ends, and stops those that run here.
+pub(crate) async fn watch(shared: Arc<Shared>) {
+    let mut cancels = match shared.backbone.cancels().await {
+        Ok(cancels) => cancels,
+        Err(error) => panic!("cancelled runs cannot be heard of: {}", chain(&error)),
+    };
+    while let Some(cancel) = cancels.next().await {
+        shared.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
+        if shared.book.stop(&cancel.tenant, &cancel.run_id) {
+            shared.backbone.is_here(&cancel).await;
+        }
+    }
+}
+
+/// The endpoint `runs.cancel`.
+pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+    let fields = ["run_id", "tag", "state", "since", "until", "all", "limit"];
+    let ask = ask.only("runs.cancel", &fields)?;
+    match ask.which(asker)? {
+        Which::One(tenant, run_id) => match cancel(shared, &tenant, &run_id, None).await? {
+            Some(run) => Ok(record::show(&run)),
+            None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
+        },
+        Which::Those(filter) => cancel_those(shared, &filter, ask.limit.unwrap_or(usize::MAX)).await,
+    }
+}
+
+/// Every run that has not ended has exactly one message, in a lane or among the schedules: those are looked through.
+async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize) -> Result<Value, ApiError> {
+    let (mut cancelled, mut failed) = (0usize, Vec::new());
+    for (place, subject) in places(shared, filter).await? {
+        let mut from = Some(1);
+        while let Some(at) = from.filter(|_| cancelled < limit) {
+            let page = shared.backbone.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
+            from = page.next;
+            let mut found = page.messages.into_iter().filter_map(|stored| whose(shared, &place, stored));
+            loop {
+                let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - cancelled)).collect();
+                if some.is_empty() {
+                    break;
+                }
+                let each = some
+                    .into_iter()
+                    .map(|(tenant, run)| async move { (cancel(shared, &tenant, &run, Some(filter)).await, run) });
+                let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+                for (result, run) in results {
+                    match result {
+                        Ok(Some(_)) => cancelled += 1,
+                        Ok(None) => {}
+                        // It ended by itself in the meantime.
+                        Err(error) if error.code == Code::WrongState.number() => {}
+                        Err(error) => failed.push(json!({"run_id": run, "error": error.message})),
+                    }
+                }
+            }
+        }
+    }
+    Ok(json!({"cancelled": cancelled, "failed": failed}))
+}
+
+/// Where jobs of runs that fit may lie.
+async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>, ApiError> {
+    let names = shared.backbone.names();
+    let queues = match &filter.queue {
+        Some(queue) => vec![queue.clone()],
+        None => shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
+    };
+    let tenant = filter.tenant.as_ref();
+    let mut places = Vec::new();
+    for queue in queues {
+        for priority in Priority::all() {
+            let subject = names.jobs_where(tenant, &queue, priority, filter.job_type.as_ref());
+            places.push((Place::Lane(queue.clone(), priority), subject));
+        }
+    }
+    places.extend(names.schedules_where(tenant).into_iter().map(|subject| (Place::Schedules, subject)));
+    Ok(places)
+}
+
+/// Whose job a stored message is; `None` if it is none.
+fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId)> {
+    match place {
+        Place::Lane(queue, priority) => {
+            let stream = shared.backbone.names().lane_stream(queue, *priority);
+            let delivery = shared.backbone.look_at(stored, &stream);
+            let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.job_most).job;
+            Some((job.tenant.clone(), job.run_id.clone()))
+        }
+        Place::Schedules | Place::DeadLetters => {
+            let tenant = stored.subject.split('.').nth(2)?;
+            let run = stored.headers.get(names::RUN_ID)?;
+            Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?))
+        }
+    }
+}
+
+fn unavailable(error: &longshore_backbone::Error) -> ApiError {
+    ApiError::unavailable(chain(error))
+}
+
+/// Cancels a run. `None`: there is none, or it does not fit.
+///
+/// # Errors
+/// It has ended otherwise, or the record could not be written.
+async fn cancel(
+    shared: &Shared,
+    tenant: &Tenant,
+    run_id: &RunId,
+    filter: Option<&Filter>,
+) -> Result<Option<Run>, ApiError> {
+    let mut asked = false;
+    loop {
+        let Some((before, expected)) = present(shared, tenant, run_id).await? else { return Ok(None) };
+        if filter.is_some_and(|filter| !filter.fits(&before)) {
+            return Ok(None);
+        }
+        match before.state {
+            RunState::Cancelled => return Ok(Some(before)),
+            state if state.is_ended() => {
+                let message = format!("run_id: {run_id} has ended: it is {}", state.as_str());
+                return Err(ApiError::new(Code::WrongState, message));
+            }
+            _ => {}
+        }
+        if is_unseen(&before) && !std::mem::replace(&mut asked, true) {
+            if shared.backbone.ask_who_runs(tenant, run_id, ASK_FOR).await {
+                // Its node writes the end, with the attempt that no record knows of yet.
+                runs::wait(shared, tenant, run_id, ENDS_WITHIN).await?;
+            }
+            // Either way some time has passed.
+            continue;
+        }
+        let mut run = before.clone();
+        run.settle(Settlement::Cancel, now());
+        run.token = shared.token();
+        match shared.backbone.write_record(&run, expected).await {
+            Ok(Written::Won(_)) => {
+                fail_point::pass("after-cancel");
+                story::tell_all(shared, &run).await;
+                clear_away(shared, &before).await;
+                return Ok(Some(run));
+            }
+            Ok(Written::Lost(_)) => {}
+            Err(error) => return Err(unavailable(&error)),
+        }
+    }
+}
+
+/// No attempt is on record, and no message carries the run yet: it waits in its lane, or has just been started.
+fn is_unseen(run: &Run) -> bool {
+    run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none()
+}
+
+/// The run as it stands, and the revision to write on. Under a minted id the record may be of a lane that is gone: the
+/// job that waits says which run is meant.
+async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
+    let found = shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+    let revision = found.as_ref().map_or(0, |found| found.revision);
+    let waiting = runs::waiting(shared, tenant, run_id).await?;
+    Ok(match (found, waiting) {
+        (Some(found), Some(waiting)) if found.run.origin != waiting.origin => Some((waiting, revision)),
+        (Some(found), _) => Some((found.run, revision)),
+        (None, Some(waiting)) => Some((waiting, 0)),
+        (None, None) => find_own(shared, tenant, run_id).await?.map(|run| (run, 0)),
+    })
+}
+
+/// A job that was published bare under an id of the client's own, and that no node has seen yet.
+async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    if run_id.as_minted().is_some() {
+        return Ok(None);
+    }
+    for queue in shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
+        for priority in Priority::all() {
+            let subject = shared.backbone.names().jobs_where(Some(tenant), &queue, priority, None);
+            let place = Place::Lane(queue.clone(), priority);
+            if let Some(stored) = find_in(shared, &place, &subject, run_id).await? {
+                let stream = shared.backbone.names().lane_stream(&queue, priority);
+                let assignment = Assignment::read(
+                    shared.backbone.look_at(stored, &stream),
+                    shared.backbone.names(),
+                    0,
+                    shared.job_most,
+                );
+                let max_attempts = shared.max_attempts(&assignment.job);
+                return Ok(Some(Run::new(&assignment.job, max_attempts, assignment.since)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+async fn find_in(
+    shared: &Shared,
+    place: &Place,
+    subject: &str,
+    run_id: &RunId,
+) -> Result<Option<longshore_backbone::request::Stored>, ApiError> {
+    let mut from = 1;
+    for _ in 0..PAGES {
+        let page = shared.backbone.page(place, subject, from).await.map_err(|error| unavailable(&error))?;
+        let mine = |stored: &longshore_backbone::request::Stored| {
+            stored.headers.get(names::RUN_ID).is_some_and(|id| id.as_str() == run_id.as_str())
+        };
+        if let Some(stored) = page.messages.into_iter().find(mine) {
+            return Ok(Some(stored));
+        }
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+/// Stops whoever runs it, and takes its message out. What fails here is not lost: the message finds the record.
+async fn clear_away(shared: &Shared, before: &Run) {
+    let backbone = &shared.backbone;
+    backbone.tell_cancelled(&before.tenant, &before.run_id).await;
+    let place = Place::Lane(before.queue.clone(), before.priority);
+    let cleared = match before.run_id.as_minted() {
+        _ if before.run_at.is_some() => backbone.unschedule(before).await,
+        Some((queue, priority, sequence)) if is_unseen(before) && before.round == 1 => {
+            let stream = backbone.names().lane_stream(&queue, priority).into();
+            let message = longshore_domain::run::MessageId { stream, sequence, at: before.origin };
+            backbone.take_from_lane(&queue, priority, &message).await
+        }
+        _ if is_unseen(before) => {
+            let names = backbone.names();
+            let subject = names.job(&before.tenant, &before.queue, before.priority, &before.job_type);
+            match find_in(shared, &place, &subject, &before.run_id).await {
+                Ok(Some(stored)) => backbone.take_out(&place, stored.sequence).await,
+                _ => Ok(false),
+            }
+        }
+        _ => Ok(false),
+    };
+    if let Err(error) = cleared {
+        tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, "a cancelled job stays where it is until it comes up: {}", chain(&error));
+    }
+}

@@ -1,0 +1,207 @@
+//! Looking at dead letters: one, a page of them, or groups of those that failed alike.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use futures_util::StreamExt as _;
+use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::record;
+use longshore_domain::fingerprint::{fingerprint, pattern};
+use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
+use serde_json::{Value, json};
+
+use crate::ask::{Ask, Filter};
+use crate::carry_out::chain;
+use crate::shared::Shared;
+
+/// Entries on a page where the client does not say.
+const LIST_DEFAULT: usize = 100;
+/// Most entries on a page.
+const LIST_MOST: usize = 500;
+/// Records that are read at once.
+const AT_ONCE: usize = 64;
+/// Letters that one call groups; more are grouped by going on from the cursor.
+const GROUPED: usize = 100_000;
+
+pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
+    ApiError::unavailable(chain(error))
+}
+
+/// Where the letters that may fit lie.
+pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
+    let (queue, job_type) = (filter.queue.as_ref(), filter.job_type.as_ref());
+    shared.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
+}
+
+/// The letter with its run as it is on record, whose history is whole, if it still stands: a letter whose run went on
+/// is about to be deleted.
+async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run)>, ApiError> {
+    let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
+    let found = found.map_err(|error| unavailable(&error))?.map(|found| found.run);
+    Ok(match on_letter(found.as_ref(), letter.run.round) {
+        LetterVerdict::Stands => {
+            let run = found.unwrap_or_else(|| letter.run.clone());
+            Some((letter, run))
+        }
+        LetterVerdict::Replayed | LetterVerdict::Stale => None,
+    })
+}
+
+/// The endpoint `dlq.list`.
+pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+    let ask = ask.only("dlq.list", &["tag", "state", "error_kind", "since", "until", "all", "limit", "cursor"])?;
+    let filter = ask.filter(asker)?;
+    let limit = ask.limit.unwrap_or(LIST_DEFAULT);
+    if !(1..=LIST_MOST).contains(&limit) {
+        return Err(ApiError::malformed(format!("limit: is not one of 1 to {LIST_MOST}")));
+    }
+    // An answer is one message: it stays well below what the server takes.
+    let mut room = shared.backbone.max_payload() * 3 / 4;
+    let (mut entries, mut from) = (Vec::new(), Some(ask.cursor()?));
+    let subject = subject(shared, &filter);
+    while let Some(at) = from {
+        let page =
+            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        from = page.next;
+        let letters = page.messages.into_iter().filter_map(Letter::read).filter(|letter| filter.fits(&letter.run));
+        let mut looked_at =
+            futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE);
+        while let Some(letter) = looked_at.next().await {
+            let Some((letter, run)) = letter? else { continue };
+            let sequence = letter.sequence;
+            let mut entry = show(&letter, &run);
+            let mut size = entry.to_string().len();
+            if entries.len() == limit || (size > room && !entries.is_empty()) {
+                return Ok(json!({"entries": entries, "cursor": sequence.to_string()}));
+            }
+            if size > room {
+                // One that fills a page by itself is listed without what makes it large; `dlq.get` has it.
+                entry["payload_bytes"] = json!(letter.payload.len());
+                entry.as_object_mut().map(|fields| fields.remove("payload_base64"));
+                size = entry.to_string().len();
+            }
+            room = room.saturating_sub(size);
+            entries.push(entry);
+        }
+    }
+    Ok(json!({"entries": entries}))
+}
+
+/// The endpoint `dlq.get`.
+pub(crate) async fn get(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+    let (tenant, run_id) = ask.only("dlq.get", &["run_id"])?.one(asker)?;
+    let (letter, run) = find(shared, &tenant, &run_id).await?;
+    Ok(show(&letter, &run))
+}
+
+/// The letter of a run, and its run.
+pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<(Letter, Run), ApiError> {
+    let found = shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+    let run = found.map(|found| found.run);
+    let letter =
+        shared.backbone.find_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
+    let letter = letter.filter(|letter| on_letter(run.as_ref(), letter.run.round) != LetterVerdict::Stale);
+    let letter = letter
+        .ok_or_else(|| ApiError::not_found(format!("run_id: no dead letter of run {run_id} of tenant {tenant}")))?;
+    let run = run.unwrap_or_else(|| letter.run.clone());
+    Ok((letter, run))
+}
+
+/// A letter as it is answered: its run's record, the job's payload and headers, and what it is grouped by.
+fn show(letter: &Letter, run: &Run) -> Value {
+    let mut entry = record::show(run);
+    let mut headers: BTreeMap<String, String> = BTreeMap::new();
+    for (name, values) in letter.headers.iter() {
+        headers.insert(name.to_string(), values.last().map_or_else(String::new, |value| value.as_str().to_owned()));
+    }
+    headers.remove("Longshore-Run-Id");
+    entry["headers"] = json!(headers);
+    match letter.left_out {
+        None => entry["payload_base64"] = json!(base64::engine::general_purpose::STANDARD.encode(&letter.payload)),
+        Some(bytes) => entry["payload_bytes"] = json!(bytes),
+    }
+    entry["fingerprint"] = json!(mark(run).2);
+    entry
+}
+
+/// What a run is grouped by: its error's kind and pattern, and a name for both with the type.
+fn mark(run: &Run) -> (ErrorKind, String, String) {
+    let kind = run.error.as_ref().map_or(ErrorKind::Permanent, |error| error.kind);
+    let pattern = run.error.as_ref().map(|error| pattern(&error.message)).unwrap_or_default();
+    let fingerprint = fingerprint(&run.job_type, kind, &pattern);
+    (kind, pattern, fingerprint)
+}
+
+struct Group {
+    example: Run,
+    kind: ErrorKind,
+    pattern: String,
+    count: u64,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+/// The endpoint `dlq.groups`: letters by what they failed of, the largest group first.
+pub(crate) async fn groups(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+    let ask = ask.only("dlq.groups", &["tag", "error_kind", "since", "until", "all", "limit", "cursor"])?;
+    let filter = ask.filter(asker)?;
+    let subject = subject(shared, &filter);
+    let (mut groups, mut seen, mut from) = (BTreeMap::<String, Group>::new(), 0, Some(ask.cursor()?));
+    while let Some(at) = from.filter(|_| seen < GROUPED) {
+        let page =
+            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        seen += page.messages.len();
+        from = page.next;
+        let letters = page.messages.into_iter().filter_map(Letter::read).filter(|letter| filter.fits(&letter.run));
+        let mut looked_at =
+            futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE);
+        while let Some(letter) = looked_at.next().await {
+            if let Some((_, run)) = letter? {
+                count(&mut groups, run);
+            }
+        }
+    }
+    let mut groups: Vec<(String, Group)> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
+    groups.truncate(ask.limit.unwrap_or(usize::MAX));
+    let shown: Vec<Value> = groups.iter().map(|(fingerprint, group)| group.show(fingerprint)).collect();
+    let mut answer = json!({"groups": shown});
+    if let Some(next) = from {
+        answer["cursor"] = json!(next.to_string());
+    }
+    Ok(answer)
+}
+
+fn count(groups: &mut BTreeMap<String, Group>, run: Run) {
+    let at = run.ended_at.unwrap_or(run.origin);
+    let (kind, pattern, fingerprint) = mark(&run);
+    let group = groups.entry(fingerprint).or_insert_with(|| Group {
+        example: run,
+        kind,
+        pattern,
+        count: 0,
+        first: at,
+        last: at,
+    });
+    group.count += 1;
+    group.first = group.first.min(at);
+    group.last = group.last.max(at);
+}
+
+impl Group {
+    fn show(&self, fingerprint: &str) -> Value {
+        json!({
+            "fingerprint": fingerprint,
+            "type": self.example.job_type,
+            "error_kind": self.kind,
+            "pattern": self.pattern,
+            "count": self.count,
+            "first": self.first,
+            "last": self.last,
+            "example": {"run_id": self.example.run_id, "tenant": self.example.tenant, "error": self.example.error},
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! Replaying and discarding dead letters.
+//!
+//! Each step can be repeated, by anybody: the record goes to its next round (or to `discarded`) by compare-and-set, that
+//! is told, the job is published into its lane under an id of its round, and the letter is deleted last, by its
+//! sequence. A node that dies in between leaves a letter that the next call finds and finishes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_backbone::Headers;
+use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::records::Written;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::header;
+use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::{JobType, Priority, Queue, Run, Tenant};
+use serde_json::{Value, json};
+
+use crate::ask::{Ask, Set, Which};
+use crate::carry_out::chain;
+use crate::dlq::{self, unavailable};
+use crate::fail_point;
+use crate::shared::{Shared, now};
+use crate::story;
+
+/// Letters that one call works on at once, where no rate is set.
+const AT_ONCE: usize = 64;
+/// Failures that one answer lists; the rest are counted.
+const FAILURES_LISTED: usize = 100;
+
+/// What is done with letters.
+enum Deed {
+    Replay(Change),
+    Discard,
+}
+
+/// What a replay changes.
+#[derive(Default)]
+struct Change {
+    queue: Option<Queue>,
+    priority: Option<Priority>,
+    payload: Option<Bytes>,
+    headers: Vec<(String, Option<String>)>,
+}
+
+/// The endpoint `dlq.replay`.
+pub(crate) async fn replay(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+    let fields = ["run_id", "tag", "error_kind", "since", "until", "all", "limit", "rate_per_s", "dry_run", "set"];
+    let mut ask = ask.only("dlq.replay", &fields)?;
+    let change = change(shared, ask.set.take().unwrap_or_default()).await?;
+    let (done, failed, more) = attend(shared, asker, &ask, &Deed::Replay(change)).await?;
+    Ok(answer("replayed", done, &failed, more))
+}
+
+/// The endpoint `dlq.discard`.
+pub(crate) async fn discard(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+    let fields = ["run_id", "tag", "error_kind", "since", "until", "all", "limit", "rate_per_s", "dry_run"];
+    let ask = ask.only("dlq.discard", &fields)?;
+    let (done, failed, more) = attend(shared, asker, &ask, &Deed::Discard).await?;
+    Ok(answer("discarded", done, &failed, more))
+}
+
+fn answer(word: &str, done: u64, failed: &[Value], more: bool) -> Value {
+    let listed = &failed[..failed.len().min(FAILURES_LISTED)];
+    let mut answer = json!({word: done, "failed": listed, "more": more});
+    if failed.len() > listed.len() {
+        answer["failed_in_all"] = json!(failed.len());
+    }
+    answer
+}
+
+/// Reads and checks what is to be changed, before anything is.
+async fn change(shared: &Shared, set: Set) -> Result<Change, ApiError> {
+    let (queue, priority) = set.place()?;
+    if let Some(queue) = &queue {
+        crate::intake::must_be_declared(shared, queue).await?;
+    }
+    let mut headers = Headers::new();
+    for (name, value) in &set.headers {
+        let field = format!("set.headers.{name}");
+        if header::is_servers(name) {
+            return Err(ApiError::malformed(format!("{field}: is the server's, not a client's")));
+        }
+        let plain = |text: &str| !text.contains(['\r', '\n']);
+        let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+        if !named || value.as_deref().is_some_and(|value| !plain(value)) {
+            return Err(ApiError::malformed(format!("{field}: is no header")));
+        }
+        headers.insert(name.as_str(), value.as_deref().unwrap_or_default());
+    }
+    let given = set.headers.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.as_str());
+    let mut check = Headers::new();
+    for name in given {
+        if let Some(value) = headers.get(name) {
+            check.insert(name, value.as_str());
+        }
+    }
+    header::read_job(&check).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
+    Ok(Change {
+        queue,
+        priority,
+        payload: set.payload.map(|json| Bytes::copy_from_slice(json.get().as_bytes())),
+        headers: set.headers.into_iter().collect(),
+    })
+}
+
+/// Does the deed to the letters that are meant: how many, what failed, and whether the limit left some.
+async fn attend(shared: &Shared, asker: &str, ask: &Ask, deed: &Deed) -> Result<(u64, Vec<Value>, bool), ApiError> {
+    let pause = match ask.rate_per_s {
+        Some(rate) if rate.is_finite() && rate > 0.0 => Some(Duration::from_secs_f64(1.0 / rate)),
+        Some(_) => return Err(ApiError::malformed("rate_per_s: is not above 0")),
+        None => None,
+    };
+    let filter = match ask.which(asker)? {
+        Which::One(tenant, run_id) => {
+            let (letter, _) = dlq::find(shared, &tenant, &run_id).await?;
+            if ask.dry_run {
+                return Ok((1, Vec::new(), false));
+            }
+            return match one(shared, letter, deed).await {
+                Ok(done) => Ok((u64::from(done), Vec::new(), false)),
+                Err(error) => Ok((0, vec![json!({"run_id": run_id, "error": error})], false)),
+            };
+        }
+        Which::Those(filter) => filter,
+    };
+    // What dies again while this goes on is not taken again.
+    let last = shared.backbone.last_sequence(&Place::DeadLetters).await.map_err(|error| unavailable(&error))?;
+    let limit = ask.limit.map_or(u64::MAX, |limit| limit as u64);
+    let subject = dlq::subject(shared, &filter);
+    let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
+    while let Some(at) = from.filter(|at| *at <= last) {
+        let page =
+            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        from = page.next;
+        let letters = page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(Letter::read);
+        let mut letters = letters.filter(|letter| filter.fits(&letter.run)).peekable();
+        while letters.peek().is_some() {
+            let room = limit.saturating_sub(done.load(Ordering::Relaxed) + failed.len() as u64);
+            if room == 0 {
+                return Ok((done.into_inner(), failed, true));
+            }
+            let at_once = if pause.is_some() { 1 } else { AT_ONCE };
+            let some: Vec<Letter> =
+                letters.by_ref().take(at_once.min(usize::try_from(room).unwrap_or(at_once))).collect();
+            let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
+            let each = some.into_iter().map(|letter| async {
+                let run_id = letter.run.run_id.clone();
+                let result = if ask.dry_run { would(shared, &letter).await } else { one(shared, letter, deed).await };
+                result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
+            });
+            let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+            let wrong = results.into_iter().filter_map(Result::err);
+            failed.extend(wrong.map(|(run_id, error)| json!({"run_id": run_id, "error": error})));
+            if pause.is_some() && !ask.dry_run {
+                tokio::time::sleep_until(next_at).await;
+            }
+        }
+    }
+    Ok((done.into_inner(), failed, false))
+}
+
+/// Whether the deed would be done to this letter.
+async fn would(shared: &Shared, letter: &Letter) -> Result<bool, String> {
+    let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
+    let found = found.map_err(|error| chain(&error))?;
+    Ok(on_letter(found.as_ref().map(|found| &found.run), letter.run.round) != LetterVerdict::Stale)
+}
+
+/// Does the deed to one letter; whether there was anything left to do but tidying up.
+async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, String> {
+    if let Deed::Replay(change) = deed {
+        can_be_replayed(&letter, change)?;
+    }
+    loop {
+        let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
+        let found = found.map_err(|error| chain(&error))?;
+        let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round);
+        let (run, did) = match (verdict, found) {
+            (LetterVerdict::Stands, found) => {
+                let expected = found.as_ref().map_or(0, |found| found.revision);
+                let run = found.map_or_else(|| letter.run.clone(), |found| found.run);
+                let Some(run) = decide(shared, run, expected, deed).await? else { continue };
+                (run, true)
+            }
+            (LetterVerdict::Replayed, Some(found)) => (found.run, true),
+            (_, Some(found)) => (found.run, false),
+            (_, None) => return Ok(false),
+        };
+        if verdict != LetterVerdict::Stale || run.state.is_ended() {
+            story::tell_all(shared, &run).await;
+        }
+        if !run.state.is_ended() && verdict != LetterVerdict::Stale {
+            let Deed::Replay(change) = deed else {
+                publish(shared, &run, &letter, &Change::default()).await?;
+                remove(shared, &letter).await?;
+                return Err("is being replayed: it was discarded too late".to_owned());
+            };
+            publish(shared, &run, &letter, change).await?;
+            fail_point::pass("after-replay-publish");
+        }
+        remove(shared, &letter).await?;
+        return Ok(did);
+    }
+}
+
+async fn remove(shared: &Shared, letter: &Letter) -> Result<(), String> {
+    shared.backbone.take_out(&Place::DeadLetters, letter.sequence).await.map(|_| ()).map_err(|error| chain(&error))
+}
+
+fn can_be_replayed(letter: &Letter, change: &Change) -> Result<(), String> {
+    if let (Some(bytes), None) = (letter.left_out, &change.payload) {
+        return Err(format!("its payload of {bytes} bytes was too large to be kept; replay it with set.payload"));
+    }
+    let run = &letter.run;
+    // What could not be read stands as `_`, which is no name.
+    let names = Tenant::parse(run.tenant.as_str()).is_ok()
+        && Queue::parse(run.queue.as_str()).is_ok()
+        && JobType::parse(run.job_type.as_str()).is_ok();
+    if !names {
+        return Err("the subject it was published to could not be read; publish it anew".to_owned());
+    }
+    Ok(())
+}
+
+/// Puts the deed on record; `None` if another write was first.
+async fn decide(shared: &Shared, run: Run, expected: u64, deed: &Deed) -> Result<Option<Run>, String> {
+    let mut run = run;
+    match deed {
+        Deed::Replay(change) => {
+            run.replay(now());
+            run.queue = change.queue.clone().unwrap_or(run.queue);
+            run.priority = change.priority.unwrap_or(run.priority);
+        }
+        Deed::Discard => run.discard(now()),
+    }
+    run.token = shared.token();
+    match shared.backbone.write_record(&run, expected).await.map_err(|error| chain(&error))? {
+        Written::Won(_) => {
+            fail_point::pass("after-replay-record");
+            Ok(Some(run))
+        }
+        Written::Lost(_) => Ok(None),
+    }
+}
+
+/// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
+async fn publish(shared: &Shared, run: &Run, letter: &Letter, change: &Change) -> Result<(), String> {
+    let mut original = header::for_replay(&letter.headers);
+    for (name, value) in &change.headers {
+        original = header::without(&original, name);
+        if let Some(value) = value {
+            original.insert(name.as_str(), value.as_str());
+        }
+    }
+    let headers = header::carry_on(Some(&original), run, 1, None);
+    let subject = shared.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
+    let payload = change.payload.clone().unwrap_or_else(|| letter.payload.clone());
+    let id = format!("{}/{}/{}/1/0", run.tenant, run.run_id, run.round);
+    let published = shared.backbone.move_to_lane(subject, headers, payload, &id).await;
+    published.map(|_| ()).map_err(|error| format!("cannot be published yet, replay it again: {}", chain(&error)))
+}

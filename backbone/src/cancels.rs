@@ -1,0 +1,88 @@
+//! Word of cancelled runs: from the node that cancels one to whoever runs it.
+//!
+//! The subject is the contract's, and handlers hear it as well. A node tells the API's word, which says that the run
+//! itself is over, by its header from the word to a handler whose attempt is.
+
+use std::time::Duration;
+
+use async_nats::{HeaderMap, Subject, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_domain::{RunId, Tenant};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::wire::header::names;
+
+/// The runs that are being cancelled, as they are told.
+#[derive(Debug)]
+pub struct Cancels {
+    backbone: Backbone,
+    messages: Subscriber,
+}
+
+/// A run is being cancelled.
+#[derive(Debug)]
+pub struct Cancel {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Which.
+    pub run_id: RunId,
+    /// Where to say that it runs here.
+    answer_to: Option<Subject>,
+}
+
+impl Cancels {
+    /// The next one; `None` when the connection has ended.
+    pub async fn next(&mut self) -> Option<Cancel> {
+        loop {
+            let message = self.messages.next().await?;
+            let of_the_run = message.headers.as_ref().is_some_and(|headers| headers.get(names::CANCEL).is_some());
+            let read = self.backbone.names().read_cancel(&message.subject);
+            let read = read.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
+            let answer_to = message.reply.filter(|reply| self.backbone.may_answer(reply));
+            if let Some((tenant, run_id)) = read.filter(|_| of_the_run) {
+                return Some(Cancel { tenant, run_id, answer_to });
+            }
+        }
+    }
+}
+
+impl Backbone {
+    /// Listens for runs that are being cancelled.
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub async fn cancels(&self) -> Result<Cancels, Error> {
+        let subject = self.names().cancel_all();
+        let messages = self.control().subscribe(subject.clone()).await;
+        let messages = messages.map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        Ok(Cancels { backbone: self.clone(), messages })
+    }
+
+    /// Says that the run is here and will be ended here.
+    pub async fn is_here(&self, cancel: &Cancel) {
+        if let Some(reply) = &cancel.answer_to {
+            let _ = self.control().publish(reply.clone(), Bytes::from_static(b"here")).await;
+        }
+    }
+
+    /// Tells everybody that a run is cancelled.
+    pub async fn tell_cancelled(&self, tenant: &Tenant, run: &RunId) {
+        let subject = self.names().cancel(tenant, run);
+        let _ = self.control().publish_with_headers(subject, cancelled(), Bytes::new()).await;
+    }
+
+    /// The same, and asks whether a node has it at work; that node will end it. Nobody's answer within `wait` is a no.
+    pub async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, wait: Duration) -> bool {
+        let subject = self.names().cancel(tenant, run);
+        let request = async_nats::Request::new().headers(cancelled()).timeout(Some(wait));
+        self.control().send_request(subject, request).await.is_ok()
+    }
+}
+
+fn cancelled() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(names::CANCEL, "true");
+    headers
+}

@@ -1,0 +1,201 @@
+//! Looking through stored messages in order, and taking single ones out: what lists, cancels and replays are made of.
+//! The slow way, for people's questions; no job's own way leads through here.
+
+use std::time::Duration;
+
+use async_nats::{Client, StatusCode};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_domain::run::MessageId;
+use longshore_domain::{Priority, Queue, Run, RunState, Tenant, Timestamp};
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::request::{self, Stored};
+
+/// Messages of one page.
+const PAGE: usize = 256;
+/// Bytes of one page; the server ends it after the message that passes this.
+const PAGE_BYTES: usize = 4 << 20;
+/// How long the server may take over one message of a page.
+const WITHIN: Duration = Duration::from_secs(5);
+/// JetStream's word for a message that is not there.
+const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
+
+/// Some messages of a stream, and where the next page begins.
+#[derive(Debug)]
+pub struct Page {
+    /// In the order in which they were stored.
+    pub messages: Vec<Stored>,
+    /// The sequence from which on to ask next; `None`: there are no more.
+    pub next: Option<u64>,
+}
+
+/// Which streams can be looked through.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// A lane.
+    Lane(Queue, Priority),
+    /// Delayed jobs and retries.
+    Schedules,
+    /// Dead letters.
+    DeadLetters,
+}
+
+impl Backbone {
+    fn stream_of(&self, place: &Place) -> String {
+        match place {
+            Place::Lane(queue, priority) => self.names().lane_stream(queue, *priority),
+            Place::Schedules => self.names().schedules_stream(),
+            Place::DeadLetters => self.names().dlq_stream(),
+        }
+    }
+
+    /// One page of the messages under `subject` from sequence `from` on. A place that does not exist is empty.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn page(&self, place: &Place, subject: &str, from: u64) -> Result<Page, Error> {
+        let stream = self.stream_of(place);
+        page(self.control(), self.api(), &stream, subject, &format!(r#""seq":{}"#, from.max(1))).await
+    }
+
+    /// The same from a moment on.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn page_since(&self, place: &Place, subject: &str, since: Timestamp) -> Result<Page, Error> {
+        let stream = self.stream_of(place);
+        page(self.control(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
+    }
+
+    /// The last sequence that a place gave; 0 if it does not exist.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn last_sequence(&self, place: &Place) -> Result<u64, Error> {
+        let stream = self.stream_of(place);
+        let failed = |error| Error::Read { subject: stream.clone(), source: error };
+        let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
+        Ok(found.cached_info().state.last_sequence)
+    }
+
+    /// Takes one message out; whether it was there.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn take_out(&self, place: &Place, sequence: u64) -> Result<bool, Error> {
+        let stream = self.stream_of(place);
+        let subject = format!("{}.STREAM.MSG.DELETE.{stream}", self.api());
+        // Overwriting a message's bytes on disk costs a seek; what is deleted is not to be hidden, but done.
+        let body = format!(r#"{{"seq":{sequence},"no_erase":true}}"#);
+        self.ask_to_delete(subject, body).await
+    }
+
+    /// The same, and its bytes are overwritten on disk.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn erase_message(&self, place: &Place, sequence: u64) -> Result<bool, Error> {
+        let subject = format!("{}.STREAM.MSG.DELETE.{}", self.api(), self.stream_of(place));
+        self.ask_to_delete(subject, format!(r#"{{"seq":{sequence}}}"#)).await
+    }
+
+    async fn ask_to_delete(&self, subject: String, body: String) -> Result<bool, Error> {
+        let failed = |source| Error::Publish { subject: subject.clone(), source };
+        let answer = self.control().request(subject.clone(), Bytes::from(body)).await;
+        let answer = answer.map_err(|error| failed(Box::new(error)))?;
+        let answer: Deleted = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
+        match answer.error {
+            None => Ok(answer.success),
+            Some(refusal) if NO_MESSAGE.contains(&refusal.err_code) => Ok(false),
+            Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
+        }
+    }
+
+    /// Takes out the job that waits for its time, for a run that was just ended; whether it was there.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn unschedule(&self, run: &Run) -> Result<bool, Error> {
+        let subject = match run.state {
+            RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
+            _ => self.names().retry(&run.tenant, &run.run_id, run.round, run.next_attempt(), run.deferrals),
+        };
+        let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
+        let stream = self.names().schedules_stream();
+        match request::direct_get(self.control(), self.api(), &stream, query).await? {
+            Some(stored) => self.take_out(&Place::Schedules, stored.sequence).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Takes out the job of a minted run id, if the message at its sequence is the one that is meant.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn take_from_lane(&self, queue: &Queue, priority: Priority, message: &MessageId) -> Result<bool, Error> {
+        match self.job_in_lane(queue, priority, message.sequence).await? {
+            Some(there) if there.holding.message.at == message.at => {
+                self.take_out(&Place::Lane(queue.clone(), priority), message.sequence).await
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Deletes every checkpoint of a run.
+    ///
+    /// # Errors
+    /// The server did not confirm it.
+    pub async fn purge_checkpoints(&self, tenant: &Tenant, run: &str) -> Result<(), Error> {
+        let stream = self.names().bucket_stream("checkpoints");
+        let subject = self.names().key("checkpoints", &format!("{tenant}.{run}.>"));
+        let failed = |source| Error::Publish { subject: subject.clone(), source };
+        let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
+        found.purge().filter(&subject).await.map(|_| ()).map_err(|error| failed(Box::new(error)))
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Deleted {
+    #[serde(default)]
+    success: bool,
+    error: Option<request::Refusal>,
+}
+
+/// A batched direct get (ADR-31): the messages, then a word that there are no more in this page.
+async fn page(client: &Client, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
+    let failed = |source| Error::Read { subject: format!("{stream} {subject}"), source };
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(Box::new(error)))?;
+    let query = format!(r#"{{{from},"batch":{PAGE},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}"}}"#);
+    let asked = client.publish_with_reply(format!("{api}.DIRECT.GET.{stream}"), inbox, Bytes::from(query)).await;
+    asked.map_err(|error| failed(Box::new(error)))?;
+    let mut messages: Vec<Stored> = Vec::new();
+    loop {
+        let message = match tokio::time::timeout(WITHIN, answers.next()).await {
+            Ok(Some(message)) => message,
+            Ok(None) => return Err(failed("the connection was closed".into())),
+            Err(_) => return Err(failed("no answer within 5 s".into())),
+        };
+        match message.status {
+            // Nothing from there on, or no such stream.
+            Some(StatusCode::NOT_FOUND | StatusCode::NO_RESPONDERS) => return Ok(Page { messages, next: None }),
+            // The end of the page, and how many lie beyond it.
+            Some(status) if status.as_u16() == 204 => {
+                let pending = message.headers.as_ref().and_then(|headers| headers.get("Nats-Num-Pending"));
+                let more = pending.is_some_and(|pending| pending.as_str() != "0");
+                let next = messages.last().filter(|_| more).map(|last| last.sequence + 1);
+                return Ok(Page { messages, next });
+            }
+            Some(status) if !status.is_success() => {
+                let text = message.description.unwrap_or_default();
+                return Err(failed(format!("{} {text}", status.as_u16()).into()));
+            }
+            _ => {
+                let stored = request::stored(message);
+                messages.push(stored.ok_or_else(|| failed("the answer names no sequence".into()))?);
+            }
+        }
+    }
+}

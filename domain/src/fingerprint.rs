@@ -1,0 +1,104 @@
+//! What failures have in common: an error's text without what differs from run to run.
+
+use crate::{ErrorKind, JobType};
+
+/// Most characters of a pattern; what comes later says more about one failure than about its kind.
+const PATTERN_MAX: usize = 160;
+
+/// An error's text with its particulars taken out: words with digits in them become `#`, quoted text `"…"`, white space
+/// one space. Failures of one cause mostly share it.
+#[must_use]
+pub fn pattern(message: &str) -> String {
+    let mut out = String::with_capacity(message.len().min(PATTERN_MAX));
+    for word in unquoted(message).split_whitespace() {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        // What surrounds a particular, such as brackets and commas, belongs to the pattern.
+        let mut token = String::new();
+        for c in word.chars() {
+            if c.is_alphanumeric() || matches!(c, '-' | '_' | '…' | '"') {
+                token.push(c);
+            } else {
+                put(&mut out, &mut token);
+                out.push(c);
+            }
+        }
+        put(&mut out, &mut token);
+        if out.chars().count() >= PATTERN_MAX {
+            break;
+        }
+    }
+    out.chars().take(PATTERN_MAX).collect()
+}
+
+fn put(out: &mut String, token: &mut String) {
+    let particular = token.chars().any(|c| c.is_ascii_digit());
+    match particular {
+        // `1.2.3` is one particular, not three.
+        true if out.ends_with("#.") || out.ends_with("#:") => {
+            out.pop();
+        }
+        true => out.push('#'),
+        false => out.push_str(token),
+    }
+    token.clear();
+}
+
+fn unquoted(message: &str) -> String {
+    let mut out = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some((before, after)) = rest.split_once('"') {
+        out.push_str(before);
+        match after.split_once('"') {
+            Some((_, beyond)) => {
+                out.push_str("\"…\"");
+                rest = beyond;
+            }
+            None => {
+                rest = after;
+                break;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// A short name for failures of one type of job, kind and pattern: 16 hexadecimal digits (FNV-1a, 64 bits).
+#[must_use]
+pub fn fingerprint(job_type: &JobType, kind: ErrorKind, pattern: &str) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in [job_type.as_str(), "\0", kind.as_str(), "\0", pattern].iter().flat_map(|text| text.bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn particulars_are_taken_out() {
+        for (message, wanted) in [
+            ("order 4711 is gone", "order # is gone"),
+            ("user 7f3a-22 (id=12) not found", "user # (id=#) not found"),
+            ("cannot reach 10.0.0.1:8080", "cannot reach #"),
+            (r#"no customer "Anna 3""#, r#"no customer "…""#),
+            ("two\n  lines", "two lines"),
+            ("503: try again", "#: try again"),
+        ] {
+            assert_eq!(pattern(message), wanted);
+        }
+        assert_eq!(pattern(&"ä ".repeat(500)).chars().count(), PATTERN_MAX);
+    }
+
+    #[test]
+    fn one_cause_has_one_fingerprint() {
+        let job_type = JobType::parse("t").unwrap();
+        let of = |message: &str, kind| fingerprint(&job_type, kind, &pattern(message));
+        assert_eq!(of("order 1 is gone", ErrorKind::Permanent), of("order 22 is gone", ErrorKind::Permanent));
+        assert_ne!(of("order 1 is gone", ErrorKind::Permanent), of("order 1 is gone", ErrorKind::Retryable));
+    }
+}

@@ -1,0 +1,160 @@
+//! What is cancelled ends as cancelled, wherever it stands, and once.
+
+use std::time::Duration;
+
+use longshore_harness::{Reply, World};
+use serde_json::{Value, json};
+
+use crate::{served_by, without_node, workers, world};
+
+async fn cancel(world: &World, run: &str) -> Value {
+    world.request("runs.cancel", json!({"run_id": run})).await
+}
+
+/// The cancelled run's record, and its story so far as it is told.
+async fn reads(world: &World, run: &str, story: &str) {
+    assert_eq!(world.wait(run).await.state, "cancelled");
+    world.eventually_reads(run, story).await;
+}
+
+/// Given jobs that wait in their lane, when they are cancelled, then they are gone from it and never start.
+#[tokio::test]
+async fn a_waiting_job_never_starts() {
+    let world = world().await;
+    let node = workers(world.node(), 1).start().await;
+    let mut live = world.live_events("default").await;
+    let busy = world.publish("sleep").json(json!({"ms": 1_500})).await;
+    live.until_told("started", &busy).await;
+    let bare = world.publish("noop").priority(7).json(json!(1)).await;
+    let own = world.publish("noop").priority(7).header("Longshore-Run-Id", "mine").json(json!(2)).await;
+    let submitted = world.submit(json!({"type": "noop", "priority": 7, "run_id": "mine-too"})).await;
+    let keyed = world.submit(json!({"type": "noop", "priority": 7, "idempotency_key": "k"})).await;
+
+    for run in [&bare, &own, &submitted, &keyed] {
+        let record = cancel(&world, run).await;
+        assert_eq!((&record["state"], &record["type"]), (&json!("cancelled"), &json!("noop")), "{record}");
+        reads(&world, run, "enqueued\ncancelled").await;
+        assert_eq!(cancel(&world, run).await["state"], "cancelled", "once more changes nothing");
+    }
+    assert_eq!(world.depth("main", 7).await, 0);
+    assert_eq!(world.wait(&busy).await.state, "completed");
+    node.stop().await;
+    for run in [&bare, &own, &submitted, &keyed] {
+        assert!(!world.events(run).await.iter().any(|logged| logged.event.event.to_string() == "started"));
+    }
+}
+
+/// Given jobs that wait for their time or their next attempt, when they are cancelled, then nothing is left of them.
+#[tokio::test]
+async fn what_waits_for_its_time_is_cancelled() {
+    let world = world().await;
+    let backoff = "backoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }";
+    let node = world.node().with("types.flaky", &served_by("fail", backoff)).start().await;
+    let mut live = world.live_events("default").await;
+    let delayed = world.publish("noop").header("Longshore-Delay", "1h").json(json!(1)).await;
+    let submitted = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
+    let retrying = world.publish("flaky").json(json!({})).await;
+    live.until_told("scheduled", &delayed).await;
+    live.until_told("failed", &retrying).await;
+
+    for (run, story) in [
+        (&delayed, "scheduled\ncancelled"),
+        (&submitted, "scheduled\ncancelled"),
+        (&retrying, "enqueued\nstarted 1\nfailed 1 retryable\ncancelled"),
+    ] {
+        // The record comes first, its schedule a moment later.
+        assert_eq!(cancel(&world, run).await["state"], "cancelled");
+        reads(&world, run, story).await;
+    }
+    node.stop().await;
+}
+
+/// Given handlers at work, here and elsewhere, when their runs are cancelled, then they are told to stop, and the end
+/// is told once.
+#[tokio::test]
+async fn a_running_job_is_told_and_ended() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let mut live = world.live_events("default").await;
+    let handler = world.handler("slow").start(async |job: longshore_harness::Job| {
+        loop {
+            if job.ask("heartbeat", "").await == Some(true) {
+                return Reply::json(json!("stopped"));
+            }
+        }
+    });
+    let handler = handler.await;
+    let here = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    let elsewhere = world.publish("slow").json(json!({})).await;
+    let mut told = world.listen(&format!("longshore.cancel.default.{elsewhere}")).await;
+    for run in [&here, &elsewhere] {
+        live.until_told("started", run).await;
+        let record = cancel(&world, run).await;
+        assert_eq!((&record["state"], &record["attempt"]), (&json!("cancelled"), &json!(1)), "{record}");
+        reads(&world, run, "enqueued\nstarted 1\ncancelled").await;
+    }
+    told.until("the word to the handler", |_| true).await;
+    handler.called(1).await;
+    // Also the job's message is gone.
+    longshore_harness::eventually("an empty lane", Duration::from_secs(20), async || {
+        match world.depth("main", 5).await {
+            0 => Ok(()),
+            left => Err(left),
+        }
+    })
+    .await;
+}
+
+/// Given what has ended, or never was, when it is cancelled, then that is said.
+#[tokio::test]
+async fn what_has_ended_stays_as_it_is() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let done = world.publish("noop").json(json!(1)).await;
+    world.wait(&done).await;
+    for (run, code) in [(done.as_str(), 409), ("main-p5-99", 404), ("unknown", 404), ("a b", 400)] {
+        let error = world.try_request("default", "runs.cancel", json!({"run_id": run})).await.unwrap_err();
+        assert_eq!(error.code, code, "{run}: {error}");
+    }
+    for body in [json!({}), json!({"run_id": "x", "queue": "main"}), json!({"dry_run": true, "all": true})] {
+        assert_eq!(world.try_request("default", "runs.cancel", body).await.unwrap_err().code, 400);
+    }
+    assert_eq!(world.wait(&done).await.state, "completed");
+}
+
+/// Given many jobs of two types, tenants and states, when those that fit a filter are cancelled, then no others are.
+#[tokio::test]
+async fn those_that_fit_a_filter_are_cancelled() {
+    let world = world().await;
+    let node = without_node(world.node()).await;
+    let mail = world.publish("mail").many((0..300).map(|n| json!(n))).await;
+    let late = world.publish("mail").header("Longshore-Delay", "1h").many((0..5).map(|n| json!(n))).await;
+    let other = world.publish("noop").many((0..5).map(|n| json!(n))).await;
+    let others = world.publish("mail").tenant("acme").json(json!(1)).await;
+    node.restart().await;
+    let mut ends = Vec::new();
+    for receipt in &late {
+        ends.push(
+            longshore_harness::eventually("the schedule", Duration::from_secs(20), async || {
+                match world.record(&receipt.run_id).await {
+                    Some(record) if record.state == "scheduled" => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await,
+        );
+    }
+
+    let answer = world.request("runs.cancel", json!({"type": "mail", "limit": 100})).await;
+    assert_eq!(answer, json!({"cancelled": 100, "failed": []}));
+    let answer = world.request("runs.cancel", json!({"type": "mail"})).await;
+    assert_eq!(answer, json!({"cancelled": 205, "failed": []}));
+    for receipt in mail.iter().chain(&late) {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "cancelled");
+    }
+    for receipt in &other {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+    let record = world.record_as("acme", &others).await;
+    assert_ne!(record.map(|record| record.state), Some("cancelled".to_owned()));
+}

@@ -1,0 +1,202 @@
+//! What died can be looked at, run again, thrown away and erased.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use longshore_harness::World;
+use serde_json::{Value, json};
+
+use crate::{AT_ONCE, served_by, world};
+
+/// Settings of a type that fails until its handler is changed: what `times` says, then it is done.
+fn flaky(max: u32) -> String {
+    served_by("fail", &format!("max_attempts = {max}\n{AT_ONCE}"))
+}
+
+async fn die(world: &World, count: usize) -> Vec<String> {
+    let receipts = world.publish("flaky").many((0..count).map(|_| json!({"times": 2}))).await;
+    let runs: Vec<String> = receipts.into_iter().map(|receipt| receipt.run_id).collect();
+    for run in &runs {
+        assert_eq!(world.wait(run).await.state, "dead");
+    }
+    world.eventually_letters(count).await;
+    runs
+}
+
+async fn no_letters(world: &World) {
+    longshore_harness::eventually("no letters", Duration::from_secs(20), async || {
+        match world.letters("default").await.len() {
+            0 => Ok(()),
+            left => Err(left),
+        }
+    })
+    .await;
+}
+
+/// Given dead letters, when they are listed, then each has its record, payload, headers and fingerprint, page by page.
+#[tokio::test]
+async fn letters_are_listed_and_grouped() {
+    let world = world().await;
+    let _node = world.node().with("types.flaky", &flaky(1)).start().await;
+    let runs = die(&world, 7).await;
+    let other = world.publish("fail").header("X-Mine", "1").json(json!({"kind": "permanent"})).await;
+    world.wait(&other).await;
+    world.eventually_letters(8).await;
+
+    let mut listed = Vec::new();
+    let mut cursor = Value::Null;
+    loop {
+        let mut body = json!({"type": "flaky", "limit": 3});
+        if cursor.is_string() {
+            body["cursor"] = cursor;
+        }
+        let page = world.request("dlq.list", body).await;
+        let entries = page["entries"].as_array().unwrap();
+        assert!(!entries.is_empty() && entries.len() <= 3);
+        listed.extend(entries.iter().map(|entry| entry["run_id"].as_str().unwrap().to_owned()));
+        cursor = page["cursor"].clone();
+        if cursor.is_null() {
+            break;
+        }
+    }
+    listed.sort();
+    assert_eq!(listed, runs);
+    let one = world.request("dlq.get", json!({"run_id": other})).await;
+    assert_eq!((&one["state"], &one["headers"]["X-Mine"]), (&json!("dead"), &json!("1")));
+    let payload = base64::engine::general_purpose::STANDARD.decode(one["payload_base64"].as_str().unwrap()).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&payload).unwrap(), json!({"kind": "permanent"}));
+    assert_eq!(one["attempts"].as_array().unwrap().len(), 1);
+
+    let by_kind = world.request("dlq.list", json!({"error_kind": "permanent"})).await;
+    assert_eq!(by_kind["entries"].as_array().unwrap().len(), 1);
+    let groups = world.request("dlq.groups", json!({})).await["groups"].clone();
+    let counts: Vec<(&Value, &Value)> =
+        groups.as_array().unwrap().iter().map(|group| (&group["type"], &group["count"])).collect();
+    assert_eq!(counts, [(&json!("flaky"), &json!(7)), (&json!("fail"), &json!(1))]);
+    assert_eq!(groups[0]["pattern"], "attempt # fails as told");
+    for (tenant, body, code) in [
+        ("default", json!({"run_id": "main-p5-999"}), 404),
+        ("acme", json!({"run_id": other}), 404),
+        ("default", json!({}), 400),
+    ] {
+        assert_eq!(world.try_request(tenant, "dlq.get", body).await.unwrap_err().code, code);
+    }
+    assert_eq!(world.try_request("default", "dlq.list", json!({"limit": 501})).await.unwrap_err().code, 400);
+    assert_eq!(world.request("dlq.list", json!({"since": "2999-01-01T00:00:00Z"})).await, json!({"entries": []}));
+}
+
+/// Given a dead run, when it is replayed, then it begins its next round, its history stays, and its letter goes.
+#[tokio::test]
+async fn a_replay_opens_the_next_round() {
+    let world = world().await;
+    let node = world.node().with("types.flaky", &flaky(2)).start().await;
+    let run = die(&world, 1).await.pop().unwrap();
+    let answer = world.request("dlq.replay", json!({"run_id": run, "dry_run": true})).await;
+    assert_eq!(answer["replayed"], 1);
+    assert_eq!(world.letters("default").await.len(), 1, "a dry run changes nothing");
+
+    let answer =
+        world.request("dlq.replay", json!({"run_id": run, "set": {"payload": {"times": 1}, "priority": 2}})).await;
+    assert_eq!(answer, json!({"replayed": 1, "failed": [], "more": false}));
+    let end = world.wait(&run).await;
+    assert_eq!((end.state.as_str(), end.round, end.attempt, end.priority), ("completed", 2, 2, 2));
+    let numbers: Vec<(u32, u32)> = end.attempts.iter().map(|tried| (tried.round, tried.attempt)).collect();
+    assert_eq!(numbers, [(1, 1), (1, 2), (2, 1), (2, 2)]);
+    no_letters(&world).await;
+    world
+        .eventually_reads(
+            &run,
+            "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\nfailed 2 retryable\ndlq retryable\nreplayed\nenqueued\n\
+             started 1\nfailed 1 retryable\nstarted 2\ncompleted 2",
+        )
+        .await;
+    for endpoint in ["dlq.replay", "dlq.discard"] {
+        let error = world.try_request("default", endpoint, json!({"run_id": run})).await.unwrap_err();
+        assert_eq!(error.code, 404, "{error}");
+        for body in [json!({}), json!({"all": true, "rate_per_s": 0}), json!({"all": true, "cursor": "1"})] {
+            assert_eq!(world.try_request("default", endpoint, body).await.unwrap_err().code, 400);
+        }
+    }
+    let wrong = json!({"all": true, "set": {"queue": "undeclared"}});
+    assert_eq!(world.try_request("default", "dlq.replay", wrong).await.unwrap_err().code, 404);
+    let wrong = json!({"all": true, "set": {"headers": {"Longshore-Max-Attempts": "0"}}});
+    assert_eq!(world.try_request("default", "dlq.replay", wrong).await.unwrap_err().code, 400);
+    node.stop().await;
+}
+
+/// Given many dead runs, when those that fit are replayed up to a limit and the rest discarded, then each goes one way.
+#[tokio::test]
+async fn letters_are_replayed_and_discarded_in_bulk() {
+    let world = world().await;
+    let _node = world.node().with("types.flaky", &flaky(1)).start().await;
+    let runs = die(&world, 400).await;
+
+    let body = json!({"type": "flaky", "limit": 150, "set": {"payload": {"times": 0}}});
+    let answer = world.request("dlq.replay", body).await;
+    assert_eq!(answer, json!({"replayed": 150, "failed": [], "more": true}));
+    let answer = world.request("dlq.discard", json!({"all": true})).await;
+    assert_eq!(answer, json!({"discarded": 250, "failed": [], "more": false}));
+    no_letters(&world).await;
+    let mut completed = 0;
+    for run in &runs {
+        let end = world.wait(run).await;
+        match (end.state.as_str(), end.round) {
+            ("completed", 2) => completed += 1,
+            ("discarded", 1) => {}
+            other => panic!("{run}: {other:?}"),
+        }
+    }
+    assert_eq!(completed, 150);
+}
+
+/// Given a node that is killed in the middle of replaying, when the call is made again, then each run is replayed once.
+#[tokio::test]
+async fn a_replay_that_was_cut_off_is_finished() {
+    for point in ["after-replay-record", "after-replay-publish"] {
+        let world = world().await;
+        // Two attempts: one may be lost with the node.
+        let first =
+            world.node().with("types.flaky", &flaky(2)).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill@40"));
+        let first = first.start().await;
+        let runs = die(&world, 100).await;
+        let body = json!({"all": true, "set": {"payload": {"times": 0}}});
+        assert!(world.try_request("default", "dlq.replay", body.clone()).await.is_err(), "it was killed over it");
+        first.wait_exit(Duration::from_secs(20)).await;
+
+        let _second = world.node().name("second").with("types.flaky", &flaky(2)).start().await;
+        world.request("dlq.replay", body).await;
+        for run in &runs {
+            let end = world.wait(run).await;
+            assert_eq!((end.state.as_str(), end.round), ("completed", 2), "{point} {run}");
+        }
+        no_letters(&world).await;
+    }
+}
+
+/// Given runs that have ended, when one is erased, then what it held of people is gone and its times stay.
+#[tokio::test]
+async fn an_erased_run_keeps_its_times_only() {
+    let world = world().await;
+    let node = world.node().with("types.flaky", &flaky(1)).start().await;
+    let dead = die(&world, 1).await.pop().unwrap();
+    let done = world.publish("echo").json(json!({"name": "Anna"})).await;
+    world.wait(&done).await;
+    for run in [&dead, &done] {
+        let stone = world.request("runs.erase", json!({"run_id": run})).await;
+        let text = stone.to_string();
+        assert!(!text.contains("Anna") && !text.contains("as told"), "{text}");
+        assert!(stone["erased_at"].is_string() && stone["attempts"][0]["started_at"].is_string(), "{text}");
+        assert_eq!(world.request("runs.get", json!({"run_id": run})).await, stone);
+    }
+    no_letters(&world).await;
+    let waits = world.publish("noop").header("Longshore-Delay", "1h").json(json!(1)).await;
+    longshore_harness::eventually("the schedule", Duration::from_secs(20), async || {
+        world.record(&waits).await.map(|_| ()).ok_or("no record yet")
+    })
+    .await;
+    for (run, code) in [(waits.as_str(), 409), ("main-p5-999", 404)] {
+        let error = world.try_request("default", "runs.erase", json!({"run_id": run})).await.unwrap_err();
+        assert_eq!(error.code, code, "{error}");
+    }
+    node.stop().await;
+}
