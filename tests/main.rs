@@ -11,6 +11,7 @@ mod events; // what happened is told live and kept in order
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
 mod order; // the urgent first, by rank
+mod remote; // a handler in any language, over plain NATS
 mod replay; // what died can be run again, thrown away, erased
 mod retries; // what fails is tried again by its policy, what cannot succeed is not
 mod time; // not before its time, not after it, and not for longer

@@ -71,15 +71,8 @@ impl Assignment {
             }
             (None, Ok(said)) => said,
         };
-        let in_headers = headers.as_ref().map_or(0, header::size_of);
-        if matches!(start, Start::Claim) {
-            let size = payload.len() + in_headers;
-            if in_headers > header::HEADERS_MAX {
-                let most = header::HEADERS_MAX;
-                start = Start::Invalid(format!("headers: have {in_headers} bytes, {most} are allowed"));
-            } else if size > most {
-                start = Start::Invalid(too_large(size, most));
-            }
+        if let (Start::Claim, Some(reason)) = (&start, too_large(headers.as_ref(), &payload, most)) {
+            start = Start::Invalid(reason);
         }
         let minted = said.run_id.as_ref().is_none_or(|id| id.as_minted().is_some());
         let run_id =
@@ -164,8 +157,18 @@ fn read_subject(subject: &str, names: &Names) -> Parsed {
     Parsed { tenant, queue, priority, job_type, error }
 }
 
-/// What is said of a job that is too large.
-pub(crate) fn too_large(size: usize, most: usize) -> String {
+/// Whether a job is too large to be scheduled again or kept as a dead letter.
+fn too_large(headers: Option<&Headers>, payload: &[u8], most: usize) -> Option<String> {
+    let in_headers = headers.map_or(0, header::size_of);
+    let size = payload.len() + in_headers;
+    if in_headers > header::HEADERS_MAX {
+        return Some(format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX));
+    }
+    (size > most).then(|| size_refused(size, most))
+}
+
+/// What is said of a job of so many bytes.
+pub(crate) fn size_refused(size: usize, most: usize) -> String {
     format!("payload: payload and headers have {size} bytes, {most} are allowed by this NATS server's max_payload")
 }
 

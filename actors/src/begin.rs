@@ -31,6 +31,8 @@ pub(crate) struct Course {
     pub(crate) told: Told,
     /// A record says that it runs.
     pub(crate) on_record: bool,
+    /// Lines of its handler's progress that the log has not, because it does not know of the start yet.
+    pub(crate) progress: Vec<u8>,
 }
 
 /// What came of beginning.
@@ -71,7 +73,7 @@ async fn unreadable(shared: &Shared, assignment: Box<Assignment>, reason: String
     // It has one event only, that of its dead letter.
     let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
     let failure = Failure::new(ErrorKind::Invalid, reason);
-    let course = Course { run, expected, told: Told::default(), on_record: false };
+    let course = Course { run, expected, told: Told::default(), on_record: false, progress: Vec::new() };
     tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
     conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
     Begun::Over
@@ -88,7 +90,7 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
 async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
     let expected = assignment.revision.unwrap_or(0);
-    let course = Course { run, expected, told: Told::default(), on_record: false };
+    let course = Course { run, expected, told: Told::default(), on_record: false, progress: Vec::new() };
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
@@ -157,7 +159,7 @@ async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
             (_, None) => unreachable!("without a record the verdict is to begin"),
         };
         let Base { run, expected, told, attempt, fell_due } = base;
-        let mut course = Course { run, expected, told, on_record: true };
+        let mut course = Course { run, expected, told, on_record: true, progress: Vec::new() };
         let refused = match cleared(&assignment, &course.run, fell_due) {
             Err(settlement) => Some(settlement),
             Ok(()) => match claim_key(shared, &assignment, attempt).await {
@@ -301,7 +303,7 @@ async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>,
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
     let told = Told { live: story::of_round(&run).len(), log: 0 };
-    let course = Course { run, expected: revision, told, on_record: true };
+    let course = Course { run, expected: revision, told, on_record: true, progress: Vec::new() };
     conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
 }
 
@@ -310,7 +312,7 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
     let events = story::of_round(&run).len();
     let attempt = run.next_attempt();
     let told = Told { live: events, log: events };
-    let course = Course { run, expected: revision, told, on_record: true };
+    let course = Course { run, expected: revision, told, on_record: true, progress: Vec::new() };
     if let Err(settlement) = cleared(&assignment, &course.run, true) {
         conclude::carry_out(shared, assignment, course, settlement).await;
         return Begun::Over;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use longshore_domain::backoff::Backoff;
 use longshore_domain::policy::History;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{Job, Run, RunState, Timestamp};
+use longshore_domain::{Job, Run, RunState, Timestamp, story};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::assignment::{Assignment, Start};
@@ -15,7 +15,7 @@ use crate::begin::Course;
 use crate::herald::Telling;
 use crate::lease_keeper::Entry;
 use crate::shared::{IN_HAND_RETRIES, Shared, now};
-use crate::story::{Follow, Story, Then};
+use crate::story::{Follow, Story, Then, Told, encode};
 
 /// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
 const SHORT: Duration = Duration::from_millis(1_000);
@@ -104,7 +104,15 @@ fn write_up(
     settlement: Settlement,
 ) -> (Box<Story>, Rest) {
     let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = *assignment;
-    let Course { mut run, expected, told, on_record, .. } = course;
+    let Course { mut run, expected, mut told, on_record, mut progress } = course;
+    let mut before = Vec::new();
+    if !progress.is_empty() {
+        // Between the start, which the log does not know of, and the end, which it does not know of either.
+        let untold = Told { live: usize::MAX, log: told.log };
+        (_, before) = encode(&run, untold, &shared.node, shared.backbone.names());
+        told.log = story::of_round(&run).len();
+        before.append(&mut progress);
+    }
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
     run.token = shared.token();
@@ -120,6 +128,10 @@ fn write_up(
     } else {
         Story::to_write(run, matter, expected, told, &shared.node, &shared.backbone)
     };
+    if !story.log.is_empty() && !before.is_empty() {
+        before.append(&mut story.log);
+        story.log = before;
+    }
     story.arrival = Some(arrival.clone());
     (Box::new(story), Rest { job, arrival, since, leased_from, entry, right })
 }

@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::assignment::too_large;
+use crate::assignment::size_refused;
 use crate::carry_out::chain;
 use crate::herald::Telling;
 use crate::shared::{Shared, now};
@@ -110,7 +110,7 @@ fn check(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Checked, Ap
     let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;
-        return Err(ApiError::new(Code::TooLarge, too_large(size, room)));
+        return Err(ApiError::new(Code::TooLarge, size_refused(size, room)));
     }
     let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));

@@ -54,9 +54,10 @@ pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
     let (live, story) = {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(InWork { assignment, course }) = slot.as_mut() else { return };
-        let (live, log) = encode(&course.run, course.told, &shared.node, shared.backbone.names());
+        let (live, mut log) = encode(&course.run, course.told, &shared.node, shared.backbone.names());
         course.told.live += live.len();
         let story = course.on_record.then(|| {
+            log.append(&mut course.progress);
             course.told.log = course.told.live;
             let run = course.run.clone();
             let told = course.told;

@@ -14,6 +14,8 @@ use crate::shared::{Shared, now};
 
 /// Most bytes of a progress report.
 const MOST: usize = 4_096;
+/// Most bytes of reports that wait for the start to be on record: well below what one message of the log may hold.
+const WAITING_MOST: usize = 128 * 1024;
 
 /// Tells how far the attempt in the slot is. What is no JSON, or too long, is dropped with a note in the log.
 pub(crate) async fn tell(shared: &Shared, slot: &Slot, body: &Bytes) {
@@ -36,11 +38,16 @@ pub(crate) async fn tell(shared: &Shared, slot: &Slot, body: &Bytes) {
         let mut line = Vec::with_capacity(384);
         event::write(&told, &shared.node, &mut line);
         let subject = shared.backbone.names().event(&run.tenant, kind, &run.queue, &run.run_id, &run.job_type);
-        (run.tenant.clone(), subject, Bytes::from(line), course.on_record)
+        let tenant = run.tenant.clone();
+        // Before its record says that it runs, the log does not know of its start either: order comes first.
+        if !course.on_record && course.progress.len() + line.len() < WAITING_MOST {
+            course.progress.extend_from_slice(&line);
+            course.progress.push(b'\n');
+        }
+        (tenant, subject, Bytes::from(line), course.on_record)
     };
     let (tenant, subject, line, on_record) = told;
     shared.backbone.tell(subject, line.clone()).await;
-    // Before its record says that it runs, the log does not know of its start either: order comes first.
     if on_record {
         shared.herald.tell(Telling::Line(tenant, line)).await;
     }

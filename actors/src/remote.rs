@@ -64,6 +64,15 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
         let silence = silence.map(tokio::time::Instant::from_std);
         tokio::select! {
             biased;
+            // Signals first: those that were sent before the reply lie in the channel when it comes.
+            Some(signal) = call.signals.recv() => {
+                heard = Instant::now();
+                if !announced {
+                    announced = true;
+                    announce(shared, slot).await;
+                }
+                take_signal(shared, slot, context, signal).await;
+            }
             reply = &mut call.reply => return match reply {
                 Ok(Reply::NobodyThere) => Outcome::NoHandler,
                 Ok(Reply::Answer(reply)) => {
@@ -74,14 +83,6 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
                 }
                 Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
-            Some(signal) = call.signals.recv() => {
-                heard = Instant::now();
-                if !announced {
-                    announced = true;
-                    announce(shared, slot).await;
-                }
-                take_signal(shared, slot, context, signal).await;
-            }
             () = context.cancellation.cancelled(), if !told_to_stop => {
                 told_to_stop = true;
                 shared.caller.cancel(&context.job).await;

@@ -65,6 +65,18 @@ impl World {
         }
     }
 
+    /// Waits until the log tells the run's end, 20 s at most, and gives its events.
+    ///
+    /// # Panics
+    /// If it does not; with the run's story.
+    pub async fn eventually_ends(&self, run: &str) -> Vec<Logged> {
+        crate::eventually(&format!("the end of {run} in the log"), TOLD_WITHIN, async || {
+            let events = self.events(run).await;
+            if events.iter().any(|logged| logged.event.event.is_end()) { Ok(events) } else { Err(reads(&events)) }
+        })
+        .await
+    }
+
     /// Waits until there are that many dead letters, of all tenants, 20 s at most.
     ///
     /// # Panics

@@ -12,12 +12,16 @@ use serde_json::value::RawValue;
 
 pub use attempt::{Attempt, PutBack};
 pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
+pub use holding::{Holding, MessageId};
+pub use wait::{DeferReason, Deferral};
 
 use crate::settlement::Settlement;
 use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 mod attempt;
 mod failure;
+mod holding;
+mod wait;
 
 /// So many of a run's last error messages are kept whole; of earlier ones the beginning, 200 bytes.
 const WHOLE_MESSAGES: usize = 32;
@@ -72,60 +76,6 @@ impl RunState {
             Self::Discarded => "discarded",
         }
     }
-}
-
-/// A stored message, named so that no later one can be taken for it: a stream made anew begins at sequence 1 again,
-/// but not at the same time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MessageId {
-    /// Its stream.
-    pub stream: Arc<str>,
-    /// Its sequence.
-    pub sequence: u64,
-    /// When the server stored it.
-    pub at: Timestamp,
-}
-
-/// Which message carries the run, and which delivery of it was claimed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holding {
-    /// The message.
-    #[serde(flatten)]
-    pub message: MessageId,
-    /// The server's delivery count when it was claimed.
-    pub delivery: u64,
-}
-
-/// Why a job was not started though it could have been.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeferReason {
-    /// Over its rate limit.
-    RateLimited,
-    /// Its type's circuit breaker is open.
-    BreakerOpen,
-    /// Too many of its kind are running.
-    Concurrency,
-    /// Its key or type is held for everybody.
-    Held,
-    /// No remote handler is there.
-    NoHandlerOnline,
-    /// Its handler put it back.
-    Snoozed,
-}
-
-/// The last deferral of a run, and since when it is being deferred. It stays while the attempt runs, as the row goes on
-/// if that is put back for the same reason, and where the run ends while it waits, as it is part of the story.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Deferral {
-    /// Why.
-    pub reason: DeferReason,
-    /// The first of an unbroken row of deferrals.
-    pub since: Timestamp,
-    /// The last one.
-    pub at: Timestamp,
-    /// How many, in this run.
-    pub count: u32,
 }
 
 /// A run's result, as the record keeps it.

@@ -1,0 +1,29 @@
+//! Which message carries a run.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+
+/// A stored message, named so that no later one can be taken for it: a stream made anew begins at sequence 1 again,
+/// but not at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageId {
+    /// Its stream.
+    pub stream: Arc<str>,
+    /// Its sequence.
+    pub sequence: u64,
+    /// When the server stored it.
+    pub at: Timestamp,
+}
+
+/// Which message carries the run, and which delivery of it was claimed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// The message.
+    #[serde(flatten)]
+    pub message: MessageId,
+    /// The server's delivery count when it was claimed.
+    pub delivery: u64,
+}

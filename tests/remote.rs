@@ -1,0 +1,466 @@
+//! A handler in any language does the work over plain NATS, and is never called twice for being slow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use longshore_harness::{EventName, Job, Live, Reply, World, reads};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use crate::{AT_ONCE, SOON, served_by, world};
+
+/// How often the log tells this event of the run.
+async fn told(world: &World, run: &str, name: EventName) -> usize {
+    world.events(run).await.iter().filter(|logged| logged.event.event == name).count()
+}
+
+/// Given a subscription, when a job of its type comes, then it gets payload and headers, and its reply is the result.
+#[tokio::test]
+async fn a_subscription_is_a_handler_as_it_stands() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let (tell, mut asked) = mpsc::unbounded_channel();
+    let handler = world.handler("mail.send").start(move |job: Job| {
+        tell.send(job.clone()).unwrap();
+        async move { Reply::json(json!({"sent": job.json()["to"]})) }
+    });
+    let handler = handler.await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let publish = world.publish("mail.send").tenant("acme").priority(3).header("traceparent", trace);
+    let publish = publish.header("X-Mine", "kept").header("Nats-Msg-Id", "acme-1").header("Longshore-Timeout", "20s");
+    let run = publish.json(json!({"to": "a@b.c"})).await;
+
+    let end = world.wait_as("acme", &run, Duration::from_secs(60)).await;
+
+    assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!({"sent": "a@b.c"}))));
+    let job = asked.recv().await.unwrap();
+    let header = |name: &str| job.headers.get(name).map(async_nats::HeaderValue::as_str);
+    for (name, value) in [
+        ("Longshore-Run-Id", run.as_str()),
+        ("Longshore-Tenant", "acme"),
+        ("Longshore-Queue", "main"),
+        ("Longshore-Priority", "p3"),
+        ("Longshore-Type", "mail.send"),
+        ("Longshore-Round", "1"),
+        ("Longshore-Attempt", "1"),
+        ("Longshore-Max-Attempts", "12"),
+        ("traceparent", trace),
+        ("X-Mine", "kept"),
+    ] {
+        assert_eq!(header(name), Some(value), "{name}");
+    }
+    let limit: jiff::Timestamp = header("Longshore-Deadline").unwrap().parse().unwrap();
+    assert!(limit > end.started_at.unwrap(), "{limit}");
+    assert_eq!(header("Nats-Msg-Id"), None, "an instruction to the server");
+    assert_eq!((job.payload.as_ref(), handler.calls().len()), (br#"{"to":"a@b.c"}"#.as_slice(), 1));
+}
+
+/// Given a handler that answers bytes, when the job is done, then they are kept as they are.
+#[tokio::test]
+async fn a_result_that_is_no_json_is_kept() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let _handler = world
+        .handler("scan")
+        .start(async |_| Reply::bytes(vec![0_u8, 255]).header("Content-Type", "application/x-mine"))
+        .await;
+    let run = world.publish("scan").json(json!({})).await;
+    let end = world.wait(&run).await;
+    assert_eq!((&end.rest["result_base64"], end.result), (&json!("AP8="), None));
+    assert_eq!(end.rest["result_content_type"], json!("application/x-mine"));
+}
+
+/// Given replies with every kind of code, when they come, then each is permanent or tried again as the contract has it.
+#[tokio::test]
+async fn a_code_says_whether_another_attempt_may_help() {
+    let world = world().await;
+    let node = world.node().with("types.coded", &served_by("remote", &format!("max_attempts = 2\n{AT_ONCE}")));
+    let node = node.start().await;
+    let _handler = world
+        .handler("coded")
+        .start(async |job: Job| {
+            let job = job.json();
+            let reply = Reply::error(u16::try_from(job["code"].as_u64().unwrap()).unwrap(), "as told");
+            job["retryable"].as_str().map_or(reply.clone(), |says| reply.header("Longshore-Retryable", says))
+        })
+        .await;
+    for (code, says, kind) in [
+        (400, Value::Null, "permanent"),
+        (404, Value::Null, "permanent"),
+        (422, Value::Null, "permanent"),
+        (499, Value::Null, "permanent"),
+        (408, Value::Null, "retryable"),
+        (425, Value::Null, "retryable"),
+        (500, Value::Null, "retryable"),
+        (503, Value::Null, "retryable"),
+        (302, Value::Null, "retryable"),
+        (422, json!("true"), "retryable"),
+        (429, json!("true"), "retryable"),
+        (503, json!("false"), "permanent"),
+    ] {
+        let run = world.publish("coded").json(json!({"code": code, "retryable": says})).await;
+        let end = world.wait(&run).await;
+        let attempts = if kind == "permanent" { 1 } else { 2 };
+        let error = end.error.unwrap();
+        assert_eq!((end.state.as_str(), end.attempt, error.kind.as_str()), ("dead", attempts, kind), "{code} {says}");
+        assert_eq!(error.message, format!("{code}: as told"));
+    }
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a failure with a delay of its own, when it is answered, then the next attempt waits for that.
+#[tokio::test]
+async fn a_handler_sets_the_delay_of_its_retry() {
+    let world = world().await;
+    let _node = world.node().with("types.later", &served_by("remote", AT_ONCE)).start().await;
+    let _handler = world
+        .handler("later")
+        .start(async |job: Job| {
+            let code = u16::try_from(job.json().as_u64().unwrap()).unwrap();
+            Reply::error(code, "not now").header("Longshore-Retry-After", "1h")
+        })
+        .await;
+    let mut live = world.live_events("default").await;
+    for code in [503, 429] {
+        let run = world.publish("later").json(json!(code)).await;
+        let failed = live.until_told("failed", &run).await.event().unwrap();
+        let wait = failed.retry_at.unwrap().duration_since(failed.at);
+        assert_eq!((wait.as_secs(), failed.error.unwrap().kind.as_str()), (3_600, "retryable"), "{code}");
+    }
+}
+
+/// Given a handler that is not ready for a job, when it says so, then the job comes again and no attempt was used.
+#[tokio::test]
+async fn a_snooze_and_a_full_house_use_no_attempt() {
+    let world = world().await;
+    let node = world.node().with("types.nap", &served_by("remote", "max_attempts = 1")).start().await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let _handler = world
+        .handler("nap")
+        .start(move |job: Job| {
+            let first = count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+            async move {
+                match (first, job.json().as_str()) {
+                    (true, Some("snooze")) => Reply::snooze("300ms"),
+                    (true, _) => Reply::error(429, "no room"),
+                    (false, _) => Reply::json(json!(job.attempt)),
+                }
+            }
+        })
+        .await;
+    for way in ["snooze", "busy"] {
+        let run = world.publish("nap").json(json!(way)).await;
+        let end = world.wait(&run).await;
+        assert_eq!((end.state.as_str(), end.attempt, end.result), ("completed", 1, Some(json!(1))), "{way}");
+        world.eventually_reads(&run, "enqueued\nstarted 1\ndeferred snoozed\nstarted 1\ncompleted 1").await;
+    }
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a handler that tells how far it is, when it does, then everybody hears, and it hears that it may go on.
+#[tokio::test]
+async fn what_a_handler_signals_is_told() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let mut live = world.live_events("default").await;
+    let go_on = Arc::new(Notify::new());
+    let gate = Arc::clone(&go_on);
+    let _handler = world
+        .handler("walk")
+        .start(move |job: Job| {
+            let gate = Arc::clone(&gate);
+            async move {
+                job.signal("started", "").await;
+                job.signal("log", "half of a thought").await;
+                job.signal("progress", r#"{"step":1}"#).await;
+                job.signal("progress", "no json").await;
+                gate.notified().await;
+                let cancelled = job.ask("heartbeat", "").await;
+                job.signal("progress", r#"{"step":2}"#).await;
+                Reply::json(json!(cancelled))
+            }
+        })
+        .await;
+    let mark = node.log().mark();
+    for lasts in [false, true] {
+        let run = world.publish("walk").json(json!({})).await;
+        let is_step = |step: u64| move |live: &Live| live.body["progress"] == json!({"step": step});
+        live.until("the first step", |live| live.body["run_id"] == run.as_str() && is_step(1)(live)).await;
+        node.log().seen(mark, |line| line.contains("half of a thought") && line.contains(&run)).await;
+        if lasts {
+            longshore_harness::eventually("a record that it runs", Duration::from_secs(20), async || {
+                world.record(&run).await.filter(|record| record.state == "running").ok_or("none")
+            })
+            .await;
+        }
+        go_on.notify_one();
+
+        let end = world.wait(&run).await;
+
+        assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(false))));
+        assert_eq!(end.rest["progress"], json!({"step": 2}));
+        live.until("the second step", |live| live.body["run_id"] == run.as_str() && is_step(2)(live)).await;
+        world.eventually_reads(&run, "enqueued\nstarted 1\nprogress 1\nprogress 1\ncompleted 1").await;
+    }
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a lease much shorter than the work, when a handler is slow and silent, then it is called once.
+#[tokio::test]
+async fn a_slow_handler_is_not_called_twice() {
+    let world = world().await;
+    let node = world.node().with("node", "lease = '1s'").with("types.slow", &served_by("remote", SOON)).start().await;
+    let other = world.node().with("node", "lease = '1s'").with("types.slow", &served_by("remote", SOON)).start().await;
+    let handler = world
+        .handler("slow")
+        .start(async |_| {
+            // Four leases: what a handler does with its time is its own affair.
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            Reply::json(json!("done"))
+        })
+        .await;
+    let receipts = world.publish("slow").many((0..6).map(|number| json!(number))).await;
+    for receipt in &receipts {
+        let end = world.wait(&receipt.run_id).await;
+        assert_eq!((end.state.as_str(), end.attempt, end.attempts.len()), ("completed", 1, 1));
+    }
+    assert_eq!(handler.calls().len(), 6);
+    node.stop().await;
+    other.stop().await;
+    world.history(&receipts, handler.calls()).await.assert_sound();
+}
+
+/// Given a promise of heartbeats, when they stay away, then the attempt is lost; one that keeps it may be slow.
+#[tokio::test]
+async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
+    let world = world().await;
+    let promised = served_by("remote", &format!("heartbeat = '500ms'\n{AT_ONCE}"));
+    let node = world.node().with("types.beat", &promised).start().await;
+    let handler = world
+        .handler("beat")
+        .start(async |job: Job| {
+            if job.attempt == 1 {
+                return Reply::silence();
+            }
+            for _ in 0..8 {
+                job.signal("heartbeat", "").await;
+                tokio::time::sleep(Duration::from_millis(150)).await;
+            }
+            Reply::json(json!("alive"))
+        })
+        .await;
+    let receipt = world.publish("beat").send("{}").await.unwrap();
+    let end = world.wait(&receipt.run_id).await;
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
+    let story = "enqueued\nstarted 1\nfailed 1 lease_expired\nstarted 2\ncompleted 2";
+    world.eventually_reads(&receipt.run_id, story).await;
+    assert_eq!(handler.calls().len(), 2);
+    node.stop().await;
+    world.history(&[receipt], handler.calls()).await.assert_sound();
+}
+
+/// Counts who is inside, and lets them out one by one.
+#[derive(Debug)]
+struct House {
+    inside: AtomicUsize,
+    most: AtomicUsize,
+    door: Semaphore,
+    came: Notify,
+}
+
+impl House {
+    fn new() -> Arc<House> {
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(House { inside, most, door: Semaphore::new(0), came: Notify::new() })
+    }
+
+    async fn visit(self: Arc<House>) -> Reply {
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(inside, Ordering::SeqCst);
+        self.came.notify_one();
+        self.door.acquire().await.unwrap().forget();
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        Reply::json(json!(null))
+    }
+
+    /// Waits until so many are inside at once.
+    async fn holds(&self, count: usize) {
+        while self.inside.load(Ordering::SeqCst) < count {
+            let came = tokio::time::timeout(Duration::from_secs(60), self.came.notified()).await;
+            assert!(came.is_ok(), "waited in vain for {count} inside at once");
+        }
+    }
+}
+
+/// Given handlers that announce their slots, when there is more work, then they get as much at once as that, in sum.
+#[tokio::test]
+async fn no_more_is_sent_than_handlers_have_room_for() {
+    let world = world().await;
+    let node = world.node().with("types.narrow", &served_by("remote", "slots = 1"));
+    let node = node.with("types.wide", &served_by("remote", "slots = 2")).start().await;
+    let (narrow, wide) = (House::new(), House::new());
+    let mut handlers = Vec::new();
+    for slots in ["2", "3"] {
+        let house = Arc::clone(&narrow);
+        let handler = world.handler("narrow").announce("longshore.slots", slots);
+        handlers.push(handler.start(move |_| Arc::clone(&house).visit()).await);
+    }
+    let house = Arc::clone(&wide);
+    handlers.push(world.handler("wide").start(move |_| Arc::clone(&house).visit()).await);
+    let mut receipts = world.publish("narrow").many((0..30).map(|number| json!(number))).await;
+    receipts.extend(world.publish("wide").many((0..10).map(|number| json!(number))).await);
+
+    // The type's own number holds where nothing is announced, the announced sum where something is.
+    narrow.holds(5).await;
+    wide.holds(2).await;
+    narrow.door.add_permits(30);
+    wide.door.add_permits(10);
+    for receipt in &receipts {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+
+    assert_eq!((narrow.most.load(Ordering::SeqCst), wide.most.load(Ordering::SeqCst)), (5, 2));
+    node.stop().await;
+    let calls = handlers.iter().flat_map(longshore_harness::Handler::calls).collect();
+    world.history(&receipts, calls).await.assert_sound();
+}
+
+/// Given nobody to do a job, when a handler comes, then the job is done in its first attempt; until then it was deferred.
+#[tokio::test]
+async fn a_job_waits_for_its_handler() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let mut live = world.live_events("default").await;
+    let run = world.publish("rare").json(json!({})).await;
+    let deferred = live.until_told("deferred", &run).await;
+    assert_eq!(deferred.body["reason"], "no_handler_online");
+
+    let handler = world.handler("rare").start(async |_| Reply::json(json!("at last"))).await;
+    let end = world.wait(&run).await;
+
+    assert_eq!((end.state.as_str(), end.attempt, end.attempts.len()), ("completed", 1, 1));
+    assert_eq!(handler.calls().len(), 1);
+    let log = reads(&world.eventually_ends(&run).await);
+    assert!(log.starts_with("enqueued\ndeferred no_handler_online"), "{log}");
+    assert!(log.ends_with("deferred no_handler_online\nstarted 1\ncompleted 1"), "{log}");
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given nobody for longer than the grace, when it is over, then that is a failed attempt of kind `no_handler`.
+#[tokio::test]
+async fn a_job_does_not_wait_for_a_handler_for_ever() {
+    let world = world().await;
+    let limits = format!("no_handler_grace = '600ms'\nmax_attempts = 2\n{AT_ONCE}");
+    let node = world.node().with("types.rare", &served_by("remote", &limits)).start().await;
+    let receipt = world.publish("rare").send("{}").await.unwrap();
+
+    let end = world.wait(&receipt.run_id).await;
+
+    assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 2, "no_handler"));
+    let log = reads(&world.eventually_ends(&receipt.run_id).await);
+    assert!(log.ends_with("failed 2 no_handler\ndlq no_handler"), "{log}");
+    assert_eq!(told(&world, &receipt.run_id, EventName::Failed).await, 2);
+    node.stop().await;
+    assert_eq!(world.letters("default").await.len(), 1);
+    world.history(&[receipt], Vec::new()).await.assert_sound();
+}
+
+/// Given a handler that dies over a job, when the attempt's time is over, then another handler does it.
+#[tokio::test]
+async fn a_handler_that_dies_costs_an_attempt() {
+    let world = world().await;
+    let limits = format!("timeout = '1s'\n{AT_ONCE}");
+    let node = world.node().with("types.work", &served_by("remote", &limits)).start().await;
+    let mut live = world.live_events("default").await;
+    let doomed = world.handler("work").start(async |_| std::future::pending::<Reply>().await).await;
+    let receipt = world.publish("work").send("{}").await.unwrap();
+    live.until_told("started", &receipt.run_id).await;
+    let mut calls = doomed.calls();
+    drop(doomed);
+    let next = world.handler("work").start(async |_| Reply::json(json!("done"))).await;
+
+    let end = world.wait(&receipt.run_id).await;
+
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
+    let story = "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2";
+    world.eventually_reads(&receipt.run_id, story).await;
+    calls.extend(next.calls());
+    assert_eq!(calls.len(), 2);
+    node.stop().await;
+    world.history(&[receipt], calls).await.assert_sound();
+}
+
+/// Given a handler that works beyond its time, when that is over, then it is told to stop, and what it answers later
+/// changes nothing.
+#[tokio::test]
+async fn a_handler_is_told_when_its_time_is_over() {
+    let world = world().await;
+    let limits = "timeout = '500ms'\nmax_attempts = 1";
+    let node = world.node().with("types.deaf", &served_by("remote", limits)).start().await;
+    let mut cancels = world.listen("longshore.cancel.default.*").await;
+    let (late, mut answered) = mpsc::unbounded_channel();
+    let dead = Arc::new(Notify::new());
+    let gate = Arc::clone(&dead);
+    let _handler = world
+        .handler("deaf")
+        .start(move |job: Job| {
+            let (gate, late) = (Arc::clone(&gate), late.clone());
+            async move {
+                let mut told = Some(false);
+                while told == Some(false) {
+                    told = job.ask("heartbeat", "").await;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                gate.notified().await;
+                late.send(told).unwrap();
+                Reply::json(json!("too late"))
+            }
+        })
+        .await;
+    let receipt = world.publish("deaf").send("{}").await.unwrap();
+    let subject = format!("longshore.cancel.default.{}", receipt.run_id);
+    cancels.until("the word to stop", |live| live.subject == subject).await;
+
+    let end = world.wait(&receipt.run_id).await;
+    dead.notify_one();
+
+    assert_eq!((end.state.as_str(), end.error.unwrap().kind.as_str()), ("dead", "timeout"));
+    assert_eq!(answered.recv().await, Some(Some(true)), "the answer to a signal said so");
+    world.client().flush().await.unwrap();
+    node.stop().await;
+    let record = world.record(&receipt.run_id).await.unwrap();
+    assert_eq!((record.state.as_str(), record.result), ("dead", None));
+    world.history(&[receipt], Vec::new()).await.assert_sound();
+}
+
+/// Given handlers of one tenant and of everybody, when jobs come, then each is asked once, by one of its own.
+#[tokio::test]
+async fn each_job_is_asked_of_one_handler() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let answer = |who: &'static str| move |_: Job| async move { Reply::json(json!(who)) };
+    let acme = world.handler("split").tenant("acme").start(answer("acme")).await;
+    let first = world.handler("split").tenant("other").start(answer("first")).await;
+    let second = world.handler("split").tenant("other").start(answer("second")).await;
+    let mut receipts = world.publish("split").tenant("acme").many((0..20).map(|number| json!(number))).await;
+    receipts.extend(world.publish("split").tenant("other").many((0..60).map(|number| json!(number))).await);
+
+    for receipt in &receipts {
+        let end = world.wait_as(&receipt.tenant, &receipt.run_id, Duration::from_secs(60)).await;
+        let by = end.result.unwrap();
+        assert_eq!(receipt.tenant == "acme", by == "acme", "{} of {}", receipt.run_id, receipt.tenant);
+    }
+
+    assert_eq!((acme.calls().len(), first.calls().len() + second.calls().len()), (20, 60));
+    node.stop().await;
+    let calls = [acme, first, second].iter().flat_map(longshore_harness::Handler::calls).collect();
+    let mut history = world.history(&receipts, calls).await;
+    history.rules.calls_complete = true;
+    history.assert_sound();
+}
