@@ -37,7 +37,7 @@ impl Link {
     /// # Errors
     /// The server cannot be reached, refuses the credentials, or is too old.
     pub async fn open(connection: &Connection, name: &str) -> Result<Self, Error> {
-        // lettre, reqwest and async-nats all ask for a process-wide provider; an embedding program may have set one.
+        // TLS asks for a process-wide provider; an embedding program may have set one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let (count, connected) = watch::channel(0u64);
         let count = Arc::new(count);
