@@ -24,7 +24,8 @@ pub(crate) enum LogFormat {
 pub(crate) fn to_stderr(format: LogFormat) -> Result<(), Usage> {
     let human = format == LogFormat::Human || (format == LogFormat::Auto && std::io::stderr().is_terminal());
     let colours = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter("info")?).with_writer(std::io::stderr);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter("info,async_nats=warn")?).with_writer(std::io::stderr);
     if human {
         builder.with_ansi(colours).init();
     } else {

@@ -4,12 +4,50 @@
 //! the story of its run. A regression goes to the promise that was broken.
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
+mod api; // every endpoint answers as the contract has it
+mod dead_letters; // what died is kept whole
+mod events; // what happened is told live and kept in order
+mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
+mod order; // the urgent first, by rank
+mod retries; // what fails is tried again by its policy, what cannot succeed is not
+mod time; // not before its time, not after it, and not for longer
 
-use longshore_harness::World;
+use std::time::Duration;
+
+use longshore_harness::{Node, NodeBuilder, World};
 
 /// A world whose nodes are the binary that cargo has just built.
 async fn world() -> World {
     longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
     World::new().await
+}
+
+/// Retries come at once.
+const AT_ONCE: &str = "backoff = { base = '10ms', factor = 1.0, max = '10ms', jitter = 'none' }";
+
+/// Retries come soon, but not so soon that a node would keep them in hand.
+const SOON: &str = "backoff = { base = '1100ms', factor = 1.0, max = '1100ms', jitter = 'none' }";
+
+/// Settings of a type: its handler and more.
+fn served_by(handler: &str, more: &str) -> String {
+    format!("handler = '{handler}'\n{more}")
+}
+
+/// Only the queue `main`, on so many workers, strictly by priority.
+fn workers(node: NodeBuilder<'_>, count: usize) -> NodeBuilder<'_> {
+    node.with("queues.main", &format!("concurrency = {count}\naging = '0s'"))
+}
+
+/// Makes the streams, and leaves no node behind.
+async fn without_node(node: NodeBuilder<'_>) -> Node {
+    let node = node.start().await;
+    node.stop().await;
+    node
+}
+
+/// So far from now, as the wire writes times.
+fn in_future(span: Duration) -> String {
+    let at = jiff::Timestamp::now() + jiff::SignedDuration::try_from(span).unwrap();
+    format!("{at:.3}")
 }

@@ -50,7 +50,7 @@ pub(crate) enum Start {
 impl Assignment {
     /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing.
     pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64) -> Self {
-        let Delivery { subject, headers, payload, holding, leased_from, right } = delivery;
+        let Delivery { subject, headers, payload, holding, leased_from, right, .. } = delivery;
         let parsed = read_subject(&subject, names);
         let read = headers.as_ref().map_or(Ok(JobHeaders::default()), header::read_job);
         let mut start = Start::Claim;

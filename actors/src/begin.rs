@@ -9,12 +9,14 @@ use longshore_domain::protocol::{self, Verdict};
 use longshore_domain::run::Deferral;
 use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, Failure, Run, RunState, story};
+use tokio::sync::oneshot;
 
 use crate::assignment::{Assignment, Start};
 use crate::carry_out::chain;
 use crate::conclude;
 use crate::fail_point;
 use crate::herald::Telling;
+use crate::perform::InWork;
 use crate::shared::{Shared, now};
 use crate::story::{Story, Then, Told};
 
@@ -34,29 +36,44 @@ pub(crate) struct Course {
 /// What came of beginning.
 pub(crate) enum Begun {
     /// The handler may go to work.
-    Work(Assignment, Course),
+    Work(InWork),
     /// There is nothing to be done, or it is on its way to the herald.
     Over,
 }
 
 /// Begins the attempt that a delivery is about.
-pub(crate) async fn begin(shared: &Shared, mut assignment: Assignment) -> Begun {
+///
+/// Only the short way is part of this future; the others are boxed, so that the future of a worker's message, which is
+/// allocated for every job, stays small.
+pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
         Start::ShortWay => short_way(shared, assignment).await,
-        Start::Claim => claim(shared, assignment).await,
-        Start::InHand(run, revision) => again_in_hand(shared, assignment, run, revision).await,
-        Start::Invalid(reason) => {
-            let run = fresh(shared, &assignment);
-            // An unreadable job has one event only, that of its dead letter.
-            let run = Box::new(Run { enqueued_at: None, ..run });
-            let failure = Failure::new(ErrorKind::Invalid, reason);
-            let told = Told::default();
-            let course = Course { run, expected: 0, told, on_record: false };
-            tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
-            conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
-            Begun::Over
-        }
+        Start::Claim => Box::pin(claim(shared, assignment)).await,
+        Start::InHand(run, revision) => Box::pin(again_in_hand(shared, assignment, run, revision)).await,
+        Start::Invalid(reason) => Box::pin(unreadable(shared, assignment, reason)).await,
     }
+}
+
+/// A job that cannot be read becomes a dead letter. It may have become one before, in a node that died over it.
+async fn unreadable(shared: &Shared, assignment: Box<Assignment>, reason: String) -> Begun {
+    let job = &assignment.job;
+    let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
+        Ok(found) => found,
+        Err(error) => return put_off(assignment, &error),
+    };
+    let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+    let expected = match (verdict, found) {
+        (_, None) => 0,
+        (Verdict::BeginAnew, Some(found)) => found.revision,
+        (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
+    };
+    // It has one event only, that of its dead letter.
+    let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
+    let failure = Failure::new(ErrorKind::Invalid, reason);
+    let course = Course { run, expected, told: Told::default(), on_record: false };
+    tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
+    conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
+    Begun::Over
 }
 
 /// A run of which nothing is on record.
@@ -67,17 +84,17 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
     run
 }
 
-async fn short_way(shared: &Shared, assignment: Assignment) -> Begun {
+async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
     let expected = assignment.revision.unwrap_or(0);
     let course = Course { run, expected, told: Told::default(), on_record: false };
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
-            Begun::Work(assignment, course)
+            Begun::Work(InWork { assignment, course })
         }
         Err(settlement) => {
-            conclude::carry_out(shared, assignment, course, settlement).await;
+            Box::pin(conclude::carry_out(shared, assignment, course, settlement)).await;
             Begun::Over
         }
     }
@@ -112,7 +129,7 @@ fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt
 }
 
 /// Reads the record, claims what this delivery may claim, and looks again whenever somebody else was faster.
-async fn claim(shared: &Shared, assignment: Assignment) -> Begun {
+async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let job = &assignment.job;
     if shared.book.has(&assignment.arrival.holding.message) {
         // This very node is working on it: the server forgot that it had handed it out. Renewals go on as before.
@@ -127,6 +144,10 @@ async fn claim(shared: &Shared, assignment: Assignment) -> Begun {
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let base = match (verdict, found.take()) {
             (Verdict::Begin { round, attempt }, found) => on(shared, &assignment, found, round, attempt),
+            (Verdict::BeginAgain { round, attempt }, Some(found)) => {
+                tell_again(shared, &assignment, &found.run).await;
+                on(shared, &assignment, Some(found), round, attempt)
+            }
             (Verdict::BeginAnew, Some(found)) => {
                 let base = on(shared, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
@@ -153,7 +174,7 @@ async fn claim(shared: &Shared, assignment: Assignment) -> Begun {
             Ok(Written::Won(revision)) => {
                 fail_point::pass("after-claim");
                 course.expected = revision;
-                return Begun::Work(assignment, course);
+                return Begun::Work(InWork { assignment, course });
             }
             Ok(Written::Lost(now_found)) => found = now_found.map(|found| *found),
             Err(error) => return put_off(assignment, &error),
@@ -221,14 +242,15 @@ async fn claim_key(
 }
 
 /// The record says that this delivery is not to begin anything.
-async fn not_begun(shared: &Shared, assignment: Assignment, found: Found, verdict: Verdict) -> Begun {
+async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, verdict: Verdict) -> Begun {
     let Found { run, revision } = found;
     let run = Box::new(run);
     match verdict {
         Verdict::Ignore => assignment.right.leave(),
         Verdict::Drop => shared.backbone.ack(assignment.right).await,
         Verdict::LeaseLost => lease_lost(shared, assignment, run, revision).await,
-        _ => {
+        Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
+        Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: told again, all of it, and carried out again.
             let follow = conclude::follow_of(&run);
             let live = story::of_round(&run).len();
@@ -238,12 +260,41 @@ async fn not_begun(shared: &Shared, assignment: Assignment, found: Found, verdic
             story.then = Then::Ack(assignment.right);
             shared.herald.tell(Telling::Story(Box::new(story))).await;
         }
+        Verdict::Begin { .. } | Verdict::BeginAgain { .. } | Verdict::BeginAnew => {
+            unreachable!("what may begin has been begun")
+        }
     }
     Begun::Over
 }
 
+/// The claim forgets a start that was put back, so that it was and how is in the log before: its node may have died
+/// over the telling.
+async fn tell_again(shared: &Shared, assignment: &Assignment, run: &Run) {
+    let told = Told { live: story::of_round(run).len(), log: 0 };
+    let (run, matter) = (Box::new(run.clone()), Arc::clone(&assignment.matter));
+    let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
+    let (done, in_the_log) = oneshot::channel();
+    story.then = Then::Report(done);
+    shared.herald.tell(Telling::Story(Box::new(story))).await;
+    // An error means that the process is ending.
+    let _ = in_the_log.await;
+}
+
+/// The run waits for its time, perhaps in another node's hand: the write takes it from there, then it is scheduled.
+async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
+    let told = Told { live: story::of_round(&run).len(), log: 0 };
+    run.held_by = Some(assignment.arrival.holding.clone());
+    run.token = shared.token();
+    let follow = conclude::follow_of(&run);
+    let mut story = Story::to_write(run, assignment.matter, revision, told, &shared.node, &shared.backbone);
+    story.arrival = Some(assignment.arrival);
+    story.follow = follow;
+    story.then = Then::Ack(assignment.right);
+    shared.herald.tell(Telling::Story(Box::new(story))).await;
+}
+
 /// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
-async fn lease_lost(shared: &Shared, assignment: Assignment, run: Box<Run>, revision: u64) {
+async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| Arc::from("a node"));
     tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
     let message = format!("{silent} fell silent while it held the job");
@@ -254,7 +305,7 @@ async fn lease_lost(shared: &Shared, assignment: Assignment, run: Box<Run>, revi
 }
 
 /// A short retry that this node kept in hand: claimed on the revision it wrote itself.
-async fn again_in_hand(shared: &Shared, assignment: Assignment, run: Box<Run>, revision: u64) -> Begun {
+async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     let events = story::of_round(&run).len();
     let attempt = run.next_attempt();
     let told = Told { live: events, log: events };
@@ -269,7 +320,7 @@ async fn again_in_hand(shared: &Shared, assignment: Assignment, run: Box<Run>, r
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-claim");
             course.expected = revision;
-            Begun::Work(assignment, course)
+            Begun::Work(InWork { assignment, course })
         }
         // Cancelled, or taken up elsewhere: whoever did it answers for the run; this message is judged when it comes
         // again.
@@ -282,7 +333,7 @@ async fn again_in_hand(shared: &Shared, assignment: Assignment, run: Box<Run>, r
 }
 
 /// The record could not be read or written just now: the job goes back and keeps its place.
-fn put_off(assignment: Assignment, error: &longshore_backbone::Error) -> Begun {
+fn put_off(assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
     tracing::warn!(run_id = %assignment.job.run_id, "handed back: {}", chain(error));
     assignment.right.hand_back();
     Begun::Over

@@ -41,7 +41,13 @@ pub(crate) fn follow_of(run: &Run) -> Option<Follow> {
 }
 
 /// Judges an attempt's end and carries out what follows.
-pub(crate) async fn judge(shared: &Shared, assignment: Assignment, course: Course, outcome: Outcome, keep: Keep<'_>) {
+pub(crate) async fn judge(
+    shared: &Shared,
+    assignment: Box<Assignment>,
+    course: Course,
+    outcome: Outcome,
+    keep: Keep<'_>,
+) {
     let job = Arc::clone(&assignment.job);
     let policy = shared.policy(&job);
     let terms = Terms {
@@ -55,7 +61,7 @@ pub(crate) async fn judge(shared: &Shared, assignment: Assignment, course: Cours
     let settlement = settle(outcome, terms, now(), rand::random());
     match (&settlement, keep) {
         (Settlement::Retry { at, .. }, Keep::With(again, owner)) if at.since(now()) < SHORT => {
-            keep_in_hand(owner, again, assignment, course, settlement).await;
+            Box::pin(keep_in_hand(owner, again, assignment, course, settlement)).await;
         }
         _ => carry_out(shared, assignment, course, settlement).await,
     }
@@ -73,7 +79,7 @@ pub(crate) fn deadline(job: &Job, run: &Run) -> Option<Timestamp> {
 }
 
 /// Puts a settlement on record, tells it, lets what follows follow, and settles the delivery.
-pub(crate) async fn carry_out(shared: &Shared, assignment: Assignment, course: Course, settlement: Settlement) {
+pub(crate) async fn carry_out(shared: &Shared, assignment: Box<Assignment>, course: Course, settlement: Settlement) {
     let (mut story, assignment) = write_up(shared, assignment, course, settlement);
     story.follow = follow_of(&story.run);
     let put_back = story.run.state == RunState::Enqueued && story.follow.is_none();
@@ -91,8 +97,13 @@ struct Rest {
     right: longshore_backbone::delivery::Right,
 }
 
-fn write_up(shared: &Shared, assignment: Assignment, course: Course, settlement: Settlement) -> (Box<Story>, Rest) {
-    let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = assignment;
+fn write_up(
+    shared: &Shared,
+    assignment: Box<Assignment>,
+    course: Course,
+    settlement: Settlement,
+) -> (Box<Story>, Rest) {
+    let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = *assignment;
     let Course { mut run, expected, told, on_record, .. } = course;
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
@@ -136,7 +147,7 @@ fn count(shared: &Shared, run: &Run) {
 async fn keep_in_hand(
     owner: &Arc<Shared>,
     again: &Again,
-    assignment: Assignment,
+    assignment: Box<Assignment>,
     course: Course,
     settlement: Settlement,
 ) {

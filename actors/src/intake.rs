@@ -80,6 +80,7 @@ pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: Submit) -> 
     if checked.own_id.is_none() && !keyed && due.is_none_or(|due| due <= now()) {
         return publish_plain(shared, checked).await;
     }
+    must_be_declared(shared, &checked.job.queue).await?;
     let mut checked = checked;
     if let Some(id) = &checked.own_id {
         checked.job.run_id = id.clone();
@@ -242,11 +243,25 @@ fn refusal(job: &Job, error: &Error) -> ApiError {
         Error::Refused { code, .. } if STREAM_FULL.contains(code) => {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
         }
-        error if nobody_there(error) => {
-            ApiError::not_found(format!("queue: {:?} is not declared by any node", job.queue.as_str()))
-        }
+        error if nobody_there(error) => undeclared(&job.queue),
         error => ApiError::unavailable(chain(error)),
     }
+}
+
+/// What is noted before it is published must not be noted for a queue that nobody declared.
+async fn must_be_declared(shared: &Shared, queue: &Queue) -> Result<(), ApiError> {
+    if shared.policies.queues.contains_key(queue) {
+        return Ok(());
+    }
+    match shared.backbone.is_declared(queue).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(undeclared(queue)),
+        Err(error) => Err(ApiError::unavailable(chain(&error))),
+    }
+}
+
+fn undeclared(queue: &Queue) -> ApiError {
+    ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str()))
 }
 
 async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Claimed, ApiError> {

@@ -30,6 +30,7 @@ mod perform;
 mod progress;
 mod remote;
 
+mod coming;
 mod conclude;
 
 mod story;

@@ -13,6 +13,7 @@ use longshore_backbone::records::Written;
 use longshore_backbone::wire::{header, record};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure};
+use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
 use crate::begin::Course;
@@ -33,7 +34,7 @@ const STOPS_WITHIN: Duration = Duration::from_secs(2);
 /// finds it here afterwards settles it.
 #[derive(Debug)]
 pub(crate) struct InWork {
-    pub(crate) assignment: Assignment,
+    pub(crate) assignment: Box<Assignment>,
     pub(crate) course: Course,
 }
 
@@ -77,16 +78,27 @@ pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
 pub(crate) async fn perform(shared: &Shared, slot: &Slot) -> End {
     let Some((context, stop_at)) = prepare(shared, slot) else { return End::NotOurs };
     let token = context.cancellation.clone();
-    let limit = stop_at.saturating_duration_since(Instant::now());
     let handler = shared.handler(&context.job).cloned();
     let mut work: BoxFuture<'_, Outcome> = match handler {
         Some(handler) => Box::pin(local(handler, context)),
         None => Box::pin(remote::perform(shared, slot, context)),
     };
     // Most handlers in a node's own process are done at the first step; then no timer and no lease is needed.
-    if let Poll::Ready(outcome) = futures_util::poll!(&mut work) {
-        return End::Outcome(outcome);
+    match futures_util::poll!(&mut work) {
+        Poll::Ready(outcome) => End::Outcome(outcome),
+        Poll::Pending => Box::pin(see_through(shared, slot, work, token, stop_at)).await,
     }
+}
+
+/// Sees an attempt through that is not done at its first step.
+async fn see_through(
+    shared: &Shared,
+    slot: &Slot,
+    mut work: BoxFuture<'_, Outcome>,
+    token: CancellationToken,
+    stop_at: Instant,
+) -> End {
+    let limit = stop_at.saturating_duration_since(Instant::now());
     let Some(stop) = enter(shared, slot) else { return End::NotOurs };
     let deadline = tokio::time::Instant::from_std(stop_at);
     let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
@@ -157,7 +169,7 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
         attempt: course.run.attempt,
         max_attempts: course.run.max_attempts,
         deadline: stop_at,
-        cancellation: tokio_util::sync::CancellationToken::new(),
+        cancellation: CancellationToken::new(),
     };
     Some((context, stop_at))
 }

@@ -5,6 +5,7 @@
 //! jobs in its hand, which go back. Mailbox: supervision events only.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use longshore_domain::Queue;
@@ -31,6 +32,8 @@ pub(crate) struct QueueState {
     /// Set when the scheduler has given back all it held.
     pub(crate) closed: CancellationToken,
     back: Again,
+    /// Workers that were started once; fewer than the concurrency only while the queue starts.
+    hired: AtomicUsize,
     workers: RwLock<Vec<Option<ActorRef<worker::Message>>>>,
     slots: Vec<Slot>,
 }
@@ -46,6 +49,7 @@ impl QueueState {
             again: Mutex::new(again),
             closed: CancellationToken::new(),
             back,
+            hired: AtomicUsize::new(0),
             workers: RwLock::new(vec![None; policy.concurrency]),
             slots: (0..policy.concurrency).map(|_| Slot::default()).collect(),
         }
@@ -60,7 +64,7 @@ impl QueueState {
 
     /// Jobs that run now.
     pub(crate) fn running(&self) -> usize {
-        self.policy.concurrency.saturating_sub(self.idle.count())
+        self.hired.load(Ordering::Relaxed).saturating_sub(self.idle.count())
     }
 }
 
@@ -149,6 +153,7 @@ impl State {
         let (worker, _) = Actor::spawn_linked(None, Worker, arguments, supervisor).await?;
         self.workers.insert(worker.get_id(), number);
         self.queue.workers.write().unwrap_or_else(PoisonError::into_inner)[number] = Some(worker);
+        self.queue.hired.fetch_max(number + 1, Ordering::Relaxed);
         self.queue.idle.put(number);
         Ok(())
     }

@@ -17,6 +17,7 @@ use longshore_domain::JobType;
 use longshore_domain::merge::Merge;
 
 use crate::assignment::{Assignment, Start};
+use crate::coming::Coming;
 use crate::queue::QueueState;
 use crate::shared::Shared;
 use crate::worker;
@@ -48,6 +49,9 @@ struct Scheduler {
     puller: Puller,
     marks: Marks,
     merge: Merge<Box<Assignment>>,
+    coming: Coming,
+    /// Until when the next job waits for a more urgent one that is on its way.
+    hold_off: Option<Instant>,
     /// Jobs whose remote handlers have no room, by type.
     full: HashMap<JobType, VecDeque<Box<Assignment>>>,
     held_back: usize,
@@ -76,6 +80,8 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
         puller,
         marks,
         merge: Merge::new(lanes),
+        coming: Coming::new(lanes),
+        hold_off: None,
         full: HashMap::new(),
         held_back: 0,
         with_handlers: HashMap::new(),
@@ -89,6 +95,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let draining = scheduler.shared.draining.clone();
     loop {
+        let hold_off = scheduler.hold_off.take();
         // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
         tokio::select! {
             () = draining.cancelled() => break,
@@ -98,6 +105,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
                 scheduler.hold(lane, Box::new(assignment));
             }
             came = scheduler.pulled() => if !came { panic!("the connection's subscription ended") },
+            () = held_off(hold_off), if hold_off.is_some() => {}
             _ = tick.tick() => scheduler.tick().await,
         }
         scheduler.hand_out();
@@ -164,9 +172,11 @@ impl Scheduler {
     }
 
     fn take(&mut self, lane: usize, delivery: Delivery) {
+        let behind = delivery.behind;
         let mark = self.marks.get(&**self.puller.stream(lane)).copied().unwrap_or(0);
         let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark);
         self.recent[lane] += 1;
+        self.coming.came(lane, assignment.rank(self.queue.policy.aging), behind);
         self.hold(lane, Box::new(assignment));
     }
 
@@ -224,7 +234,7 @@ impl Scheduler {
         let now = Instant::now();
         let lease = self.shared.backbone.storage().lease;
         while let Some(worker) = self.queue.idle.take() {
-            let Some(assignment) = self.next_startable() else {
+            let Some(assignment) = self.next_startable(now) else {
                 self.queue.idle.put_quietly(worker);
                 return;
             };
@@ -243,11 +253,11 @@ impl Scheduler {
     }
 
     /// The next job in order whose handler has room.
-    fn next_startable(&mut self) -> Option<Box<Assignment>> {
+    fn next_startable(&mut self, now: Instant) -> Option<Box<Assignment>> {
         if self.held_back > 0 {
             let room = |job_type: &JobType, front: &Assignment| {
-                let now = self.with_handlers.get(job_type).map_or(0, |count| count.load(Ordering::Relaxed));
-                now < self.shared.slots(&front.job)
+                let with = self.with_handlers.get(job_type).map_or(0, |count| count.load(Ordering::Relaxed));
+                with < self.shared.slots(&front.job)
             };
             let mut lists = self.full.iter_mut().filter(|(_, list)| !list.is_empty());
             let ready = lists.find(|(job_type, list)| list.front().is_some_and(|front| room(job_type, front)));
@@ -258,15 +268,19 @@ impl Scheduler {
             }
         }
         while self.held_back < self.queue.policy.concurrency {
+            self.hold_off = self.coming.hold_off(self.merge.next_rank()?, now, |lane| self.merge.held_of(lane) == 0);
+            if self.hold_off.is_some() {
+                return None;
+            }
             let mut assignment = self.merge.take_next()?;
             if matches!(assignment.start, Start::Invalid(_)) || self.shared.handler(&assignment.job).is_some() {
                 return Some(assignment);
             }
             self.shared.saw_remote();
             let job_type = assignment.job.job_type.clone();
-            let now = self.with_handlers.get(&job_type).map_or(0, |count| count.load(Ordering::Relaxed));
+            let with = self.with_handlers.get(&job_type).map_or(0, |count| count.load(Ordering::Relaxed));
             let waits = self.full.get(&job_type).is_some_and(|list| !list.is_empty());
-            if !waits && now < self.shared.slots(&assignment.job) {
+            if !waits && with < self.shared.slots(&assignment.job) {
                 assignment.with_handler = Some(self.count_in(&job_type));
                 return Some(assignment);
             }
@@ -291,6 +305,12 @@ impl Scheduler {
             let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Merge::<()>::LANES) };
             self.puller.top_up(lane, self.merge.held_of(lane) + self.held_back, want.min(LANE_MOST)).await;
         }
+    }
+}
+
+async fn held_off(until: Option<Instant>) {
+    if let Some(until) = until {
+        tokio::time::sleep_until(until.into()).await;
     }
 }
 

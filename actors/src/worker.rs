@@ -58,16 +58,16 @@ impl Actor for Worker {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         let Message::Perform(assignment) = message;
-        state.attend(*assignment).await;
+        state.attend(assignment).await;
         state.idle.put(state.number);
         Ok(())
     }
 }
 
 impl State {
-    async fn attend(&self, assignment: Assignment) {
-        let Begun::Work(assignment, course) = begin::begin(&self.shared, assignment).await else { return };
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(InWork { assignment, course });
+    async fn attend(&self, assignment: Box<Assignment>) {
+        let Begun::Work(in_work) = begin::begin(&self.shared, assignment).await else { return };
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(in_work);
         self.shared.metrics.started.inc();
         self.announce().await;
         fail_point::pass("before-handler");

@@ -23,6 +23,8 @@ pub struct Delivery {
     pub payload: Bytes,
     /// Which message, and which delivery of it.
     pub holding: Holding,
+    /// How many more of its lane the server had to hand out just then.
+    pub behind: u64,
     /// The server counts the lease from here or later.
     pub leased_from: Instant,
     /// The right to settle it.
@@ -89,6 +91,7 @@ pub(crate) struct AckInfo<'a> {
     pub(crate) delivered: u64,
     pub(crate) sequence: u64,
     pub(crate) at: Timestamp,
+    pub(crate) pending: u64,
 }
 
 impl<'a> AckInfo<'a> {
@@ -104,7 +107,8 @@ impl<'a> AckInfo<'a> {
         let delivered = tokens.nth(1)?.parse().ok()?;
         let sequence = tokens.next()?.parse().ok()?;
         let nanos: i64 = tokens.nth(1)?.parse().ok()?;
-        Some(Self { stream, delivered, sequence, at: Timestamp::from_millis(nanos / 1_000_000) })
+        let pending = tokens.next()?.parse().ok()?;
+        Some(Self { stream, delivered, sequence, at: Timestamp::from_millis(nanos / 1_000_000), pending })
     }
 
     pub(crate) fn holding(&self, stream: &Arc<str>) -> Holding {
@@ -119,7 +123,8 @@ mod tests {
 
     #[test]
     fn both_forms_of_an_ack_subject_are_read() {
-        let wanted = AckInfo { stream: "S", delivered: 2, sequence: 77, at: Timestamp::from_millis(1_700_000_000_123) };
+        let at = Timestamp::from_millis(1_700_000_000_123);
+        let wanted = AckInfo { stream: "S", delivered: 2, sequence: 77, at, pending: 5 };
         let short = "$JS.ACK.S.work.2.77.80.1700000000123456789.5";
         let long = "$JS.ACK.hub.ABCDEF.S.work.2.77.80.1700000000123456789.5.x1";
         assert_eq!(AckInfo::read(short), Some(wanted.clone()));

@@ -50,6 +50,17 @@ pub enum Error {
         /// As it should be.
         wanted: String,
     },
+    /// The server has not enough storage left to promise a stream its bytes.
+    #[error(
+        "the server has no room for stream {stream}: {wanted} MiB are to be reserved for it; raise the server's \
+         jetstream max_file_store, or lower storage.jobs_max_bytes (nine lanes a queue), events_max_bytes or dlq_max_bytes"
+    )]
+    NoRoom {
+        /// Which.
+        stream: String,
+        /// Its bound, in MiB: the server sets that much aside.
+        wanted: i64,
+    },
     /// A stream or consumer could not be made or read.
     #[error("cannot {doing} {name}")]
     Provision {

@@ -62,9 +62,23 @@ impl Backbone {
             headers,
             payload: stored.payload,
             holding: Holding { message, delivery: 1 },
+            behind: 0,
             leased_from: Instant::now(),
             right: Right::none(self.returns()),
         }))
+    }
+
+    /// Whether the queue has lanes.
+    ///
+    /// # Errors
+    /// It cannot be found out just now.
+    pub async fn is_declared(&self, queue: &Queue) -> Result<bool, Error> {
+        let stream = self.names().lane_stream(queue, Priority::DEFAULT);
+        match request::direct_get(self.control(), self.api(), &stream, r#"{"seq":1}"#.to_owned()).await {
+            Ok(_) => Ok(true),
+            Err(error) if request::nobody_answered(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The queues that have lanes.

@@ -62,6 +62,9 @@ async fn stream(js: &Context, wanted: Config) -> Result<Stream, Error> {
                     last = Some(Box::new(error));
                     continue;
                 }
+                Err(error) if has_no_room(&error.kind()) => {
+                    return Err(Error::NoRoom { stream: wanted.name, wanted: wanted.max_bytes >> 20 });
+                }
                 Err(error) => return Err(failed("create", Box::new(error))),
             },
             Err(error) => return Err(failed("look at", Box::new(error))),
@@ -87,6 +90,10 @@ fn is_missing(kind: &GetStreamErrorKind) -> bool {
 
 fn is_taken(kind: &CreateStreamErrorKind) -> bool {
     matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST)
+}
+
+fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
+    matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED)
 }
 
 async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<PullConsumer, Error> {

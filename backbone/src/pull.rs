@@ -213,6 +213,7 @@ impl Puller {
                 headers: message.headers,
                 payload: message.payload,
                 holding,
+                behind: info.pending,
                 leased_from: read_at,
                 right: Right::new(reply, self.returns.clone()),
             }),

@@ -117,8 +117,8 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         dead_letters(names, storage),
         // About 1.5 KiB for each record that is to be kept, at least a GiB.
         bucket("runs", (storage.runs_max_records * 1_536).max(GIB)),
-        bucket("checkpoints", GIB),
-        bucket("idempotency", GIB),
+        bucket("checkpoints", 512 * MIB),
+        bucket("idempotency", 512 * MIB),
         bucket("control", 64 * MIB),
     ]
 }

@@ -42,6 +42,12 @@ impl<T> Merge<T> {
         self.lanes[lane].pop_front().map(|(_, job)| job)
     }
 
+    /// The smallest rank in hand.
+    #[must_use]
+    pub fn next_rank(&self) -> Option<Rank> {
+        self.lanes.iter().filter_map(|jobs| jobs.front().map(|(rank, _)| *rank)).min()
+    }
+
     /// How many jobs of `lane` are in hand.
     #[must_use]
     pub fn held_of(&self, lane: usize) -> usize {

@@ -106,6 +106,29 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     }
 }
 
+/// What a dead letter is by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LetterVerdict {
+    /// It stands: to be kept, replayed or discarded. Where no record is left, the one in the letter is replayed.
+    Stands,
+    /// Its run was replayed, but perhaps nobody published the job: tell, publish, then delete the letter.
+    Replayed,
+    /// Its run is beyond it: tell the run's end, if it has ended, and delete the letter.
+    Stale,
+}
+
+/// Judges the letter of round `round` by what is on record. A letter may be written late, by a node that froze before.
+#[must_use]
+pub fn on_letter(found: Option<&Run>, round: u32) -> LetterVerdict {
+    let Some(run) = found else { return LetterVerdict::Stands };
+    let unseen = run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none();
+    match run.state {
+        RunState::Dead if run.round == round => LetterVerdict::Stands,
+        _ if unseen && run.round == round + 1 => LetterVerdict::Replayed,
+        _ => LetterVerdict::Stale,
+    }
+}
+
 /// How a write to the record came out, when its answer was a refusal or none at all and the record was read instead.
 #[must_use]
 pub fn was_mine(found: Option<&Run>, token: &str) -> bool {
@@ -219,6 +242,25 @@ mod tests {
 
         let submitted = Run::new(&job(), 3, at(100));
         assert_eq!(judge(&submitted, &first), begin(1, 1));
+    }
+
+    #[test]
+    fn a_letter_stands_until_its_run_is_beyond_it() {
+        let failure = Failure::new(ErrorKind::Permanent, "x");
+        let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Dead { failure });
+        assert_eq!(on_letter(None, 1), LetterVerdict::Stands);
+        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stands);
+        run.replay(at(400));
+        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Replayed);
+        let replayed = arrival(12, 1, 2, 1, true);
+        assert_eq!(on_arrival(Some(&run), &replayed), Verdict::Begin { round: 2, attempt: 1 });
+        run.begin(1, &Arc::from("a"), at(500));
+        run.held_by = Some(replayed.holding.clone());
+        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stale);
+        let mut run = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
+        assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stands);
+        run.discard(at(600));
+        assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stale);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A run's story is derived from its record, never kept beside it: whoever carries a decision out, for the first time
 //! or after a crash, tells the same events with the same ids. Within a round the story only ever grows at its end, so
-//! what was told before is a prefix of what is to be told now.
+//! what was told before is a prefix of what is to be told now. Only decisions are told: the start of an attempt that is
+//! merely claimed may yet be taken back.
 
 use std::fmt;
 
@@ -94,11 +95,18 @@ impl Event<'_> {
     /// The event's id: the same whenever the same event is told again.
     #[must_use]
     pub fn id(&self) -> String {
-        let Self { run, kind, nth, .. } = self;
-        // Deferrals of jobs are counted by the round, those by a handler by the attempt: they must not meet.
-        let attempt = if *kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
-        let nth = if *nth > 1 { format!("/{nth}") } else { String::new() };
+        let (run, kind) = (self.run, self.kind);
+        let (attempt, nth) = self.numbers();
+        let nth = if nth > 1 { format!("/{nth}") } else { String::new() };
         format!("{}/{}/{}/{attempt}/{kind}{nth}", run.tenant, run.run_id, run.round)
+    }
+
+    /// The attempt and the ordinal in its id.
+    #[must_use]
+    pub fn numbers(&self) -> (u32, u32) {
+        // Deferrals of jobs are counted by the round, those by a handler by the attempt: they must not meet.
+        let attempt = if self.kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
+        (attempt, self.nth)
     }
 }
 
@@ -110,6 +118,9 @@ pub fn of_round(run: &Run) -> Vec<Event<'_>> {
     let waited_to_the_end = run.state == RunState::Cancelled && run.enqueued_at.is_none();
     if run.state == RunState::Scheduled || waited_to_the_end {
         story.push(event(EventKind::Scheduled, 0, run.origin));
+    }
+    if let Some(at) = run.enqueued_at.filter(|_| run.round > 1) {
+        story.push(event(EventKind::Replayed, 0, at));
     }
     if let Some(at) = run.enqueued_at {
         story.push(event(EventKind::Enqueued, 0, at));
@@ -135,7 +146,23 @@ pub fn of_round(run: &Run) -> Vec<Event<'_>> {
         RunState::Scheduled | RunState::Enqueued | RunState::Running | RunState::Retrying => return story,
     };
     let of = run.attempts_of_round().last();
+    if end == EventKind::Discarded {
+        let at = of.and_then(|attempt| attempt.ended_at).or(run.ended_at).unwrap_or(run.origin);
+        story.push(Event { of, ..event(EventKind::Dlq, run.attempt, at) });
+    }
     story.push(Event { of, ..event(end, run.attempt, run.ended_at.unwrap_or(run.origin)) });
+    story
+}
+
+/// The end of the round's story: what the last decision adds to it, and at most one attempt more. All before that was
+/// told, or that attempt could not have begun, so whoever carries a decision out tells no more than this, also again; a
+/// run of a thousand attempts would else be told half a million times.
+#[must_use]
+pub fn latest(run: &Run) -> Vec<Event<'_>> {
+    let mut story = of_round(run);
+    if run.attempt > 1 {
+        story.retain(|event| event.attempt >= run.attempt);
+    }
     story
 }
 

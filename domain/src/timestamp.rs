@@ -54,10 +54,13 @@ impl Timestamp {
     }
 }
 
-impl fmt::Display for Timestamp {
+impl Timestamp {
+    /// The time as text, in ASCII.
+    ///
     /// Written by hand, because three to six of these stand in every job's record and events. The civil date from a
     /// day count follows H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    #[must_use]
+    pub fn text(self) -> [u8; 24] {
         let (seconds, millis) = (self.0 / 1_000, self.0 % 1_000);
         let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
         let era = days / 146_097;
@@ -83,7 +86,13 @@ impl fmt::Display for Timestamp {
         put(14, 2, second / 60 % 60);
         put(17, 2, second % 60);
         put(20, 3, millis);
-        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+        text
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.text()).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -95,7 +104,8 @@ impl fmt::Debug for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let text = self.text();
+        serializer.serialize_str(std::str::from_utf8(&text).map_err(serde::ser::Error::custom)?)
     }
 }
 

@@ -51,4 +51,4 @@ pub use remote::{Handler, HandlerBuilder, Job, Reply};
 pub use story::reads;
 pub use usage::Usage;
 pub use wire::{Event, EventName, Failure, Record, Tried};
-pub use world::{World, use_binary};
+pub use world::{ROOM, World, use_binary};

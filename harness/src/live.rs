@@ -60,11 +60,14 @@ impl World {
 }
 
 impl LiveEvents {
-    /// Waits for an event that `is_wanted`, a minute at most. Others are kept as heard.
+    /// Waits for an event that `is_wanted`, a minute at most, unless it was heard already. Others are kept as heard.
     ///
     /// # Panics
     /// If none comes; with what did.
     pub async fn until(&mut self, what: &str, is_wanted: impl Fn(&Live) -> bool) -> Live {
+        if let Some(live) = self.heard.iter().find(|live| is_wanted(live)) {
+            return live.clone();
+        }
         let deadline = tokio::time::Instant::now() + WITHIN;
         loop {
             let Ok(Some(message)) = tokio::time::timeout_at(deadline, self.subscriber.next()).await else {

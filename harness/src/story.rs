@@ -2,12 +2,15 @@
 
 use std::fmt::Write;
 
-use crate::observe::Logged;
+use crate::observe::{Letter, Logged};
 use crate::wire::EventName;
 use crate::world::{TENANT, World};
 
 /// Lines of each log shown where nothing better is known.
 const SHOWN: usize = 25;
+
+/// How long the log may stay behind the records.
+const TOLD_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// The events as a test compares them, one line each, repeats left out: the name, the attempt where there is one, the
 /// kind of error, the reason.
@@ -42,6 +45,38 @@ pub fn reads(events: &[Logged]) -> String {
 }
 
 impl World {
+    /// Waits until the run's events in the log read like that (see [`reads`]), 20 s at most, and gives them. A run's end
+    /// is on record before it is in the log.
+    ///
+    /// # Panics
+    /// If they do not; with the run's story.
+    pub async fn eventually_reads(&self, run: &str, wanted: &str) -> Vec<Logged> {
+        let deadline = tokio::time::Instant::now() + TOLD_WITHIN;
+        loop {
+            let events = self.events(run).await;
+            let told = reads(&events);
+            if told == wanted {
+                return events;
+            }
+            if tokio::time::Instant::now() > deadline {
+                panic!("{run} should read\n{wanted}\nand reads\n{told}\n{}", self.story(run).await);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until there are that many dead letters, of all tenants, 20 s at most.
+    ///
+    /// # Panics
+    /// If there are not.
+    pub async fn eventually_letters(&self, count: usize) -> Vec<Letter> {
+        crate::eventually(&format!("{count} dead letters"), TOLD_WITHIN, async || {
+            let letters = self.letters("*").await;
+            if letters.len() == count { Ok(letters) } else { Err(format!("there are {}", letters.len())) }
+        })
+        .await
+    }
+
     /// All that is known of a run: its record, its events with time and teller, its dead letters, what the nodes logged
     /// about it, and what the streams hold. What cannot be read is said, not raised.
     pub async fn story(&self, run: &str) -> String {

@@ -21,6 +21,9 @@ pub(crate) const NAMESPACE: &str = "longshore";
 /// The tenant that verbs speak for unless told otherwise.
 pub(crate) const TENANT: &str = "default";
 
+/// What a world's server may promise to its streams, in bytes.
+pub const ROOM: u64 = 1 << 44;
+
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 
 /// Names the `longshore` binary that nodes are started from: in a test, `env!("CARGO_BIN_EXE_longshore")`. Otherwise the
@@ -42,12 +45,12 @@ pub struct World {
 }
 
 impl World {
-    /// A world with a server as it comes.
+    /// A world with a server as it comes, but for its room: streams reserve their bounds, which no test ever fills.
     ///
     /// # Panics
     /// If there is no server to be had, or it does not start; as do the functions below.
     pub async fn new() -> World {
-        World::with(Options::default()).await
+        World::with(Options { max_file: ROOM, ..Options::default() }).await
     }
 
     /// A world whose server is started with these options (`sync_interval`, limits); its folder is the world's own.

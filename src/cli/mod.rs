@@ -178,6 +178,13 @@ pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
              another",
         );
     }
+    // JetStream's code for "insufficient storage resources": it sets aside what every stream may grow to.
+    if error.chain().any(|cause| cause.to_string().contains("error code 10047")) {
+        return Some(
+            "the bounds of all streams together are beyond the server's max_file_store; every queue has nine lanes of \
+             storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
+        );
+    }
     match error.chain().find_map(|cause| cause.downcast_ref::<ApiError>())?.code {
         403 => Some("--tenant says whose; what concerns the whole cluster is asked with --tenant _all"),
         404 => Some(

@@ -79,7 +79,7 @@ impl<'a> Section<'a> {
         written.unwrap_or_else(|| entry.default())
     }
 
-    /// The key of what stands under `name`: that of [defaults] if it comes from there.
+    /// The key of what stands under `name`: that of `[defaults]` if it comes from there.
     fn key_of(&self, name: &'a str) -> Vec<&'a str> {
         let holds = |tree: Option<&Tree>| tree.is_some_and(|tree| tree.contains_key(name));
         match holds(self.fallback) && !holds(self.tree) {

@@ -1,8 +1,8 @@
 //! Configuration: one TOML file and the environment, checked as a whole.
 //!
-//! Read in this order: [`entries`] (every setting, once), [`kind`] and [`schema`] (what entries are made of), [`raw`] and
-//! [`environment`] (what was written), [`check`] (what it means), [`problem`] (what is wrong with it), [`reference`] (the
-//! commented file and what is in force), [`nats`] (how NATS is reached, which is not Longshore's to define).
+//! Read in this order: `entries` (every setting, once), `kind` and `schema` (what entries are made of), `raw` and
+//! `environment` (what was written), `check` (what it means), `problem` (what is wrong with it), `reference` (the
+//! commented file and what is in force), [`nats`] and `context` (how NATS is reached, which is not ours to define).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use longshore::handlers;
 use longshore_actors::Node;
 use longshore_backbone::{Client, Connection};
@@ -82,12 +82,13 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let ended = match started {
         Some(node) => {
             let node = node.context("the node cannot start")?;
-            screen.say(&welcome(&connection, server.as_ref(), &name, named));
+            screen.welcome(&welcome(&connection, server.as_ref(), &name, named));
             watch(node, &client, server.as_ref(), &screen, &mut signals).await
         }
         None => Ok(Ended::Well),
     };
     if let Some(server) = server {
+        screen.mute();
         tokio::select! {
             stopped = server.stop() => stopped?,
             word = signals.next() => word.end_at_once(),
@@ -135,10 +136,15 @@ async fn watch(
     let mut supervised = std::pin::pin!(server::supervise(server));
     loop {
         tokio::select! {
-            Some((_, payload)) = events.next() => {
-                let Ok(event) = serde_json::from_slice::<Value>(&payload) else { continue };
-                tally.count(&event, Instant::now());
-                view.happened(event);
+            Some(first) = events.next() => {
+                // All that has come, so that no picture shows the first half of a burst.
+                let mut next = Some(first);
+                while let Some((_, payload)) = next {
+                    let Ok(event) = serde_json::from_slice::<Value>(&payload) else { break };
+                    tally.count(&event, Instant::now());
+                    view.happened(event);
+                    next = events.next().now_or_never().flatten();
+                }
             }
             answer = &mut queues => {
                 if let Some(answer) = answer {

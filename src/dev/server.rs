@@ -1,6 +1,7 @@
 //! The private NATS server of `dev`: on the usual port if that is free, in a folder of the project's own, started anew
 //! when it dies.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,10 @@ const USUAL: u16 = 4222;
 
 /// Kept out of version control by the line that `dev` writes into it.
 const FOLDER: &str = ".longshore";
+
+/// JetStream sets aside what every stream may grow to, and a queue has nine lanes: by our defaults some 50 GiB, of which a
+/// laptop that tries things out uses next to nothing. So the server is told that there is room; the disk is the bound.
+const ROOM: u64 = 1 << 40;
 
 /// A server that keeps dying is not helped by another start.
 const MOST_DEATHS: usize = 5;
@@ -30,8 +35,10 @@ impl PrivateServer {
     pub(crate) async fn start(ephemeral: bool, dir: Option<PathBuf>, port: Option<u16>) -> anyhow::Result<Self> {
         let kept = (!ephemeral).then(|| dir.unwrap_or_else(|| PathBuf::from(FOLDER)));
         let folder = kept.as_deref().map(prepare).transpose()?;
-        let options = |port| Options { port, dir: folder.clone(), ..Options::default() };
-        let started = match Server::start(options(Some(port.unwrap_or(USUAL)))).await {
+        let options = |port| Options { port, dir: folder.clone(), max_file: ROOM, ..Options::default() };
+        let wanted = port.or_else(|| is_free(USUAL).then_some(USUAL));
+        let started = match Server::start(options(wanted)).await {
+            // Somebody was faster.
             Err(Error::PortTaken { .. }) if port.is_none() => Server::start(options(None)).await,
             other => other,
         };
@@ -52,6 +59,10 @@ impl PrivateServer {
     pub(crate) async fn stop(&self) -> anyhow::Result<()> {
         self.server.stop().await.context("the private NATS server did not end cleanly")
     }
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
 /// Makes the folder, absolute since the server's configuration names it, and invisible to git.

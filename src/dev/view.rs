@@ -30,19 +30,23 @@ pub(crate) struct Screen(Arc<Mutex<Inner>>);
 
 struct Inner {
     live: bool,
+    muted: bool,
     colours: bool,
     /// Lines of the picture that stands at the bottom.
     drawn: u16,
     /// Columns and rows when it was drawn.
     size: (u16, u16),
     picture: String,
+    /// What was said first, and is said again where the window was wiped.
+    welcome: String,
 }
 
 impl Screen {
     /// `live`: a terminal, on which lines can be drawn anew.
     pub(crate) fn new(live: bool) -> Self {
         let colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
-        Self(Arc::new(Mutex::new(Inner { live, colours, drawn: 0, size: (0, 0), picture: String::new() })))
+        let (picture, welcome) = (String::new(), String::new());
+        Self(Arc::new(Mutex::new(Inner { live, muted: false, colours, drawn: 0, size: (0, 0), picture, welcome })))
     }
 
     pub(crate) fn has_colours(&self) -> bool {
@@ -55,9 +59,20 @@ impl Screen {
         move || Lines(screen.clone())
     }
 
+    /// The first words, which stay in sight.
+    pub(crate) fn welcome(&self, words: &str) {
+        self.say(words);
+        self.lock().welcome = format!("{words}\n");
+    }
+
     /// Words for people that stay, above the picture.
     pub(crate) fn say(&self, words: &str) {
         self.lock().above(&format!("{words}\n"));
+    }
+
+    /// No log from now on: that connections end when the server does is no news.
+    pub(crate) fn mute(&self) {
+        self.lock().muted = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -78,9 +93,13 @@ impl Inner {
     /// Puts another picture in place of the one that stands.
     fn draw(&mut self, rows: &[String]) {
         let size = terminal_size();
-        let mut out = if size == self.size { self.erase() } else { self.wipe() };
         let room = usize::from(size.1.saturating_sub(1)).min(rows.len());
-        self.picture = rows[..room].iter().map(|row| cut(row, usize::from(size.0)) + "\n").collect();
+        let picture: String = rows[..room].iter().map(|row| cut(row, usize::from(size.0)) + "\n").collect();
+        if size == self.size && picture == self.picture {
+            return;
+        }
+        let mut out = if size == self.size { self.erase() } else { self.wipe() };
+        self.picture = picture;
         (self.drawn, self.size) = (u16::try_from(room).unwrap_or(u16::MAX), size);
         out.push_str(&self.picture);
         self.write(&out);
@@ -92,7 +111,7 @@ impl Inner {
 
     /// The whole window, but nothing of what has scrolled out of it. Not needed before the first picture.
     fn wipe(&self) -> String {
-        if self.drawn == 0 { String::new() } else { "\u{1b}[2J\u{1b}[H".to_owned() }
+        if self.drawn == 0 { String::new() } else { format!("\u{1b}[2J\u{1b}[H{}", self.welcome) }
     }
 
     fn write(&self, text: &str) {
@@ -110,6 +129,9 @@ struct Lines(Screen);
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut inner = self.0.lock();
+        if inner.muted {
+            return Ok(bytes.len());
+        }
         if inner.live {
             inner.above(&String::from_utf8_lossy(bytes));
         } else {
@@ -182,7 +204,8 @@ impl<'s> View<'s> {
             rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
             return rows;
         }
-        let heading = ["type", "running", "retrying", "completed", "failed attempts", "dead", "per second"];
+        // Under way is what has begun and not yet told its end: with short jobs that is more than what runs this instant.
+        let heading = ["type", "under way", "retrying", "completed", "failed attempts", "dead", "per second"];
         let mut table = vec![heading.map(str::to_owned).to_vec()];
         table.extend(types.iter().take(TYPES).map(|(name, counts)| row(name, counts, tally.rate(counts, now))));
         if types.len() > TYPES {
@@ -286,8 +309,8 @@ mod tests {
         let rows = view.rows(&tally, start);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
-        assert_eq!(plain[1], "type        running  retrying  completed  failed attempts  dead  per second");
-        assert_eq!(plain[12], "and 2 more        2         0          0                0     0         0.0");
+        assert_eq!(plain[1], "type        under way  retrying  completed  failed attempts  dead  per second");
+        assert_eq!(plain[12], "and 2 more          2         0          0                0     0         0.0");
         assert_eq!(plain.len(), 1 + 12 + 1 + LATEST);
         assert!(plain.last().is_some_and(|row| row.contains("r11")), "{plain:?}");
     }

@@ -1,7 +1,5 @@
 //! Lifecycle events as JSON, written out by hand: there are three for every job.
 
-use std::io::Write as _;
-
 use longshore_domain::Run;
 use longshore_domain::story::{Event, EventKind};
 
@@ -10,27 +8,45 @@ pub const RESULT_MAX: usize = 4 * 1024;
 
 /// Writes one event, without a line break. `node` is who tells it.
 pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
-    let Event { run, kind, attempt, at, .. } = event;
+    let run = event.run;
+    let (in_id, nth) = event.numbers();
     // Names have no character that JSON would escape; everything else goes through the encoder.
-    let _ = write!(
-        out,
-        r#"{{"v":1,"id":"{}","event":"{kind}","run_id":"{}","tenant":"{}","queue":"{}","priority":{},"type":"{}","round":{},"#,
-        event.id(),
-        run.run_id,
-        run.tenant,
-        run.queue,
-        run.priority.number(),
-        run.job_type,
-        run.round,
-    );
-    let node = event.of.map_or(node, |attempt| &attempt.node);
-    let _ = write!(out, r#""attempt":{attempt},"max_attempts":{},"at":"{at}","node":"#, run.max_attempts);
-    json(out, &node);
+    text(out, &[r#"{"v":1,"id":""#, run.tenant.as_str(), "/", run.run_id.as_str(), "/"]);
+    number(out, u64::from(run.round));
+    out.push(b'/');
+    number(out, u64::from(in_id));
+    text(out, &["/", event.kind.as_str()]);
+    if nth > 1 {
+        out.push(b'/');
+        number(out, u64::from(nth));
+    }
+    text(out, &[r#"","event":""#, event.kind.as_str(), r#"","run_id":""#, run.run_id.as_str()]);
+    text(out, &[r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#, run.queue.as_str(), r#"","priority":"#]);
+    number(out, u64::from(run.priority.number()));
+    text(out, &[r#","type":""#, run.job_type.as_str(), r#"","round":"#]);
+    number(out, u64::from(run.round));
+    text(out, &[r#","attempt":"#]);
+    number(out, u64::from(event.attempt));
+    text(out, &[r#","max_attempts":"#]);
+    number(out, u64::from(run.max_attempts));
+    text(out, &[r#","at":""#]);
+    out.extend_from_slice(&event.at.text());
+    text(out, &[r#"","node":"#]);
+    json(out, event.of.map_or(node, |attempt| &attempt.node));
     write_details(event, out);
     if !run.tags.is_empty() {
         field(out, "tags", &run.tags);
     }
     out.push(b'}');
+}
+
+fn text(out: &mut Vec<u8>, parts: &[&str]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+}
+
+fn number(out: &mut Vec<u8>, number: u64) {
+    // The encoder's own integer writer, which needs neither a formatter nor memory.
+    json(out, &number);
 }
 
 fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
@@ -40,7 +56,8 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     }
     let took = of.and_then(|attempt| Some(attempt.ended_at?.since(attempt.started_at).as_millis()));
     if let Some(took) = took.filter(|_| !matches!(kind, EventKind::Started)) {
-        let _ = write!(out, r#","duration_ms":{took}"#);
+        text(out, &[r#","duration_ms":"#]);
+        json(out, &took);
     }
     match kind {
         EventKind::Scheduled | EventKind::Deferred => {
@@ -69,7 +86,7 @@ fn write_result(run: &Run, out: &mut Vec<u8>) {
 }
 
 fn field<T: serde::Serialize>(out: &mut Vec<u8>, name: &str, value: &T) {
-    let _ = write!(out, r#","{name}":"#);
+    text(out, &[r#",""#, name, r#"":"#]);
     json(out, value);
 }
 

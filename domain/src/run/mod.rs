@@ -10,11 +10,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub use attempt::{Attempt, PutBack};
+pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
+
 use crate::settlement::Settlement;
 use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
-/// Longest error message that is kept, in bytes.
-pub const MESSAGE_MAX: usize = 4_096;
+mod attempt;
+mod failure;
+
 /// So many of a run's last error messages are kept whole; of earlier ones the beginning, 200 bytes.
 const WHOLE_MESSAGES: usize = 32;
 const SHORT_MESSAGE: usize = 200;
@@ -68,118 +72,6 @@ impl RunState {
             Self::Discarded => "discarded",
         }
     }
-}
-
-/// Why an attempt or a run failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorKind {
-    /// The handler failed; another attempt may help.
-    Retryable,
-    /// The handler failed for good.
-    Permanent,
-    /// Longer than its time limit.
-    Timeout,
-    /// Its node fell silent.
-    LeaseExpired,
-    /// The handler panicked.
-    Panic,
-    /// Nobody serves the type.
-    NoHandler,
-    /// The job cannot be read.
-    Invalid,
-    /// The run was cancelled.
-    Cancelled,
-}
-
-impl ErrorKind {
-    /// The kind as it stands in records, letters and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Retryable => "retryable",
-            Self::Permanent => "permanent",
-            Self::Timeout => "timeout",
-            Self::LeaseExpired => "lease_expired",
-            Self::Panic => "panic",
-            Self::NoHandler => "no_handler",
-            Self::Invalid => "invalid",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// What went wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// Its kind.
-    pub kind: ErrorKind,
-    /// In words, [`MESSAGE_MAX`] bytes at most.
-    pub message: String,
-}
-
-impl Failure {
-    /// A failure; a longer message is cut, on a character.
-    #[must_use]
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let mut message = message.into();
-        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
-        Self { kind, message }
-    }
-}
-
-/// One try.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attempt {
-    /// Its round.
-    pub round: u32,
-    /// Its number within the round, from 1.
-    pub attempt: u32,
-    /// When it started.
-    pub started_at: Timestamp,
-    /// When it ended; absent while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-    /// Which node ran it.
-    pub node: Arc<str>,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<Failure>,
-    /// When the next attempt was due.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry_at: Option<Timestamp>,
-    /// It was put back without being used up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub put_back: Option<PutBack>,
-    /// Which start of this attempt it was: above 1 after it was put back.
-    #[serde(default = "first", skip_serializing_if = "is_first")]
-    pub start: u32,
-}
-
-fn first() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_first(start: &u32) -> bool {
-    *start == 1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_none_yet(count: &u32) -> bool {
-    *count == 0
-}
-
-/// Why a started attempt was put back without being used up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PutBack {
-    /// Its node was shut down.
-    Released,
-    /// Its handler asked for it.
-    Snoozed,
-    /// Nobody was there to run it: it was claimed, but never started.
-    NotStarted,
 }
 
 /// A stored message, named so that no later one can be taken for it: a stream made anew begins at sequence 1 again,
@@ -253,6 +145,11 @@ pub enum RunResult {
     },
     /// Too large to keep; so many bytes.
     TooLarge(u64),
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_none_yet(count: &u32) -> bool {
+    *count == 0
 }
 
 /// The run record.
@@ -393,6 +290,15 @@ impl Run {
         self.attempts.iter().filter(move |attempt| attempt.round == round)
     }
 
+    /// A scheduled run's time has come: it waits for a worker since `at`, when its message reached the lane.
+    pub fn fall_due(&mut self, at: Timestamp) {
+        if self.state == RunState::Scheduled {
+            self.state = RunState::Enqueued;
+            self.enqueued_at = Some(at);
+            self.run_at = None;
+        }
+    }
+
     /// Begins attempt `attempt` on `node`.
     pub fn begin(&mut self, attempt: u32, node: &Arc<str>, now: Timestamp) {
         let start = match self.attempts.last() {
@@ -468,6 +374,28 @@ impl Run {
                 self.end(RunState::Duplicate, now);
             }
         }
+    }
+
+    /// A dead run begins another round; its attempts are kept, and no message carries it yet.
+    pub fn replay(&mut self, now: Timestamp) {
+        self.state = RunState::Enqueued;
+        self.round += 1;
+        self.attempt = 0;
+        self.enqueued_at = Some(now);
+        self.started_at = None;
+        self.ended_at = None;
+        self.node = None;
+        self.progress = None;
+        self.error = None;
+        self.deferral = None;
+        self.deferrals = 0;
+        self.held_by = None;
+    }
+
+    /// Its dead letter is thrown away.
+    pub fn discard(&mut self, now: Timestamp) {
+        self.state = RunState::Discarded;
+        self.ended_at = Some(now);
     }
 
     fn keep(&mut self, result: RunResult) {

@@ -1,0 +1,57 @@
+//! One try, as the record keeps it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+use crate::Timestamp;
+
+/// One try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its round.
+    pub round: u32,
+    /// Its number within the round, from 1.
+    pub attempt: u32,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it ended; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    /// Which node ran it.
+    pub node: Arc<str>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+    /// When the next attempt was due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
+    /// It was put back without being used up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub put_back: Option<PutBack>,
+    /// Which start of this attempt it was: above 1 after it was put back.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub start: u32,
+}
+
+fn first() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_first(start: &u32) -> bool {
+    *start == 1
+}
+
+/// Why a started attempt was put back without being used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PutBack {
+    /// Its node was shut down.
+    Released,
+    /// Its handler asked for it.
+    Snoozed,
+    /// Nobody was there to run it: it was claimed, but never started.
+    NotStarted,
+}

@@ -1,0 +1,52 @@
+//! What a handler does when it is called, and for how long.
+
+use std::time::Duration;
+
+use longshore_domain::run::RunResult;
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{ErrorKind, Failure, Run};
+
+use crate::plan::Behaviour;
+use crate::world::World;
+
+/// An attempt may last this long.
+const TIME_LIMIT: i64 = 3_000;
+
+/// One call.
+pub(crate) struct Script {
+    pub(crate) lasts: i64,
+    pub(crate) ends: End,
+}
+
+pub(crate) enum End {
+    Returns(Outcome),
+    KillsItsNode,
+}
+
+/// What the handler of `plan` does about the attempt that `run` is in; `None`: nobody serves it now.
+pub(crate) fn script(world: &World, plan: usize, run: &Run) -> Option<Script> {
+    let calls = world.ledger.borrow().calls_of(plan);
+    let first_round = run.round == 1;
+    let plan = &world.plans[plan];
+    let quick = world.chance.hits(2_500);
+    let lasts = if quick { world.chance.between(0, 15) } else { plan.takes };
+    let script = |outcome| Some(Script { lasts, ends: End::Returns(outcome) });
+    let short = || Duration::from_millis(u64::try_from(world.chance.between(0, 1_500)).unwrap_or(0));
+    match plan.behaviour {
+        Behaviour::Unserved(until) if world.clock.get() < until => None,
+        Behaviour::Fails(times) if first_round && run.attempt <= times => script(failed(ErrorKind::Retryable)),
+        Behaviour::AlwaysFails => script(failed(world.chance.pick(&[ErrorKind::Retryable, ErrorKind::Panic]))),
+        Behaviour::Refuses if first_round => script(failed(ErrorKind::Permanent)),
+        Behaviour::Kills if first_round => Some(Script { lasts, ends: End::KillsItsNode }),
+        Behaviour::Hangs if first_round => {
+            Some(Script { lasts: TIME_LIMIT, ends: End::Returns(failed(ErrorKind::Timeout)) })
+        }
+        Behaviour::Snoozes(times) if calls < times => script(Outcome::Snoozed(short())),
+        Behaviour::Snoozes(_) if calls < 6 && world.chance.hits(2_000) => script(Outcome::Busy(short())),
+        _ => script(Outcome::Completed(Box::new(RunResult::None))),
+    }
+}
+
+fn failed(kind: ErrorKind) -> Outcome {
+    Outcome::Failed { failure: Failure::new(kind, "x"), retry_after: None }
+}

@@ -1,0 +1,243 @@
+//! What must hold, watched from outside: the ledger sees every write to a record, every event told and every call of a
+//! handler, and names the first promise that is broken.
+
+use longshore_domain::story::{self, Event, EventKind};
+use longshore_domain::{Run, RunState, Timestamp};
+
+/// An event, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Told {
+    kind: EventKind,
+    round: u32,
+    attempt: u32,
+    nth: u32,
+    /// About an attempt that was started.
+    of_attempt: bool,
+}
+
+impl Told {
+    fn of(event: &Event<'_>) -> Self {
+        let Event { run, kind, attempt, nth, of, .. } = *event;
+        Self { kind, round: run.round, attempt, nth, of_attempt: of.is_some() }
+    }
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}", self.round, self.attempt, self.kind)?;
+        if self.nth > 1 { write!(f, "/{}", self.nth) } else { Ok(()) }
+    }
+}
+
+/// What is known of one run.
+#[derive(Debug, Default)]
+struct Page {
+    /// Everything that any decided version of its record implies, in order.
+    implied: Vec<Told>,
+    /// Their ids: readers keep one event of each.
+    ids: Vec<String>,
+    /// The event log, repeats left out.
+    told: Vec<Told>,
+    pub(crate) calls: u32,
+}
+
+/// A handler at work.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) id: u64,
+    pub(crate) plan: usize,
+    /// Its attempt is on record.
+    pub(crate) claimed: bool,
+    /// Its job was stored twice, which no node can see.
+    pub(crate) stored_twice: bool,
+    /// Its node believes to hold the lease until then.
+    pub(crate) leased_until: i64,
+    pub(crate) server_life: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pages: Vec<Page>,
+    pub(crate) calls: Vec<Call>,
+    broken: Option<String>,
+}
+
+impl Ledger {
+    pub(crate) fn new(runs: usize) -> Self {
+        Self { pages: (0..runs).map(|_| Page::default()).collect(), calls: Vec::new(), broken: None }
+    }
+
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    pub(crate) fn accuse_all(&mut self, what: String) {
+        self.broken.get_or_insert(what);
+    }
+
+    pub(crate) fn accuse(&mut self, plan: usize, what: impl Into<String>) {
+        self.broken.get_or_insert_with(|| format!("run {plan}: {}", what.into()));
+    }
+
+    pub(crate) fn calls_of(&self, plan: usize) -> u32 {
+        self.pages[plan].calls
+    }
+
+    /// A record was written.
+    pub(crate) fn written(&mut self, plan: usize, before: Option<&Run>, after: &Run, now: Timestamp) {
+        let before = before.filter(|before| before.origin == after.origin);
+        if let Some(wrong) = before.and_then(|before| wrong_step(before, after, now)) {
+            self.accuse(plan, wrong);
+        }
+        if after.attempt > after.max_attempts {
+            self.accuse(plan, format!("attempt {} of {}", after.attempt, after.max_attempts));
+        }
+        if after.state == RunState::Running {
+            return;
+        }
+        let page = &mut self.pages[plan];
+        let mut met = None;
+        for event in story::of_round(after) {
+            let told = Told::of(&event);
+            if !page.implied.contains(&told) {
+                let id = event.id();
+                met = page.ids.contains(&id).then(|| id.clone()).or(met);
+                page.implied.push(told);
+                page.ids.push(id);
+            }
+        }
+        if let Some(id) = met {
+            self.accuse(plan, format!("two events have the id {id}"));
+        }
+    }
+
+    /// An event reached the log.
+    pub(crate) fn told(&mut self, plan: usize, event: &Event<'_>) {
+        let told = Told::of(event);
+        let page = &mut self.pages[plan];
+        if !page.told.contains(&told) {
+            page.told.push(told);
+        }
+    }
+
+    /// A handler is called.
+    pub(crate) fn called(&mut self, call: Call, now: i64) {
+        let overlaps = |other: &Call| {
+            other.plan == call.plan
+                && other.claimed
+                && other.leased_until > now
+                && other.server_life == call.server_life
+                && !call.stored_twice
+        };
+        if self.calls.iter().any(overlaps) {
+            self.accuse(call.plan, "two attempts at once, while the lease of the first was held");
+        }
+        self.pages[call.plan].calls += 1;
+        self.calls.push(call);
+    }
+
+    /// The last look at a run, when nothing is on its way any more.
+    pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32]) {
+        let Some(run) = run else { return self.accuse(plan, "no record: lost") };
+        if !run.state.is_ended() {
+            return self.accuse(plan, format!("lost as {}", run.state.as_str()));
+        }
+        let expected: &[u32] = if run.state == RunState::Dead { &[run.round] } else { &[] };
+        let mut rounds = letters.to_vec();
+        rounds.dedup();
+        if rounds != expected {
+            let what = format!("{} in round {}, letters of rounds {letters:?}", run.state.as_str(), run.round);
+            self.accuse(plan, what);
+        }
+        let page = &self.pages[plan];
+        if page.told != page.implied {
+            let list = |told: &[Told]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            let what = format!("told    {}\n      implied {}", list(&page.told), list(&page.implied));
+            return self.accuse(plan, what);
+        }
+        for round in 1..=run.round {
+            let told: Vec<Told> = page.told.iter().filter(|told| told.round == round).copied().collect();
+            if let Err(wrong) = check_round(&told, round == run.round, run.state) {
+                let list = told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                return self.accuse(plan, format!("round {round}: {wrong}: {list}"));
+            }
+        }
+    }
+}
+
+/// What no write may do, whoever wins it.
+fn wrong_step(before: &Run, after: &Run, now: Timestamp) -> Option<String> {
+    let step = || {
+        let show = |run: &Run| format!("{} {}/{}", run.state.as_str(), run.round, run.attempt);
+        format!("{} became {}", show(before), show(after))
+    };
+    let replayed = after.round == before.round + 1 && before.state == RunState::Dead && after.attempt == 0;
+    if replayed {
+        return None;
+    }
+    let discarded = before.state == RunState::Dead && after.state == RunState::Discarded;
+    if after.round != before.round || (before.state.is_ended() && !discarded) {
+        return Some(step());
+    }
+    if after.attempt > before.attempt + 1 || after.attempt + 1 < before.attempt {
+        return Some(step());
+    }
+    let claimed = after.state == RunState::Running && before.state != RunState::Running;
+    match before.run_at {
+        Some(at) if claimed && at > now => Some(format!("claimed {} ms too early", at.millis() - now.millis())),
+        _ => None,
+    }
+}
+
+/// One round as its reader sees it.
+fn check_round(told: &[Told], last: bool, state: RunState) -> Result<(), &'static str> {
+    use EventKind::{Cancelled, Completed, Deferred, Discarded, Dlq, Duplicate, Enqueued, Expired};
+    use EventKind::{Failed, Progress, Released, Replayed, Scheduled, Started};
+    let mut open: Option<(u32, u32)> = None;
+    let mut attempt = 0;
+    let mut ended = false;
+    let mut waits = false;
+    for event in told {
+        if ended && event.kind != Discarded {
+            return Err("told after its end");
+        }
+        match event.kind {
+            Scheduled | Replayed => {}
+            Enqueued => waits = true,
+            Started => {
+                if open.is_some() || !waits || event.attempt < attempt || event.attempt > attempt + 1 {
+                    return Err("an attempt out of order");
+                }
+                attempt = event.attempt;
+                open = Some((event.attempt, event.nth));
+            }
+            Failed | Released => {
+                if open.take() != Some((event.attempt, event.nth)) {
+                    return Err("an attempt ended that was not started");
+                }
+            }
+            Deferred if event.of_attempt => {
+                if open.take() != Some((event.attempt, event.nth)) {
+                    return Err("an attempt put back that was not started");
+                }
+            }
+            Deferred => {
+                if open.is_some() || !waits {
+                    return Err("deferred while it ran");
+                }
+            }
+            // An unreadable job has this event alone.
+            Dlq if told.first() == Some(event) => ended = true,
+            Completed | Dlq | Expired | Duplicate => {
+                if !waits || open.is_some() != (event.kind == Completed) {
+                    return Err("an end that does not follow");
+                }
+                ended = true;
+            }
+            Cancelled => ended = true,
+            Discarded if ended && last && state == RunState::Discarded => {}
+            Discarded | Progress => return Err("out of place"),
+        }
+    }
+    if ended { Ok(()) } else { Err("no end") }
+}

@@ -1,0 +1,222 @@
+//! What all tasks of a world share: the clock, chance, the server, the nodes and the ledger; and how a task waits.
+//!
+//! A task is an async function that runs on no runtime. Every wait is a point where its node may die, freeze or be
+//! overtaken, and every look at the server lies between two waits. A world is single-threaded: nothing here locks.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use longshore_domain::Timestamp;
+
+use crate::chance::Chance;
+use crate::ledger::Ledger;
+use crate::mutation::Mutation;
+use crate::plan::{Plan, Way};
+use crate::server::{Key, MINTED, Server, Stored};
+
+/// Runs of a world.
+pub(crate) const RUNS: usize = 12;
+/// In one of ten worlds so many more, when all others have ended and the lane was made anew.
+const LATER_RUNS: usize = 4;
+
+/// How long a delivery is its node's, in milliseconds. Everything else is drawn around it.
+pub(crate) const LEASE: i64 = 1_000;
+/// Faults end after this long; what is still on its way has to come to its end.
+pub(crate) const STORM: i64 = 25_000;
+/// A handler that lasts longer gets a `running` record.
+pub(crate) const LASTS: i64 = 120;
+/// Waits up to this long stay in a node's hand.
+pub(crate) const IN_HAND: u64 = 400;
+
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) dead_until: Cell<i64>,
+    pub(crate) frozen_until: Cell<i64>,
+    pub(crate) draining: Cell<bool>,
+    /// Its handler kills it at the next instruction.
+    pub(crate) doomed: Cell<bool>,
+}
+
+/// How often what goes wrong, in shares of 10,000 of each step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Weather {
+    pub(crate) dies: u32,
+    pub(crate) freezes: u32,
+    pub(crate) unclear: u32,
+}
+
+pub(crate) struct World {
+    pub(crate) chance: Chance,
+    pub(crate) clock: Cell<i64>,
+    pub(crate) server: RefCell<Server>,
+    pub(crate) nodes: [Node; 3],
+    pub(crate) names: [Arc<str>; 3],
+    pub(crate) plans: Vec<Plan>,
+    pub(crate) ledger: RefCell<Ledger>,
+    pub(crate) weather: Cell<Weather>,
+    pub(crate) storm: Weather,
+    pub(crate) quiet_from: Cell<i64>,
+    pub(crate) mutation: Option<Mutation>,
+    pub(crate) stream: Arc<str>,
+    /// Any moment: leases count from it on the nodes' own clocks.
+    start: Instant,
+    /// How often the server was killed.
+    pub(crate) server_life: Cell<u32>,
+    /// When each run was first published, and whether its `submit` was answered.
+    published: RefCell<Vec<Option<i64>>>,
+    submitted: RefCell<Vec<bool>>,
+    numbers: Cell<u64>,
+    wait: Cell<i64>,
+    pub(crate) talks: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, mutation: Option<Mutation>, talks: bool) -> Self {
+        let chance = Chance::new(seed);
+        let storm = Weather {
+            dies: chance.pick(&[0, 20, 60, 200, 500]),
+            freezes: chance.pick(&[0, 20, 60, 200]),
+            unclear: chance.pick(&[0, 50, 300]),
+        };
+        let mut plans: Vec<Plan> = (0..RUNS).map(|index| Plan::draw(&chance, index)).collect();
+        if chance.hits(1_000) {
+            plans.extend((0..LATER_RUNS).map(|_| Plan::draw_bare(&chance)));
+        }
+        let runs = plans.len();
+        Self {
+            clock: Cell::new(0),
+            server: RefCell::default(),
+            nodes: Default::default(),
+            names: ["a", "b", "c"].map(Arc::from),
+            ledger: RefCell::new(Ledger::new(runs)),
+            plans,
+            weather: Cell::new(storm),
+            storm,
+            quiet_from: Cell::new(STORM),
+            mutation,
+            stream: Arc::from("LANE"),
+            start: Instant::now(),
+            server_life: Cell::new(0),
+            published: RefCell::new(vec![None; runs]),
+            submitted: RefCell::new(vec![false; runs]),
+            numbers: Cell::new(0),
+            wait: Cell::new(0),
+            talks,
+            chance,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        stamp(self.clock.get())
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.ledger.borrow().broken().is_some()
+    }
+
+    /// What was broken first, if anything.
+    pub(crate) fn broken(&self) -> Option<String> {
+        self.ledger.borrow().broken().map(str::to_owned)
+    }
+
+    pub(crate) fn accuse_stuck(&self) {
+        let server = self.server.borrow();
+        let (lane, schedules, due) = (&server.lane, &server.schedules, &server.due);
+        self.ledger.borrow_mut().accuse_all(format!("stuck: lane {lane:?}, schedules {schedules:?}, due {due:?}"));
+    }
+
+    /// A moment on the nodes' monotonic clocks.
+    pub(crate) fn instant(&self, at: i64) -> Instant {
+        self.start + Duration::from_millis(u64::try_from(at).unwrap_or(0))
+    }
+
+    pub(crate) fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    pub(crate) fn say(&self, what: impl FnOnce() -> String) {
+        if self.talks {
+            println!("{:>6}  {}", self.clock.get(), what());
+        }
+    }
+
+    /// The record of a run. Minted ids name their sequence, and so does their key.
+    pub(crate) fn key(&self, plan: usize) -> Key {
+        self.plans[plan]
+            .job()
+            .run_id
+            .as_minted()
+            .map_or(plan, |(_, _, sequence)| MINTED + usize::try_from(sequence).expect("a world has few messages"))
+    }
+
+    /// What is on record of a run. Under a minted id that may be another run, of a lane that is gone.
+    pub(crate) fn record(&self, plan: usize) -> Option<Stored> {
+        let minted = self.plans[plan].way == Way::Bare;
+        let own = |stored: &Stored| !minted || stored.run.origin == stamp(self.published_at(plan));
+        self.server.borrow().read(self.key(plan)).filter(own)
+    }
+
+    /// A number that no other write, call or task of this world has.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.set(self.numbers.get() + 1);
+        self.numbers.get()
+    }
+
+    pub(crate) fn note_published(&self, plan: usize, at: i64) {
+        self.published.borrow_mut()[plan].get_or_insert(at);
+    }
+
+    pub(crate) fn published_at(&self, plan: usize) -> i64 {
+        self.published.borrow()[plan].unwrap_or(self.clock.get())
+    }
+
+    /// The client has its answer.
+    pub(crate) fn submitted(&self, plan: usize) {
+        self.submitted.borrow_mut()[plan] = true;
+    }
+
+    pub(crate) fn is_submitted(&self, plan: usize) -> bool {
+        self.submitted.borrow()[plan]
+    }
+
+    /// Lets `millis` pass, and others act.
+    pub(crate) fn pause(&self, millis: i64) -> Pause<'_> {
+        Pause { world: self, millis: Some(millis) }
+    }
+
+    /// How long the task that was just polled waits.
+    pub(crate) fn waits(&self) -> i64 {
+        self.wait.get()
+    }
+
+    /// The way to the server or back.
+    pub(crate) fn travel(&self) -> Pause<'_> {
+        self.pause(if self.chance.hits(9_000) { self.chance.between(1, 10) } else { self.chance.between(10, 150) })
+    }
+}
+
+pub(crate) fn stamp(at: i64) -> Timestamp {
+    Timestamp::from_millis(at)
+}
+
+pub(crate) struct Pause<'w> {
+    world: &'w World,
+    millis: Option<i64>,
+}
+
+impl Future for Pause<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        match self.millis.take() {
+            Some(millis) => {
+                self.world.wait.set(millis);
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        }
+    }
+}

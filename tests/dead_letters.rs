@@ -1,0 +1,56 @@
+//! What died is kept whole: payload and headers as they were published, beside everything that was tried.
+
+use serde_json::{Value, json};
+
+use crate::{AT_ONCE, served_by, world};
+
+/// Given a job with headers and a payload that is no JSON, when it dies, then its letter has them to the byte.
+#[tokio::test]
+async fn a_letter_holds_the_job_as_it_was_published() {
+    let world = world().await;
+    let _node = world.node().with("types.\"mail.send\"", "handler = 'remote'").start().await;
+    let _handler =
+        world.handler("mail.send").start(async |_| longshore_harness::Reply::error(422, "no such box")).await;
+    let payload: Vec<u8> = (0..=255).collect();
+    let publish = world.publish("mail.send").tenant("acme").priority(2).header("X-Mine", "one").header("X-Mine", "two");
+    let publish = publish.header("Longshore-Tags", "a,b").header("Content-Type", "application/octet-stream");
+    let publish = publish.header("Nats-Msg-Id", "acme-unguessable");
+    let receipt = publish.send(payload.clone()).await.unwrap();
+
+    let end = world.wait_as("acme", &receipt.run_id, std::time::Duration::from_secs(30)).await;
+    assert_eq!((end.state.as_str(), end.tags.len()), ("dead", 2));
+
+    let letter = world.eventually_letters(1).await.pop().unwrap();
+    assert_eq!(letter.subject, "longshore.dlq.acme.main.mail.send");
+    assert_eq!((letter.payload.as_ref(), letter.run_id()), (payload.as_slice(), Some(receipt.run_id.clone())));
+    let header = |name: &str| letter.headers.get(name).map(String::as_str);
+    assert_eq!((header("X-Mine"), header("Longshore-Tags")), (Some("one"), Some("a,b")));
+    assert_eq!((header("Content-Type"), letter.round()), (Some("application/octet-stream"), Some(1)));
+    assert_ne!(header("Nats-Msg-Id"), Some("acme-unguessable"));
+    let record: Value = serde_json::from_str(header("Longshore-Record").unwrap()).unwrap();
+    let body = json!({"run_id": receipt.run_id});
+    assert_eq!(record, world.try_request("acme", "runs.get", body).await.unwrap());
+}
+
+/// Given a job that fails again and again, when it is dead, then its letter tells every attempt.
+#[tokio::test]
+async fn a_letter_tells_every_attempt() {
+    let world = world().await;
+    let node =
+        world.node().with("types.flaky", &served_by("fail", &format!("max_attempts = 4\n{AT_ONCE}"))).start().await;
+    let receipt = world.publish("flaky").send(r#"{"kind":"panic"}"#).await.unwrap();
+    assert_eq!(world.wait(&receipt.run_id).await.state, "dead");
+    node.stop().await;
+
+    let letters = world.letters("default").await;
+    assert_eq!(letters.len(), 1);
+    let record: Value = serde_json::from_str(&letters[0].headers["Longshore-Record"]).unwrap();
+    let attempts = record["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 4);
+    for (number, attempt) in (1..).zip(attempts) {
+        assert_eq!((attempt["attempt"].as_u64(), attempt["round"].as_u64()), (Some(number), Some(1)));
+        assert_eq!(attempt["error"]["kind"], "panic");
+        assert!(attempt["started_at"].is_string() && attempt["ended_at"].is_string() && attempt["node"] == node.name());
+    }
+    world.history(&[receipt], Vec::new()).await.assert_sound();
+}

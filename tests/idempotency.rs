@@ -1,0 +1,155 @@
+//! One id, one key: one run.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use crate::world;
+
+/// Given a key, when a job is submitted with it again and again, then there is one run, and every answer names it.
+#[tokio::test]
+async fn one_key_is_one_run() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let job = json!({"type": "echo", "payload": 1, "idempotency_key": "order 1/ä"});
+    let answers = join_all((0..20).map(|_| world.request("submit", job.clone()))).await;
+
+    let run = answers[0]["run_id"].as_str().unwrap().to_owned();
+    assert!(answers.iter().all(|answer| answer["run_id"] == run.as_str()), "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| answer["deduplicated"] == false).count(), 1, "{answers:?}");
+    assert_eq!(world.wait(&run).await.state, "completed");
+    let late = world.request("submit", job).await;
+    assert_eq!(
+        (&late["run_id"], &late["state"], &late["deduplicated"]),
+        (&json!(run), &json!("completed"), &json!(true))
+    );
+    world.eventually_reads(&run, "enqueued\nstarted 1\ncompleted 1").await;
+
+    node.stop().await;
+    assert_eq!(world.depth("main", 5).await, 0);
+    assert_eq!(world.event_log("*").await.len(), 3);
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a run's id of the client's own, when it is submitted again, then it is the same run.
+#[tokio::test]
+async fn one_id_is_one_run() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let job = json!({"type": "echo", "payload": 1, "run_id": "order-1"});
+    let first = world.request("submit", job.clone()).await;
+    assert_eq!(first, json!({"run_id": "order-1", "state": "enqueued", "deduplicated": false}));
+    assert_eq!(world.wait("order-1").await.result, Some(json!(1)));
+
+    let second = world.request("submit", job).await;
+    assert_eq!(second, json!({"run_id": "order-1", "state": "completed", "deduplicated": true}));
+    let bare = world.publish("echo").header("Longshore-Run-Id", "order-1").json(json!(2)).await;
+    assert_eq!(bare, "order-1");
+
+    // Dropped unseen: the lane is empty, nothing was told.
+    longshore_harness::eventually("an empty lane", std::time::Duration::from_secs(20), async || {
+        match world.depth("main", 5).await {
+            0 => Ok(()),
+            depth => Err(format!("{depth} jobs")),
+        }
+    })
+    .await;
+    node.stop().await;
+    assert_eq!(world.record("order-1").await.unwrap().result, Some(json!(1)));
+    world.eventually_reads("order-1", "enqueued\nstarted 1\ncompleted 1").await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given two tenants, when both use one key and one id, then each has a run of its own.
+#[tokio::test]
+async fn keys_and_ids_are_each_tenants_own() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    for tenant in ["acme", "zeta"] {
+        let job = json!({"type": "echo", "payload": tenant, "run_id": "r", "idempotency_key": "k"});
+        let answer = world.try_request(tenant, "submit", job).await.unwrap();
+        assert_eq!(answer, json!({"run_id": "r", "state": "enqueued", "deduplicated": false}));
+        let end = world.wait_as(tenant, "r", std::time::Duration::from_secs(30)).await;
+        assert_eq!(end.result, Some(json!(tenant)));
+    }
+}
+
+/// Given a key in headers, when another job is published bare with it, then that one ends as its duplicate.
+#[tokio::test]
+async fn a_bare_job_with_a_taken_key_is_a_duplicate() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let publish = world.publish("echo").header("Longshore-Idempotency-Key", "k");
+    let first = publish.send("1").await.unwrap();
+    assert_eq!(world.wait(&first.run_id).await.state, "completed");
+    let second = publish.send("2").await.unwrap();
+
+    let end = world.wait(&second.run_id).await;
+
+    assert_eq!((end.state.as_str(), end.duplicate_of.as_deref()), ("duplicate", Some(first.run_id.as_str())));
+    assert_eq!((end.attempt, end.result), (0, None));
+    let told = world.eventually_reads(&second.run_id, "enqueued\nduplicate").await;
+    assert_eq!(told[1].event.duplicate_of.as_deref(), Some(first.run_id.as_str()));
+
+    let submitted = json!({"type": "echo", "payload": 3, "idempotency_key": "k"});
+    let answer = world.request("submit", submitted).await;
+    assert_eq!(answer, json!({"run_id": first.run_id, "state": "completed", "deduplicated": true}));
+    node.stop().await;
+    world.history(&[first, second], Vec::new()).await.assert_sound();
+}
+
+/// Given a submitted job with a key, when another comes bare with the same, then that one is its duplicate.
+#[tokio::test]
+async fn a_submitted_key_holds_for_bare_jobs() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let run = world.submit(json!({"type": "echo", "payload": 1, "idempotency_key": "k"})).await;
+    let bare = world.publish("echo").header("Longshore-Idempotency-Key", "k").json(json!(2)).await;
+
+    let end = world.wait(&bare).await;
+
+    assert_eq!((end.state.as_str(), end.duplicate_of), ("duplicate", Some(run.clone())));
+    assert_eq!(world.wait(&run).await.state, "completed");
+}
+
+/// Given a window, when it is over, then the key is free again.
+#[tokio::test]
+async fn a_key_is_free_after_its_window() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let publish = world.publish("echo").header("Longshore-Idempotency-Key", "k");
+    let publish = publish.header("Longshore-Idempotency-Window", "1s");
+    let first = publish.json(json!(1)).await;
+    assert_eq!(world.wait(&first).await.state, "completed");
+    let again =
+        longshore_harness::eventually("the end of the window", std::time::Duration::from_secs(20), async || {
+            let run = publish.json(json!(2)).await;
+            let end = world.wait(&run).await;
+            if end.state == "completed" { Ok(end) } else { Err(end.state) }
+        })
+        .await;
+    assert_eq!(again.result, Some(json!(2)));
+}
+
+/// Given jobs that were scheduled with a key or an id, when they come again, then there is still one run.
+#[tokio::test]
+async fn a_scheduled_job_holds_its_key_and_id() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let keyed = json!({"type": "noop", "delay_ms": 1_200, "idempotency_key": "k"});
+    let named = json!({"type": "noop", "delay_ms": 1_200, "run_id": "mine"});
+    let told = |answer: &Value| (answer["state"].as_str().unwrap().to_owned(), answer["deduplicated"] == true);
+    let mut runs = Vec::new();
+    for job in [keyed, named] {
+        let first = world.request("submit", job.clone()).await;
+        let second = world.request("submit", job).await;
+        assert_eq!((told(&first), told(&second)), (("scheduled".into(), false), ("scheduled".into(), true)));
+        assert_eq!(first["run_id"], second["run_id"]);
+        runs.push(first["run_id"].as_str().unwrap().to_owned());
+    }
+    for run in &runs {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    node.stop().await;
+    assert_eq!(world.event_log("*").await.len(), 8);
+    world.history(&[], Vec::new()).await.assert_sound();
+}

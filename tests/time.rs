@@ -1,0 +1,166 @@
+//! Not before its time, not after it, and not for longer.
+
+use std::time::Duration;
+
+use longshore_harness::reads;
+use serde_json::json;
+
+use crate::{AT_ONCE, in_future, served_by, workers, world};
+
+const SCHEDULED: &str = "scheduled\nenqueued\nstarted 1\ncompleted 1";
+
+/// Given a time in a header, when a job is published bare, then it waits for it, and says so.
+#[tokio::test]
+async fn a_bare_job_waits_for_its_time() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let mut live = world.live_events("default").await;
+    let at = in_future(Duration::from_millis(1_500));
+    let by_time = world.publish("echo").header("Longshore-Run-At", &at).json(json!(1)).await;
+    let by_delay = world.publish("echo").header("Longshore-Delay", "1500ms").json(json!(2)).await;
+
+    for run in [&by_time, &by_delay] {
+        live.until_told("scheduled", run).await;
+        let waits = world.request("runs.get", json!({"run_id": run})).await;
+        assert_eq!((waits["state"].as_str(), waits["attempt"].as_u64()), (Some("scheduled"), None), "{waits}");
+    }
+    let waits = world.request("runs.get", json!({"run_id": by_time})).await;
+    assert_eq!(waits["run_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap(), at.parse().unwrap());
+    for (run, result) in [(&by_time, 1), (&by_delay, 2)] {
+        let end = world.wait(run).await;
+        assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(result))));
+        world.eventually_reads(run, SCHEDULED).await;
+    }
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound(); // nothing early
+}
+
+/// Given a time that is over, when a job names it, then it runs at once.
+#[tokio::test]
+async fn a_time_that_is_over_is_no_time() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let bare = world.publish("noop").header("Longshore-Run-At", "2020-01-01T00:00:00Z").json(json!({})).await;
+    let submitted = world.submit(json!({"type": "noop", "run_at": "2020-01-01T00:00:00Z"})).await;
+    for run in [bare, submitted] {
+        assert_eq!(world.wait(&run).await.state, "completed");
+        world.eventually_reads(&run, "enqueued\nstarted 1\ncompleted 1").await;
+    }
+}
+
+/// Given a delay in a request, when it is answered, then the job is scheduled, durably.
+#[tokio::test]
+async fn a_submitted_job_waits_for_its_time() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let at = in_future(Duration::from_millis(1_200));
+    let by_delay = world.request("submit", json!({"type": "echo", "payload": 1, "delay_ms": 1_200})).await;
+    let by_time = world.request("submit", json!({"type": "echo", "payload": 2, "run_at": at, "run_id": "mine"})).await;
+    assert_eq!((by_delay["state"].as_str(), by_delay["deduplicated"].as_bool()), (Some("scheduled"), Some(false)));
+    assert_eq!((by_time["state"].as_str(), by_time["run_id"].as_str()), (Some("scheduled"), Some("mine")));
+
+    node.kill9().await;
+    node.restart().await;
+
+    for answer in [by_delay, by_time] {
+        let run = answer["run_id"].as_str().unwrap();
+        let end = world.wait(run).await;
+        assert_eq!(end.state, "completed");
+        world.eventually_reads(run, SCHEDULED).await;
+    }
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a job that waits behind another, when its time to start is over, then it ends as expired, never started.
+#[tokio::test]
+async fn a_job_that_is_not_started_in_time_expires() {
+    let world = world().await;
+    let node = workers(world.node(), 1).start().await;
+    let mut live = world.live_events("default").await;
+    let sleeper = world.publish("sleep").json(json!({"ms": 700})).await;
+    live.until_told("started", &sleeper).await;
+    let late = world.publish("noop").header("Longshore-Expires-In", "200ms").json(json!({})).await;
+    let soon = in_future(Duration::from_millis(200));
+    let too_late = world.publish("noop").header("Longshore-Expires-At", &soon).json(json!({})).await;
+    let submitted = world.submit(json!({"type": "noop", "expires_in_ms": 200})).await;
+    let in_time = world.publish("noop").header("Longshore-Expires-In", "5m").json(json!({})).await;
+
+    for run in [&late, &too_late, &submitted] {
+        let end = world.wait(run).await;
+        assert_eq!((end.state.as_str(), end.attempt), ("expired", 0), "{}", world.story(run).await);
+        world.eventually_reads(run, "enqueued\nexpired").await;
+    }
+    assert_eq!(world.wait(&in_time).await.state, "completed");
+    node.stop().await;
+    assert!(world.letters("default").await.is_empty());
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a delay and a shorter expiry, when the schedule fires, then the expiry counts from there.
+#[tokio::test]
+async fn a_scheduled_job_expires_by_the_time_of_its_schedule() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let publish = world.publish("noop").header("Longshore-Delay", "1s").header("Longshore-Expires-In", "900ms");
+    let run = publish.json(json!({})).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    let over = world.publish("noop").header("Longshore-Delay", "1s");
+    let run = over.header("Longshore-Expires-At", &in_future(Duration::from_millis(500))).json(json!({})).await;
+    assert_eq!(world.wait(&run).await.state, "expired");
+    world.eventually_reads(&run, "scheduled\nenqueued\nexpired").await;
+}
+
+/// Given a time limit, when an attempt takes longer, then it failed by time-out and the next one follows.
+#[tokio::test]
+async fn an_attempt_ends_at_its_time_limit() {
+    let world = world().await;
+    let limits = format!("timeout = '200ms'\nmax_attempts = 2\n{AT_ONCE}");
+    let node = world.node().with("types.nap", &served_by("sleep", &limits)).start().await;
+    let by_type = world.publish("nap").json(json!({"ms": 60_000})).await;
+    let by_job = world.publish("sleep").header("Longshore-Timeout", "200ms").header("Longshore-Max-Attempts", "1");
+    let by_job = by_job.json(json!({"ms": 60_000})).await;
+    let generous = world.publish("nap").header("Longshore-Timeout", "20s").json(json!({"ms": 400})).await;
+
+    let end = world.wait(&by_type).await;
+    assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 2, "timeout"));
+    let story = "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\nfailed 2 timeout\ndlq timeout";
+    world.eventually_reads(&by_type, story).await;
+    let end = world.wait(&by_job).await;
+    assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 1, "timeout"));
+    assert_eq!(world.wait(&generous).await.state, "completed");
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a deadline for the whole run, when it comes, then the run is dead of kind timeout, wherever it stood.
+#[tokio::test]
+async fn a_run_ends_at_its_deadline() {
+    let world = world().await;
+    let long = served_by("fail", "backoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }");
+    let node = workers(world.node(), 1).with("types.flaky", &long).start().await;
+    let mut live = world.live_events("default").await;
+    let deadline = in_future(Duration::from_millis(600));
+    let running = world.publish("sleep").header("Longshore-Deadline", &deadline).json(json!({"ms": 60_000})).await;
+    live.until_told("started", &running).await;
+    let waiting = world.publish("noop").header("Longshore-Deadline", "100ms").json(json!({})).await;
+    let retrying = world.publish("flaky").header("Longshore-Deadline", "20m").json(json!({})).await;
+    let submitted = world.submit(json!({"type": "noop", "deadline": "100ms"})).await;
+
+    for (run, story) in [
+        (&running, "enqueued\nstarted 1\nfailed 1 timeout\ndlq timeout"),
+        (&waiting, "enqueued\ndlq timeout"),
+        (&submitted, "enqueued\ndlq timeout"),
+    ] {
+        let end = world.wait(run).await;
+        let kind = end.error.as_ref().map(|error| error.kind.clone());
+        assert_eq!((end.state.as_str(), kind.as_deref()), ("dead", Some("timeout")), "{}", world.story(run).await);
+        world.eventually_reads(run, story).await;
+    }
+    let end = world.wait(&retrying).await;
+    assert_eq!((end.state.as_str(), end.attempt, end.error.unwrap().kind.as_str()), ("dead", 1, "timeout"));
+    node.stop().await;
+    assert!(reads(&world.events(&retrying).await).ends_with("dlq timeout"));
+    assert_eq!(world.letters("default").await.len(), 4);
+    world.history(&[], Vec::new()).await.assert_sound();
+}
