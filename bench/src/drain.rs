@@ -12,12 +12,15 @@ pub(crate) async fn run(args: &args::Drain) -> anyhow::Result<()> {
     let lanes = if *spread { "all nine lanes" } else { "one lane" };
     println!("## Drain: {jobs} no-ops of 256 B, {concurrency} workers, {lanes}\n");
     println!("{}", class());
-    println!("On: run record, three live events and three logged events a job, lease and acknowledgement. File, one replica, lazy sync.");
-    println!("Processor time: user + system of worker + nats-server, with the node's start. Clock: from `ready`, or the first start before");
+    println!(
+        "On: run record, three live events and three logged events a job, lease and acknowledgement. File, one replica, lazy sync."
+    );
+    println!(
+        "Processor time: user + system of worker + nats-server, with the node's start. Clock: from `ready`, or the first start before"
+    );
     println!("it, until nine lanes are empty, every record is there and the log tells every run whole.");
-    let table = Table::new(&[
-        "leg", "jobs/s", "CPU µs/job", "node peak MiB", "server peak MiB", "repeats", "load / steal",
-    ]);
+    let table =
+        Table::new(&["leg", "jobs/s", "CPU µs/job", "node peak MiB", "server peak MiB", "repeats", "load / steal"]);
     let (mut bares, mut products) = (Vec::new(), Vec::new());
     for pair in 0..*pairs {
         // Alternating (ABBA), so that a drift of the machine cancels.

@@ -41,9 +41,14 @@ pub(crate) fn class() -> String {
         line.and_then(|line| line.split(':').nth(1)).map_or_else(|| "unknown".to_owned(), |rest| rest.trim().to_owned())
     };
     let processors = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let memory: u64 = field(&text("/proc/meminfo"), "MemTotal").split(' ').next().map_or(0, |kib| kib.parse().unwrap_or(0));
+    let memory: u64 =
+        field(&text("/proc/meminfo"), "MemTotal").split(' ').next().map_or(0, |kib| kib.parse().unwrap_or(0));
     let model = field(&text("/proc/cpuinfo"), "model name");
-    format!("{processors} processors ({model}), {:.0} GiB; load {:.1}", memory as f64 / f64::from(1 << 20), Weather::now().load)
+    format!(
+        "{processors} processors ({model}), {:.0} GiB; load {:.1}",
+        memory as f64 / f64::from(1 << 20),
+        Weather::now().load
+    )
 }
 
 /// The processor time of one process, from a moment on.
@@ -82,7 +87,10 @@ impl Meter {
 
 /// The process id of the world's server.
 pub(crate) fn server_pid(world: &World) -> anyhow::Result<u32> {
-    world.server().pid().ok_or_else(|| anyhow::anyhow!("the server is down; its log:\n{}", world.server().log().tail(20)))
+    world
+        .server()
+        .pid()
+        .ok_or_else(|| anyhow::anyhow!("the server is down; its log:\n{}", world.server().log().tail(20)))
 }
 
 /// Work done in a time, and what it cost in two processes.

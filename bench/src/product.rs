@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use bytes::Bytes;
+use futures_util::StreamExt;
+use jiff::Timestamp;
 use longshore_harness::{Node, Usage, World};
 
 use crate::jobs;
@@ -15,7 +17,7 @@ use crate::told::{self, Tally};
 const STALLED_AFTER: Duration = Duration::from_secs(60);
 
 /// Settings of every node here: more records than any run makes, so that none is dropped early.
-const ROOM: &str = "[storage]\nruns_max_records = 4_000_000";
+pub(crate) const ROOM: &str = "[storage]\nruns_max_records = 4_000_000";
 
 /// A node on a fresh server that was up once, so that the streams are there and the server is known, and is down.
 pub(crate) async fn down(world: &World, concurrency: usize) -> Node {
@@ -29,6 +31,18 @@ pub(crate) async fn up(world: &World, concurrency: usize) -> Node {
     let workers = format!("concurrency = {concurrency}");
     // Sleeping jobs hold workers for as long as a measurement lasts.
     world.node().config(ROOM).with("queues.main", &workers).with("types.sleep", "timeout = '1h'").start().await
+}
+
+/// A node whose only worker sleeps for so long, so that jobs wait.
+pub(crate) async fn asleep(world: &World, time: Duration) -> anyhow::Result<Node> {
+    let node = up(world, 1).await;
+    let mut started = world.client().subscribe("longshore.events.default.started.main.>").await?;
+    world.client().flush().await?;
+    let body = jobs::body(&format!("\"ms\":{}", time.as_millis()));
+    jobs::publish(world.client(), &[jobs::subject(5, "sleep")], &body, 1).await?;
+    let told = tokio::time::timeout(STALLED_AFTER, started.next()).await;
+    told.ok().flatten().context("the node did not start the job that is to keep it busy")?;
+    Ok(node)
 }
 
 /// What came of working off a backlog.
@@ -55,6 +69,7 @@ pub(crate) async fn drain(world: &World, node: &Node, spread: bool, count: u64) 
 pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::Result<Drained> {
     let weather = Weather::now();
     let server = Meter::server(world)?;
+    let from = Timestamp::now();
     node.restart().await;
     let (ready, start) = (SystemTime::now(), Instant::now());
     // The node's start is counted: nothing of its cost is to be lost.
@@ -71,8 +86,12 @@ pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::
     let server_peak = Usage::of(server_pid(world)?).peak;
 
     // A lane's message goes last, so the log must be whole by now; otherwise the measurement is void.
-    let tally = told::tally(world).await?;
-    ensure!(tally.whole == count, "lanes are empty, but the log tells {} of {count} runs whole: {tally:?}", tally.whole);
+    let tally = told::tally(world, from).await?;
+    ensure!(
+        tally.whole == count,
+        "lanes are empty, but the log tells {} of {count} runs whole: {tally:?}",
+        tally.whole
+    );
     let head_start = tally.first_start.and_then(|first| ready.duration_since(SystemTime::from(first)).ok());
     let took = since_ready + head_start.unwrap_or_default();
     let cost = Cost { jobs: count, took, client, server };

@@ -18,6 +18,8 @@ const PAGE: usize = 32;
 /// One line of the log.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Told<'a> {
+    /// The same whenever the same event is told again.
+    pub id: &'a str,
     pub event: &'a str,
     pub run_id: &'a str,
     #[serde(default)]
@@ -70,12 +72,14 @@ pub(crate) struct Tally {
     pub repeats: u64,
     /// Events of other names.
     pub others: u64,
-    /// When the first handler started, by its node's clock.
+    /// When the first handler started that was looked for, by its node's clock.
     pub first_start: Option<Timestamp>,
 }
 
-/// Counts the log of runs that were published bare, whose ids are their lane and number.
-pub(crate) async fn tally(world: &World) -> anyhow::Result<Tally> {
+/// Counts the log of runs that were published bare, whose ids are their lane and number. `since`: from when on the first
+/// start is looked for.
+pub(crate) async fn tally(world: &World, since: Timestamp) -> anyhow::Result<Tally> {
+    let since = format!("{since:.3}");
     let mut tally = Tally::default();
     let mut seen: HashMap<String, Vec<u8>> = HashMap::new();
     let mut first = String::new();
@@ -92,7 +96,7 @@ pub(crate) async fn tally(world: &World) -> anyhow::Result<Tally> {
             return;
         };
         // Times are written at one length, so that the earlier text is the earlier time.
-        if bit == 2 && (first.is_empty() || told.at < first.as_str()) {
+        if bit == 2 && told.at >= since.as_str() && (first.is_empty() || told.at < first.as_str()) {
             first = told.at.to_owned();
         }
         if !seen.contains_key(lane) {
