@@ -150,17 +150,18 @@ impl Backbone {
     pub async fn nodes(&self, now: Timestamp) -> Result<Vec<Presence>, Error> {
         let bucket = self.names().bucket_stream("control");
         let subject = self.names().key("control", "nodes.*");
-        let mut nodes = Vec::new();
+        // By name: one that says so again in the middle of this is met twice, and the later word counts.
+        let mut nodes = BTreeMap::new();
         let mut from = 1u64;
         loop {
             let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
             let Some(stored) = request::direct_get(self.control(), self.api(), &bucket, query).await? else { break };
             from = stored.sequence + 1;
             let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
-            nodes.extend(presence.filter(|presence| now.since(presence.seen_at) < GONE_AFTER));
+            let there = presence.filter(|presence| now.since(presence.seen_at) < GONE_AFTER);
+            nodes.extend(there.map(|presence| (presence.node.clone(), presence)));
         }
-        nodes.sort_by(|a, b| a.node.cmp(&b.node));
-        Ok(nodes)
+        Ok(nodes.into_values().collect())
     }
 }
 
