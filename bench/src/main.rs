@@ -1,2 +1,54 @@
-//! Placeholder.
-fn main() {}
+//! Longshore measured beside bare JetStream: rates, processor time, memory, latency, and how long faults hold work up.
+//!
+//! Each subcommand is a module that prints Markdown: what was run, one row a leg, and the spread. The method: fresh
+//! servers for every leg, bare loop and product in pairs of alternating order, so that a drift of the machine cancels;
+//! the clock stops when the server says that everything is stored, not when the last handler returns; processor time of
+//! all processes beside every rate, because on a shared machine it is the steadier figure; the load average beside every
+//! row. Nothing is left out by looking at it.
+//!
+//! Its law is the harness's: the wire contract and nothing else, no type or constant of the product.
+
+mod args;
+mod backlog;
+mod bare;
+mod drain;
+mod enqueue;
+mod faults;
+mod idle;
+mod jobs;
+mod latency;
+mod machine;
+mod product;
+mod streams;
+mod table;
+mod told;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+
+use crate::args::{Bench, What};
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let Bench { longshore, what } = Bench::parse();
+    longshore_harness::use_binary(binary(longshore)?);
+    match what {
+        What::Drain(args) => drain::run(&args).await,
+        What::Enqueue(args) => enqueue::run(&args).await,
+        What::Latency(args) => latency::run(&args).await,
+        What::Idle(args) => idle::run(&args).await,
+        What::Backlog(args) => backlog::run(&args).await,
+        What::Faults(args) => faults::run(&args).await,
+    }
+}
+
+/// Where the product's binary is, absolute: nodes are started in folders of their own.
+fn binary(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let path = given.unwrap_or_else(|| PathBuf::from("target/release/longshore"));
+    if !path.is_file() {
+        bail!("no binary at {}: build it (cargo build --release), or name it with --longshore", path.display());
+    }
+    std::path::absolute(&path).with_context(|| format!("where is {}?", path.display()))
+}

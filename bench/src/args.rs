@@ -1,0 +1,132 @@
+//! What can be asked for on the command line, and what is taken where it is left out.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Measures Longshore beside bare JetStream.
+#[derive(Debug, Parser)]
+#[command(name = "longshore-bench")]
+pub(crate) struct Bench {
+    /// The product's binary; target/release/longshore where it is left out.
+    #[arg(long, env = "LONGSHORE_BIN", global = true)]
+    pub longshore: Option<PathBuf>,
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum What {
+    /// How fast, and at what cost, waiting no-ops are worked off.
+    Drain(Drain),
+    /// How fast jobs are taken in: bare, by submit, by submit.batch.
+    Enqueue(Enqueue),
+    /// How long a job takes from its publish to its handler's start, at a steady rate.
+    Latency(Latency),
+    /// What a node costs that has nothing to do.
+    Idle(Idle),
+    /// Whether memory and rate stay flat over a long backlog.
+    Backlog(Backlog),
+    /// How long work stands still when servers and nodes are killed or frozen, and whether anything is lost.
+    Faults(Faults),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    /// Jobs of each leg.
+    #[arg(long, default_value_t = 100_000)]
+    pub jobs: u64,
+    /// Bare loop and product, so many times each.
+    #[arg(long, default_value_t = 5)]
+    pub pairs: usize,
+    /// Spread the product's jobs over all nine priorities.
+    #[arg(long)]
+    pub spread: bool,
+    /// Workers of the node.
+    #[arg(long, default_value_t = 64)]
+    pub concurrency: usize,
+    /// Leave the bare loop out; for profiling.
+    #[arg(long)]
+    pub product_only: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Enqueue {
+    /// Jobs of each leg that goes in bulk.
+    #[arg(long, default_value_t = 50_000)]
+    pub jobs: u64,
+    /// Jobs of each leg that goes one by one.
+    #[arg(long, default_value_t = 5_000)]
+    pub singles: u64,
+    /// Bare and product, so many times each.
+    #[arg(long, default_value_t = 3)]
+    pub pairs: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Latency {
+    /// Jobs a second.
+    #[arg(long, default_value_t = 200)]
+    pub rate: u32,
+    /// How long, after two seconds of warming up.
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u32,
+    /// Bare and product, so many times each.
+    #[arg(long, default_value_t = 3)]
+    pub pairs: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Idle {
+    /// How long is looked at the node, after five seconds of settling.
+    #[arg(long, default_value_t = 30)]
+    pub seconds: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Backlog {
+    /// Jobs that wait.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub jobs: u64,
+    /// How long a node with one worker looks at them.
+    #[arg(long, default_value_t = 30)]
+    pub seconds: u64,
+    /// Workers of the node that works them off.
+    #[arg(long, default_value_t = 64)]
+    pub concurrency: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Faults {
+    /// Kills of each kind.
+    #[arg(long, default_value_t = 10)]
+    pub kills: usize,
+    /// Freezes of each kind.
+    #[arg(long, default_value_t = 5)]
+    pub freezes: usize,
+    /// Jobs a second, each of 50 ms.
+    #[arg(long, default_value_t = 200)]
+    pub rate: u32,
+    /// The nodes' lease, in seconds.
+    #[arg(long, default_value_t = 5)]
+    pub lease: u64,
+    /// Only these kinds.
+    #[arg(long, value_enum)]
+    pub only: Vec<Kind>,
+}
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// kill -9 of nats-server.
+    Server,
+    /// kill -9 of the only node.
+    Alone,
+    /// kill -9 of one of two nodes.
+    Pair,
+    /// SIGSTOP of the only node, past its lease.
+    FrozenAlone,
+    /// SIGSTOP of one of two nodes, past its lease.
+    FrozenPair,
+}

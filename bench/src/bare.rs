@@ -1,0 +1,105 @@
+//! Bare JetStream: one lane of the contract's shape, and the leanest pull-and-acknowledge loop on it.
+//!
+//! Its own puller, because async-nats' pull stream costs the same per job and was once seen to stand still with a third
+//! of the jobs left. Work in the loop: none. Kept afterwards: nothing. This is the denominator of every ratio.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
+use async_nats::{Client, Message, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use longshore_harness::World;
+
+use crate::streams::{self, lane};
+
+/// Jobs asked for by one pull; the next goes out when no more than so many are on their way.
+const BATCH: u64 = 256;
+/// How long a job may take to come.
+const COMES_WITHIN: Duration = Duration::from_secs(30);
+
+/// A fresh server with one lane and its consumer.
+pub(crate) async fn world() -> anyhow::Result<World> {
+    let world = World::new().await;
+    let config = Config {
+        name: lane(5),
+        subjects: vec!["longshore.jobs.*.main.p5.>".to_owned()],
+        retention: RetentionPolicy::WorkQueue,
+        storage: StorageType::File,
+        discard: DiscardPolicy::New,
+        max_messages: 10_000_000,
+        max_bytes: 4 << 30,
+        duplicate_window: Duration::from_secs(120),
+        allow_direct: true,
+        ..Config::default()
+    };
+    let stream = world.jetstream().create_stream(config).await?;
+    let consumer = pull::Config {
+        durable_name: Some("work".to_owned()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: Duration::from_secs(30),
+        max_ack_pending: -1,
+        ..pull::Config::default()
+    };
+    stream.create_consumer(consumer).await?;
+    Ok(world)
+}
+
+/// Takes and acknowledges so many jobs, then waits until the server says that the lane is empty.
+pub(crate) async fn drain(world: &World, count: u64) -> anyhow::Result<()> {
+    let mut puller = Puller::open(world.client().clone()).await?;
+    for done in 0..count {
+        puller.next().await?.with_context(|| format!("only {done} of {count} came within {COMES_WITHIN:?}"))?;
+    }
+    world.client().flush().await?;
+    streams::emptied(world, &[lane(5)], COMES_WITHIN).await
+}
+
+/// Takes jobs from the lane and acknowledges each as it comes.
+pub(crate) struct Puller {
+    client: Client,
+    inbox: String,
+    messages: Subscriber,
+    outstanding: u64,
+}
+
+impl Puller {
+    pub(crate) async fn open(client: Client) -> anyhow::Result<Puller> {
+        let inbox = client.new_inbox();
+        let messages = client.subscribe(inbox.clone()).await?;
+        Ok(Puller { client, inbox, messages, outstanding: 0 })
+    }
+
+    /// Asks for jobs, if few are on their way.
+    pub(crate) async fn top_up(&mut self) -> anyhow::Result<()> {
+        if self.outstanding > BATCH {
+            return Ok(());
+        }
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.work", lane(5));
+        let request = format!(r#"{{"batch":{BATCH},"expires":30000000000}}"#);
+        self.client.publish_with_reply(subject, self.inbox.clone(), Bytes::from(request)).await?;
+        self.outstanding += BATCH;
+        Ok(())
+    }
+
+    /// The next job, acknowledged; `None` if none comes.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Message>> {
+        loop {
+            self.top_up().await?;
+            let Ok(Some(message)) = tokio::time::timeout(COMES_WITHIN, self.messages.next()).await else {
+                return Ok(None);
+            };
+            match message.reply.clone() {
+                Some(reply) if message.status.is_none() => {
+                    self.outstanding = self.outstanding.saturating_sub(1);
+                    self.client.publish(reply, Bytes::from_static(b"+ACK")).await?;
+                    return Ok(Some(message));
+                }
+                // A pull has ended by its time; what is left of the others comes all the same.
+                _ => self.outstanding = 0,
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Working off waiting no-ops: the bare loop and the product with everything on, in pairs.
+
+use crate::args;
+use crate::jobs;
+use crate::machine::{self, Cost, Weather};
+use crate::product::{self, Drained};
+use crate::table::{Table, mib, number, spread};
+use crate::{bare, machine::class};
+
+pub(crate) async fn run(args: &args::Drain) -> anyhow::Result<()> {
+    let args::Drain { jobs, pairs, concurrency, spread, .. } = args;
+    let lanes = if *spread { "all nine lanes" } else { "one lane" };
+    println!("## Drain: {jobs} no-ops of 256 B, {concurrency} workers, {lanes}\n");
+    println!("{}", class());
+    println!(
+        "On: run record, three live events and three logged events a job, lease and acknowledgement. File, one replica, lazy sync."
+    );
+    println!(
+        "Processor time: user + system of worker + nats-server, with the node's start. Clock: from `ready`, or the first start before"
+    );
+    println!("it, until nine lanes are empty, every record is there and the log tells every run whole.");
+    let table =
+        Table::new(&["leg", "jobs/s", "CPU µs/job", "node peak MiB", "server peak MiB", "repeats", "load / steal"]);
+    let (mut bares, mut products) = (Vec::new(), Vec::new());
+    for pair in 0..*pairs {
+        // Alternating (ABBA), so that a drift of the machine cancels.
+        for bare_leg in [pair % 2 == 0, pair % 2 == 1] {
+            if !bare_leg {
+                products.push(product_leg(args, &table, pair).await?);
+            } else if !args.product_only {
+                bares.push(bare_leg_of(args, &table, pair).await?);
+            }
+        }
+    }
+    summary(&bares, &products);
+    Ok(())
+}
+
+async fn bare_leg_of(args: &args::Drain, table: &Table, pair: usize) -> anyhow::Result<Cost> {
+    let world = bare::world().await?;
+    jobs::publish(world.client(), &jobs::subjects(false), &jobs::body(""), args.jobs).await?;
+    let weather = Weather::now();
+    let cost = machine::cost(&world, args.jobs, bare::drain(&world, args.jobs)).await?;
+    let none = || "–".to_owned();
+    let leg = format!("{} bare", pair + 1);
+    table.row(&[leg, number(cost.rate(), 0), cost.text(), none(), none(), none(), weather.until_now()]);
+    Ok(cost)
+}
+
+async fn product_leg(args: &args::Drain, table: &Table, pair: usize) -> anyhow::Result<Cost> {
+    let world = longshore_harness::World::new().await;
+    let node = product::down(&world, args.concurrency).await;
+    let drained = product::drain(&world, &node, args.spread, args.jobs).await?;
+    node.stop().await;
+    let Drained { cost, tally, node_peak, server_peak, weather, .. } = drained;
+    let repeats = (tally.repeats + tally.others).to_string();
+    let leg = format!("{} longshore", pair + 1);
+    table.row(&[leg, number(cost.rate(), 0), cost.text(), mib(node_peak), mib(server_peak), repeats, weather]);
+    Ok(cost)
+}
+
+/// The ratio of each pair, never of medians from different minutes.
+fn summary(bares: &[Cost], products: &[Cost]) {
+    let all = |costs: &[Cost], figure: fn(&Cost) -> f64| costs.iter().map(figure).collect::<Vec<f64>>();
+    let table = Table::new(&["min / median / max", "jobs/s", "CPU µs/job"]);
+    let row = |name: &str, costs: &[Cost]| {
+        let (rates, micros) = (all(costs, Cost::rate), all(costs, Cost::micros));
+        table.row(&[name.to_owned(), spread(&rates, 0), spread(&micros, 1)]);
+    };
+    row("bare", bares);
+    row("longshore", products);
+    let pairs = || products.iter().zip(bares);
+    let rates: Vec<f64> = pairs().map(|(product, bare)| product.rate() / bare.rate()).collect();
+    let micros: Vec<f64> = pairs().map(|(product, bare)| bare.micros() / product.micros()).collect();
+    table.row(&["longshore, of bare".to_owned(), spread(&rates, 3), spread(&micros, 3)]);
+}

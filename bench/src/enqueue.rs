@@ -1,0 +1,175 @@
+//! Taking jobs in: bare publishes, one by one and pipelined, beside `submit` and `submit.batch` of a node.
+//!
+//! Nothing is worked off meanwhile: the bare legs have no node at all, and the node's only worker sleeps.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use async_nats::Client;
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use longshore_harness::World;
+use serde_json::Value;
+
+use crate::machine::{Meter, Weather, class};
+use crate::table::{Table, number, spread};
+use crate::{args, bare, jobs, product, streams};
+
+/// Requests under way at once in the legs that are not one by one.
+const AT_ONCE: usize = 64;
+/// Jobs of one `submit.batch`: the most that the contract allows.
+const BATCH: u64 = 1_000;
+/// Batches under way at once.
+const BATCHES_AT_ONCE: usize = 4;
+
+/// A way of taking jobs in.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Single,
+    Pipelined,
+    SubmitSingle,
+    Submit,
+    SubmitBatch,
+}
+
+const WAYS: [Way; 5] = [Way::Single, Way::Pipelined, Way::SubmitSingle, Way::Submit, Way::SubmitBatch];
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Single => "bare publish, one by one",
+            Way::Pipelined => "bare publish, 1,024 unconfirmed",
+            Way::SubmitSingle => "submit, one by one",
+            Way::Submit => "submit, 64 at once",
+            Way::SubmitBatch => "submit.batch of 1,000, 4 at once",
+        }
+    }
+
+    fn needs_node(self) -> bool {
+        !matches!(self, Way::Single | Way::Pipelined)
+    }
+
+    fn jobs(self, args: &args::Enqueue) -> u64 {
+        match self {
+            Way::Single | Way::SubmitSingle => args.singles,
+            Way::Pipelined | Way::Submit => args.jobs,
+            // Whole batches only.
+            Way::SubmitBatch => args.jobs.div_ceil(BATCH) * BATCH,
+        }
+    }
+}
+
+pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
+    println!("## Enqueue: {} jobs of 256 B ({} where they go one by one)\n", args.jobs, args.singles);
+    println!("{}", class());
+    println!(
+        "Every job confirmed as stored. File, one replica, lazy sync. Processor time per job: client + node + nats-server."
+    );
+    let table = Table::new(&["leg", "jobs/s", "CPU µs/job", "load / steal"]);
+    let mut rates = vec![Vec::new(); WAYS.len()];
+    for pair in 0..args.pairs {
+        // There and back, so that a drift of the machine cancels.
+        let mut order: Vec<usize> = (0..WAYS.len()).collect();
+        if pair % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            let (way, weather) = (WAYS[at], Weather::now());
+            let leg = leg(way, way.jobs(args)).await.with_context(|| way.name())?;
+            let name = format!("{} {}", pair + 1, way.name());
+            table.row(&[name, number(leg.rate, 0), leg.cost, weather.until_now()]);
+            rates[at].push(leg.rate);
+        }
+    }
+    let table = Table::new(&["min / median / max", "jobs/s", "of bare, its pair"]);
+    for (at, way) in WAYS.iter().enumerate() {
+        let bare = if matches!(way, Way::Single | Way::SubmitSingle) { 0 } else { 1 };
+        let ratios: Vec<f64> = rates[at].iter().zip(&rates[bare]).map(|(rate, bare)| rate / bare).collect();
+        let ratios = if way.needs_node() { spread(&ratios, 3) } else { "1".to_owned() };
+        table.row(&[way.name().to_owned(), spread(&rates[at], 0), ratios]);
+    }
+    Ok(())
+}
+
+/// What came of one leg.
+struct Leg {
+    rate: f64,
+    cost: String,
+}
+
+async fn leg(way: Way, count: u64) -> anyhow::Result<Leg> {
+    let (world, node) = match way.needs_node() {
+        false => (bare::world().await?, None),
+        true => {
+            let world = World::new().await;
+            let node = product::asleep(&world, Duration::from_secs(3_600)).await?;
+            (world, Some(node))
+        }
+    };
+    let before = streams::waiting_if_any(&world).await;
+    let meters = [Some(Meter::own()), node.as_ref().map(|node| Meter::of(node.pid())), Some(Meter::server(&world)?)];
+    let start = Instant::now();
+    send(way, world.client(), count).await?;
+    let took = start.elapsed();
+    let micros = meters.iter().flatten().map(|meter| meter.used().as_secs_f64() * 1e6 / count as f64);
+    let micros: Vec<f64> = micros.collect();
+    let stored = streams::waiting_if_any(&world).await - before;
+    ensure!(stored == count, "{stored} of {count} jobs lie in the lanes");
+    if let Some(node) = node {
+        // Its job sleeps for an hour.
+        node.kill9().await;
+    }
+    let parts: Vec<String> = micros.iter().map(|part| number(*part, 1)).collect();
+    let cost = format!("{} = {}", parts.join(" + "), number(micros.iter().sum(), 1));
+    Ok(Leg { rate: count as f64 / took.as_secs_f64(), cost })
+}
+
+async fn send(way: Way, client: &Client, count: u64) -> anyhow::Result<()> {
+    let body = jobs::body("");
+    match way {
+        Way::Single => jobs::publish_singly(client, &jobs::subject(5, "noop"), &body, count).await,
+        Way::Pipelined => jobs::publish(client, &jobs::subjects(false), &body, count).await,
+        Way::SubmitSingle => ask(client, "submit", &job(&body)?, count, 1, &is_run).await,
+        Way::Submit => ask(client, "submit", &job(&body)?, count, AT_ONCE, &is_run).await,
+        Way::SubmitBatch => {
+            let one = job(&body)?;
+            let all = vec![one.as_str(); usize::try_from(BATCH)?].join(",");
+            let request = format!(r#"{{"jobs":[{all}]}}"#);
+            ask(client, "submit.batch", &request, count / BATCH, BATCHES_AT_ONCE, &is_batch).await
+        }
+    }
+}
+
+/// The request that submits this body.
+fn job(body: &Bytes) -> anyhow::Result<String> {
+    let payload = std::str::from_utf8(body)?;
+    Ok(format!(r#"{{"type":"noop","payload":{payload}}}"#))
+}
+
+/// The same request so many times, so many at once; every answer is looked at.
+async fn ask(
+    client: &Client,
+    endpoint: &str,
+    request: &str,
+    times: u64,
+    at_once: usize,
+    is_good: &(impl Fn(&Value) -> bool + Sync),
+) -> anyhow::Result<()> {
+    let subject = format!("longshore.api.default.{endpoint}");
+    let body = Bytes::from(request.to_owned());
+    let asked = stream::iter(0..times).map(|_| async {
+        let answer = client.request(subject.clone(), body.clone()).await?;
+        let answer: Value = serde_json::from_slice(&answer.payload)?;
+        ensure!(is_good(&answer), "{endpoint} answered {answer}");
+        Ok(())
+    });
+    asked.buffer_unordered(at_once).try_collect().await
+}
+
+fn is_run(answer: &Value) -> bool {
+    answer["run_id"].is_string()
+}
+
+fn is_batch(answer: &Value) -> bool {
+    answer["jobs"].as_array().is_some_and(|jobs| jobs.len() as u64 == BATCH && jobs.iter().all(is_run))
+}

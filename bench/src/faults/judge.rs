@@ -1,0 +1,154 @@
+//! What the event log says of faults: how long nothing started, when what was stored had ended, what never did, and what
+//! ended twice.
+
+use std::collections::{HashMap, HashSet};
+
+use jiff::Timestamp;
+use longshore_harness::World;
+
+use crate::faults::load::Stored;
+use crate::told;
+
+/// One fault.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub at: Timestamp,
+    /// When what was frozen went on; `at` for a kill.
+    pub thawed: Timestamp,
+    /// When the next may come.
+    pub over: Timestamp,
+}
+
+/// What came of a round of faults. Times in seconds, one a fault.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Verdict {
+    pub pauses: Vec<f64>,
+    pub caught_up: Vec<f64>,
+    pub thawed: Vec<f64>,
+    pub jobs: usize,
+    pub again: usize,
+    pub lost: usize,
+    pub twice: usize,
+    pub repeats: usize,
+}
+
+/// What the log tells.
+#[derive(Debug, Default)]
+struct Log {
+    /// When starts happened.
+    starts: Vec<Timestamp>,
+    runs: HashMap<String, Life>,
+    repeats: usize,
+}
+
+/// What the log tells of one run.
+#[derive(Debug, Default)]
+struct Life {
+    ids: HashSet<String>,
+    ends: usize,
+    /// When the server stored its first end.
+    ended: Option<Timestamp>,
+    began_again: bool,
+}
+
+/// Reads the log and judges.
+pub(super) async fn judge(world: &World, stored: &[Stored], faults: &[Fault]) -> anyhow::Result<Verdict> {
+    let mut log = Log::default();
+    let mut wrong = None;
+    told::read(world, |told| match (told.at.parse(), Timestamp::from_nanosecond(told.stored)) {
+        (Ok(at), Ok(stored)) => log.note(told, at, stored),
+        (Err(error), _) | (_, Err(error)) => wrong = Some(error),
+    })
+    .await?;
+    match wrong {
+        Some(error) => Err(error.into()),
+        None => Ok(log.judge(stored, faults)),
+    }
+}
+
+impl Log {
+    fn note(&mut self, told: &told::Told<'_>, at: Timestamp, stored: Timestamp) {
+        let life = self.runs.entry(told.run_id.to_owned()).or_default();
+        if !life.ids.insert(told.id.to_owned()) {
+            self.repeats += 1;
+            return;
+        }
+        match told.event {
+            "started" => {
+                // An attempt's second start has its ordinal behind the event's name.
+                life.began_again |= told.attempt > 1 || !told.id.ends_with("/started");
+                self.starts.push(at);
+            }
+            "completed" | "dlq" | "cancelled" | "expired" | "duplicate" | "discarded" => {
+                life.ends += 1;
+                life.ended = Some(life.ended.map_or(stored, |first| first.min(stored)));
+            }
+            _ => {}
+        }
+    }
+
+    fn judge(mut self, stored: &[Stored], faults: &[Fault]) -> Verdict {
+        self.starts.sort_unstable();
+        let life = |job: &Stored| self.runs.get(&job.run_id);
+        let mut verdict = Verdict { jobs: stored.len(), repeats: self.repeats, ..Verdict::default() };
+        for fault in faults {
+            verdict.pauses.push(self.pause(fault));
+            let had_come = stored.iter().filter(|job| job.at <= fault.at);
+            let last = had_come.filter_map(|job| life(job)?.ended).max().unwrap_or(fault.at).max(fault.at);
+            verdict.caught_up.push(seconds(fault.at, last));
+            verdict.thawed.push(seconds(fault.thawed, last));
+        }
+        verdict.again = self.runs.values().filter(|life| life.began_again).count();
+        verdict.lost = stored.iter().filter(|job| life(job).is_none_or(|life| life.ends == 0)).count();
+        verdict.twice = self.runs.values().filter(|life| life.ends > 1).count();
+        verdict
+    }
+
+    /// The longest time without a start between a fault and the next.
+    fn pause(&self, fault: &Fault) -> f64 {
+        let within = self.starts.iter().filter(|at| **at > fault.at && **at < fault.over).copied();
+        let marks: Vec<Timestamp> = [fault.at].into_iter().chain(within).chain([fault.over]).collect();
+        marks.windows(2).map(|pair| seconds(pair[0], pair[1])).fold(0.0, f64::max)
+    }
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64().max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn told<'a>(run_id: &'a str, event: &'a str, id: &'a str, attempt: u32) -> told::Told<'a> {
+        told::Told { id, event, run_id, attempt, at: "", stored: 0 }
+    }
+
+    #[test]
+    fn pauses_ends_losses_and_repeats_are_told_apart() {
+        let mut log = Log::default();
+        log.note(&told("a", "started", "a/started", 1), at(10), at(10));
+        log.note(&told("a", "completed", "a/completed", 1), at(11), at(11));
+        log.note(&told("a", "completed", "a/completed", 1), at(11), at(11));
+        log.note(&told("b", "started", "b/started/2", 1), at(17), at(18));
+        log.note(&told("b", "completed", "b/1/completed", 1), at(18), at(19));
+        log.note(&told("b", "completed", "b/2/completed", 2), at(18), at(25));
+        let stored = ["a", "b", "c"].map(|run| Stored { run_id: run.to_owned(), at: at(9) });
+        let verdict = log.judge(&stored, &[Fault { at: at(12), thawed: at(14), over: at(20) }]);
+        let expected = Verdict {
+            pauses: vec![5.0],
+            caught_up: vec![7.0],
+            thawed: vec![5.0],
+            jobs: 3,
+            again: 1,
+            lost: 1,
+            twice: 1,
+            repeats: 1,
+        };
+        assert_eq!(verdict, expected);
+    }
+}

@@ -1,0 +1,153 @@
+//! How long work stands still when a server or a node is killed or frozen, whether it all goes on, and whether every run
+//! still ends exactly once.
+//!
+//! One world a kind of fault, under a steady load of short jobs, each published until the server confirms it. What is said
+//! afterwards comes from the event log alone, by the confirmations that the publisher holds.
+
+mod judge;
+mod load;
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use jiff::Timestamp;
+use longshore_harness::{Node, World};
+use tokio::time::sleep;
+
+use crate::args::{self, Kind};
+use crate::faults::judge::{Fault, Verdict};
+use crate::faults::load::Load;
+use crate::machine::{Weather, class};
+use crate::product::ROOM;
+use crate::streams::{self, SCHEDULES, lane};
+use crate::table::{Table, spread};
+
+/// Between start and the first fault.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// How far past its lease a node is frozen.
+const PAST_LEASE: Duration = Duration::from_secs(2);
+/// After a fault, this and a lease until the next.
+const REST: Duration = Duration::from_secs(4);
+/// How long the last jobs may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(120);
+/// How long a job works.
+const WORKS_MS: u64 = 50;
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Server => "kill -9 of nats-server, restarted at once",
+            Kind::Alone => "kill -9 of the only node, restarted at once",
+            Kind::Pair => "kill -9 of one of two nodes, restarted after the rest",
+            Kind::FrozenAlone => "SIGSTOP of the only node, 2 s past its lease",
+            Kind::FrozenPair => "SIGSTOP of one of two nodes, 2 s past its lease",
+        }
+    }
+
+    fn freezes(self) -> bool {
+        matches!(self, Kind::FrozenAlone | Kind::FrozenPair)
+    }
+
+    fn nodes(self) -> usize {
+        if matches!(self, Kind::Pair | Kind::FrozenPair) { 2 } else { 1 }
+    }
+}
+
+pub(crate) async fn run(args: &args::Faults) -> anyhow::Result<()> {
+    let args::Faults { rate, lease, .. } = args;
+    println!("## Faults: {rate} jobs a second of {WORKS_MS} ms each, lease {lease} s\n\n{}\n", class());
+    println!(
+        "Seconds, least / median / greatest over the faults. Pause: the longest time without a start in any node, from the fault"
+    );
+    println!(
+        "until the next one. Caught up: until the last job that was stored at the fault, and not ended, has its end in the log"
+    );
+    println!(
+        "(the lease included, for jobs that were in hand). Thawed: the same, counted from SIGCONT. Began again: runs whose end is"
+    );
+    println!(
+        "that of a second attempt or start. Lost: confirmed, and no end in the log. Ended twice: two ends with different ids."
+    );
+    let table = Table::new(&[
+        "fault",
+        "times",
+        "pause s",
+        "caught up s",
+        "thawed s",
+        "jobs",
+        "began again",
+        "lost",
+        "ended twice",
+        "told again",
+        "load / steal",
+    ]);
+    let only = |kind: &Kind| args.only.is_empty() || args.only.contains(kind);
+    for kind in Kind::value_variants().iter().filter(|kind| only(kind)) {
+        let weather = Weather::now();
+        let times = if kind.freezes() { args.freezes } else { args.kills };
+        let verdict = round(*kind, times, args).await?;
+        let Verdict { pauses, caught_up, thawed, jobs, again, lost, twice, repeats } = verdict;
+        let mut row = vec![kind.name().to_owned(), times.to_string(), spread(&pauses, 2), spread(&caught_up, 2)];
+        row.push(if kind.freezes() { spread(&thawed, 2) } else { "–".to_owned() });
+        row.extend([jobs, again, lost, twice, repeats].map(|number| number.to_string()));
+        row.push(weather.until_now());
+        table.row(&row);
+    }
+    Ok(())
+}
+
+/// One world, so many faults of one kind, and what the log says of it.
+async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<Verdict> {
+    let world = World::new().await;
+    let mut nodes = Vec::new();
+    for _ in 0..kind.nodes() {
+        let lease = format!("lease = '{}s'", args.lease);
+        nodes.push(world.node().config(ROOM).with("node", &lease).start().await);
+    }
+    let load = Load::start(world.client().clone(), args.rate, WORKS_MS);
+    sleep(WARM_UP).await;
+    let mut faults = Vec::new();
+    for _ in 0..times {
+        faults.push(strike(kind, &world, &nodes[0], Duration::from_secs(args.lease)).await?);
+    }
+    let stored = load.stop().await?;
+    let mut last: Vec<String> = (1..=9).map(lane).collect();
+    last.push(SCHEDULES.to_owned());
+    streams::emptied(&world, &last, ENDS_WITHIN).await?;
+    let verdict = judge::judge(&world, &stored, &faults).await?;
+    for node in &nodes {
+        node.stop().await;
+    }
+    Ok(verdict)
+}
+
+/// Strikes once, mends it, and lets the rest pass.
+async fn strike(kind: Kind, world: &World, node: &Node, lease: Duration) -> anyhow::Result<Fault> {
+    let at = Timestamp::now();
+    let mut thawed = at;
+    match kind {
+        Kind::Server => {
+            world.server().kill9().await;
+            world.server().restart().await?;
+            sleep(lease + REST).await;
+        }
+        Kind::Alone => {
+            node.kill9().await;
+            node.restart().await;
+            sleep(lease + REST).await;
+        }
+        Kind::Pair => {
+            node.kill9().await;
+            sleep(lease + REST).await;
+            node.restart().await;
+        }
+        Kind::FrozenAlone | Kind::FrozenPair => {
+            node.sigstop();
+            sleep(lease + PAST_LEASE).await;
+            thawed = Timestamp::now();
+            node.sigcont();
+            sleep(lease + REST).await;
+        }
+    }
+    Ok(Fault { at, thawed, over: Timestamp::now() })
+}

@@ -1,0 +1,87 @@
+//! Jobs for measuring: their subjects, their bodies of 256 bytes, and bare publishing.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use async_nats::Client;
+use bytes::Bytes;
+use futures_util::StreamExt;
+
+/// Unconfirmed publishes.
+const WINDOW: u64 = 1_024;
+/// How long an acknowledgement may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Bytes of a body.
+const SIZE: usize = 256;
+
+/// Where a job of this type and priority goes.
+pub(crate) fn subject(priority: u8, job_type: &str) -> String {
+    format!("longshore.jobs.default.main.p{priority}.{job_type}")
+}
+
+/// The subjects that jobs go to in turn: one priority, or all nine.
+pub(crate) fn subjects(spread: bool) -> Vec<String> {
+    let priorities = if spread { 1..=9 } else { 5..=5 };
+    priorities.map(|priority| subject(priority, "noop")).collect()
+}
+
+/// A JSON body of 256 bytes that begins with these fields.
+pub(crate) fn body(fields: &str) -> Bytes {
+    let comma = if fields.is_empty() { "" } else { "," };
+    let frame = format!("{{{fields}{comma}\"pad\":\"\"}}").len();
+    let pad = "x".repeat(SIZE.saturating_sub(frame));
+    Bytes::from(format!("{{{fields}{comma}\"pad\":\"{pad}\"}}"))
+}
+
+/// Publishes so many jobs, each confirmed, up to 1,024 unconfirmed at a time. All acknowledgements come to one inbox: the
+/// cheapest way there is.
+pub(crate) async fn publish(client: &Client, subjects: &[String], body: &Bytes, count: u64) -> anyhow::Result<()> {
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await?;
+    let mut turns = subjects.iter().cycle();
+    let (mut sent, mut stored) = (0, 0);
+    while stored < count {
+        while sent < count && sent - stored < WINDOW {
+            let subject = turns.next().context("there is a subject")?.clone();
+            client.publish_with_reply(subject, inbox.clone(), body.clone()).await?;
+            sent += 1;
+        }
+        let answer = tokio::time::timeout(ANSWER_WITHIN, answers.next()).await;
+        let answer = answer.ok().flatten().with_context(|| format!("only {stored} of {count} were confirmed"))?;
+        confirmed(&answer)?;
+        stored += 1;
+    }
+    answers.unsubscribe().await?;
+    Ok(())
+}
+
+/// Publishes so many jobs one after the other, each confirmed before the next.
+pub(crate) async fn publish_singly(client: &Client, subject: &str, body: &Bytes, count: u64) -> anyhow::Result<()> {
+    for _ in 0..count {
+        confirmed(&client.request(subject.to_owned(), body.clone()).await?)?;
+    }
+    Ok(())
+}
+
+/// Whether JetStream's answer says that the message is stored.
+fn confirmed(answer: &async_nats::Message) -> anyhow::Result<()> {
+    let text = String::from_utf8_lossy(&answer.payload);
+    if answer.status.is_some() || !text.contains("\"seq\"") || text.contains("\"error\"") {
+        bail!("not stored: {:?} {text}", answer.status);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_json_of_256_bytes() {
+        for fields in ["", "\"ms\":50"] {
+            let body = body(fields);
+            assert_eq!(body.len(), 256);
+            assert!(serde_json::from_slice::<serde_json::Value>(&body).is_ok());
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The product on a fresh server: one node, prepared so that measuring can begin.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use longshore_harness::{Node, Usage, World};
+
+use crate::jobs;
+use crate::machine::{Cost, Meter, Weather, server_pid};
+use crate::streams::{self, RECORDS, lane};
+use crate::told::{self, Tally};
+
+/// So long without progress, and a drain is stuck.
+const STALLED_AFTER: Duration = Duration::from_secs(60);
+
+/// Settings of every node here: more records than any run makes, so that none is dropped early.
+pub(crate) const ROOM: &str = "[storage]\nruns_max_records = 4_000_000";
+
+/// A node on a fresh server that was up once, so that the streams are there and the server is known, and is down.
+pub(crate) async fn down(world: &World, concurrency: usize) -> Node {
+    let node = up(world, concurrency).await;
+    node.stop().await;
+    node
+}
+
+/// A node that takes work.
+pub(crate) async fn up(world: &World, concurrency: usize) -> Node {
+    let workers = format!("concurrency = {concurrency}");
+    // Sleeping jobs hold workers for as long as a measurement lasts.
+    world.node().config(ROOM).with("queues.main", &workers).with("types.sleep", "timeout = '1h'").start().await
+}
+
+/// A node whose only worker sleeps for so long, so that jobs wait.
+pub(crate) async fn asleep(world: &World, time: Duration) -> anyhow::Result<Node> {
+    let node = up(world, 1).await;
+    let mut started = world.client().subscribe("longshore.events.default.started.main.>").await?;
+    world.client().flush().await?;
+    let body = jobs::body(&format!("\"ms\":{}", time.as_millis()));
+    jobs::publish(world.client(), &[jobs::subject(5, "sleep")], &body, 1).await?;
+    let told = tokio::time::timeout(STALLED_AFTER, started.next()).await;
+    told.ok().flatten().context("the node did not start the job that is to keep it busy")?;
+    Ok(node)
+}
+
+/// What came of working off a backlog.
+pub(crate) struct Drained {
+    pub cost: Cost,
+    pub tally: Tally,
+    /// Peak resident memory of node and server.
+    pub node_peak: u64,
+    pub server_peak: u64,
+    /// Load average and steal.
+    pub weather: String,
+    /// Records stored, and the node's resident memory, by time since the start.
+    pub curve: Vec<(Duration, u64, u64)>,
+}
+
+/// Fills the lanes, starts the node, and measures until all lanes are empty and every record and event is stored.
+pub(crate) async fn drain(world: &World, node: &Node, spread: bool, count: u64) -> anyhow::Result<Drained> {
+    let body: Bytes = jobs::body("");
+    jobs::publish(world.client(), &jobs::subjects(spread), &body, count).await?;
+    work_off(world, node, count).await
+}
+
+/// As [`drain`], for lanes that are full already. `count` is the number of records there will be.
+pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::Result<Drained> {
+    let weather = Weather::now();
+    let server = Meter::server(world)?;
+    let from = Timestamp::now();
+    node.restart().await;
+    let (ready, start) = (SystemTime::now(), Instant::now());
+    // The node's start is counted: nothing of its cost is to be lost.
+    let client = Meter::whole(node.pid());
+    let mut curve = Vec::new();
+    let watch = |stored| curve.push((start.elapsed(), stored, node.usage().resident));
+    streams::filled(world, RECORDS, count, STALLED_AFTER, watch).await?;
+    let lanes: Vec<String> = (1..=9).map(lane).collect();
+    streams::emptied(world, &lanes, STALLED_AFTER).await?;
+    let since_ready = start.elapsed();
+    let (client, server) = (client.used(), server.used());
+    let weather = weather.until_now();
+    let node_peak = node.usage().peak;
+    let server_peak = Usage::of(server_pid(world)?).peak;
+
+    // A lane's message goes last, so the log must be whole by now; otherwise the measurement is void.
+    let tally = told::tally(world, from).await?;
+    ensure!(
+        tally.whole == count,
+        "lanes are empty, but the log tells {} of {count} runs whole: {tally:?}",
+        tally.whole
+    );
+    let head_start = tally.first_start.and_then(|first| ready.duration_since(SystemTime::from(first)).ok());
+    let took = since_ready + head_start.unwrap_or_default();
+    let cost = Cost { jobs: count, took, client, server };
+    Ok(Drained { cost, tally, node_peak, server_peak, weather, curve })
+}

@@ -1,0 +1,117 @@
+//! The event log, read through once: what was told of whom, and when the server stored it.
+//!
+//! The harness keeps whole events, which is too much for a million runs; here each line is looked at and let go.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use longshore_harness::World;
+use serde::Deserialize;
+
+/// Stored messages asked for at a time; each holds many events.
+const PAGE: usize = 32;
+
+/// One line of the log.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Told<'a> {
+    /// The same whenever the same event is told again.
+    pub id: &'a str,
+    pub event: &'a str,
+    pub run_id: &'a str,
+    #[serde(default)]
+    pub attempt: u32,
+    /// When it happened, by the clock of the node.
+    pub at: &'a str,
+    /// When the server stored it; nanoseconds since 1970.
+    #[serde(skip)]
+    pub stored: i128,
+}
+
+/// Calls `each` with every line of the log, in its order.
+pub(crate) async fn read(world: &World, mut each: impl FnMut(&Told<'_>)) -> anyhow::Result<()> {
+    let stream = world.jetstream().get_stream("LONGSHORE_EVENTS").await?;
+    let config = pull::Config {
+        ack_policy: AckPolicy::None,
+        inactive_threshold: Duration::from_secs(60),
+        memory_storage: true,
+        ..pull::Config::default()
+    };
+    let consumer = stream.create_consumer(config).await?;
+    let mut left = usize::try_from(consumer.cached_info().num_pending)?;
+    while left > 0 {
+        let page = consumer.batch().max_messages(left.min(PAGE)).expires(Duration::from_secs(10));
+        let mut page = page.messages().await?;
+        let before = left;
+        while let Some(message) = page.next().await {
+            let message = message.map_err(|error| anyhow::anyhow!(error))?;
+            let stored = message.info().map_err(|error| anyhow::anyhow!(error))?.published.unix_timestamp_nanos();
+            for line in message.payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let told: Told<'_> = serde_json::from_slice(line)
+                    .with_context(|| format!("no event: {}", String::from_utf8_lossy(line)))?;
+                each(&Told { stored, ..told });
+            }
+            left = left.saturating_sub(1);
+        }
+        if left == before {
+            bail!("{left} messages of the event log did not come");
+        }
+    }
+    Ok(())
+}
+
+/// How often the three events of a completed run stand in the log.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Runs of which all three are told.
+    pub whole: u64,
+    /// Lines beyond the first telling of an event.
+    pub repeats: u64,
+    /// Events of other names.
+    pub others: u64,
+    /// When the first handler started that was looked for, by its node's clock.
+    pub first_start: Option<Timestamp>,
+}
+
+/// Counts the log of runs that were published bare, whose ids are their lane and number. `since`: from when on the first
+/// start is looked for.
+pub(crate) async fn tally(world: &World, since: Timestamp) -> anyhow::Result<Tally> {
+    let since = format!("{since:.3}");
+    let mut tally = Tally::default();
+    let mut seen: HashMap<String, Vec<u8>> = HashMap::new();
+    let mut first = String::new();
+    read(world, |told| {
+        let bit = match told.event {
+            "enqueued" => 1,
+            "started" => 2,
+            "completed" => 4,
+            _ => 0,
+        };
+        let place = told.run_id.rsplit_once('-').and_then(|(lane, number)| Some((lane, number.parse::<usize>().ok()?)));
+        let (Some((lane, number)), 1..) = (place, bit) else {
+            tally.others += 1;
+            return;
+        };
+        // Times are written at one length, so that the earlier text is the earlier time.
+        if bit == 2 && told.at >= since.as_str() && (first.is_empty() || told.at < first.as_str()) {
+            first = told.at.to_owned();
+        }
+        if !seen.contains_key(lane) {
+            seen.insert(lane.to_owned(), Vec::new());
+        }
+        let Some(runs) = seen.get_mut(lane) else { return };
+        if runs.len() <= number {
+            runs.resize(number + 1, 0);
+        }
+        let known = runs[number];
+        runs[number] |= bit;
+        tally.repeats += u64::from(known & bit != 0);
+        tally.whole += u64::from(known != 7 && runs[number] == 7);
+    })
+    .await?;
+    tally.first_start = first.parse().ok();
+    Ok(tally)
+}
