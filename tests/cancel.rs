@@ -132,17 +132,14 @@ async fn those_that_fit_a_filter_are_cancelled() {
     let other = world.publish("noop").many((0..5).map(|n| json!(n))).await;
     let others = world.publish("mail").tenant("acme").json(json!(1)).await;
     node.restart().await;
-    let mut ends = Vec::new();
     for receipt in &late {
-        ends.push(
-            longshore_harness::eventually("the schedule", Duration::from_secs(20), async || {
-                match world.record(&receipt.run_id).await {
-                    Some(record) if record.state == "scheduled" => Ok(()),
-                    other => Err(format!("{other:?}")),
-                }
-            })
-            .await,
-        );
+        longshore_harness::eventually("the schedule", Duration::from_secs(20), async || {
+            match world.record(&receipt.run_id).await {
+                Some(record) if record.state == "scheduled" => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
     }
 
     let answer = world.request("runs.cancel", json!({"type": "mail", "limit": 100})).await;
