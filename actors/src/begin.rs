@@ -6,7 +6,7 @@ use longshore_backbone::claims::{Claim, Claimed, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::clearance::{Clearance, Waiting, clear};
 use longshore_domain::protocol::{self, Verdict};
-use longshore_domain::run::Deferral;
+use longshore_domain::run::{DeferReason, Deferral, whole_millis};
 use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, Failure, Run, RunState, story};
 use tokio::sync::oneshot;
@@ -84,6 +84,7 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
     let mut run = Run::new(&assignment.job, shared.max_attempts(&assignment.job), assignment.since);
     run.origin = assignment.arrival.holding.message.at;
     run.round = assignment.arrival.round;
+    run.keep_ms = run.keep_ms.or_else(|| shared.policy(&assignment.job).keep.map(whole_millis));
     run
 }
 
@@ -343,11 +344,17 @@ fn put_off(assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Be
 }
 
 impl Course {
+    /// How often in a row its handler has put the job back.
+    pub(crate) fn snoozes(&self) -> u32 {
+        let deferral = self.run.deferral.as_ref();
+        deferral.filter(|deferral| deferral.reason == DeferReason::Snoozed).map_or(0, |deferral| deferral.count)
+    }
+
     /// Since when, and how often, the job was put off for want of a handler.
     pub(crate) fn no_handler(&self) -> Option<(longshore_domain::Timestamp, u32)> {
         let deferral: Option<&Deferral> = self.run.deferral.as_ref();
         deferral
-            .filter(|deferral| deferral.reason == longshore_domain::run::DeferReason::NoHandlerOnline)
+            .filter(|deferral| deferral.reason == DeferReason::NoHandlerOnline)
             .map(|deferral| (deferral.since, deferral.count))
     }
 }

@@ -55,6 +55,8 @@ pub(crate) async fn judge(
         max_attempts: course.run.max_attempts,
         backoff: backoff(shared, &job),
         deadline: deadline(&job, &course.run),
+        snoozes: course.snoozes(),
+        max_snoozes: policy.max_snoozes,
         no_handler: course.no_handler(),
         no_handler_grace: policy.no_handler_grace,
     };

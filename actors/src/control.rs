@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -182,6 +183,9 @@ impl Control {
         }
         if self.shared.draining.is_cancelled() {
             reasons.push("draining");
+        }
+        if self.shared.records_full.load(Ordering::Relaxed) {
+            reasons.push("the room for run records is full (storage.runs_max_records)");
         }
         json!({
             "live": true,

@@ -48,6 +48,7 @@ pub(crate) struct Submit {
     max_attempts: Option<u32>,
     retry: Option<String>,
     timeout_ms: Option<u64>,
+    keep_ms: Option<u64>,
     deadline: Option<String>,
     concurrency_key: Option<String>,
     limit_key: Option<String>,
@@ -178,6 +179,7 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
         max_attempts: submit.max_attempts,
         retry: submit.retry.clone(),
         run_at: either(("run_at", "delay_ms"), moment("run_at", &submit.run_at)?, submit.delay_ms)?,
+        keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
         timeout: submit.timeout_ms.map(|ms| span("timeout_ms", ms)).transpose()?,
         deadline,
         expires: either(

@@ -2,7 +2,7 @@
 //!
 //! No label holds a run id, a tenant or an error's text, so their number is bounded by the configuration.
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 /// The metrics of one node.
 #[derive(Debug, Clone)]
@@ -29,6 +29,8 @@ pub struct Metrics {
     pub in_flight: IntGauge,
     /// `longshore_actor_restarts_total{actor}`
     pub restarts: IntCounterVec,
+    /// `longshore_records_fill_ratio`: how full the room for run records is; 1 stops all work.
+    pub records_fill: Gauge,
     /// `longshore_job_wait_seconds`: from enqueued or due to started.
     pub wait: Histogram,
     /// `longshore_attempt_duration_seconds`
@@ -75,6 +77,7 @@ impl Metrics {
             in_hand: metric!(IntGaugeVec, "longshore_jobs_in_hand", "Jobs pulled and not yet started", "queue"),
             in_flight: metric!(IntGauge, "longshore_herald_in_flight", "Ended jobs that are not confirmed yet"),
             restarts: metric!(IntCounterVec, "longshore_actor_restarts_total", "Actors started again", "actor"),
+            records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the room for run records is"),
             wait: metric!(Histogram, "longshore_job_wait_seconds", "From enqueued or due to started"),
             duration: metric!(Histogram, "longshore_attempt_duration_seconds", "How long attempts took"),
             registry,

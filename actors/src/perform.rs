@@ -160,7 +160,8 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
     let InWork { assignment, course } = slot.as_ref()?;
     let job = &assignment.job;
     let asked = job.options.as_ref().and_then(|options| options.timeout);
-    let limit = asked.unwrap_or(shared.policy(job).timeout);
+    let policy = shared.policy(job);
+    let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
     let now = Instant::now();
     let mut stop_at = now + limit;
     if let Some(deadline) = crate::conclude::deadline(job, &course.run) {

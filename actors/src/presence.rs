@@ -2,11 +2,13 @@
 //! announce.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use longshore_backbone::control::{PRESENCE_EVERY, Presence, QueueLoad};
+use longshore_domain::DurationText;
 
 use crate::carry_out::chain;
 use crate::queue::QueueState;
@@ -35,13 +37,43 @@ pub(crate) fn of(shared: &Shared, queues: &[Arc<QueueState>]) -> Presence {
 pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<QueueState>>) {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tight = false;
     loop {
         tick.tick().await;
+        look_at_records(&shared, &mut tight).await;
         if let Err(error) = shared.backbone.announce(&of(&shared, &queues)).await {
             tracing::warn!("cannot say that this node is there: {}", chain(&error));
         }
     }
 }
+
+/// Notes how full the room for run records is, and says so when completed ones are kept for shorter, and no longer.
+async fn look_at_records(shared: &Shared, tight: &mut bool) {
+    let fill = match shared.backbone.measure_records().await {
+        Ok(fill) => fill,
+        Err(error) => return tracing::debug!("cannot see how full the records are: {}", chain(&error)),
+    };
+    shared.metrics.records_fill.set(fill);
+    shared.records_full.store(fill >= FULL, Ordering::Relaxed);
+    let kept = shared.backbone.completed_kept();
+    let is_tight = kept < shared.backbone.storage().completed_max_age;
+    if std::mem::replace(tight, is_tight) != is_tight {
+        let percent = (fill * 100.0).round();
+        if is_tight {
+            tracing::warn!(
+                "the room for run records is {percent} % full: completed ones are kept for {} now; storage.runs_max_records sets it",
+                DurationText(kept)
+            );
+        } else {
+            tracing::info!(
+                "the room for run records is {percent} % full: completed ones are kept for as long as is set again"
+            );
+        }
+    }
+}
+
+/// From here on the next records may be refused, and with them all work.
+const FULL: f64 = 0.98;
 
 /// Tells the cluster of a system event, such as `node_joined`.
 pub(crate) async fn tell(shared: &Shared, event: &str) {

@@ -9,6 +9,7 @@ use longshore_backbone::Headers;
 use longshore_backbone::wire::header::{carry_on, names};
 use longshore_backbone::wire::record;
 use longshore_backbone::work::{Call, HandlerReply, Reply, Signal, SignalKind};
+use longshore_domain::policy::TypePolicy;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 
@@ -79,7 +80,7 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
                     if !announced {
                         announce(shared, slot).await;
                     }
-                    outcome_of(*reply)
+                    outcome_of(*reply, shared.policy(&context.job))
                 }
                 Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
@@ -142,7 +143,7 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
 }
 
 /// Reads a handler's reply by the contract (section 6).
-fn outcome_of(reply: HandlerReply) -> Outcome {
+fn outcome_of(reply: HandlerReply, policy: &TypePolicy) -> Outcome {
     if let Some(wait) = reply.snooze {
         return Outcome::Snoozed(wait);
     }
@@ -152,7 +153,7 @@ fn outcome_of(reply: HandlerReply) -> Outcome {
     if code == 429 && reply.retry_after.is_none() && reply.retryable.is_none() {
         return Outcome::Busy(BUSY);
     }
-    let retryable = reply.retryable.unwrap_or_else(|| is_retryable(code));
+    let retryable = reply.retryable.unwrap_or_else(|| is_retryable(code, policy));
     let kind = if retryable { ErrorKind::Retryable } else { ErrorKind::Permanent };
     let said = String::from_utf8_lossy(&reply.payload);
     let message = match (text.is_empty(), said.trim().is_empty()) {
@@ -164,8 +165,11 @@ fn outcome_of(reply: HandlerReply) -> Outcome {
 }
 
 /// 4xx is the job's own fault and no attempt helps, but for those that speak of time or load.
-fn is_retryable(code: u16) -> bool {
-    !(400..500).contains(&code) || matches!(code, 408 | 425 | 429)
+fn is_retryable(code: u16, policy: &TypePolicy) -> bool {
+    if policy.permanent_codes.contains(&code) {
+        return false;
+    }
+    policy.retryable_codes.contains(&code) || !(400..500).contains(&code) || matches!(code, 408 | 425 | 429)
 }
 
 #[cfg(test)]
@@ -175,8 +179,9 @@ mod tests {
 
     fn said(change: impl FnOnce(&mut HandlerReply)) -> String {
         let mut reply = HandlerReply::default();
+        let policy = TypePolicy { retryable_codes: vec![409], permanent_codes: vec![501], ..TypePolicy::default() };
         change(&mut reply);
-        match outcome_of(reply) {
+        match outcome_of(reply, &policy) {
             Outcome::Completed(_) => "completed".to_owned(),
             Outcome::Failed { failure, retry_after } => {
                 format!("{:?} {} {retry_after:?}", failure.kind, failure.message)
@@ -193,6 +198,8 @@ mod tests {
         for code in [408, 425, 500, 503, 200] {
             assert_eq!(said(error(code)), format!("Retryable {code}: no None"));
         }
+        assert_eq!(said(error(409)), "Retryable 409: no None");
+        assert_eq!(said(error(501)), "Permanent 501: no None");
         assert_eq!(said(error(429)), "Busy(1s)");
         let later = |reply: &mut HandlerReply| {
             reply.error = Some((429, "slow down".to_owned()));

@@ -43,6 +43,7 @@ pub mod work;
 pub mod client;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use async_nats::{Client as Nats, HeaderMap, Subject, jetstream};
 use bytes::Bytes;
@@ -71,6 +72,8 @@ struct Inner {
     names: Names,
     storage: Storage,
     returns: delivery::Returns,
+    /// For how long the record of a run that completes now is kept, in milliseconds.
+    completed_kept: AtomicU64,
 }
 
 /// Hands a job back; it keeps its place.
@@ -99,7 +102,8 @@ impl Backbone {
         provision::everything(&jetstream, &connection.url, &names, &storage, queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
         tokio::spawn(hand_back(jobs.client.clone(), returned));
-        Ok(Self(Arc::new(Inner { jobs, control, jetstream, api, names, storage, returns })))
+        let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
+        Ok(Self(Arc::new(Inner { jobs, control, jetstream, api, names, storage, returns, completed_kept })))
     }
 
     /// Every subject, stream and bucket.

@@ -1,5 +1,6 @@
 //! Run records: read, and written by compare-and-set.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -33,7 +34,35 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// A write without an answer is repeated this often before it is given up; by then the lease is over in any case.
 const TRIES: usize = 12;
 
+/// Completed records are kept for so many leases at least, however full it is: whoever waits for an end must see it.
+const LEAST_LEASES: u32 = 2;
+
 impl Backbone {
+    /// How full the room for records is (1: full), by number or bytes, whichever is nearer; sets by it for how long the
+    /// records of runs that complete from now on are kept.
+    ///
+    /// # Errors
+    /// The bucket cannot be read.
+    pub async fn measure_records(&self) -> Result<f64, Error> {
+        let name = self.names().bucket_stream("runs");
+        let failed = |source| Error::Read { subject: name.clone(), source };
+        let bucket = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
+        let info = bucket.cached_info();
+        let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+        let bytes = share(info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(0));
+        let fill = bytes.max(share(info.state.messages, self.storage().runs_max_records));
+        let (age, least) = (self.storage().completed_max_age, self.storage().lease * LEAST_LEASES);
+        let kept = longshore_domain::retention::kept(fill, age, least);
+        self.0.completed_kept.store(longshore_domain::run::whole_millis(kept), Ordering::Relaxed);
+        Ok(fill)
+    }
+
+    /// For how long the record of a run that completes now is kept at most.
+    #[must_use]
+    pub fn completed_kept(&self) -> Duration {
+        Duration::from_millis(self.0.completed_kept.load(Ordering::Relaxed))
+    }
+
     /// What is on record of a run.
     ///
     /// # Errors
@@ -94,6 +123,7 @@ impl Backbone {
 
     /// How long a record is kept; `None`: until it changes.
     fn kept(&self, run: &Run) -> Option<Duration> {
+        let asked = run.keep_ms.map(Duration::from_millis);
         match run.state {
             // Written by `submit` before its job: should the job never follow, the record goes by itself. Should the
             // job wait for longer, its run is then decided on "no record".
@@ -101,12 +131,12 @@ impl Backbone {
                 Some(self.storage().idempotency_window)
             }
             RunState::Enqueued | RunState::Scheduled | RunState::Running | RunState::Retrying => None,
-            RunState::Completed => Some(self.storage().completed_max_age),
+            RunState::Completed => Some(asked.unwrap_or(self.storage().completed_max_age).min(self.completed_kept())),
             RunState::Cancelled => {
                 let waits = run.run_at.zip(run.ended_at).map_or(Duration::ZERO, |(at, ended)| at.since(ended));
-                Some(self.storage().failed_max_age.saturating_add(waits))
+                Some(asked.unwrap_or(self.storage().failed_max_age).saturating_add(waits))
             }
-            _ => Some(self.storage().failed_max_age),
+            _ => Some(asked.unwrap_or(self.storage().failed_max_age)),
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct JobOptions {
     pub cost: Option<u32>,
     /// Which of the type's schemas.
     pub schema_version: Option<String>,
+    /// How long the record is kept once the run has ended.
+    pub keep: Option<Duration>,
     /// For people and filters; at most 8, 64 bytes each.
     pub tags: Vec<String>,
 }

@@ -33,6 +33,7 @@ pub mod settlement;
 pub mod story;
 
 pub mod restart;
+pub mod retention;
 
 pub use duration::DurationText;
 pub use job::{Job, JobOptions};

@@ -27,6 +27,16 @@ pub struct TypePolicy {
     pub backoff: Backoff,
     /// What is kept of runs that complete at the first attempt.
     pub history: History,
+    /// Longest time limit of an attempt that a job may ask for; `None`: any.
+    pub timeout_max: Option<Duration>,
+    /// How often in a row a handler may put a job back before that counts as a failed attempt.
+    pub max_snoozes: u32,
+    /// How long the record of an ended run is kept, however it ended; `None`: as storage has it.
+    pub keep: Option<Duration>,
+    /// A remote handler's error codes that are worth another attempt, beside the usual ones.
+    pub retryable_codes: Vec<u16>,
+    /// A remote handler's error codes that no attempt mends, beside the usual ones.
+    pub permanent_codes: Vec<u16>,
 }
 
 impl Default for TypePolicy {
@@ -40,6 +50,11 @@ impl Default for TypePolicy {
             no_handler_grace: Duration::from_secs(60),
             backoff: Backoff::default(),
             history: History::All,
+            timeout_max: None,
+            max_snoozes: 1_000,
+            keep: None,
+            retryable_codes: Vec::new(),
+            permanent_codes: Vec::new(),
         }
     }
 }

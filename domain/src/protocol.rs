@@ -190,6 +190,8 @@ mod tests {
             max_attempts: 3,
             backoff: &backoff,
             deadline: None,
+            snoozes: 0,
+            max_snoozes: 3,
             no_handler: None,
             no_handler_grace: std::time::Duration::ZERO,
         };

@@ -83,6 +83,10 @@ pub struct Terms<'a> {
     pub backoff: &'a Backoff,
     /// The whole run must have ended by then.
     pub deadline: Option<Timestamp>,
+    /// How often in a row its handler has put the job back.
+    pub snoozes: u32,
+    /// How often it may.
+    pub max_snoozes: u32,
     /// Since when the job has been waiting for a handler, if it was deferred for want of one before, and how often.
     pub no_handler: Option<(Timestamp, u32)>,
     /// How long it may wait for one.
@@ -98,6 +102,10 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
     match outcome {
         Outcome::Completed(result) => Settlement::Complete(result),
         Outcome::Failed { failure, retry_after } => fail(failure, retry_after, terms, now, chance),
+        Outcome::Snoozed(_) if terms.snoozes >= terms.max_snoozes => {
+            let message = format!("its handler put the job back more than {} times in a row", terms.max_snoozes);
+            fail(Failure::new(ErrorKind::Retryable, message), None, terms, now, chance)
+        }
         Outcome::Snoozed(wait) => Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed },
         Outcome::Busy(wait) => Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed },
         Outcome::NoHandler => {
@@ -143,6 +151,8 @@ mod tests {
             max_attempts: 3,
             backoff: &backoff,
             deadline: None,
+            snoozes: 0,
+            max_snoozes: 3,
             no_handler: None,
             no_handler_grace: Duration::from_secs(60),
         };
@@ -177,6 +187,10 @@ mod tests {
         assert_eq!(judge(failed(ErrorKind::Permanent), 1, |_| ()), "dead Permanent");
         assert_eq!(judge(failed(ErrorKind::Retryable), 1, soon), "dead Timeout");
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 3, |_| ()), "defer +5000 Snoozed");
+        let snoozed = |times| move |terms: &mut Terms<'_>| terms.snoozes = times;
+        assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(2)), "defer +5000 Snoozed");
+        assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(3)), "retry +2000 Retryable");
+        assert_eq!(judge(Outcome::Busy(Duration::from_secs(5)), 1, snoozed(3)), "defer +5000 Snoozed");
         assert_eq!(judge(Outcome::NoHandler, 1, |_| ()), "defer +250 NoHandlerOnline");
         assert_eq!(judge(Outcome::NoHandler, 1, waited(59_999)), "defer +5000 NoHandlerOnline");
         assert_eq!(judge(Outcome::NoHandler, 1, waited(60_000)), "retry +2000 NoHandler");

@@ -153,6 +153,11 @@ impl Checker<'_> {
             no_handler_grace: section.get(&entry::NO_HANDLER_GRACE),
             backoff: self.backoff_or_preset(section),
             history: section.get(&entry::HISTORY),
+            timeout_max: section.get(&entry::TIMEOUT_MAX),
+            max_snoozes: section.get(&entry::MAX_SNOOZES),
+            keep: section.get(&entry::KEEP),
+            retryable_codes: section.get(&entry::RETRYABLE_CODES),
+            permanent_codes: section.get(&entry::PERMANENT_CODES),
         }
     }
 

@@ -286,6 +286,11 @@ static TYPE: Table = Table::of(
         One(&SLOTS),
         One(&NO_HANDLER_GRACE),
         One(&HISTORY),
+        One(&TIMEOUT_MAX),
+        One(&MAX_SNOOZES),
+        One(&KEEP),
+        One(&RETRYABLE_CODES),
+        One(&PERMANENT_CODES),
         Field::Table { name: "rate_limit", table: &RATE_LIMIT, or: None },
         One(&TYPE_CONCURRENCY),
         One(&KEY_CONCURRENCY),
@@ -354,6 +359,44 @@ pub(crate) static HISTORY: Entry<History> = Entry::new(
     "What is kept. \"failures\": neither record nor event log for runs that complete at the first attempt; faster, but \
      such a job may run again after a crash of the server.",
 );
+
+pub(crate) static TIMEOUT_MAX: Entry<Option<Duration>> = Entry::new(
+    "timeout_max",
+    || TypePolicy::default().timeout_max,
+    "Longest time limit of an attempt that a job may ask for (Longshore-Timeout); a longer one is cut to this.",
+)
+.example("\"10m\"")
+.at_least(|| Some(millis(1)));
+
+pub(crate) static MAX_SNOOZES: Entry<u32> = Entry::new(
+    "max_snoozes",
+    || TypePolicy::default().max_snoozes,
+    "How often in a row a handler may put a job back before that counts as a failed attempt.",
+)
+.at_most(|| 1_000_000);
+
+pub(crate) static KEEP: Entry<Option<Duration>> = Entry::new(
+    "keep",
+    || TypePolicy::default().keep,
+    "How long the record of an ended run is kept, however it ended. A job may say otherwise (Longshore-Keep). Where \
+     neither does, [storage] has it.",
+)
+.example("\"1h\"")
+.at_least(|| Some(secs(1)));
+
+pub(crate) static RETRYABLE_CODES: Entry<Vec<u16>> = Entry::new(
+    "retryable_codes",
+    || TypePolicy::default().retryable_codes,
+    "Error codes of remote handlers that are worth another attempt, beside 408, 425, 429 and all that are no 4xx.",
+)
+.example("[404, 409]");
+
+pub(crate) static PERMANENT_CODES: Entry<Vec<u16>> = Entry::new(
+    "permanent_codes",
+    || TypePolicy::default().permanent_codes,
+    "Error codes of remote handlers that no other attempt mends, beside the other 4xx.",
+)
+.example("[501]");
 
 static TYPE_CONCURRENCY: Entry<Option<u32>> =
     Entry::new("concurrency", || None, "How many jobs of a type run at once in the whole cluster.")

@@ -100,7 +100,7 @@ macro_rules! whole_number {
         }
     )*};
 }
-whole_number!(u32, u64, usize);
+whole_number!(u16, u32, u64, usize);
 
 impl Kind for f64 {
     fn noun() -> String {

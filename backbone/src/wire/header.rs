@@ -170,6 +170,7 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
         "concurrency-key" => options.concurrency_key = Some(text(value, KEY_MAX)?),
         "limit-key" => options.limit_key = Some(text(value, KEY_MAX)?),
         "cost" => options.cost = Some(number(value, 1_000_000)?),
+        "keep" => options.keep = Some(span(value)?),
         "schema-version" => options.schema_version = Some(text(value, TAG_MAX)?),
         "tags" => options.tags = tags(value.split(','))?,
         // A header of a later version, or a client's own: no concern of this one.
@@ -333,6 +334,7 @@ pub fn write_options(options: &JobOptions, headers: &mut HeaderMap) {
     put("Retry", options.retry.clone());
     put("Timeout", options.timeout.map(span));
     put("Deadline", options.deadline.map(when));
+    put("Keep", options.keep.map(span));
     put("Concurrency-Key", options.concurrency_key.clone());
     put("Limit-Key", options.limit_key.clone());
     put("Cost", options.cost.map(|cost| cost.to_string()));

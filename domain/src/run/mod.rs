@@ -172,6 +172,9 @@ pub struct Run {
     /// How often it was deferred in this round: tells apart the waits of one attempt.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub deferrals: u32,
+    /// How long the record is kept once the run has ended, in milliseconds, where the job or its type says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_ms: Option<u64>,
     /// When what it held of people was taken out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
@@ -184,6 +187,12 @@ pub struct Run {
     /// Who wrote this version of the record.
     #[serde(default)]
     pub token: String,
+}
+
+/// A span as the record has it.
+#[must_use]
+pub fn whole_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Run {
@@ -216,6 +225,7 @@ impl Run {
             duplicate_of: None,
             deferral: None,
             deferrals: 0,
+            keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
             held_by: None,
             origin: enqueued_at,
@@ -425,7 +435,7 @@ impl Run {
             reason,
             since: before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since),
             at: now,
-            count: before.map_or(1, |before| before.count + 1),
+            count: before.filter(|before| before.reason == reason).map_or(1, |before| before.count + 1),
         });
         self.deferrals += 1;
         self.run_at = Some(at);

@@ -32,6 +32,6 @@ pub struct Deferral {
     pub since: Timestamp,
     /// The last one.
     pub at: Timestamp,
-    /// How many, in this run.
+    /// How many, in this row.
     pub count: u32,
 }

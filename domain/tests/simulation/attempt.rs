@@ -120,6 +120,8 @@ impl Hand<'_> {
             max_attempts: run.max_attempts,
             backoff: &self.plan.backoff,
             deadline: deadline.map(|deadline: When| deadline.from(enqueued_at(run))),
+            snoozes: 0,
+            max_snoozes: u32::MAX,
             no_handler: unserved.map(|deferral| (deferral.since, deferral.count)),
             no_handler_grace: GRACE,
         };
