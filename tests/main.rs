@@ -7,6 +7,7 @@
 mod api; // every endpoint answers as the contract has it
 mod cancel; // what is cancelled ends as cancelled, wherever it stands
 mod dead_letters; // what died is kept whole
+mod deaf; // a handler that hears nothing costs its attempt, not the node
 mod events; // what happened is told live and kept in order
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order

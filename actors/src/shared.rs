@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) in_hand_retries: AtomicUsize,
     /// What remote handlers announce of themselves.
     pub(crate) census: RwLock<Vec<Announced>>,
+    /// Handlers that neither ended in time nor heard that they should.
+    pub(crate) deaf: Arc<AtomicUsize>,
     /// The room for run records is all but full.
     pub(crate) records_full: AtomicBool,
     /// A job for a remote handler was seen since the last census.
@@ -80,6 +82,7 @@ impl Shared {
             recently_cancelled: crate::cancel::Recent::default(),
             in_hand_retries: AtomicUsize::new(0),
             census: RwLock::default(),
+            deaf: Arc::default(),
             records_full: AtomicBool::new(false),
             remote_seen: AtomicBool::new(false),
             writer: rand::random(),
