@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
 mod api; // every endpoint answers as the contract has it
+mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
 mod events; // what happened is told live and kept in order
 mod fail_points; // death between any two steps loses nothing
@@ -14,6 +15,7 @@ mod nothing_lost; // killed and frozen in mid-run, nothing is lost
 mod order; // the urgent first, by rank
 mod remote; // a handler in any language, over plain NATS
 mod retries; // what fails is tried again by its policy, what cannot succeed is not
+mod shutdown; // asked to end, a node finishes what it can and hands back the rest
 mod time; // not before its time, not after it, and not for longer
 
 use std::time::Duration;
