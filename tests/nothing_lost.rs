@@ -46,6 +46,22 @@ async fn down_to(world: &World, left: usize) {
     .await;
 }
 
+/// A job that this node holds, by its record. Urgent ones are published until there is one.
+async fn held_by(world: &World, node: &str, receipts: &mut Vec<Receipt>) -> String {
+    loop {
+        let receipt = world.publish("sleep").priority(1).send(r#"{"ms":1500}"#).await.unwrap();
+        let run = receipt.run_id.clone();
+        receipts.push(receipt);
+        let record = longshore_harness::eventually("a record that it runs", WITHIN, async || {
+            world.record(&run).await.ok_or("there is none")
+        })
+        .await;
+        if record.state == "running" && record.node.as_deref() == Some(node) {
+            return run;
+        }
+    }
+}
+
 /// After the faults: every job has completed, and the history is sound. Prints how long work stood still.
 async fn came_to_rest(world: &World, what: &str, receipts: &[Receipt], faults: Vec<Interruption>) {
     let mut history = world.history(receipts, Vec::new()).await;
@@ -111,22 +127,16 @@ async fn a_node_that_was_frozen_past_its_lease_does_no_harm() {
     let frozen = node(&world).name("frozen").start().await;
     let other = node(&world).name("other").start().await;
     let faults = times("LONGSHORE_TEST_FAULTS", 2).div_ceil(2);
-    let receipts = fill(&world, EACH * (faults + 1) * 2).await;
+    let mut receipts = fill(&world, EACH * (faults + 1) * 2).await;
+    let (filled, mut live) = (receipts.len(), world.live_events("default").await);
     let mut stops = Vec::new();
     for number in 1..=faults {
-        down_to(&world, receipts.len() - number * receipts.len() / (faults + 1)).await;
-        let at = Timestamp::now();
-        stops.push(Interruption { node: Some("frozen".to_owned()), at });
+        down_to(&world, filled - number * filled / (faults + 1)).await;
+        let long = held_by(&world, "frozen", &mut receipts).await;
+        stops.push(Interruption { node: Some("frozen".to_owned()), at: Timestamp::now() });
         frozen.sigstop();
-        // Its leases are over when somebody else has begun, later, what it had begun.
-        longshore_harness::eventually("a job of the frozen node to be taken over", WITHIN, async || {
-            let log = world.event_log("default").await;
-            let lost = |kind: &str| kind == "lease_expired";
-            let failed = log.iter().filter(|logged| logged.event.at > at);
-            let mut lost = failed.filter(|logged| logged.event.error.as_ref().is_some_and(|error| lost(&error.kind)));
-            lost.next().map(|_| ()).ok_or("none was")
-        })
-        .await;
+        // Its leases are over when the other node says so of one of its jobs.
+        live.until_told("failed", &long).await;
         frozen.sigcont();
     }
     world.ends(&receipts, WITHIN).await;
