@@ -80,7 +80,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
         puller,
         marks,
         merge: Merge::new(lanes),
-        coming: Coming::new(lanes),
+        coming: Coming::new(lanes, Instant::now()),
         hold_off: None,
         full: HashMap::new(),
         held_back: 0,
