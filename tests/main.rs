@@ -6,6 +6,7 @@
 
 mod api; // every endpoint answers as the contract has it
 mod cancel; // what is cancelled ends as cancelled, wherever it stands
+mod cli; // whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases
 mod dead_letters; // what died is kept whole
 mod events; // what happened is told live and kept in order
 mod idempotency; // one id, one key: one run
