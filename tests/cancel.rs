@@ -116,7 +116,7 @@ async fn what_has_ended_stays_as_it_is() {
         let error = world.try_request("default", "runs.cancel", json!({"run_id": run})).await.unwrap_err();
         assert_eq!(error.code, code, "{run}: {error}");
     }
-    for body in [json!({}), json!({"run_id": "x", "queue": "main"}), json!({"dry_run": true, "all": true})] {
+    for body in [json!({}), json!({"run_id": "x", "queue": "main"}), json!({"dry_run": true, "run_id": "x"})] {
         assert_eq!(world.try_request("default", "runs.cancel", body).await.unwrap_err().code, 400);
     }
     assert_eq!(world.wait(&done).await.state, "completed");
@@ -143,9 +143,9 @@ async fn those_that_fit_a_filter_are_cancelled() {
     }
 
     let answer = world.request("runs.cancel", json!({"type": "mail", "limit": 100})).await;
-    assert_eq!(answer, json!({"cancelled": 100, "failed": []}));
+    assert_eq!(answer, json!({"cancelled": 100, "failed": [], "more": true}));
     let answer = world.request("runs.cancel", json!({"type": "mail"})).await;
-    assert_eq!(answer, json!({"cancelled": 205, "failed": []}));
+    assert_eq!(answer, json!({"cancelled": 205, "failed": [], "more": false}));
     for receipt in mail.iter().chain(&late) {
         assert_eq!(world.wait(&receipt.run_id).await.state, "cancelled");
     }

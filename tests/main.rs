@@ -7,6 +7,7 @@
 mod api; // every endpoint answers as the contract has it
 mod cancel; // what is cancelled ends as cancelled, wherever it stands
 mod cluster; // several nodes are one
+mod cli; // whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases
 mod dead_letters; // what died is kept whole
 mod deaf; // a handler that hears nothing costs its attempt, not the node
 mod events; // what happened is told live and kept in order

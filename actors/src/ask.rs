@@ -8,9 +8,23 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer as _;
 use serde::de::value::Error as WordError;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 /// The operator: every tenant at once, fenced by NATS permissions.
 pub(crate) const OPERATOR: &str = "_all";
+
+/// Failures that one answer lists; the rest are counted.
+const FAILURES_LISTED: usize = 100;
+
+/// The answer to work on many: how many it was done to, what failed, and whether the limit left some.
+pub(crate) fn outcome(word: &str, done: u64, failed: &[Value], more: bool) -> Value {
+    let listed = &failed[..failed.len().min(FAILURES_LISTED)];
+    let mut answer = json!({word: done, "failed": listed, "more": more});
+    if failed.len() > listed.len() {
+        answer["failed_in_all"] = json!(failed.len());
+    }
+    answer
+}
 
 /// A request as it comes.
 #[derive(Debug, Default, Deserialize)]
@@ -188,7 +202,6 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn ask(body: serde_json::Value) -> Ask {
         serde_json::from_value(body).unwrap()

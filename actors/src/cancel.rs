@@ -19,7 +19,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Priority, Run, RunId, RunState, Tenant};
 use serde_json::{Value, json};
 
-use crate::ask::{Ask, Filter, Which};
+use crate::ask::{Ask, Filter, Which, outcome};
 use crate::assignment::Assignment;
 use crate::carry_out::chain;
 use crate::fail_point;
@@ -35,6 +35,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(5);
 const REMEMBERED: usize = 4_096;
 /// Runs that one request cancels at once.
 const AT_ONCE: usize = 32;
+/// How often one request looks through all places: where jobs come as fast as they are cancelled, it ends as well.
+const LOOKS: usize = 10;
 /// Pages of a lane that are looked through for a job of the client's own id.
 const PAGES: usize = 400;
 
@@ -88,48 +90,90 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
 
 /// The endpoint `runs.cancel`.
 pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
-    let fields = ["run_id", "tag", "state", "since", "until", "all", "limit"];
+    let fields = ["run_id", "tag", "state", "error_kind", "since", "until", "all", "limit", "dry_run"];
     let ask = ask.only("runs.cancel", &fields)?;
     match ask.which(asker)? {
+        Which::One(..) if ask.dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
         Which::One(tenant, run_id) => match cancel(shared, &tenant, &run_id, None).await? {
             Some(run) => Ok(record::show(&run)),
             None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
         },
-        Which::Those(filter) => cancel_those(shared, &filter, ask.limit.unwrap_or(usize::MAX)).await,
+        Which::Those(filter) => cancel_those(shared, &filter, ask.limit.unwrap_or(usize::MAX), ask.dry_run).await,
     }
 }
 
-/// Every run that has not ended has exactly one message, in a lane or among the schedules: those are looked through.
-async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize) -> Result<Value, ApiError> {
-    let (mut cancelled, mut failed) = (0usize, Vec::new());
+/// What came of cancelling many.
+#[derive(Default)]
+struct Many {
+    cancelled: usize,
+    failed: Vec<Value>,
+}
+
+async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: bool) -> Result<Value, ApiError> {
+    let mut many = Many::default();
+    for _ in 0..LOOKS {
+        let before = many.cancelled;
+        many.failed.clear(); // met again
+        let more = look_through(shared, filter, limit, dry_run, &mut many).await?;
+        // Retries and delayed jobs change places meanwhile, and one that does so behind our back is in neither. So only
+        // a look that finds none is the last.
+        if more || dry_run || many.cancelled == before {
+            return Ok(outcome("cancelled", many.cancelled as u64, &many.failed, more));
+        }
+    }
+    Ok(outcome("cancelled", many.cancelled as u64, &many.failed, true))
+}
+
+/// Every run that has not ended has exactly one message, in a lane or among the schedules: those are looked through once.
+/// Whether the limit left some.
+async fn look_through(
+    shared: &Shared,
+    filter: &Filter,
+    limit: usize,
+    dry_run: bool,
+    many: &mut Many,
+) -> Result<bool, ApiError> {
     for (place, subject) in places(shared, filter).await? {
         let mut from = Some(1);
-        while let Some(at) = from.filter(|_| cancelled < limit) {
+        while let Some(at) = from {
+            if many.cancelled >= limit {
+                return Ok(true);
+            }
             let page = shared.backbone.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
             from = page.next;
             let mut found = page.messages.into_iter().filter_map(|stored| whose(shared, &place, stored));
             loop {
-                let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - cancelled)).collect();
+                let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - many.cancelled)).collect();
                 if some.is_empty() {
                     break;
                 }
-                let each = some
-                    .into_iter()
-                    .map(|(tenant, run)| async move { (cancel(shared, &tenant, &run, Some(filter)).await, run) });
+                let each = some.into_iter().map(|(tenant, run)| async move {
+                    let result = match dry_run {
+                        true => would(shared, &tenant, &run, filter).await,
+                        false => cancel(shared, &tenant, &run, Some(filter)).await,
+                    };
+                    (result, run)
+                });
                 let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
                 for (result, run) in results {
                     match result {
-                        Ok(Some(_)) => cancelled += 1,
+                        Ok(Some(_)) => many.cancelled += 1,
                         Ok(None) => {}
                         // It ended by itself in the meantime.
                         Err(error) if error.code == Code::WrongState.number() => {}
-                        Err(error) => failed.push(json!({"run_id": run, "error": error.message})),
+                        Err(error) => many.failed.push(json!({"run_id": run, "error": error.message})),
                     }
                 }
             }
         }
     }
-    Ok(json!({"cancelled": cancelled, "failed": failed}))
+    Ok(false)
+}
+
+/// The run, if it would be cancelled.
+async fn would(shared: &Shared, tenant: &Tenant, run_id: &RunId, filter: &Filter) -> Result<Option<Run>, ApiError> {
+    let found = present(shared, tenant, run_id).await?.map(|(run, _)| run);
+    Ok(found.filter(|run| !run.state.is_ended() && filter.fits(run)))
 }
 
 /// Where jobs of runs that fit may lie.
@@ -185,12 +229,15 @@ async fn cancel(
     let mut asked = false;
     loop {
         let Some((before, expected)) = present(shared, tenant, run_id).await? else { return Ok(None) };
+        if before.state == RunState::Cancelled {
+            // Of those that fit a filter only what this call ended counts: a run that is being stopped keeps its message
+            // for a while, and the next call meets it again.
+            return Ok(Some(before).filter(|_| filter.is_none() || asked));
+        }
         if filter.is_some_and(|filter| !filter.fits(&before)) {
             return Ok(None);
         }
         match before.state {
-            // Asked for by name it is answered again; among many it counts once.
-            RunState::Cancelled => return Ok(filter.is_none().then_some(before)),
             state if state.is_ended() => {
                 let message = format!("run_id: {run_id} has ended: it is {}", state.as_str());
                 return Err(ApiError::new(Code::WrongState, message));

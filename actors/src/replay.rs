@@ -19,7 +19,7 @@ use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::{JobType, Priority, Queue, Run, Tenant};
 use serde_json::{Value, json};
 
-use crate::ask::{Ask, Set, Which};
+use crate::ask::{Ask, Set, Which, outcome};
 use crate::carry_out::chain;
 use crate::dlq::{self, unavailable};
 use crate::fail_point;
@@ -28,8 +28,8 @@ use crate::story;
 
 /// Letters that one call works on at once, where no rate is set.
 const AT_ONCE: usize = 64;
-/// Failures that one answer lists; the rest are counted.
-const FAILURES_LISTED: usize = 100;
+/// Slowest rate, one in 1,000 s: somebody waits for the answer, and much slower ones are beyond what a duration holds.
+const SLOWEST: f64 = 0.001;
 
 /// What is done with letters.
 enum Deed {
@@ -52,7 +52,7 @@ pub(crate) async fn replay(shared: &Shared, asker: &str, ask: Ask) -> Result<Val
     let mut ask = ask.only("dlq.replay", &fields)?;
     let change = change(shared, ask.set.take().unwrap_or_default()).await?;
     let (done, failed, more) = attend(shared, asker, &ask, &Deed::Replay(change)).await?;
-    Ok(answer("replayed", done, &failed, more))
+    Ok(outcome("replayed", done, &failed, more))
 }
 
 /// The endpoint `dlq.discard`.
@@ -60,16 +60,7 @@ pub(crate) async fn discard(shared: &Shared, asker: &str, ask: Ask) -> Result<Va
     let fields = ["run_id", "tag", "error_kind", "since", "until", "all", "limit", "rate_per_s", "dry_run"];
     let ask = ask.only("dlq.discard", &fields)?;
     let (done, failed, more) = attend(shared, asker, &ask, &Deed::Discard).await?;
-    Ok(answer("discarded", done, &failed, more))
-}
-
-fn answer(word: &str, done: u64, failed: &[Value], more: bool) -> Value {
-    let listed = &failed[..failed.len().min(FAILURES_LISTED)];
-    let mut answer = json!({word: done, "failed": listed, "more": more});
-    if failed.len() > listed.len() {
-        answer["failed_in_all"] = json!(failed.len());
-    }
-    answer
+    Ok(outcome("discarded", done, &failed, more))
 }
 
 /// Reads and checks what is to be changed, before anything is.
@@ -110,17 +101,15 @@ async fn change(shared: &Shared, set: Set) -> Result<Change, ApiError> {
 /// Does the deed to the letters that are meant: how many, what failed, and whether the limit left some.
 async fn attend(shared: &Shared, asker: &str, ask: &Ask, deed: &Deed) -> Result<(u64, Vec<Value>, bool), ApiError> {
     let pause = match ask.rate_per_s {
-        Some(rate) if rate.is_finite() && rate > 0.0 => Some(Duration::from_secs_f64(1.0 / rate)),
-        Some(_) => return Err(ApiError::malformed("rate_per_s: is not above 0")),
+        Some(rate) if rate.is_finite() && rate >= SLOWEST => Some(Duration::from_secs_f64(1.0 / rate)),
+        Some(_) => return Err(ApiError::malformed(format!("rate_per_s: is not {SLOWEST} or more"))),
         None => None,
     };
     let filter = match ask.which(asker)? {
         Which::One(tenant, run_id) => {
             let (letter, _) = dlq::find(shared, &tenant, &run_id).await?;
-            if ask.dry_run {
-                return Ok((1, Vec::new(), false));
-            }
-            return match one(shared, letter, deed).await {
+            let result = if ask.dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
+            return match result {
                 Ok(done) => Ok((u64::from(done), Vec::new(), false)),
                 Err(error) => Ok((0, vec![json!({"run_id": run_id, "error": error})], false)),
             };
@@ -149,7 +138,8 @@ async fn attend(shared: &Shared, asker: &str, ask: &Ask, deed: &Deed) -> Result<
             let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
             let each = some.into_iter().map(|letter| async {
                 let run_id = letter.run.run_id.clone();
-                let result = if ask.dry_run { would(shared, &letter).await } else { one(shared, letter, deed).await };
+                let result =
+                    if ask.dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
                 result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
             });
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
@@ -164,7 +154,10 @@ async fn attend(shared: &Shared, asker: &str, ask: &Ask, deed: &Deed) -> Result<
 }
 
 /// Whether the deed would be done to this letter.
-async fn would(shared: &Shared, letter: &Letter) -> Result<bool, String> {
+async fn would(shared: &Shared, letter: &Letter, deed: &Deed) -> Result<bool, String> {
+    if let Deed::Replay(change) = deed {
+        can_be_replayed(letter, change)?;
+    }
     let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
     let found = found.map_err(|error| chain(&error))?;
     Ok(on_letter(found.as_ref().map(|found| &found.run), letter.run.round) != LetterVerdict::Stale)

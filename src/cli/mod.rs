@@ -15,8 +15,11 @@ pub(crate) mod output;
 
 pub(crate) mod serve;
 
+mod bulk;
+mod dlq;
 mod runs;
 mod submit;
+mod which;
 
 pub(crate) mod events;
 
@@ -79,9 +82,12 @@ pub(crate) enum Command {
     Dev(crate::dev::Arguments),
     /// Submit a job
     Submit(submit::Arguments),
-    /// Look at a run, or wait for its end
+    /// Look at a run, wait for its end, cancel or erase it
     #[command(subcommand)]
     Runs(runs::Command),
+    /// Dead letters: what failed for good; look at them, run them again, throw them away
+    #[command(subcommand)]
+    Dlq(dlq::Command),
     /// Follow what happens, live
     Events(events::Arguments),
     /// What waits and runs in each queue
@@ -138,6 +144,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Dev(arguments) => crate::dev::run(&global, arguments).await,
         Command::Submit(arguments) => submit::run(&global, arguments).await,
         Command::Runs(command) => runs::run(&global, command).await,
+        Command::Dlq(command) => dlq::run(&global, command).await,
         Command::Events(arguments) => events::run(&global, arguments).await,
         Command::Queues(arguments) => queues::run(&global, arguments).await,
         Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,

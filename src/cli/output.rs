@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Color, Style};
+use longshore_domain::Timestamp;
 use serde_json::Value;
 
 const fn coloured(color: AnsiColor) -> Style {
@@ -87,6 +88,23 @@ pub(crate) fn took(millis: u64) -> String {
     }
 }
 
+/// How long ago, in one unit: `12 s`, `5 min`, `7 h`, `3 d`.
+pub(crate) fn age(at: &str, now: Timestamp) -> String {
+    let Ok(at) = Timestamp::parse(at) else { return String::new() };
+    let seconds = now.since(at).as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// Columns of the terminal, where stdout is one that says so, but no fewer than a table needs.
+pub(crate) fn columns() -> usize {
+    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_col)).max(100)
+}
+
 /// The time of day of an RFC 3339 time, to the millisecond.
 pub(crate) fn time_of_day(at: &str) -> &str {
     at.get(11..23).unwrap_or(at)
@@ -143,6 +161,10 @@ mod tests {
             [0, 999, 1_250, 61_000, 7_800_000].map(took),
             ["0 ms", "999 ms", "1.2 s", "1 min 1 s", "2 h 10 min"]
         );
+        let now = Timestamp::parse("2026-11-21T12:00:00Z").unwrap();
+        let ages =
+            ["2026-11-21T11:59:48Z", "2026-11-21T11:54:59Z", "2026-11-19T12:00:01Z", "2026-11-18T12:00:00Z", "?"];
+        assert_eq!(ages.map(|at| age(at, now)), ["12 s", "5 min", "47 h", "3 d", ""]);
         assert_eq!(time_of_day("2026-11-21T12:00:01.123Z"), "12:00:01.123");
     }
 

@@ -1,16 +1,18 @@
-//! `longshore runs get` and `runs wait`: one run, as its record tells.
+//! `longshore runs`: one run, as its record tells; runs cancelled; runs erased.
 
 use std::time::Duration;
 
-use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::ApiError;
 use longshore_domain::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::client::Api;
-use super::output::{self, FAINT, STRONG, styled, text};
-use super::{Ended, Global, submit};
+use super::output::{self, BAD, FAINT, STRONG, styled, text};
+use super::which::{Chosen, Which};
+use super::{Ended, Global, bulk, submit};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -33,18 +35,100 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Cancel one run, or those that fit: what waits will not start, what runs is told to stop
+    Cancel(Cancel),
+    /// Erase what runs hold of people: payload, result, error texts, progress, checkpoints, dead letter; times stay
+    Erase {
+        /// The runs' ids; runs that have ended
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+        /// JSON for machines: a record a line
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    which: Which,
+    /// In this state
+    #[arg(long, value_parser = PossibleValuesParser::new(["scheduled", "enqueued", "running", "retrying"]), help_heading = "Which runs")]
+    state: Option<String>,
+    #[command(flatten)]
+    options: bulk::Options,
 }
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
-    let api = Api::connect(global).await?;
     match command {
         Command::Get { id, json } => {
-            let record = api.ask("runs.get", json!({"run_id": id})).await?;
+            let record = Api::connect(global).await?.ask("runs.get", json!({"run_id": id})).await?;
             tell(&record, json)?;
             Ok(Ended::Well)
         }
-        Command::Wait { id, timeout, json } => wait(&api, &id, timeout, json).await,
+        Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
+        Command::Cancel(Cancel { which, state, options }) => {
+            let state = state.map(|state| ("state".to_owned(), Value::String(state)));
+            // What is wrong with the command line is told before anything is connected.
+            let chosen = which.chosen(Map::from_iter(state))?;
+            cancel(&Api::connect(global).await?, chosen, &options).await
+        }
+        Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
     }
+}
+
+async fn cancel(api: &Api, chosen: Chosen, options: &bulk::Options) -> anyhow::Result<Ended> {
+    match chosen {
+        Chosen::One(id) => {
+            options.for_many_only()?;
+            let record = api.ask("runs.cancel", json!({"run_id": id})).await?;
+            if options.json {
+                output::json(&record)?
+            } else {
+                output::say(&format!("{id} is cancelled"))?
+            }
+            Ok(Ended::Well)
+        }
+        Chosen::Those(body) => {
+            let work = bulk::Work {
+                endpoint: "runs.cancel",
+                done: "cancelled",
+                // They may end or change places while they are counted.
+                verb: "Cancel about",
+                noun: "runs",
+                body,
+                rate: None,
+            };
+            bulk::run(api, work, options).await
+        }
+    }
+}
+
+/// What it takes to erase one run can be much: a letter is looked for among all.
+const ERASING: Duration = Duration::from_secs(50);
+
+async fn erase(api: &Api, ids: &[String], yes: bool, json: bool) -> anyhow::Result<Ended> {
+    if ids.len() > 1 && !yes && !bulk::confirmed(&format!("Erase {} runs? [y/N] ", ids.len()))? {
+        eprintln!("nothing was done");
+        return Ok(Ended::Badly);
+    }
+    let mut ended = Ended::Well;
+    for id in ids {
+        match api.ask_patiently("runs.erase", json!({"run_id": id}), ERASING).await {
+            Ok(stone) if json => output::json(&stone)?,
+            Ok(_) => output::say(&format!("{id} is erased"))?,
+            // One alone fails with its reason and advice, as everywhere.
+            Err(error) if ids.len() == 1 => return Err(error.into()),
+            Err(error) => {
+                anstream::eprintln!("{BAD}failed:{BAD:#} {id}: {}", error.message);
+                ended = Ended::Badly;
+            }
+        }
+    }
+    Ok(ended)
 }
 
 /// One question to the node lasts this long; a node that drains answers at once, and the next one is asked.
@@ -95,7 +179,7 @@ fn tell(record: &Value, json: bool) -> anyhow::Result<()> {
 }
 
 /// The record for people.
-fn show(record: &Value) -> String {
+pub(crate) fn show(record: &Value) -> String {
     let state = text(record, "state");
     let mut lines = vec![
         ("run", styled(text(record, "run_id"), STRONG, 0)),
@@ -111,9 +195,13 @@ fn show(record: &Value) -> String {
         let round = round.map(|round| format!(", round {round}")).unwrap_or_default();
         lines.push(("attempt", format!("{attempt} of {}{round}", record["max_attempts"])));
     }
-    for (field, name) in
-        [("enqueued_at", "enqueued"), ("run_at", "due"), ("started_at", "started"), ("ended_at", "ended")]
-    {
+    for (field, name) in [
+        ("enqueued_at", "enqueued"),
+        ("run_at", "due"),
+        ("started_at", "started"),
+        ("ended_at", "ended"),
+        ("erased_at", "erased"),
+    ] {
         if let Some(at) = record.get(field).and_then(Value::as_str) {
             lines.push((name, at.to_owned()));
         }

@@ -109,7 +109,7 @@ impl Arguments {
 }
 
 /// Reads the payload and makes sure that it is JSON, which the API asks for.
-fn payload(argument: Option<&str>) -> anyhow::Result<Option<Value>> {
+pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Value>> {
     let text = match argument {
         None => return Ok(None),
         Some("-") => {

@@ -34,6 +34,9 @@ fn what_is_wrong_is_refused_with_the_reason() {
         ("longshore submit a --run-id main-p5-1", "which clients may not choose"),
         ("longshore events --event done", "completed"),
         ("longshore runs wait", "<ID>"),
+        ("longshore runs cancel --state dead", "retrying"),
+        ("longshore runs erase", "<ID>"),
+        ("longshore dlq list --since soon", "duration back from now"),
     ] {
         let error = parse(line).unwrap_err().to_string();
         assert!(error.contains(reason), "{line}: {error}");

@@ -1,0 +1,398 @@
+//! Work on many runs: asked for in calls of a few hundred until none is left, with a question before, a bar meanwhile
+//! and one line at the end. What a call does can be repeated, so a node may die over it: the next one goes on.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+use longshore_backbone::wire::api::ApiError;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::client::Api;
+use super::output::{self, BAD, PENDING, number, text};
+use super::{Ended, Usage, which};
+
+/// Runs of one call: long enough to be fast, short enough for a bar that moves and an answer within seconds.
+const PER_CALL: u64 = 500;
+/// At a rate, a call is to last about so long.
+const CALL_LASTS: f64 = 5.0;
+/// What a call may take beyond what its rate asks for: it may have to look through many to find the few that fit.
+const PATIENCE: Duration = Duration::from_secs(50);
+/// The same for counting, which is one call.
+const COUNTING: Duration = Duration::from_secs(290);
+/// Calls in a row that may go without an answer, where there was one before.
+const UNANSWERED: u32 = 10;
+/// Failures that are told by name.
+const NAMED: usize = 5;
+
+/// How many, and whether to ask.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "How")]
+pub(crate) struct Options {
+    /// So many at most
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Only say how many it would be
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// JSON for machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Options {
+    /// Refuses what would be ignored where one run is named by its id.
+    pub(crate) fn for_many_only(&self) -> Result<(), Usage> {
+        let given = [("--limit", self.limit.is_some()), ("--dry-run", self.dry_run)];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(Usage(format!("{option} is for filters and --all, not for one run by its id"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is to be done to those that fit.
+pub(crate) struct Work {
+    /// The endpoint, and the field of its answer that counts.
+    pub(crate) endpoint: &'static str,
+    pub(crate) done: &'static str,
+    /// How the question is put: `Replay`.
+    pub(crate) verb: &'static str,
+    /// What they are: `dead letters`.
+    pub(crate) noun: &'static str,
+    /// The fields of the request that do not change.
+    pub(crate) body: Map<String, Value>,
+    /// So many a second.
+    pub(crate) rate: Option<f64>,
+}
+
+/// What came of it so far.
+#[derive(Debug, Default, PartialEq)]
+struct Tally {
+    done: u64,
+    /// Of the last call: what failed is met again by each call, and may succeed then.
+    failed: u64,
+    listed: Vec<Value>,
+    /// The last call left some.
+    more: bool,
+    /// Calls without an answer: what they did is not counted.
+    unanswered: u32,
+}
+
+impl Tally {
+    /// How many the next call is to meet; `None`: nothing is left to do. What failed stays in the way, so a call gets so
+    /// much more room.
+    fn next(&self, most: Option<u64>, per_call: u64) -> Option<u64> {
+        let room = most.map_or(u64::MAX, |most| most.saturating_sub(self.done));
+        let next = (per_call + self.failed).min(room);
+        (next > self.failed).then_some(next)
+    }
+
+    fn add(&mut self, answer: &Value, done: &str) {
+        let count = |field: &str| answer.get(field).and_then(Value::as_u64);
+        self.done += count(done).unwrap_or(0);
+        self.listed = answer.get("failed").and_then(Value::as_array).cloned().unwrap_or_default();
+        self.failed = count("failed_in_all").unwrap_or(self.listed.len() as u64);
+        self.more = answer.get("more") == Some(&Value::Bool(true));
+    }
+
+    fn as_json(&self, work: &Work, dry_run: bool) -> Value {
+        let mut answer = json!({work.done: self.done, "failed": self.listed, "more": self.more});
+        for (field, value, said) in [
+            ("failed_in_all", json!(self.failed), self.failed > self.listed.len() as u64),
+            ("unanswered_calls", json!(self.unanswered), self.unanswered > 0),
+            ("dry_run", json!(true), dry_run),
+        ] {
+            if said {
+                answer[field] = value;
+            }
+        }
+        answer
+    }
+
+    /// The last line.
+    fn line(&self, work: &Work, dry_run: bool) -> String {
+        let what = if dry_run { format!("would be {}", work.done) } else { work.done.to_owned() };
+        let mut line = format!("{} {} {what}", number(self.done), work.noun);
+        if self.failed > 0 {
+            line += &format!(", {} failed", number(self.failed));
+        }
+        if self.more {
+            line += "; more are left";
+        }
+        line
+    }
+
+    /// The first failures, by name.
+    fn failures(&self) -> Vec<String> {
+        let told = |failure: &Value| {
+            let why = output::cut(text(failure, "error"), 400);
+            format!("{}: {why}", output::cut(text(failure, "run_id"), 96))
+        };
+        let mut lines: Vec<String> = self.listed.iter().take(NAMED).map(told).collect();
+        let beyond = self.failed.saturating_sub(lines.len() as u64);
+        if beyond > 0 {
+            lines.push(format!("and {} more that failed", number(beyond)));
+        }
+        lines
+    }
+}
+
+/// Runs of one call at this rate.
+fn per_call(rate: Option<f64>) -> u64 {
+    match rate {
+        // A float is cut to the bounds before it becomes a number.
+        Some(rate) => (rate * CALL_LASTS).clamp(1.0, PER_CALL as f64) as u64,
+        None => PER_CALL,
+    }
+}
+
+/// Does the work and tells what came of it.
+pub(crate) async fn run(api: &Api, mut work: Work, options: &Options) -> anyhow::Result<Ended> {
+    // Whatever comes to be while this goes on is not meant, such as what dies again.
+    work.body.entry("until").or_insert_with(|| json!(which::now()));
+    let on_terminal = std::io::stderr().is_terminal() && !options.json;
+    let may_ask = std::io::stdin().is_terminal() && on_terminal && !options.yes;
+    let mut total = None;
+    if options.dry_run || on_terminal {
+        let counted = count(api, &work, options.limit).await?;
+        if options.dry_run {
+            tell(&work, &counted, options)?;
+            return Ok(ended(&counted));
+        }
+        if counted.done + counted.failed == 0 {
+            output::say(&format!("no {} fit", work.noun))?;
+            return Ok(Ended::Well);
+        }
+        if may_ask && !asked(&format!("{} {} {}? [y/N] ", work.verb, number(counted.done), work.noun))? {
+            eprintln!("nothing was done");
+            return Ok(Ended::Badly);
+        }
+        total = Some(counted.done + counted.failed);
+    }
+    let mut tally = Tally::default();
+    let result = all(api, &work, options.limit, &mut tally, Bar::new(total.filter(|_| on_terminal))).await;
+    // Also where it was cut short: what was done, was done.
+    if result.is_ok() || tally.done > 0 {
+        tell(&work, &tally, options)?;
+    }
+    result?;
+    Ok(ended(&tally))
+}
+
+fn ended(tally: &Tally) -> Ended {
+    if tally.failed > 0 { Ended::Badly } else { Ended::Well }
+}
+
+/// Does the work to the one run that its body names.
+pub(crate) async fn one(api: &Api, work: &Work, options: &Options) -> anyhow::Result<Ended> {
+    if options.limit.is_some() {
+        options.for_many_only()?;
+    }
+    let tally = match options.dry_run {
+        true => count(api, work, None).await?,
+        false => {
+            let answer = api.ask_patiently(work.endpoint, Value::Object(work.body.clone()), PATIENCE).await?;
+            let mut tally = Tally::default();
+            tally.add(&answer, work.done);
+            tally
+        }
+    };
+    tell(work, &tally, options)?;
+    Ok(ended(&tally))
+}
+
+async fn count(api: &Api, work: &Work, most: Option<u64>) -> Result<Tally, ApiError> {
+    let mut body = work.body.clone();
+    body.insert("dry_run".to_owned(), json!(true));
+    body.extend(most.map(|most| ("limit".to_owned(), json!(most))));
+    let answer = api.ask_patiently(work.endpoint, Value::Object(body), COUNTING).await?;
+    let mut tally = Tally::default();
+    tally.add(&answer, work.done);
+    Ok(tally)
+}
+
+/// Call after call, until nothing is left.
+async fn all(api: &Api, work: &Work, most: Option<u64>, tally: &mut Tally, bar: Bar) -> Result<(), ApiError> {
+    let (mut answered, mut silent) = (false, 0);
+    while let Some(limit) = tally.next(most, per_call(work.rate)) {
+        let mut body = work.body.clone();
+        body.insert("limit".to_owned(), json!(limit));
+        body.extend(work.rate.map(|rate| ("rate_per_s".to_owned(), json!(rate))));
+        // One more than the limit: a call also waits after the last one.
+        let paced = work.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((limit + 1) as f64 / rate));
+        match api.ask_patiently(work.endpoint, Value::Object(body), PATIENCE + paced).await {
+            Ok(answer) => {
+                (answered, silent) = (true, 0);
+                tally.add(&answer, work.done);
+                bar.draw(tally);
+                if !tally.more {
+                    break;
+                }
+            }
+            Err(ApiError { code: 503 | 504, .. }) if answered && silent < UNANSWERED => {
+                tally.unanswered += 1;
+                silent += 1;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Asks where somebody can answer; elsewhere the command itself was the answer.
+pub(crate) fn confirmed(question: &str) -> std::io::Result<bool> {
+    let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if terminal { asked(question) } else { Ok(true) }
+}
+
+/// Puts a question on a terminal; only a yes is one.
+fn asked(question: &str) -> std::io::Result<bool> {
+    eprint!("{question}");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+fn tell(work: &Work, tally: &Tally, options: &Options) -> anyhow::Result<()> {
+    if options.json {
+        return output::json(&tally.as_json(work, options.dry_run));
+    }
+    for failure in tally.failures() {
+        anstream::eprintln!("{BAD}failed:{BAD:#} {failure}");
+    }
+    if tally.unanswered > 0 {
+        anstream::eprintln!(
+            "{PENDING}warning:{PENDING:#} {} calls got no answer; what they did is not counted",
+            tally.unanswered
+        );
+    }
+    output::say(&tally.line(work, options.dry_run))
+}
+
+/// A bar on a terminal. Nothing else is written while it stands there.
+struct Bar {
+    total: Option<u64>,
+    since: Instant,
+}
+
+impl Bar {
+    const CELLS: u64 = 30;
+
+    fn new(total: Option<u64>) -> Self {
+        let bar = Self { total, since: Instant::now() };
+        bar.draw(&Tally::default());
+        bar
+    }
+
+    fn draw(&self, tally: &Tally) {
+        if let Some(total) = self.total {
+            let _ = write!(std::io::stderr(), "\r\u{1b}[2K{}", bar(tally, total, self.since.elapsed()));
+            let _ = std::io::stderr().flush();
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if self.total.is_some() {
+            let _ = write!(std::io::stderr(), "\r\u{1b}[2K");
+        }
+    }
+}
+
+/// The bar as text: how far, how fast, how long it will still take.
+fn bar(tally: &Tally, total: u64, elapsed: Duration) -> String {
+    let so_far = tally.done + tally.failed;
+    let total = total.max(so_far).max(1);
+    let full = usize::try_from(so_far * Bar::CELLS / total).unwrap_or(0);
+    let cells = format!("{:<width$}", "#".repeat(full), width = usize::try_from(Bar::CELLS).unwrap_or(0));
+    let mut line = format!("[{cells}] {} of {}", number(so_far), number(total));
+    if tally.failed > 0 {
+        line += &format!(", {} failed", number(tally.failed));
+    }
+    if so_far > 0 && so_far < total {
+        let left = elapsed.as_millis() * u128::from(total - so_far) / u128::from(so_far);
+        line += &format!(", {} left", output::took(u64::try_from(left).unwrap_or(u64::MAX)));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work() -> Work {
+        Work {
+            endpoint: "dlq.replay",
+            done: "replayed",
+            verb: "Replay",
+            noun: "dead letters",
+            body: Map::new(),
+            rate: None,
+        }
+    }
+
+    /// A stand-in for the endpoint: `good` letters behind `bad` ones that always fail.
+    fn call(good: &mut u64, bad: u64, limit: u64) -> Value {
+        let failed = bad.min(limit);
+        let done = (*good).min(limit - failed);
+        *good -= done;
+        let listed: Vec<Value> =
+            (0..failed.min(100)).map(|n| json!({"run_id": n.to_string(), "error": "no"})).collect();
+        json!({"replayed": done, "failed": listed, "failed_in_all": failed, "more": failed + done == limit})
+    }
+
+    #[test]
+    fn what_fails_stands_in_nobodys_way_and_is_counted_once() {
+        for (most, done, failed) in [(None, 1_700, 1_200), (Some(1_000), 0, 1_000), (Some(1_300), 100, 1_200)] {
+            let (mut good, mut tally, mut calls) = (1_700, Tally::default(), 0);
+            while let Some(limit) = tally.next(most, PER_CALL) {
+                tally.add(&call(&mut good, 1_200, limit), "replayed");
+                calls += 1;
+                if !tally.more {
+                    break;
+                }
+            }
+            assert_eq!((tally.done, tally.failed), (done, failed), "{most:?}");
+            assert!(calls < 10, "{calls}");
+        }
+    }
+
+    #[test]
+    fn the_end_is_one_line_and_names_the_first_that_failed() {
+        let listed = (1..=100).map(|n| json!({"run_id": format!("main-p5-{n}"), "error": "too\nlarge"})).collect();
+        let tally = Tally { done: 1_234, failed: 120, listed, more: true, unanswered: 1 };
+        assert_eq!(tally.line(&work(), false), "1,234 dead letters replayed, 120 failed; more are left");
+        let failures = tally.failures();
+        assert_eq!((failures.len(), failures[0].as_str()), (6, "main-p5-1: too large"));
+        assert_eq!(failures[5], "and 115 more that failed");
+        let answer = tally.as_json(&work(), false);
+        assert_eq!((&answer["failed_in_all"], &answer["unanswered_calls"]), (&json!(120), &json!(1)));
+        let none = Tally::default();
+        assert_eq!(none.line(&work(), true), "0 dead letters would be replayed");
+        let expected = json!({"replayed": 0, "failed": [], "more": false, "dry_run": true});
+        assert_eq!(none.as_json(&work(), true), expected);
+        assert!(none.failures().is_empty());
+    }
+
+    #[test]
+    fn a_bar_says_how_far_and_how_long() {
+        let tally = Tally { done: 2_400, failed: 100, ..Tally::default() };
+        let shown = bar(&tally, 10_000, Duration::from_secs(10));
+        assert_eq!(shown, "[#######                       ] 2,500 of 10,000, 100 failed, 30.0 s left");
+        assert_eq!(bar(&Tally::default(), 3, Duration::ZERO), format!("[{:30}] 0 of 3", ""));
+        assert!(bar(&tally, 0, Duration::ZERO).ends_with("2,500 of 2,500, 100 failed"), "more came than were counted");
+    }
+
+    #[test]
+    fn calls_are_small_where_the_rate_is() {
+        assert_eq!([None, Some(0.1), Some(10.0), Some(1e9)].map(per_call), [500, 1, 50, 500]);
+    }
+}

@@ -1,0 +1,181 @@
+//! Whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases.
+
+use longshore_harness::World;
+use serde_json::{Value, json};
+
+use crate::{AT_ONCE, served_by, workers, world};
+
+/// What a command printed, and its exit code.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {} {}", self.out, self.err))
+    }
+
+    /// The same, of a command that went well.
+    #[track_caller]
+    fn well(self) -> Self {
+        assert_eq!(self.code, 0, "{} {}", self.out, self.err);
+        self
+    }
+}
+
+/// Runs `longshore` with the words of a line.
+async fn say(world: &World, line: &str) -> Said {
+    let output = world.command(line.split_whitespace()).output().await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+async fn die(world: &World, job_type: &str, count: usize) -> Vec<String> {
+    let payloads = (0..count).map(|n| json!({"times": 9, "n": n}));
+    let receipts = world.publish(job_type).header("X-Mine", "1").many(payloads).await;
+    let runs: Vec<String> = receipts.into_iter().map(|receipt| receipt.run_id).collect();
+    for run in &runs {
+        assert_eq!(world.wait(run).await.state, "dead");
+    }
+    runs
+}
+
+/// A type that fails as often as its payload says, in one attempt a round.
+fn flaky() -> String {
+    served_by("fail", &format!("max_attempts = 1\n{AT_ONCE}"))
+}
+
+/// Given dead letters, when they are listed, grouped and shown, then each fits its line and nothing is missing.
+#[tokio::test]
+async fn dead_letters_are_seen() {
+    let world = world().await;
+    let _node = world.node().with("types.flaky", &flaky()).with("types.\"mail.send\"", &flaky()).start().await;
+    let empty = say(&world, "dlq list").await.well();
+    assert_eq!((empty.out.as_str(), empty.err.trim()), ("", "no dead letters"));
+    let flaky = die(&world, "flaky", 7).await;
+    let mail = die(&world, "mail.send", 1).await.pop().unwrap();
+    world.eventually_letters(8).await;
+
+    let listed = say(&world, "dlq list").await.well();
+    let lines: Vec<&str> = listed.out.lines().collect();
+    assert!(lines.len() == 9 && lines.iter().all(|line| line.chars().count() <= 100), "{}", listed.out);
+    assert!(lines[0].starts_with("run") && flaky.iter().all(|run| listed.out.contains(run)), "{}", listed.out);
+    let two = say(&world, "dlq list --type flaky --since 1h --limit 2").await.well();
+    assert_eq!(two.out.lines().count(), 3);
+    let page = say(&world, "dlq list --type flaky --limit 5 --json").await.well().json();
+    let rest = format!("dlq list --type flaky --json --cursor {}", page["cursor"].as_str().unwrap());
+    let rest = say(&world, &rest).await.well().json();
+    let count = |page: &Value| page["entries"].as_array().unwrap().len();
+    assert_eq!((count(&page), count(&rest), rest.get("cursor")), (5, 2, None));
+
+    let groups = say(&world, "dlq groups").await.well();
+    let lines: Vec<&str> = groups.out.lines().collect();
+    assert!(lines[1].trim_start().starts_with("7  flaky") && lines[2].trim_start().starts_with("1  mail.send"));
+    assert!(lines[1].ends_with("retryable: attempt # fails as told"), "{}", groups.out);
+    assert_eq!(say(&world, "dlq groups --until 1h --json").await.well().json(), json!({"groups": []}));
+
+    let one = say(&world, &format!("dlq get {mail}")).await.well().out;
+    for part in ["dead", "mail.send", "X-Mine: 1", "\"times\": 9", "attempt 1 fails as told"] {
+        assert!(one.contains(part), "{part}: {one}");
+    }
+    assert_eq!(say(&world, &format!("dlq get {mail} --json")).await.well().json()["headers"]["X-Mine"], "1");
+    let none = say(&world, "dlq get main-p5-999").await;
+    assert!(none.code == 1 && none.err.contains("no dead letter of run main-p5-999"), "{}", none.err);
+}
+
+/// Given more letters than one call takes, when they are replayed and discarded, then all go, each once, and the command
+/// says how many.
+#[tokio::test]
+async fn dead_letters_are_run_again_and_thrown_away() {
+    let world = world().await;
+    let _node = world.node().with("types.flaky", &flaky()).start().await;
+    let runs = die(&world, "flaky", 620).await;
+    world.eventually_letters(620).await;
+
+    let wrong = say(&world, "dlq replay").await;
+    assert!(wrong.code == 2 && wrong.err.contains("say which: a run's id, a filter"), "{}", wrong.err);
+    let dry = say(&world, "dlq replay --type flaky --dry-run").await.well();
+    assert_eq!(dry.out, "620 dead letters would be replayed\n");
+    assert_eq!(world.letters("default").await.len(), 620);
+    let one = format!("dlq replay {} --set-priority 2 --set-payload {{\"times\":0}} --set-header X-Mine=", runs[0]);
+    assert_eq!(say(&world, &one).await.well().out, "1 dead letters replayed\n");
+    let end = world.wait(&runs[0]).await;
+    assert_eq!((end.state.as_str(), end.round, end.priority), ("completed", 2, 2));
+
+    // They die again while it goes on, and are not taken again.
+    let again = say(&world, "dlq replay --all").await.well();
+    assert_eq!(again.out, "619 dead letters replayed\n", "{}", again.err);
+    for run in &runs[1..] {
+        let record = longshore_harness::eventually("dead again", std::time::Duration::from_secs(30), async || {
+            let record = world.wait(run).await;
+            if record.state == "dead" { Ok(record) } else { Err(record.state) }
+        });
+        assert_eq!(record.await.round, 2);
+    }
+    let limited = say(&world, "dlq discard --type flaky --limit 10 --rate 100 --yes --json").await.well().json();
+    assert_eq!(limited, json!({"discarded": 10, "failed": [], "more": true}));
+    let rest = say(&world, "dlq discard --error-kind retryable").await.well();
+    assert_eq!(rest.out, "609 dead letters discarded\n");
+    assert_eq!(world.letters("default").await.len(), 0);
+    let gone = say(&world, &format!("dlq discard {}", runs[1])).await;
+    assert!(gone.code == 1 && gone.err.contains("no dead letter"), "{}", gone.err);
+}
+
+/// Given letters that cannot be replayed, when all are, then the others are, those are named, and the exit code says so.
+#[tokio::test]
+async fn what_cannot_be_replayed_is_named() {
+    let world = world().await;
+    let _node = world.node().with("types.flaky", &flaky()).start().await;
+    let large = world.publish("flaky").header("Longshore-Max-Attempts", "1");
+    let large = large.bytes(vec![b'x'; world.client().server_info().max_payload - 8 * 1024]).await;
+    let fine = die(&world, "flaky", 3).await;
+    world.eventually_letters(4).await;
+    for line in ["dlq replay --all --dry-run", "dlq replay --all"] {
+        let said = say(&world, line).await;
+        assert_eq!(said.code, 1);
+        assert!(said.out.starts_with("3 dead letters") && said.out.ends_with(", 1 failed\n"), "{}", said.out);
+        assert!(said.err.contains(&large) && said.err.contains("set.payload"), "{}", said.err);
+    }
+    for run in &fine {
+        longshore_harness::eventually("its second round", std::time::Duration::from_secs(20), async || {
+            let record = world.wait(run).await;
+            if record.round == 2 { Ok(()) } else { Err(record.round) }
+        })
+        .await;
+    }
+}
+
+/// Given runs that wait, run and have ended, when some are cancelled and others erased, then the command says which.
+#[tokio::test]
+async fn runs_are_cancelled_and_erased() {
+    let world = world().await;
+    let node = workers(world.node(), 1).start().await;
+    let mut live = world.live_events("default").await;
+    let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_told("started", &busy).await;
+    let waiting = world.publish("noop").priority(7).many((0..20).map(|n| json!(n))).await;
+    let first = &waiting[0].run_id;
+    assert_eq!(say(&world, &format!("runs cancel {first}")).await.well().out, format!("{first} is cancelled\n"));
+    let dry = say(&world, "runs cancel --type noop --state enqueued --dry-run").await.well();
+    assert_eq!(dry.out, "19 runs would be cancelled\n");
+    let limited = say(&world, "runs cancel --type noop --limit 4 --json").await.well().json();
+    assert_eq!(limited["cancelled"], 4);
+    assert_eq!(say(&world, "runs cancel --type noop --yes").await.well().out, "15 runs cancelled\n");
+    assert_eq!(say(&world, "runs cancel --all").await.well().out, "1 runs cancelled\n");
+    for run in waiting.iter().map(|receipt| &receipt.run_id).chain([&busy]) {
+        assert_eq!(world.wait(run).await.state, "cancelled");
+    }
+
+    let done = world.publish("echo").json(json!({"name": "Anna"})).await;
+    world.wait(&done).await;
+    let ended = say(&world, &format!("runs cancel {done}")).await;
+    assert!(ended.code == 1 && ended.err.contains("has ended: it is completed"), "{}", ended.err);
+    let erased = say(&world, &format!("runs erase {done} {first} main-p5-999")).await;
+    assert_eq!((erased.code, erased.out), (1, format!("{done} is erased\n{first} is erased\n")));
+    assert!(erased.err.contains("main-p5-999"), "{}", erased.err);
+    let shown = say(&world, &format!("runs get {done}")).await.well().out;
+    assert!(shown.contains("erased") && !shown.contains("Anna"), "{shown}");
+    node.stop().await;
+}
