@@ -48,9 +48,10 @@ pub(crate) enum Start {
 }
 
 impl Assignment {
-    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing.
-    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64) -> Self {
-        let Delivery { subject, headers, payload, holding, leased_from, right, .. } = delivery;
+    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing; a client's job of more
+    /// than `most` bytes could not be carried on.
+    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, most: usize) -> Self {
+        let Delivery { subject, headers, payload, size, holding, leased_from, right, .. } = delivery;
         let parsed = read_subject(&subject, names);
         let read = headers.as_ref().map_or(Ok(JobHeaders::default()), header::read_job);
         let mut start = Start::Claim;
@@ -66,6 +67,10 @@ impl Assignment {
             (None, Ok(_)) if headers.is_none() && is_acknowledgement(&payload) => {
                 start =
                     Start::Invalid("the payload is a JetStream acknowledgement: a forgery by reply subject".to_owned());
+                JobHeaders::default()
+            }
+            (None, Ok(said)) if said.moved.is_none() && size > most => {
+                start = Start::Invalid(format!("payload and headers have {size} bytes, {most} are allowed"));
                 JobHeaders::default()
             }
             (None, Ok(said)) => said,

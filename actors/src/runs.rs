@@ -26,7 +26,7 @@ pub(crate) async fn get(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Res
     let (queue, priority, sequence) = run_id.as_minted().ok_or_else(unknown)?;
     let waiting = shared.backbone.job_in_lane(&queue, priority, sequence).await;
     let delivery = waiting.map_err(|error| ApiError::unavailable(chain(&error)))?.ok_or_else(unknown)?;
-    let assignment = Assignment::read(delivery, shared.backbone.names(), 0);
+    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival());
     let job = &assignment.job;
     if job.tenant != *tenant || job.run_id != *run_id {
         return Err(unknown());

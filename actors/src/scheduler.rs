@@ -60,6 +60,8 @@ struct Scheduler {
     read_at: Instant,
     /// After a freeze, until when what comes counts as sent before it.
     suspect_until: Option<Instant>,
+    /// Most bytes of a client's job.
+    most: usize,
     started: usize,
     rate: f64,
     recent: Vec<usize>,
@@ -75,6 +77,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     };
     let lanes = puller.lanes();
     let mut scheduler = Scheduler {
+        most: shared.backbone.most_on_arrival(),
         shared,
         queue: Arc::clone(&queue),
         puller,
@@ -174,7 +177,7 @@ impl Scheduler {
     fn take(&mut self, lane: usize, delivery: Delivery) {
         let behind = delivery.behind;
         let mark = self.marks.get(&**self.puller.stream(lane)).copied().unwrap_or(0);
-        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark);
+        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.most);
         self.recent[lane] += 1;
         self.coming.came(lane, assignment.rank(self.queue.policy.aging), behind);
         self.hold(lane, Box::new(assignment));

@@ -29,9 +29,18 @@ impl Backbone {
         }
         headers.insert(names::RUN_ID, run.run_id.as_str());
         headers.insert(names::ROUND, run.round.to_string());
-        headers.insert(RECORD, crate::wire::record::show(run).to_string());
+        let others = payload.len() + header_bytes(original);
+        let room = crate::room::in_letter(self.max_payload(), others);
+        headers.insert(RECORD, crate::wire::record::show_within(run, room));
         headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
         let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
         request::publish(self.client(), subject, headers, payload).await
     }
+}
+
+fn header_bytes(headers: Option<&HeaderMap>) -> usize {
+    let all = headers.iter().flat_map(|headers| headers.iter());
+    // Each stands on a line of its own: a colon, a blank, and the line's end.
+    let line = |name: &str, value: &str| name.len() + value.len() + 4;
+    all.flat_map(|(name, values)| values.iter().map(move |value| line(name.as_ref(), value.as_str()))).sum()
 }

@@ -57,10 +57,12 @@ impl Backbone {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: stream.into(), sequence, at };
         let headers = stored.job_headers();
+        let size = stored.payload.len();
         Ok(Some(Delivery {
             subject: stored.subject.into(),
             headers,
             payload: stored.payload,
+            size,
             holding: Holding { message, delivery: 1 },
             behind: 0,
             leased_from: Instant::now(),
