@@ -9,6 +9,7 @@ mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
 mod events; // what happened is told live and kept in order
 mod fail_points; // death between any two steps loses nothing
+mod hostile; // whatever is sent, nothing is wedged
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
 mod nothing_lost; // killed and frozen in mid-run, nothing is lost
