@@ -6,12 +6,13 @@
 
 mod api; // every endpoint answers as the contract has it
 mod cancel; // what is cancelled ends as cancelled, wherever it stands
-mod cluster; // several nodes are one
 mod cli; // whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases
+mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
 mod deaf; // a handler that hears nothing costs its attempt, not the node
 mod events; // what happened is told live and kept in order
 mod fail_points; // death between any two steps loses nothing
+mod hostile; // whatever is sent, nothing is wedged
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
 mod nothing_lost; // killed and frozen in mid-run, nothing is lost

@@ -107,7 +107,7 @@ fn check(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Checked, Ap
     let payload = payload(&submit)?;
     let options = options(shared, &submit, own_id.is_some())?;
     let headers = headers(&submit, &options)?;
-    let room = shared.job_most;
+    let room = shared.backbone.most_in_submit();
     let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;

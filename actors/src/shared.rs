@@ -20,8 +20,6 @@ pub(crate) struct Shared {
     pub(crate) backbone: Backbone,
     pub(crate) node: Arc<str>,
     pub(crate) started_at: Timestamp,
-    /// Most bytes of a job, payload and headers together: what the server takes, less what a moved one needs.
-    pub(crate) job_most: usize,
     pub(crate) policies: Policies,
     pub(crate) handlers: Handlers,
     pub(crate) herald: Herald,
@@ -48,9 +46,6 @@ pub(crate) struct Shared {
     writes: AtomicU64,
 }
 
-/// Room in a message for what a schedule, a move or a dead letter adds to a job's own bytes.
-const CARRIED: usize = 16 * 1024;
-
 /// Short retries that one node may keep in hand; more go through schedules.
 pub(crate) const IN_HAND_RETRIES: usize = 1_024;
 
@@ -67,7 +62,6 @@ impl Shared {
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            job_most: backbone.max_payload().saturating_sub(CARRIED),
             backbone,
             node,
             started_at: now(),
