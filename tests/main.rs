@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
 mod api; // every endpoint answers as the contract has it
+mod chaos; // trouble of every kind at once loses nothing
 mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
 mod events; // what happened is told live and kept in order
