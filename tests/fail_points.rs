@@ -4,7 +4,7 @@
 //! -- --nocapture --test-threads 1` kills more often and prints what is found after the kills; docs/fail-points.md has
 //! the table.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,8 +137,11 @@ async fn frozen_at(node: &Node) -> Interruption {
 #[derive(Debug, Default)]
 struct Findings {
     kills: usize,
-    counts: BTreeMap<&'static str, usize>,
+    counts: [usize; COLUMNS.len()],
 }
+
+/// The columns of the table in docs/fail-points.md: unfinished jobs by what is known of them.
+const COLUMNS: [&str; 5] = ["no record", "running", "waiting for a time", "decided, not told", "dead, without letter"];
 
 impl Findings {
     fn look(&mut self, history: &History) {
@@ -152,28 +155,24 @@ impl Findings {
         let letters: HashSet<&str> = history.letters.iter().map(|letter| letter.run_id.as_str()).collect();
         let recorded: HashSet<&str> = history.records.iter().map(|record| record.run_id.as_str()).collect();
         let unknown = history.accepted.iter().filter(|accepted| !recorded.contains(accepted.run_id.as_str())).count();
-        self.count("without record", unknown);
+        self.counts[0] += unknown;
         for record in &history.records {
             let run = record.run_id.as_str();
-            match record.state.as_str() {
-                "running" => self.count("running by the record", 1),
-                "retrying" => self.count("waiting for a retry", 1),
-                "scheduled" | "enqueued" => self.count("put off", 1),
-                _ if !told.contains(run) => self.count("ended, not told", 1),
-                "dead" if !letters.contains(run) => self.count("dead, told, without letter", 1),
-                _ => {}
-            }
+            let column = match record.state.as_str() {
+                "running" => 1,
+                "retrying" | "scheduled" | "enqueued" => 2,
+                _ if !told.contains(run) => 3,
+                "dead" if !letters.contains(run) => 4,
+                _ => continue,
+            };
+            self.counts[column] += 1;
         }
-    }
-
-    fn count(&mut self, what: &'static str, more: usize) {
-        *self.counts.entry(what).or_default() += more;
     }
 }
 
 impl std::fmt::Display for Findings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} kills; found after them, in all:", self.kills)?;
-        self.counts.iter().try_for_each(|(what, count)| write!(f, " {count} {what},"))
+        write!(f, "{} kills; unfinished jobs found after them, in all", self.kills)?;
+        COLUMNS.iter().zip(self.counts).try_for_each(|(column, count)| write!(f, " | {column}: {count}"))
     }
 }

@@ -6,6 +6,7 @@
 
 mod api; // every endpoint answers as the contract has it
 mod cancel; // what is cancelled ends as cancelled, wherever it stands
+mod chaos; // trouble of every kind at once loses nothing
 mod cli; // whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases
 mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole

@@ -27,6 +27,7 @@
 //! ```
 
 mod api;
+pub mod chaos;
 mod eventually;
 pub mod history;
 mod live;

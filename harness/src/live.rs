@@ -95,6 +95,19 @@ impl LiveEvents {
         self.until(&what, |live| live.body["event"] == event && live.body["run_id"] == run).await
     }
 
+    /// Waits for the next event, whichever it is, and for as long as it takes; it is not kept as heard.
+    ///
+    /// # Panics
+    /// If the client was closed.
+    pub async fn next(&mut self) -> Live {
+        let message = self.subscriber.next().await.expect("the client lives as long as the world");
+        Live {
+            subject: message.subject.to_string(),
+            body: serde_json::from_slice(&message.payload).unwrap_or(Value::Null),
+            has_headers: message.headers.is_some(),
+        }
+    }
+
     /// Everything waited through so far, in order.
     pub fn heard(&self) -> &[Live] {
         &self.heard

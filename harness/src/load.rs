@@ -3,11 +3,13 @@
 //! Faults are worth little against jobs of one kind only. A [`Load`] publishes so many of each kind and knows how each
 //! must end, whatever happens meanwhile: what can succeed succeeds, because it may fail very often ([`SETTINGS`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::history::Call;
 use crate::publish::{Publish, Receipt};
 use crate::remote::{Handler, Job, Reply};
 use crate::world::World;
@@ -42,8 +44,13 @@ handler = 'fail'
 handler = 'noop'
 [types.\"load.snooze\"]
 handler = 'remote'
+timeout = '5s'
 [types.\"load.remote\"]
 handler = 'remote'
+timeout = '5s'
+[types.\"load.killer\"]
+handler = 'remote'
+timeout = '5s'
 [types.\"load.invalid\"]
 handler = 'noop'
 ";
@@ -75,10 +82,12 @@ pub enum Kind {
     Remote,
     /// Cannot be read.
     Invalid,
+    /// Its first attempt kills its node, if somebody listens who does that; if not, it comes to its time limit.
+    Killer,
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds but the killer, which is for those who mean it.
     pub const ALL: [Kind; 12] = [
         Kind::Quick,
         Kind::Slow,
@@ -109,6 +118,7 @@ impl Kind {
             Kind::Snooze => "load.snooze",
             Kind::Remote => "load.remote",
             Kind::Invalid => "load.invalid",
+            Kind::Killer => "load.killer",
         }
     }
 
@@ -134,7 +144,7 @@ impl Kind {
 
     /// Whether a remote handler does the work.
     pub fn is_remote(self) -> bool {
-        matches!(self, Kind::Snooze | Kind::Remote)
+        matches!(self, Kind::Snooze | Kind::Remote | Kind::Killer)
     }
 
     /// A job of this kind, to be published.
@@ -148,11 +158,75 @@ impl Kind {
     }
 }
 
+/// The handlers of the remote kinds, which can be killed and come back.
+#[derive(Debug)]
+pub struct Crew {
+    handlers: Vec<(Kind, Handler)>,
+    /// What handlers did that are gone.
+    before: Vec<Call>,
+    /// Runs that were snoozed once.
+    snoozed: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Crew {
+    /// All of them, at work.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn new(world: &World) -> Crew {
+        let mut crew = Crew { handlers: Vec::new(), before: Vec::new(), snoozed: Arc::default() };
+        for kind in [Kind::Remote, Kind::Snooze, Kind::Killer] {
+            crew.hire(world, kind).await;
+        }
+        crew
+    }
+
+    /// One more handler for a remote kind.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn hire(&mut self, world: &World, kind: Kind) {
+        let snoozed = Arc::clone(&self.snoozed);
+        let answer = move |job: Job| {
+            let first_time =
+                || snoozed.lock().expect("no code panics while it holds the set").insert(job.run_id.clone());
+            let reply = match kind {
+                Kind::Snooze if first_time() => Reply::snooze("300ms"),
+                Kind::Killer if job.attempt == 1 => Reply::silence(),
+                _ => Reply::json(json!("done")),
+            };
+            async move { reply }
+        };
+        self.handlers.push((kind, world.handler(kind.job_type()).start(answer).await));
+    }
+
+    /// Kills one of them, as by a signal: what it was doing is never answered. Gives its kind.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    pub fn kill(&mut self, number: usize) -> Kind {
+        let (kind, handler) = self.handlers.swap_remove(number);
+        self.before.extend(handler.calls());
+        kind
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.handlers.len()
+    }
+
+    /// Everything that they and those before them were asked to do.
+    pub fn calls(&self) -> Vec<Call> {
+        let now = self.handlers.iter().flat_map(|(_, handler)| handler.calls());
+        self.before.iter().cloned().chain(now).collect()
+    }
+}
+
 /// Jobs of every kind that were accepted, and what their handlers did.
 #[derive(Debug)]
 pub struct Load {
     /// The handlers of the remote kinds.
-    pub handlers: Vec<Handler>,
+    pub crew: Crew,
     /// Every job that was accepted so far, with its kind.
     pub accepted: Vec<(Kind, Receipt)>,
 }
@@ -163,14 +237,7 @@ impl Load {
     /// # Panics
     /// If the server cannot be reached.
     pub async fn new(world: &World) -> Load {
-        let quick = world.handler(Kind::Remote.job_type()).start(async |_| Reply::json(json!("done"))).await;
-        let snoozed = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
-        let snooze = move |job: Job| {
-            let first = snoozed.lock().expect("no code panics while it holds the set").insert(job.run_id);
-            async move { if first { Reply::snooze("300ms") } else { Reply::json(json!("awake")) } }
-        };
-        let snooze = world.handler(Kind::Snooze.job_type()).start(snooze).await;
-        Load { handlers: vec![quick, snooze], accepted: Vec::new() }
+        Load { crew: Crew::new(world).await, accepted: Vec::new() }
     }
 
     /// Publishes so many jobs of each kind.
@@ -190,8 +257,8 @@ impl Load {
     }
 
     /// Everything that the remote handlers were asked to do.
-    pub fn calls(&self) -> Vec<crate::history::Call> {
-        self.handlers.iter().flat_map(Handler::calls).collect()
+    pub fn calls(&self) -> Vec<Call> {
+        self.crew.calls()
     }
 
     /// Waits until every job has ended, so long at most, as its kind must.

@@ -1,0 +1,44 @@
+//! Chaos by the seed: `cargo run -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3 [--rate 150]`.
+//!
+//! Needs the `longshore` binary, from the environment variable `LONGSHORE_BIN` or beside this one. Prints what was done
+//! and found; exit code 1 if anything is wrong. `LONGSHORE_KEEP=1` keeps the world's folder with all logs.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use longshore_harness::chaos::Chaos;
+use longshore_harness::use_binary;
+
+const USAGE: &str = "usage: chaos [--seed N] [--jobs N] [--nodes N] [--rate N]";
+
+fn main() -> anyhow::Result<ExitCode> {
+    let chaos = read(std::env::args().skip(1))?;
+    if std::env::var_os("LONGSHORE_BIN").is_none() {
+        let own = std::env::current_exe().context("cannot tell where this program lies")?;
+        let binary = own.with_file_name("longshore");
+        if !binary.exists() {
+            bail!("no {}: build it (cargo build --bin longshore), or name one by LONGSHORE_BIN", binary.display());
+        }
+        use_binary(binary);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let report = runtime.block_on(chaos.run());
+    println!("{report}");
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn read(mut words: impl Iterator<Item = String>) -> anyhow::Result<Chaos> {
+    let mut chaos = Chaos { seed: rand::random_range(1..1_000_000), jobs: 2_000, rate: 150, nodes: 3 };
+    while let Some(word) = words.next() {
+        let value = words.next().context(USAGE)?;
+        let number: u64 = value.parse().with_context(|| format!("{word} {value:?} is no number\n{USAGE}"))?;
+        match word.as_str() {
+            "--seed" => chaos.seed = number,
+            "--jobs" => chaos.jobs = usize::try_from(number)?,
+            "--rate" => chaos.rate = u32::try_from(number)?,
+            "--nodes" => chaos.nodes = usize::try_from(number)?,
+            _ => bail!("{word} is not known\n{USAGE}"),
+        }
+    }
+    Ok(chaos)
+}
