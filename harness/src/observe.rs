@@ -1,22 +1,16 @@
 //! Looking at what is durable, past the nodes: run records, the event log, dead letters, the depth of lanes.
 //!
-//! Everything is read as it stands, from the first message to the last that there was when the reading began.
+//! The verbs of a test: they panic where the [`Reader`] behind them, which works for any client, gives an error.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use bytes::Bytes;
-use futures_util::StreamExt;
 
 use crate::history::{self, History};
 use crate::publish::Receipt;
+use crate::read::Reader;
 use crate::wire::{Event, Record};
 use crate::world::{NAMESPACE, TENANT, World, chain};
-
-/// Messages asked for at a time.
-const PAGE: usize = 1_000;
 
 /// An event as it lies in the log.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,14 +54,6 @@ impl Letter {
     fn body(&self) -> Option<serde_json::Value> {
         serde_json::from_slice(&self.payload).ok()
     }
-}
-
-/// A stored message.
-struct Stored {
-    sequence: u64,
-    subject: String,
-    headers: BTreeMap<String, String>,
-    payload: Bytes,
 }
 
 impl World {
@@ -148,98 +134,30 @@ impl World {
         }
     }
 
+    /// The reader behind these verbs.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.jetstream().clone(), NAMESPACE)
+    }
+
     pub(crate) async fn try_record(&self, tenant: &str, run: &str) -> anyhow::Result<Option<Record>> {
-        let bucket = self.jetstream().get_key_value(format!("{NAMESPACE}_runs")).await?;
-        let Some(value) = bucket.get(format!("{tenant}.{run}")).await? else { return Ok(None) };
-        let record = serde_json::from_slice(&value);
-        Ok(Some(record.with_context(|| format!("no run record: {}", String::from_utf8_lossy(&value)))?))
+        self.reader().record(tenant, run).await
     }
 
     pub(crate) async fn try_records(&self) -> anyhow::Result<Vec<Record>> {
-        let stream = format!("KV_{NAMESPACE}_runs");
-        let stored = self.read(&stream, &format!("$KV.{NAMESPACE}_runs.>"), DeliverPolicy::LastPerSubject).await?;
-        // What was deleted or purged has an empty message that says so.
-        let kept = stored.into_iter().filter(|message| !message.headers.contains_key("KV-Operation"));
-        kept.map(|message| {
-            serde_json::from_slice(&message.payload).with_context(|| format!("no run record in {}", message.subject))
-        })
-        .collect()
+        let mut records = Vec::new();
+        self.reader().records("*", |record| records.push(record)).await?;
+        Ok(records)
     }
 
     pub(crate) async fn try_event_log(&self, tenant: &str) -> anyhow::Result<Vec<Logged>> {
-        let stream = format!("{}_EVENTS", NAMESPACE.to_uppercase());
         let mut events = Vec::new();
-        for message in self.read(&stream, &format!("{NAMESPACE}.eventlog.{tenant}"), DeliverPolicy::All).await? {
-            for line in message.payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                let event = serde_json::from_slice(line);
-                let event = event.with_context(|| format!("no event: {}", String::from_utf8_lossy(line)))?;
-                events.push(Logged { sequence: message.sequence, event });
-            }
-        }
+        self.reader().events(tenant, |logged| events.push(logged)).await?;
         Ok(events)
     }
 
     pub(crate) async fn try_letters(&self, tenant: &str) -> anyhow::Result<Vec<Letter>> {
-        let stream = format!("{}_DLQ", NAMESPACE.to_uppercase());
-        let stored = self.read(&stream, &format!("{NAMESPACE}.dlq.{tenant}.>"), DeliverPolicy::All).await?;
-        Ok(stored.into_iter().map(Letter::from).collect())
-    }
-
-    /// Reads what a stream holds under `filter`, by a consumer of its own that is gone afterwards.
-    async fn read(&self, stream: &str, filter: &str, from: DeliverPolicy) -> anyhow::Result<Vec<Stored>> {
-        let stream = self.jetstream().get_stream(stream).await.with_context(|| format!("stream {stream}"))?;
-        let config = pull::Config {
-            filter_subject: filter.to_owned(),
-            deliver_policy: from,
-            ack_policy: AckPolicy::None,
-            inactive_threshold: Duration::from_secs(30),
-            memory_storage: true,
-            ..pull::Config::default()
-        };
-        let consumer = stream.create_consumer(config).await?;
-        let name = consumer.cached_info().name.clone();
-        let mut left = usize::try_from(consumer.cached_info().num_pending)?;
-        let mut stored = Vec::with_capacity(left);
-        while left > 0 {
-            let wanted = left.min(PAGE);
-            let mut page = consumer.batch().max_messages(wanted).expires(Duration::from_secs(10)).messages().await?;
-            let before = stored.len();
-            while let Some(message) = page.next().await {
-                stored.push(Stored::try_from(message.map_err(|error| anyhow::anyhow!(error))?)?);
-            }
-            if stored.len() == before {
-                bail!("{left} messages did not come");
-            }
-            left = left.saturating_sub(stored.len() - before);
-        }
-        stream.delete_consumer(&name).await?;
-        Ok(stored)
-    }
-}
-
-impl TryFrom<async_nats::jetstream::Message> for Stored {
-    type Error = anyhow::Error;
-
-    fn try_from(message: async_nats::jetstream::Message) -> anyhow::Result<Stored> {
-        let sequence = message.info().map_err(|error| anyhow::anyhow!(error))?.stream_sequence;
-        let headers = message.headers.as_ref().map(|headers| {
-            let first = |(name, values): (&async_nats::HeaderName, &Vec<async_nats::HeaderValue>)| {
-                Some((name.to_string(), values.first()?.to_string()))
-            };
-            headers.iter().filter_map(first).collect()
-        });
-        Ok(Stored {
-            sequence,
-            subject: message.subject.to_string(),
-            headers: headers.unwrap_or_default(),
-            payload: message.payload.clone(),
-        })
-    }
-}
-
-impl From<Stored> for Letter {
-    fn from(stored: Stored) -> Letter {
-        let Stored { sequence, subject, headers, payload } = stored;
-        Letter { sequence, subject, headers, payload }
+        let mut letters = Vec::new();
+        self.reader().letters(tenant, |letter| letters.push(letter)).await?;
+        Ok(letters)
     }
 }

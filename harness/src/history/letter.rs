@@ -24,7 +24,10 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, found: &mut Ve
         let detail = format!("a dead letter of round {of}, but the run died in round {}", round.number);
         found.push(run.violation(Kind::LetterUnexpected, detail));
     }
+    // Its letter goes with what it held of people; the record says so.
+    let is_erased = run.record.is_some_and(|record| record.rest.contains_key("erased_at"));
     match run.letters.iter().filter(|letter| is_of_now(letter.round)).count() {
+        0 if is_erased => {}
         0 => found.push(run.violation(Kind::LetterMissing, format!("it died in round {}", round.number))),
         1 => {}
         more => found.push(run.violation(Kind::LetterDoubled, format!("{more} of round {}", round.number))),

@@ -1,9 +1,10 @@
 //! The history checker: what was accepted, told, recorded, kept and really done, and what of it breaks the contract.
 //!
-//! Pure: no clock, no network, no order of its own. It is given everything at once, after all has come to rest, and
-//! gives a list of [`Violation`]s, empty if the history is sound. Its modules read in this order: `gather` (who is who,
-//! and repeats folded), `round` (one round of one run, event by event), `record`, `letter` and `call` (do the others say
-//! the same), `violation`.
+//! Pure: no clock, no network, no order of its own. It is given everything at once and gives a list of [`Violation`]s,
+//! empty if the history is sound: [`History::check`] where all has come to rest, [`History::judge`] where work goes on.
+//! Its modules read in this order: `gather` (who is who, and repeats folded), `round` (one round of one run, event by
+//! event), `record`, `letter` and `call` (do the others say the same), `reading` (what may not be known yet),
+//! `violation`. The program `history` (docs/history.md) reads a cluster and asks it.
 //!
 //! What it proves of each run, from the contract's sections 3 and 4:
 //! * an accepted run is not lost: the log tells its end, and its record agrees;
@@ -21,6 +22,7 @@
 mod call;
 mod gather;
 mod letter;
+mod reading;
 mod record;
 mod round;
 mod violation;
@@ -28,11 +30,12 @@ mod violation;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub use reading::{Judgement, Open, Reading};
 pub use violation::{Kind, Violation};
 
 use crate::observe::Logged;
@@ -167,13 +170,19 @@ impl History {
     pub fn check(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         for run in gather::runs(self, &mut found) {
-            let rounds = round::judge(&run, &self.rules, &mut found);
-            record::judge(&run, &rounds, &self.rules, &mut found);
-            letter::judge(&run, &rounds, &mut found);
-            call::judge(&run, &rounds, &self.rules, &mut found);
+            found.append(&mut self.judge_run(&run).1);
         }
         found.sort();
         found
+    }
+
+    fn judge_run(&self, run: &gather::Run<'_>) -> (BTreeMap<u32, round::Round>, Vec<Violation>) {
+        let mut found = Vec::new();
+        let rounds = round::judge(run, &self.rules, &mut found);
+        record::judge(run, &rounds, &self.rules, &mut found);
+        letter::judge(run, &rounds, &mut found);
+        call::judge(run, &rounds, &self.rules, &mut found);
+        (rounds, found)
     }
 
     /// Panics if anything is wrong with it.

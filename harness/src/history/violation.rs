@@ -3,9 +3,29 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A kind of breach. Each has a test that seeds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+macro_rules! kinds {
+    ($($(#[doc = $words:literal])+ $name:ident,)+) => {
+        /// A kind of breach. Each has a test that seeds it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Kind {
+            $($(#[doc = $words])+ $name,)+
+        }
+
+        impl Kind {
+            /// Every kind there is.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name),+];
+
+            /// What it is, in a sentence.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Kind::$name => concat!($($words),+).trim_start(),)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// Accepted, and nothing is known of it: no event, no record.
     Lost,
     /// A round whose end the log does not tell.

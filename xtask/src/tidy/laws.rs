@@ -10,7 +10,7 @@ const ROOMS: [(&str, &[&str]); 4] = [
     ("async_nats", &["backbone", "harness", "bench", "tests"]),
     ("ractor", &["actors"]),
     ("toml", &["src", "bench"]),
-    ("clap", &["src", "bench"]),
+    ("clap", &["src", "bench", "harness"]),
 ];
 
 // Put together from halves, so that this file does not find itself.

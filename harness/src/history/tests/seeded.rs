@@ -305,3 +305,22 @@ fn an_unsound_history_is_reported_in_words() {
     tell(&mut history, "a", "enqueued; started 1");
     history.assert_sound();
 }
+
+#[test]
+fn every_kind_of_breach_is_seeded_here() {
+    let tests = include_str!("seeded.rs");
+    for kind in Kind::ALL {
+        let asserted = format!("Kind::{kind:?}");
+        assert!(tests.matches(&asserted).count() > 0, "{kind:?} ({}) has no test", kind.meaning());
+    }
+}
+
+#[test]
+fn an_erased_run_has_no_letter() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
+    record(&mut history, "a", "dead", (1, 1), &[(1, 1, "permanent")]);
+    assert_eq!(kinds(&history), [Kind::LetterMissing]);
+    history.records[0].rest.insert("erased_at".to_owned(), at(9).to_string().into());
+    assert_eq!(kinds(&history), []);
+}

@@ -1,0 +1,153 @@
+//! What was looked at and what was found, as text and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use jiff::Timestamp;
+use longshore_harness::Event;
+use longshore_harness::history::{Kind, Open, Violation};
+use serde_json::{Value, json};
+
+/// Runs that have not ended are shown up to this many, the oldest first; violations all.
+pub(crate) const SHOWN: usize = 20;
+
+/// Everything to be said.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) looked: Looked,
+    pub(crate) open: Vec<Open>,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// A violation and the story of its run.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    pub(crate) violation: Violation,
+    pub(crate) evidence: Vec<String>,
+}
+
+/// What there was to judge by.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    pub(crate) namespace: String,
+    pub(crate) tenant: String,
+    pub(crate) all_ended: bool,
+    pub(crate) passes: u64,
+    pub(crate) messages: u64,
+    pub(crate) cut_before: Option<Timestamp>,
+    pub(crate) events: usize,
+    pub(crate) first: Option<Timestamp>,
+    pub(crate) last: Option<Timestamp>,
+    pub(crate) records: usize,
+    pub(crate) letters: usize,
+    pub(crate) receipts: usize,
+    pub(crate) calls: usize,
+    pub(crate) runs: usize,
+    pub(crate) open: usize,
+    pub(crate) restless: usize,
+    pub(crate) cut: usize,
+}
+
+impl Looked {
+    /// Counts an event.
+    pub(crate) fn see(&mut self, event: &Event) {
+        self.events += 1;
+        self.first = Some(self.first.map_or(event.at, |first| first.min(event.at)));
+        self.last = Some(self.last.map_or(event.at, |last| last.max(event.at)));
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("namespace {}, tenant {}\n", self.namespace, self.tenant);
+        let span = self.first.zip(self.last).map(|(first, last)| format!(", {first} to {last}")).unwrap_or_default();
+        let passes = if self.passes > 1 { format!("; {} passes", self.passes) } else { String::new() };
+        let _ = writeln!(text, "events    {} in a log of {} messages{span}{passes}", self.events, self.messages);
+        let _ = writeln!(text, "records   {}\nletters   {}", self.records, self.letters);
+        let _ = writeln!(text, "receipts  {}\ncalls     {}", self.receipts, self.calls);
+        let ended = self.runs.saturating_sub(self.open + self.cut);
+        let _ = write!(text, "runs      {}: {ended} ended, {} not", self.runs, self.open);
+        if self.restless > 0 && !self.all_ended {
+            let _ = write!(text, ", {} ended just now", self.restless);
+        }
+        if let Some(at) = self.cut_before {
+            let _ = write!(text, "; {} begun before the log, which starts at {at}: not judged", self.cut);
+        }
+        text.push('\n');
+        text
+    }
+}
+
+impl Report {
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.looked.text();
+        if !self.looked.all_ended && !self.open.is_empty() {
+            let _ = writeln!(text, "\nnot ended, the oldest first:");
+            for Open { tenant, run_id, last, since } in &self.open {
+                let since = since.map(|at| format!(" since {at}")).unwrap_or_default();
+                let _ = writeln!(text, "  {tenant}/{run_id}{since}: {last}");
+            }
+            if self.looked.open > self.open.len() {
+                let _ = writeln!(text, "  and {} more", self.looked.open - self.open.len());
+            }
+        }
+        let mut told = None;
+        for Finding { violation, evidence } in &self.findings {
+            let run = (&violation.tenant, &violation.run_id);
+            if told != Some(run) {
+                let _ = writeln!(text, "\nrun {}/{}", violation.tenant, violation.run_id);
+                for line in evidence {
+                    let _ = writeln!(text, "  {line}");
+                }
+                told = Some(run);
+            }
+            let _ = writeln!(text, "{:?}: {} [{}]", violation.kind, violation.detail, violation.kind.meaning());
+        }
+        match self.findings.len() {
+            0 => text.push_str("\nsound: no violation\n"),
+            count => {
+                let kinds: Vec<String> = self.kinds().iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
+                let _ = writeln!(text, "\n{count} violations ({})", kinds.join(", "));
+            }
+        }
+        text
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        let looked = &self.looked;
+        let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
+        let open = self.open.iter().map(
+            |open| json!({"tenant": open.tenant, "run_id": open.run_id, "last": open.last, "since": at(open.since)}),
+        );
+        let violations = self.findings.iter().map(|Finding { violation, evidence }| {
+            let Violation { tenant, run_id, kind, detail } = violation;
+            json!({"kind": format!("{kind:?}"), "tenant": tenant, "run_id": run_id, "detail": detail, "evidence": evidence})
+        });
+        let kinds: BTreeMap<String, usize> =
+            self.kinds().into_iter().map(|(kind, count)| (format!("{kind:?}"), count)).collect();
+        json!({
+            "sound": self.findings.is_empty(),
+            "looked_at": {
+                "namespace": looked.namespace, "tenant": looked.tenant, "events": looked.events,
+                "log_messages": looked.messages, "log_cut_before": at(looked.cut_before),
+                "first": at(looked.first), "last": at(looked.last), "records": looked.records,
+                "letters": looked.letters, "receipts": looked.receipts, "calls": looked.calls, "passes": looked.passes,
+            },
+            "runs": {
+                "all": looked.runs, "not_ended": looked.open, "ended_just_now": looked.restless,
+                "not_judged": looked.cut,
+            },
+            "not_ended": open.collect::<Vec<_>>(),
+            "kinds": kinds,
+            "violations": violations.collect::<Vec<_>>(),
+        })
+    }
+
+    fn kinds(&self) -> BTreeMap<Kind, usize> {
+        let mut kinds = BTreeMap::new();
+        for finding in &self.findings {
+            *kinds.entry(finding.violation.kind).or_insert(0) += 1;
+        }
+        kinds
+    }
+}

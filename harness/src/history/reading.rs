@@ -1,0 +1,202 @@
+//! Judging a history that was read while work went on: what may be held against whom, and what may not be known yet.
+//!
+//! Log, records and letters are read one after the other, so a run that moves meanwhile looks different in each. Of such
+//! a run only that is a breach which nothing that comes later can heal: two ends, a gap, one id with two contents. Of a run at rest
+//! everything is. Streams that have let go of what was old speak for the runs they have whole.
+//!
+//! Forbidden here: judging what a run did; that is the other modules'.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use jiff::Timestamp;
+
+use super::gather::{self, Run};
+use super::round::Round;
+use super::{History, Kind, Violation};
+use crate::wire::EventName;
+
+/// How a history was read.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// A run with a sign of life after this moment may not be at rest; nor is one that has not ended.
+    pub rested_since: Timestamp,
+    /// Nothing is at work any more: every run is judged as one at rest, and must have ended.
+    pub all_ended: bool,
+    /// Records and letters of runs that ended before this moment may be gone by age.
+    pub kept_since: Timestamp,
+    /// The log begins here, older messages being gone; `None` if it is whole.
+    pub cut_before: Option<Timestamp>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Judgement {
+    /// Everything that is wrong, by run.
+    pub violations: Vec<Violation>,
+    /// Runs that have not ended.
+    pub open: Vec<Open>,
+    /// Runs that were named anywhere.
+    pub runs: usize,
+    /// Runs that have ended, but so lately that not everything about them need be in its place yet.
+    pub restless: usize,
+    /// Runs whose beginning the log does not hold any more: not judged.
+    pub cut: usize,
+}
+
+/// A run that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Open {
+    /// Whose it is.
+    pub tenant: String,
+    /// Which run.
+    pub run_id: String,
+    /// The last thing known of it.
+    pub last: String,
+    /// When that was.
+    pub since: Option<Timestamp>,
+}
+
+impl History {
+    /// Everything that is wrong with a history that was read like this.
+    pub fn judge(&self, reading: &Reading) -> Judgement {
+        let mut judgement = Judgement::default();
+        for run in gather::runs(self, &mut judgement.violations) {
+            judgement.runs += 1;
+            let (rounds, mut found) = self.judge_run(&run);
+            if is_cut(&run, reading) {
+                judgement.cut += 1;
+                continue;
+            }
+            let has_ended = has_ended(&run, &rounds);
+            let alive = last_sign(&run);
+            if !has_ended {
+                judgement.open.push(open(&run));
+            } else if alive.is_some_and(|at| at > reading.rested_since) {
+                judgement.restless += 1;
+            }
+            if !reading.all_ended && (!has_ended || alive.is_some_and(|at| at > reading.rested_since)) {
+                let unheard_of = run.told.is_empty() && run.record.is_none();
+                found.retain(|violation| stands(violation.kind, unheard_of));
+            }
+            if alive.is_some_and(|at| at < reading.kept_since) {
+                found.retain(|violation| !matches!(violation.kind, Kind::RecordMissing | Kind::LetterMissing));
+            }
+            judgement.violations.append(&mut found);
+        }
+        judgement.violations.sort();
+        judgement
+    }
+
+    /// The story of each of these runs, a line for everything known of it. For people.
+    pub fn evidence(&self, of: &BTreeSet<(String, String)>) -> BTreeMap<(String, String), Vec<String>> {
+        let mut stories: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+        let mut say = |tenant: &str, run: &str, line: String| {
+            let key = (tenant.to_owned(), run.to_owned());
+            if of.contains(&key) {
+                stories.entry(key).or_default().push(line);
+            }
+        };
+        for accepted in &self.accepted {
+            say(&accepted.tenant, &accepted.run_id, format!("receipt  {}", accepted.at));
+        }
+        for logged in &self.events {
+            say(&logged.event.tenant, &logged.event.run_id, event_line(logged));
+        }
+        for record in &self.records {
+            let mut line = format!("record   {}, round {}, attempt {}", record.state, record.round, record.attempt);
+            for tried in &record.attempts {
+                let error = tried.error.as_ref().map_or("no error", |error| &error.kind);
+                let _ = write!(line, "; tried {}/{}: {error}", tried.round, tried.attempt);
+            }
+            say(&record.tenant, &record.run_id, line);
+        }
+        for letter in &self.letters {
+            let round = letter.round.map(|round| format!("of round {round}")).unwrap_or_default();
+            say(&letter.tenant, &letter.run_id, format!("letter   {round}"));
+        }
+        for call in &self.calls {
+            let end = call.end.map_or("no end".to_owned(), |end| end.to_string());
+            let line = format!("call     {}/{}: {} to {end}", call.round, call.attempt, call.start);
+            say(&call.tenant, &call.run_id, line);
+        }
+        stories
+    }
+}
+
+fn event_line(logged: &crate::observe::Logged) -> String {
+    let event = &logged.event;
+    let mut line = format!("log {:<5}{} {} id {}", logged.sequence, event.at, event.event, event.id);
+    if event.attempt > 0 {
+        let _ = write!(line, " attempt {} of {}", event.attempt, event.max_attempts);
+    }
+    for (name, at) in [("run_at", event.run_at), ("retry_at", event.retry_at)] {
+        if let Some(at) = at {
+            let _ = write!(line, " {name} {at}");
+        }
+    }
+    if let Some(error) = &event.error {
+        let _ = write!(line, " error {}", error.kind);
+    }
+    for (name, text) in [("reason", &event.reason), ("node", &event.node)] {
+        if let Some(text) = text {
+            let _ = write!(line, " {name} {text}");
+        }
+    }
+    line
+}
+
+/// Whether a breach is one whatever may still come. What is known of a run nobody has heard of may come any time, but
+/// that is for the reader to find out, who can look whether its job still waits.
+fn stands(kind: Kind, unheard_of: bool) -> bool {
+    use Kind::{CallUntold, Lost, Missing, NoEnd, NotCalled, Overlap};
+    use Kind::{LetterMissing, LetterUnexpected, RecordDisagrees, RecordMissing};
+    match kind {
+        Lost => unheard_of,
+        NoEnd | CallUntold | NotCalled | LetterMissing | LetterUnexpected | RecordDisagrees | RecordMissing => false,
+        // The loss of the lease that excuses it may not be told yet.
+        Overlap => false,
+        // Of the log it stands, as it would come out of order now. With nothing told yet it is the log that is behind.
+        Missing => !unheard_of,
+        _ => true,
+    }
+}
+
+/// By the log or by the record: one may be ahead of the other, and a record that was set back is no excuse.
+fn has_ended(run: &Run<'_>, rounds: &BTreeMap<u32, Round>) -> bool {
+    let told = rounds.values().next_back();
+    let on_record = run.record.filter(|record| record.has_ended()).map(|record| record.round.max(1));
+    match (told, on_record) {
+        (Some(told), Some(round)) if round >= told.number => true,
+        (Some(told), _) => told.end.is_some(),
+        (None, on_record) => on_record.is_some(),
+    }
+}
+
+/// When something last happened to it.
+fn last_sign(run: &Run<'_>) -> Option<Timestamp> {
+    let record = run.record.into_iter().flat_map(|record| [record.enqueued_at, record.started_at, record.ended_at]);
+    run.told.iter().map(|event| event.at).chain(record.flatten()).max()
+}
+
+/// Whether what the log still holds of it may begin in the middle.
+fn is_cut(run: &Run<'_>, reading: &Reading) -> bool {
+    let Some(begin) = reading.cut_before else { return false };
+    let Some(first) = run.told.first() else {
+        return last_sign(run).is_some_and(|at| at < begin) || run.accepted.is_some_and(|accepted| accepted.at < begin);
+    };
+    let opens = matches!(first.event, EventName::Scheduled | EventName::Enqueued);
+    let alone = first.event.is_end() && run.told.len() == 1 && first.attempt == 0;
+    first.round > 1 || !(opens || alone)
+}
+
+fn open(run: &Run<'_>) -> Open {
+    let told = run.told.last().map(|event| match event.attempt {
+        0 => format!("{}, round {}", event.event, event.round.max(1)),
+        attempt => format!("{}, round {}, attempt {attempt}", event.event, event.round.max(1)),
+    });
+    let recorded = || run.record.map(|record| format!("record {}", record.state));
+    let last = told.or_else(recorded).unwrap_or_else(|| "nothing is known of it yet".to_owned());
+    let since = last_sign(run).or(run.accepted.map(|accepted| accepted.at));
+    Open { tenant: run.tenant.clone(), run_id: run.id.clone(), last, since }
+}

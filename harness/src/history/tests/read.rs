@@ -1,0 +1,92 @@
+//! What is held against a run that is still on its way, or of which streams have let go, and what is not.
+
+use super::super::*;
+use super::teller::{at, call, letter, record, tell};
+
+/// As if read at second 100, ten seconds being enough to come to rest.
+fn reading() -> Reading {
+    Reading { rested_since: at(90), all_ended: false, kept_since: at(0), cut_before: None }
+}
+
+fn kinds(judgement: &Judgement) -> Vec<Kind> {
+    judgement.violations.iter().map(|violation| violation.kind).collect()
+}
+
+#[test]
+fn a_run_that_has_not_ended_is_said_to_be_open_and_nothing_is_missing() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1");
+    let judgement = history.judge(&reading());
+    assert_eq!((kinds(&judgement), judgement.runs, judgement.restless), (vec![], 1, 0));
+    let open = &judgement.open[0];
+    assert_eq!(
+        (open.run_id.as_str(), open.last.as_str(), open.since),
+        ("a", "started, round 1, attempt 1", Some(at(2)))
+    );
+    let judgement = history.judge(&Reading { all_ended: true, ..reading() });
+    assert_eq!(kinds(&judgement), [Kind::NoEnd]);
+}
+
+#[test]
+fn what_nothing_can_heal_is_found_of_any_run() {
+    for (words, kind) in [
+        ("enqueued; started 1; started 1 #2", Kind::Doubled),
+        ("enqueued; started 2", Kind::AttemptGap),
+        ("enqueued; started 1; failed x; started 2", Kind::Unannounced),
+        ("started 1", Kind::Missing),
+        ("enqueued @95; started 1 @96; completed @97; completed #2 @98", Kind::SecondEnd),
+    ] {
+        let mut history = History::default();
+        tell(&mut history, "a", words);
+        assert_eq!(kinds(&history.judge(&reading())), [kind], "{words}");
+    }
+}
+
+#[test]
+fn what_ended_just_now_may_be_without_record_letter_and_told_calls() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued @93; started 1 @94; failed x @95; dlq @96");
+    history.calls = vec![call("a", 1, 94, Some(96)), call("a", 2, 94, Some(97))];
+    let judgement = history.judge(&reading());
+    assert_eq!((kinds(&judgement), judgement.restless), (vec![], 1));
+    let rested = history.judge(&Reading { rested_since: at(96), ..reading() });
+    assert_eq!(kinds(&rested), [Kind::RecordMissing, Kind::LetterMissing, Kind::Overlap, Kind::CallUntold]);
+}
+
+#[test]
+fn a_record_that_was_set_back_is_no_sign_of_life() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1; completed");
+    record(&mut history, "a", "enqueued", (1, 1), &[]);
+    assert_eq!(kinds(&history.judge(&reading())), [Kind::RecordDisagrees]);
+    // Replayed long ago by the log, dead in the former round by the record.
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1; failed x; dlq; round 2; replayed; enqueued; started 1; completed");
+    record(&mut history, "a", "dead", (1, 1), &[(1, 1, "x")]);
+    assert_eq!(kinds(&history.judge(&reading())), [Kind::RecordDisagrees]);
+}
+
+#[test]
+fn what_streams_have_let_go_of_is_not_asked_for() {
+    let mut history = History::default();
+    tell(&mut history, "a", "enqueued; started 1; failed x; dlq");
+    assert_eq!(kinds(&history.judge(&reading())), [Kind::RecordMissing, Kind::LetterMissing]);
+    assert_eq!(kinds(&history.judge(&Reading { kept_since: at(5), ..reading() })), []);
+
+    history.events.drain(..2);
+    letter(&mut history, "a", 1);
+    record(&mut history, "a", "dead", (1, 1), &[(1, 1, "x")]);
+    tell(&mut history, "b", "enqueued; started 1; started 1 #2");
+    let judgement = history.judge(&Reading { cut_before: Some(at(1)), ..reading() });
+    assert_eq!((kinds(&judgement), judgement.cut, judgement.runs), (vec![Kind::Doubled], 1, 2));
+}
+
+#[test]
+fn a_receipt_of_which_nothing_is_known_is_left_to_who_can_look_in_its_lane() {
+    let mut history = History::default();
+    tell(&mut history, "a", "");
+    let judgement = history.judge(&reading());
+    assert_eq!((kinds(&judgement), judgement.open.len()), (vec![Kind::Lost], 1));
+    let story = history.evidence(&[(judgement.open[0].tenant.clone(), "a".to_owned())].into());
+    assert_eq!(story.into_values().flatten().count(), 1);
+}

@@ -1,0 +1,214 @@
+//! Reading what is durable, by any client: run records, the event log, dead letters, the messages of lanes.
+//!
+//! Everything is read as it stands, from the first message to the last that there was when the reading began, a page at
+//! a time: what is kept of it is the caller's affair. Nothing is written but a consumer that goes when the reading ends.
+//! Forbidden here: judging what was read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::{self, ErrorCode};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use jiff::Timestamp;
+
+use crate::observe::{Letter, Logged};
+use crate::wire::Record;
+
+/// Messages asked for at a time.
+const PAGE: usize = 1_000;
+
+/// Reads the streams of one namespace.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    jetstream: jetstream::Context,
+    namespace: String,
+}
+
+/// What the event log holds, before it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Stored messages; each holds several events.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When the oldest message was stored, if older ones are gone: what happened before cannot be known.
+    pub cut_before: Option<Timestamp>,
+}
+
+/// A stored message.
+struct Stored {
+    sequence: u64,
+    subject: String,
+    headers: BTreeMap<String, String>,
+    payload: Bytes,
+}
+
+impl Reader {
+    /// A reader of the streams that belong to `namespace`.
+    pub fn new(jetstream: jetstream::Context, namespace: &str) -> Reader {
+        Reader { jetstream, namespace: namespace.to_owned() }
+    }
+
+    /// How much the event log holds, of all tenants.
+    ///
+    /// # Errors
+    /// That there is no log, or no answer; as do the others here.
+    pub async fn extent(&self) -> anyhow::Result<Extent> {
+        let state = self.stream(&self.event_log()).await?.cached_info().state.clone();
+        let first = Timestamp::from_nanosecond(state.first_timestamp.unix_timestamp_nanos())?;
+        let is_cut = state.first_sequence > 1 && state.messages > 0;
+        Ok(Extent { messages: state.messages, bytes: state.bytes, cut_before: is_cut.then_some(first) })
+    }
+
+    /// Every event of a tenant's log, `*` for everybody's, in the order of the log; repeats included.
+    ///
+    /// # Errors
+    /// Also that something in it is no event.
+    pub async fn events(&self, tenant: &str, mut each: impl FnMut(Logged)) -> anyhow::Result<()> {
+        let filter = format!("{}.eventlog.{tenant}", self.namespace);
+        let take = |message: Stored| {
+            for line in message.payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let event = serde_json::from_slice(line);
+                let event = event.with_context(|| format!("no event: {}", String::from_utf8_lossy(line)))?;
+                each(Logged { sequence: message.sequence, event });
+            }
+            Ok(())
+        };
+        self.each(&self.event_log(), &filter, DeliverPolicy::All, take).await
+    }
+
+    /// Every run record of a tenant, `*` for everybody's.
+    ///
+    /// # Errors
+    /// Also that something in the bucket is no record.
+    pub async fn records(&self, tenant: &str, mut each: impl FnMut(Record)) -> anyhow::Result<()> {
+        let bucket = format!("{}_runs", self.namespace);
+        let take = |message: Stored| {
+            // What was deleted or purged has an empty message that says so.
+            if !message.headers.contains_key("KV-Operation") {
+                let record = serde_json::from_slice(&message.payload);
+                each(record.with_context(|| format!("no run record in {}", message.subject))?);
+            }
+            Ok(())
+        };
+        let filter = format!("$KV.{bucket}.{tenant}.>");
+        self.each(&format!("KV_{bucket}"), &filter, DeliverPolicy::LastPerSubject, take).await
+    }
+
+    /// One run's record, `None` if there is none (yet, or any more).
+    ///
+    /// # Errors
+    /// Also that it is no record.
+    pub async fn record(&self, tenant: &str, run: &str) -> anyhow::Result<Option<Record>> {
+        let bucket = self.jetstream.get_key_value(format!("{}_runs", self.namespace)).await?;
+        let Some(value) = bucket.get(format!("{tenant}.{run}")).await? else { return Ok(None) };
+        let record = serde_json::from_slice(&value);
+        Ok(Some(record.with_context(|| format!("no run record: {}", String::from_utf8_lossy(&value)))?))
+    }
+
+    /// Every dead letter of a tenant, `*` for everybody's, oldest first.
+    ///
+    /// # Errors
+    /// As [`Reader::extent`].
+    pub async fn letters(&self, tenant: &str, mut each: impl FnMut(Letter)) -> anyhow::Result<()> {
+        let filter = format!("{}.dlq.{tenant}.>", self.namespace);
+        let take = |message: Stored| {
+            let Stored { sequence, subject, headers, payload } = message;
+            each(Letter { sequence, subject, headers, payload });
+            Ok(())
+        };
+        self.each(&format!("{}_DLQ", self.namespace.to_uppercase()), &filter, DeliverPolicy::All, take).await
+    }
+
+    /// Whether the job published as number `sequence` of a lane is still there, waiting or in some node's hand.
+    ///
+    /// # Errors
+    /// As [`Reader::extent`], but for a lane that there is not.
+    pub async fn waits(&self, lane: &str, sequence: u64) -> anyhow::Result<bool> {
+        use async_nats::jetstream::context::GetStreamErrorKind;
+        use async_nats::jetstream::stream::RawMessageErrorKind;
+        let stream = match self.jetstream.get_stream_no_info(lane).await {
+            Ok(stream) => stream,
+            Err(error) => match error.kind() {
+                GetStreamErrorKind::InvalidStreamName | GetStreamErrorKind::EmptyName => return Ok(false),
+                _ => return Err(error).with_context(|| format!("stream {lane}")),
+            },
+        };
+        let none = [ErrorCode::NO_MESSAGE_FOUND, ErrorCode::STREAM_NOT_FOUND];
+        match stream.get_raw_message(sequence).await {
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                RawMessageErrorKind::NoMessageFound => Ok(false),
+                RawMessageErrorKind::JetStream(told) if none.contains(&told.error_code()) => Ok(false),
+                _ => Err(error).with_context(|| format!("message {sequence} of {lane}")),
+            },
+        }
+    }
+
+    fn event_log(&self) -> String {
+        format!("{}_EVENTS", self.namespace.to_uppercase())
+    }
+
+    async fn stream(&self, name: &str) -> anyhow::Result<jetstream::stream::Stream> {
+        self.jetstream.get_stream(name).await.with_context(|| format!("stream {name}"))
+    }
+
+    /// Reads what a stream holds under `filter`, by a consumer of its own that is gone afterwards.
+    async fn each(
+        &self,
+        stream: &str,
+        filter: &str,
+        from: DeliverPolicy,
+        mut take: impl FnMut(Stored) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let stream = self.stream(stream).await?;
+        let config = pull::Config {
+            filter_subject: filter.to_owned(),
+            deliver_policy: from,
+            ack_policy: AckPolicy::None,
+            inactive_threshold: Duration::from_secs(30),
+            memory_storage: true,
+            ..pull::Config::default()
+        };
+        let consumer = stream.create_consumer(config).await?;
+        let name = consumer.cached_info().name.clone();
+        let mut left = usize::try_from(consumer.cached_info().num_pending)?;
+        while left > 0 {
+            let wanted = left.min(PAGE);
+            let mut page = consumer.batch().max_messages(wanted).expires(Duration::from_secs(10)).messages().await?;
+            let before = left;
+            while let Some(message) = page.next().await {
+                take(Stored::try_from(message.map_err(|error| anyhow::anyhow!(error))?)?)?;
+                left = left.saturating_sub(1);
+            }
+            if left == before {
+                bail!("{left} messages did not come");
+            }
+        }
+        stream.delete_consumer(&name).await?;
+        Ok(())
+    }
+}
+
+impl TryFrom<jetstream::Message> for Stored {
+    type Error = anyhow::Error;
+
+    fn try_from(message: jetstream::Message) -> anyhow::Result<Stored> {
+        let sequence = message.info().map_err(|error| anyhow::anyhow!(error))?.stream_sequence;
+        let headers = message.headers.as_ref().map(|headers| {
+            let first = |(name, values): (&async_nats::HeaderName, &Vec<async_nats::HeaderValue>)| {
+                Some((name.to_string(), values.first()?.to_string()))
+            };
+            headers.iter().filter_map(first).collect()
+        });
+        Ok(Stored {
+            sequence,
+            subject: message.subject.to_string(),
+            headers: headers.unwrap_or_default(),
+            payload: message.payload.clone(),
+        })
+    }
+}
