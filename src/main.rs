@@ -1,6 +1,7 @@
 //! The `longshore` program: reads the command line, runs one command, and turns an error into a message and an exit code.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 
@@ -8,10 +9,21 @@ mod cli;
 mod dev;
 mod telemetry;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// How long threads may take to end once all is said and done; a handler that blocks one must not keep the program.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
+
+fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    let ended = cli::run(cli).await.unwrap_or_else(|error| {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores + longshore_actors::SPARE_THREADS;
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no threads to run on: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = runtime.block_on(cli::run(cli)).unwrap_or_else(|error| {
         let (bold, red) = (anstyle::Style::new().bold(), cli::output::BAD.bold());
         anstream::eprintln!("{red}error:{red:#} {}", cli::told(&error));
         if let Some(advice) = cli::advice(&error) {
@@ -19,5 +31,6 @@ async fn main() -> ExitCode {
         }
         cli::exit_code_of(&error)
     });
+    runtime.shutdown_timeout(ENDS_WITHIN);
     ended.into()
 }

@@ -155,3 +155,22 @@ async fn those_that_fit_a_filter_are_cancelled() {
     let record = world.record_as("acme", &others).await;
     assert_ne!(record.map(|record| record.state), Some("cancelled".to_owned()));
 }
+
+/// Given a node that is killed between the record of a cancellation and all that follows, when another one is there, then
+/// the run is cancelled all the same, told, and never starts.
+#[tokio::test]
+async fn a_cancellation_that_was_cut_off_is_finished() {
+    let world = world().await;
+    let first = workers(world.node(), 1).env("LONGSHORE_FAIL_POINTS", "after-cancel=kill").start().await;
+    let mut live = world.live_events("default").await;
+    let busy = world.publish("sleep").json(json!({"ms": 60_000})).await;
+    live.until_told("started", &busy).await;
+    let waits = world.publish("noop").priority(7).json(json!(1)).await;
+    let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
+    assert!(asked.is_err(), "it was killed over it");
+    first.wait_exit(Duration::from_secs(20)).await;
+
+    let _second = world.node().name("second").start().await;
+    reads(&world, &waits, "enqueued\ncancelled").await;
+    world.request("runs.cancel", json!({"run_id": busy})).await;
+}

@@ -7,18 +7,25 @@
 mod api; // every endpoint answers as the contract has it
 mod cancel; // what is cancelled ends as cancelled, wherever it stands
 mod cli; // whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases
+mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
+mod deaf; // a handler that hears nothing costs its attempt, not the node
 mod events; // what happened is told live and kept in order
+mod fail_points; // death between any two steps loses nothing
+mod hostile; // whatever is sent, nothing is wedged
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
+mod nothing_lost; // killed and frozen in mid-run, nothing is lost
 mod order; // the urgent first, by rank
 mod remote; // a handler in any language, over plain NATS
 mod replay; // what died can be run again, thrown away, erased
 mod retries; // what fails is tried again by its policy, what cannot succeed is not
+mod shutdown; // asked to end, a node finishes what it can and hands back the rest
 mod time; // not before its time, not after it, and not for longer
 
 use std::time::Duration;
 
+use longshore_harness::history::{Interruption, Rules};
 use longshore_harness::{Node, NodeBuilder, World};
 
 /// A world whose nodes are the binary that cargo has just built.
@@ -54,4 +61,15 @@ async fn without_node(node: NodeBuilder<'_>) -> Node {
 fn in_future(span: Duration) -> String {
     let at = jiff::Timestamp::now() + jiff::SignedDuration::try_from(span).unwrap();
     format!("{at:.3}")
+}
+
+/// How often a fault is repeated: the number in this environment variable, or a small one.
+fn times(variable: &str, small: usize) -> usize {
+    let asked = std::env::var(variable).ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(small)
+}
+
+/// What the checker must know beside the history. Times on the wire have a grain of 1 ms.
+fn rules(interruptions: Vec<Interruption>) -> Rules {
+    Rules { interruptions, clock_skew: Duration::from_millis(2), ..Rules::default() }
 }

@@ -48,10 +48,10 @@ pub(crate) enum Start {
 }
 
 impl Assignment {
-    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing, `most` how many bytes a
-    /// job may have: a larger one could be neither scheduled again nor kept as a dead letter.
+    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing; a client's job of more
+    /// than `most` bytes could not be carried on.
     pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, most: usize) -> Self {
-        let Delivery { subject, headers, payload, holding, leased_from, right, .. } = delivery;
+        let Delivery { subject, headers, payload, size, holding, leased_from, right, .. } = delivery;
         let parsed = read_subject(&subject, names);
         let read = headers.as_ref().map_or(Ok(JobHeaders::default()), header::read_job);
         let mut start = Start::Claim;
@@ -71,7 +71,8 @@ impl Assignment {
             }
             (None, Ok(said)) => said,
         };
-        if let (Start::Claim, Some(reason)) = (&start, too_large(headers.as_ref(), &payload, most)) {
+        let in_headers = size.saturating_sub(payload.len());
+        if let (Start::Claim, None, Some(reason)) = (&start, said.moved, too_large(in_headers, size, most)) {
             start = Start::Invalid(reason);
         }
         let minted = said.run_id.as_ref().is_none_or(|id| id.as_minted().is_some());
@@ -157,10 +158,8 @@ fn read_subject(subject: &str, names: &Names) -> Parsed {
     Parsed { tenant, queue, priority, job_type, error }
 }
 
-/// Whether a job is too large to be scheduled again or kept as a dead letter.
-fn too_large(headers: Option<&Headers>, payload: &[u8], most: usize) -> Option<String> {
-    let in_headers = headers.map_or(0, header::size_of);
-    let size = payload.len() + in_headers;
+/// Whether a client's job is too large to be scheduled again or kept as a dead letter.
+fn too_large(in_headers: usize, size: usize, most: usize) -> Option<String> {
     if in_headers > header::HEADERS_MAX {
         return Some(format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX));
     }

@@ -95,7 +95,7 @@ async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
-            Begun::Work(InWork { assignment, course })
+            Begun::Work(InWork::new(assignment, course))
         }
         Err(settlement) => {
             Box::pin(conclude::carry_out(shared, assignment, course, settlement)).await;
@@ -178,7 +178,7 @@ async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
             Ok(Written::Won(revision)) => {
                 fail_point::pass("after-claim");
                 course.expected = revision;
-                return Begun::Work(InWork { assignment, course });
+                return Begun::Work(InWork::new(assignment, course));
             }
             Ok(Written::Lost(now_found)) => found = now_found.map(|found| *found),
             Err(error) => return put_off(assignment, &error),
@@ -324,7 +324,7 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-claim");
             course.expected = revision;
-            Begun::Work(InWork { assignment, course })
+            Begun::Work(InWork::new(assignment, course))
         }
         // Cancelled, or taken up elsewhere: whoever did it answers for the run; this message is judged when it comes
         // again.

@@ -215,7 +215,7 @@ fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::St
         Place::Lane(queue, priority) => {
             let stream = shared.backbone.names().lane_stream(queue, *priority);
             let delivery = shared.backbone.look_at(stored, &stream);
-            let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.job_most).job;
+            let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival()).job;
             Some((job.tenant.clone(), job.run_id.clone()))
         }
         Place::Schedules | Place::DeadLetters => {
@@ -317,7 +317,7 @@ async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Op
                     shared.backbone.look_at(stored, &stream),
                     shared.backbone.names(),
                     0,
-                    shared.job_most,
+                    shared.backbone.most_on_arrival(),
                 );
                 let max_attempts = shared.max_attempts(&assignment.job);
                 return Ok(Some(Run::new(&assignment.job, max_attempts, assignment.since)));

@@ -9,13 +9,22 @@ use std::time::{Duration, Instant};
 
 use longshore_domain::rank::Rank;
 
-/// How long a head may take from the server: many times a pull's way and back, because a wait that is in vain comes only
-/// where other nodes took the last of a lane.
-const PATIENCE: Duration = Duration::from_millis(25);
+/// How long a head may take from the server: many times a pull's way and back, so that only a server that is very busy,
+/// or a lane of which other nodes took the last, makes a wait end in vain.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Waits in vain may cost this part of the time: what is urgent must not idle the workers.
+const COST: f64 = 0.025;
+/// So much of it can be saved up.
+const CREDIT: Duration = Duration::from_secs(1);
 
 /// What is known of each lane's next job.
 #[derive(Debug)]
-pub(crate) struct Coming(Vec<Lane>);
+pub(crate) struct Coming {
+    lanes: Vec<Lane>,
+    /// How long may still be waited in vain, and when that was last counted up.
+    credit: Duration,
+    counted: Instant,
+}
 
 #[derive(Debug, Clone)]
 struct Lane {
@@ -35,20 +44,23 @@ enum Next {
 
 impl Coming {
     /// Nothing is known of any lane.
-    pub(crate) fn new(lanes: usize) -> Self {
-        Self(vec![Lane { next: Next::Unknown, missed_since: None }; lanes])
+    pub(crate) fn new(lanes: usize, now: Instant) -> Self {
+        let unknown = Lane { next: Next::Unknown, missed_since: None };
+        Self { lanes: vec![unknown; lanes], credit: CREDIT, counted: now }
     }
 
     /// A job came, with so many behind it.
     pub(crate) fn came(&mut self, lane: usize, rank: Rank, behind: u64) {
         let next = if behind > 0 { Next::Behind(rank) } else { Next::None };
-        self.0[lane] = Lane { next, missed_since: None };
+        self.lanes[lane] = Lane { next, missed_since: None };
     }
 
     /// Until when a job of this rank is to be left alone, because one of an empty lane goes before it.
     pub(crate) fn hold_off(&mut self, rank: Rank, now: Instant, is_empty: impl Fn(usize) -> bool) -> Option<Instant> {
+        let saved = now.saturating_duration_since(self.counted).mul_f64(COST);
+        (self.credit, self.counted) = ((self.credit + saved).min(CREDIT), now);
         let mut until = None;
-        for (number, lane) in self.0.iter_mut().enumerate() {
+        for (number, lane) in self.lanes.iter_mut().enumerate() {
             let goes_before = match lane.next {
                 Next::Unknown => true,
                 Next::Behind(last) => last < rank,
@@ -60,6 +72,9 @@ impl Coming {
             let patient_until = *lane.missed_since.get_or_insert(now) + PATIENCE;
             if patient_until <= now {
                 // Another node has it, or there was none.
+                lane.next = Next::None;
+                self.credit = self.credit.saturating_sub(PATIENCE);
+            } else if self.credit < PATIENCE {
                 lane.next = Next::None;
             } else {
                 until = until.max(Some(patient_until));
@@ -80,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_head_on_its_way_is_waited_for_but_not_for_long() {
-        let mut coming = Coming::new(2);
         let now = Instant::now();
+        let mut coming = Coming::new(2, now);
         let later = now + PATIENCE;
         assert_eq!(coming.hold_off(rank(5), now, |_| true), Some(later), "nothing is known yet");
         assert_eq!(coming.hold_off(rank(5), later, |_| true), None);
@@ -95,5 +110,21 @@ mod tests {
 
         coming.came(0, rank(1), 0);
         assert_eq!(coming.hold_off(rank(5), now, |_| true), None, "nothing waits behind it");
+    }
+
+    #[test]
+    fn waits_in_vain_cost_little_in_the_long_run() {
+        let start = Instant::now();
+        let mut coming = Coming::new(1, start);
+        let (mut now, mut waited) = (start, Duration::ZERO);
+        while now < start + Duration::from_secs(100) {
+            coming.came(0, rank(1), 1);
+            while let Some(until) = coming.hold_off(rank(5), now, |_| true) {
+                waited += until - now;
+                now = until;
+            }
+            now += Duration::from_millis(1);
+        }
+        assert!(waited <= CREDIT + Duration::from_secs(100).mul_f64(COST) + PATIENCE, "{waited:?}");
     }
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::ask::OPERATOR;
 use crate::carry_out::chain;
+use crate::deaf::SPARE_THREADS;
 use crate::intake::{self, Submit};
 use crate::queue::QueueState;
 use crate::shared::{Shared, now};
@@ -183,6 +184,11 @@ impl Control {
         }
         if self.shared.draining.is_cancelled() {
             reasons.push("draining");
+        }
+        let deaf = self.shared.deaf.load(Ordering::Relaxed);
+        let too_deaf = format!("{deaf} handlers neither end in time nor hear that they should");
+        if deaf > SPARE_THREADS {
+            reasons.push(&too_deaf);
         }
         if self.shared.records_full.load(Ordering::Relaxed) {
             reasons.push("the room for run records is full (storage.runs_max_records)");

@@ -13,6 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -70,7 +71,7 @@ impl Herald {
             base: 0,
             batches: HashMap::new(),
             waiting: Vec::new(),
-            told: 0,
+            told: Arc::default(),
             flushes: Vec::new(),
         };
         (Self(door), Arc::new(Mutex::new(desk)))
@@ -90,6 +91,23 @@ impl Herald {
     }
 }
 
+/// A story's place at the desk, given up with the story, however that ends: also in a panic.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn taken(of: &Arc<AtomicUsize>) -> Self {
+        of.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(of))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What the herald works on; it outlives the herald.
 #[derive(Debug)]
 pub(crate) struct Desk {
@@ -106,8 +124,8 @@ pub(crate) struct Desk {
     batches: HashMap<Tenant, Batches>,
     /// Tenants whose open batch may go out.
     waiting: Vec<Tenant>,
-    /// Stories between record and acknowledgement.
-    told: usize,
+    /// Stories between record and acknowledgement: each holds a [`Place`].
+    told: Arc<AtomicUsize>,
     flushes: Vec<oneshot::Sender<()>>,
 }
 
@@ -158,6 +176,7 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
     let mut connected = backbone.connected();
     connected.mark_unchanged();
     let mut look = tokio::time::interval(LOOK_EVERY);
+    desk.tidy();
     desk.send_again(&window, Duration::ZERO).await;
     loop {
         let news = std::future::poll_fn(|context| {
@@ -167,10 +186,10 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
             if let Poll::Ready(Some(done)) = desk.done.poll_recv(context) {
                 return Poll::Ready(News::Done(done));
             }
-            if desk.told < IN_FLIGHT {
+            if desk.told() < IN_FLIGHT {
                 match desk.stories.poll_recv(context) {
                     Poll::Ready(Some(telling)) => return Poll::Ready(News::Telling(telling)),
-                    Poll::Ready(None) if desk.told == 0 => return Poll::Ready(News::Closed),
+                    Poll::Ready(None) if desk.told() == 0 => return Poll::Ready(News::Closed),
                     _ => {}
                 }
             }
@@ -186,14 +205,15 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
         match news {
             News::Answer(number, answer) => desk.answered(number, answer, &window).await,
             News::Done(Done::OnRecord(story)) => desk.tell_events(story).await,
-            News::Done(Done::Over) => desk.told -= 1,
+            // Its place is free by now, which is all there is to know.
+            News::Done(Done::Over) => {}
             News::Telling(telling) => desk.take(telling, &window).await,
             News::NothingElse => desk.send_batches(&window).await,
             News::Look => {
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
                 desk.send_again(&window, overdue).await;
-                desk.metrics.in_flight.set(i64::try_from(desk.told).unwrap_or(i64::MAX));
+                desk.metrics.in_flight.set(i64::try_from(desk.told()).unwrap_or(i64::MAX));
             }
             News::Closed => return,
         }
@@ -211,10 +231,36 @@ enum News {
 }
 
 impl Desk {
+    fn told(&self) -> usize {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// Puts the desk in order after a herald that died in the middle of something. What that one had in its hand is
+    /// gone, its deliveries have gone back; a batch that it had in its hand must not keep its tenant's next ones back.
+    fn tidy(&mut self) {
+        let in_flight: Vec<Tenant> = self
+            .pending
+            .iter()
+            .flatten()
+            .filter_map(|pending| match &pending.what {
+                Sent::Batch(tenant, _) => Some(tenant.clone()),
+                Sent::Record(_) => None,
+            })
+            .collect();
+        self.waiting.clear();
+        for (tenant, batches) in &mut self.batches {
+            batches.in_flight = in_flight.contains(tenant);
+            if !batches.in_flight && !batches.open.is_empty() {
+                self.waiting.push(tenant.clone());
+            }
+        }
+        self.batches.retain(|_, batches| batches.in_flight || !batches.open.is_empty());
+    }
+
     async fn take(&mut self, telling: Telling, window: &Window) {
         match telling {
-            Telling::Story(story) => {
-                self.told += 1;
+            Telling::Story(mut story) => {
+                story.place = Some(Place::taken(&self.told));
                 if story.write.is_some() {
                     fail_point::pass("before-record");
                     self.send(Sent::Record(story), window).await;
@@ -232,7 +278,7 @@ impl Desk {
     }
 
     fn answer_flushes(&mut self) {
-        if !self.flushes.is_empty() && self.told == 0 && self.pending.is_empty() && self.waiting.is_empty() {
+        if !self.flushes.is_empty() && self.told() == 0 && self.pending.is_empty() && self.waiting.is_empty() {
             for done in self.flushes.drain(..) {
                 let _ = done.send(());
             }
@@ -385,7 +431,6 @@ impl Desk {
             tokio::spawn(carry_out::follow(self.backbone.clone(), story, self.slow.clone()));
         } else {
             carry_out::end(&self.backbone, *story).await;
-            self.told -= 1;
         }
     }
 }

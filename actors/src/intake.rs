@@ -112,7 +112,7 @@ fn check(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Checked, Ap
         let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
         return Err(ApiError::new(Code::TooLarge, message));
     }
-    let room = shared.job_most;
+    let room = shared.backbone.most_in_submit();
     let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;

@@ -27,6 +27,7 @@ mod assignment;
 mod worker;
 
 mod begin;
+mod deaf;
 mod perform;
 mod progress;
 mod remote;
@@ -61,6 +62,8 @@ pub mod metrics;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success};
 pub use node::{Error, Node};
 pub use settings::Settings;
+
+pub use deaf::SPARE_THREADS;
 
 /// This build's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -29,6 +29,8 @@ pub struct Metrics {
     pub in_flight: IntGauge,
     /// `longshore_actor_restarts_total{actor}`
     pub restarts: IntCounterVec,
+    /// `longshore_handlers_deaf_total{type}`: attempts whose handler neither ended in time nor heard that it should.
+    pub deaf: IntCounterVec,
     /// `longshore_records_fill_ratio`: how full the room for run records is; 1 stops all work.
     pub records_fill: Gauge,
     /// `longshore_job_wait_seconds`: from enqueued or due to started.
@@ -77,6 +79,7 @@ impl Metrics {
             in_hand: metric!(IntGaugeVec, "longshore_jobs_in_hand", "Jobs pulled and not yet started", "queue"),
             in_flight: metric!(IntGauge, "longshore_herald_in_flight", "Ended jobs that are not confirmed yet"),
             restarts: metric!(IntCounterVec, "longshore_actor_restarts_total", "Actors started again", "actor"),
+            deaf: metric!(IntCounterVec, "longshore_handlers_deaf_total", "Handlers that did not hear", "type"),
             records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the room for run records is"),
             wait: metric!(Histogram, "longshore_job_wait_seconds", "From enqueued or due to started"),
             duration: metric!(Histogram, "longshore_attempt_duration_seconds", "How long attempts took"),

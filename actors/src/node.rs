@@ -31,8 +31,15 @@ use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
 use crate::{Handlers, Settings, cancel, control, herald, presence, timekeeper};
 
-/// How long a drain may take beyond the grace time: to write and tell what was put back.
-const FLUSH_WITHIN: Duration = Duration::from_secs(20);
+/// How long the lanes may take to be closed, which is one way to the server and back.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a drain may take beyond the grace time to write and tell what was put back: an election of the server, 4 to
+/// 8 s, fits in.
+const FLUSH_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the last words may take, and the last bytes on their way out: nobody may be there to hear them.
+const FAREWELL_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why a node could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +128,7 @@ impl Node {
         tracing::info!(node = %shared.node, "draining");
         shared.draining.cancel();
         for queue in &self.queues {
-            let _ = tokio::time::timeout(FLUSH_WITHIN, queue.closed.cancelled()).await;
+            let _ = tokio::time::timeout(CLOSE_WITHIN, queue.closed.cancelled()).await;
         }
         if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
             tracing::warn!("the grace time is over: handing back what still runs");
@@ -129,14 +136,19 @@ impl Node {
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
         let flushed = tokio::time::timeout(FLUSH_WITHIN, shared.herald.flush()).await;
-        presence::tell(shared, "node_left").await;
-        if let Err(error) = shared.backbone.depart(&shared.node).await {
-            tracing::debug!("cannot say that this node is gone: {error}");
-        }
+        let farewell = tokio::time::timeout(FAREWELL_WITHIN, self.take_leave()).await;
         self.root.stop(None);
         let _ = self.life.await;
-        shared.backbone.flush().await;
-        flushed.map_err(|_| Error::NotFlushed)
+        let sent = tokio::time::timeout(FAREWELL_WITHIN, shared.backbone.flush()).await;
+        flushed.and(farewell).and(sent).map_err(|_| Error::NotFlushed)
+    }
+
+    /// Says that this node is gone; who looks for it later finds that out by its silence as well.
+    async fn take_leave(&self) {
+        presence::tell(&self.shared, "node_left").await;
+        if let Err(error) = self.shared.backbone.depart(&self.shared.node).await {
+            tracing::debug!("cannot say that this node is gone: {error}");
+        }
     }
 
     /// Waits until no worker is busy.

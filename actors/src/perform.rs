@@ -28,7 +28,7 @@ use crate::supervision::panic_text;
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
 const LASTS: Duration = Duration::from_millis(250);
 /// How long a handler that was told to stop may take to do so before it is dropped.
-const STOPS_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a worker works on. It lies here, not in the worker, so that a worker's death takes nothing with it: whoever
 /// finds it here afterwards settles it.
@@ -36,6 +36,15 @@ const STOPS_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct InWork {
     pub(crate) assignment: Box<Assignment>,
     pub(crate) course: Course,
+    /// Since when the handler is at work, and when it must be done.
+    pub(crate) at_work: Option<(Instant, Instant)>,
+}
+
+impl InWork {
+    /// An attempt whose handler was not called yet.
+    pub(crate) fn new(assignment: Box<Assignment>, course: Course) -> Self {
+        Self { assignment, course, at_work: None }
+    }
 }
 
 /// A worker's place of work.
@@ -53,7 +62,7 @@ pub(crate) enum End {
 pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
     let (live, story) = {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { assignment, course }) = slot.as_mut() else { return };
+        let Some(InWork { assignment, course, .. }) = slot.as_mut() else { return };
         let (live, mut log) = encode(&course.run, course.told, &shared.node, shared.backbone.names());
         course.told.live += live.len();
         let story = course.on_record.then(|| {
@@ -156,8 +165,8 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
 }
 
 fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
-    let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    let InWork { assignment, course } = slot.as_ref()?;
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let InWork { assignment, course, at_work } = slot.as_mut()?;
     let job = &assignment.job;
     let asked = job.options.as_ref().and_then(|options| options.timeout);
     let policy = shared.policy(job);
@@ -167,6 +176,7 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
     if let Some(deadline) = crate::conclude::deadline(job, &course.run) {
         stop_at = stop_at.min(now + deadline.since(crate::shared::now()));
     }
+    *at_work = Some((now, stop_at));
     let context = Context {
         job: Arc::clone(job),
         payload: assignment.matter.payload.clone(),
@@ -181,7 +191,7 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
 }
 
 /// Enters the attempt among the leases.
-fn enter(shared: &Shared, slot: &Slot) -> Option<Stop> {
+pub(crate) fn enter(shared: &Shared, slot: &Slot) -> Option<Stop> {
     let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
     let InWork { assignment, .. } = slot.as_mut()?;
     let message = assignment.arrival.holding.message.clone();

@@ -2,7 +2,8 @@
 //!
 //! A scheduler's death cuts no running job: slots and idle workers are kept in [`QueueState`], which outlives them all.
 //! A worker's death is settled as a failure of the attempt it was working on; the scheduler's costs nothing but the
-//! jobs in its hand, which go back. Mailbox: supervision events only.
+//! jobs in its hand, which go back. It looks over its workers once a second: see [`crate::deaf`]. Mailbox: supervision
+//! events, and that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
 use crate::conclude::Again;
+use crate::deaf::{self, Hearing};
 use crate::perform::Slot;
 use crate::pool::Idle;
 use crate::scheduler;
@@ -35,7 +37,8 @@ pub(crate) struct QueueState {
     /// Workers that were started once; fewer than the concurrency only while the queue starts.
     hired: AtomicUsize,
     workers: RwLock<Vec<Option<ActorRef<worker::Message>>>>,
-    slots: Vec<Slot>,
+    /// Where each worker's job lies, and whether its handler still hears.
+    places: RwLock<Vec<(Slot, Arc<Hearing>)>>,
 }
 
 impl QueueState {
@@ -51,7 +54,7 @@ impl QueueState {
             back,
             hired: AtomicUsize::new(0),
             workers: RwLock::new(vec![None; policy.concurrency]),
-            slots: (0..policy.concurrency).map(|_| Slot::default()).collect(),
+            places: RwLock::new((0..policy.concurrency).map(|_| Default::default()).collect()),
         }
     }
 
@@ -62,11 +65,20 @@ impl QueueState {
         worker.cast(message).map_err(drop)
     }
 
+    /// Where a worker's job lies, and whether its handler still hears.
+    fn place(&self, number: usize) -> (Slot, Arc<Hearing>) {
+        self.places.read().unwrap_or_else(PoisonError::into_inner)[number].clone()
+    }
+
     /// Jobs that run now.
     pub(crate) fn running(&self) -> usize {
         self.hired.load(Ordering::Relaxed).saturating_sub(self.idle.count())
     }
 }
+
+/// Look over your workers.
+#[derive(Debug)]
+pub(crate) struct Look;
 
 /// The supervisor of a queue.
 pub(crate) struct QueueSupervisor;
@@ -80,13 +92,13 @@ pub(crate) struct State {
 }
 
 impl Actor for QueueSupervisor {
-    type Msg = ();
+    type Msg = Look;
     type State = State;
     type Arguments = (Arc<Shared>, Arc<QueueState>);
 
     async fn pre_start(
         &self,
-        myself: ActorRef<()>,
+        myself: ActorRef<Look>,
         (shared, queue): Self::Arguments,
     ) -> Result<State, ActorProcessingErr> {
         let mut state = State { shared, queue, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
@@ -94,12 +106,26 @@ impl Actor for QueueSupervisor {
             state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
         }
         state.start_scheduler(myself.get_cell()).await?;
+        myself.send_interval(deaf::LOOK_EVERY, || Look);
         Ok(state)
+    }
+
+    async fn handle(&self, myself: ActorRef<Look>, _: Look, state: &mut State) -> Result<(), ActorProcessingErr> {
+        for number in 0..state.queue.policy.concurrency {
+            let (slot, hearing) = state.queue.place(number);
+            if deaf::look(&state.shared, &state.queue.name, number, &slot, &hearing).await {
+                // Its actor is left to itself and ends when the handler comes back: nobody watches it any more.
+                state.workers.retain(|_, worker| *worker != number);
+                state.queue.places.write().unwrap_or_else(PoisonError::into_inner)[number] = Default::default();
+                state.start_worker(number, myself.get_cell(), "its handler is deaf").await?;
+            }
+        }
+        Ok(())
     }
 
     async fn handle_supervisor_evt(
         &self,
-        myself: ActorRef<()>,
+        myself: ActorRef<Look>,
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
@@ -117,7 +143,12 @@ impl Actor for QueueSupervisor {
 }
 
 impl State {
-    async fn restart(&mut self, myself: &ActorRef<()>, child: ActorId, reason: &str) -> Result<(), ActorProcessingErr> {
+    async fn restart(
+        &mut self,
+        myself: &ActorRef<Look>,
+        child: ActorId,
+        reason: &str,
+    ) -> Result<(), ActorProcessingErr> {
         let supervisor = myself.get_cell();
         if let Some(number) = self.workers.remove(&child) {
             tracing::error!(queue = %self.queue.name, worker = number, "a worker died, starting it again: {reason}");
@@ -140,7 +171,7 @@ impl State {
         reason: &str,
     ) -> Result<(), ActorProcessingErr> {
         self.queue.idle.remove(number);
-        let slot = Arc::clone(&self.queue.slots[number]);
+        let (slot, hearing) = self.queue.place(number);
         tokio::spawn(worker::settle_for_the_dead(Arc::clone(&self.shared), Arc::clone(&slot), reason.to_owned()))
             .await?;
         let arguments = worker::Arguments {
@@ -149,6 +180,7 @@ impl State {
             slot,
             idle: Arc::clone(&self.queue.idle),
             again: self.queue.back.clone(),
+            hearing,
         };
         let (worker, _) = Actor::spawn_linked(None, Worker, arguments, supervisor).await?;
         self.workers.insert(worker.get_id(), number);

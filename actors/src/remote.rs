@@ -123,7 +123,7 @@ async fn take_signal(shared: &Shared, slot: &Slot, context: &Context, signal: Si
 fn headers(slot: &Slot, context: &Context) -> Headers {
     let slot = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut headers = match slot.as_ref() {
-        Some(InWork { assignment, course }) => carry_on(assignment.headers(), &course.run, context.attempt, None),
+        Some(InWork { assignment, course, .. }) => carry_on(assignment.headers(), &course.run, context.attempt, None),
         None => Headers::new(),
     };
     let job = &context.job;

@@ -31,7 +31,7 @@ pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) ->
     let Some((queue, priority, sequence)) = run_id.as_minted() else { return Ok(None) };
     let found = shared.backbone.job_in_lane(&queue, priority, sequence).await;
     let Some(delivery) = found.map_err(|error| ApiError::unavailable(chain(&error)))? else { return Ok(None) };
-    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.job_most);
+    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival());
     let job = &assignment.job;
     let is_meant = job.tenant == *tenant && job.run_id == *run_id;
     Ok(is_meant.then(|| Run::new(job, shared.max_attempts(job), assignment.since)))

@@ -48,6 +48,8 @@ struct Scheduler {
     queue: Arc<QueueState>,
     puller: Puller,
     marks: Marks,
+    /// Most bytes of a client's job.
+    most: usize,
     merge: Merge<Box<Assignment>>,
     coming: Coming,
     /// Until when the next job waits for a more urgent one that is on its way.
@@ -75,12 +77,13 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     };
     let lanes = puller.lanes();
     let mut scheduler = Scheduler {
+        most: shared.backbone.most_on_arrival(),
         shared,
         queue: Arc::clone(&queue),
         puller,
         marks,
         merge: Merge::new(lanes),
-        coming: Coming::new(lanes),
+        coming: Coming::new(lanes, Instant::now()),
         hold_off: None,
         full: HashMap::new(),
         held_back: 0,
@@ -174,7 +177,7 @@ impl Scheduler {
     fn take(&mut self, lane: usize, delivery: Delivery) {
         let behind = delivery.behind;
         let mark = self.marks.get(&**self.puller.stream(lane)).copied().unwrap_or(0);
-        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.shared.job_most);
+        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.most);
         self.recent[lane] += 1;
         self.coming.came(lane, assignment.rank(self.queue.policy.aging), behind);
         self.hold(lane, Box::new(assignment));

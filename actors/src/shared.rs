@@ -20,8 +20,6 @@ pub(crate) struct Shared {
     pub(crate) backbone: Backbone,
     pub(crate) node: Arc<str>,
     pub(crate) started_at: Timestamp,
-    /// Most bytes of a job, payload and headers together: what the server takes, less what a moved one needs.
-    pub(crate) job_most: usize,
     pub(crate) policies: Policies,
     pub(crate) handlers: Handlers,
     pub(crate) herald: Herald,
@@ -38,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) in_hand_retries: AtomicUsize,
     /// What remote handlers announce of themselves.
     pub(crate) census: RwLock<Vec<Announced>>,
+    /// Handlers that neither ended in time nor heard that they should.
+    pub(crate) deaf: Arc<AtomicUsize>,
     /// The room for run records is all but full.
     pub(crate) records_full: AtomicBool,
     /// A job for a remote handler was seen since the last census.
@@ -45,9 +45,6 @@ pub(crate) struct Shared {
     writer: u64,
     writes: AtomicU64,
 }
-
-/// Room in a message for what a schedule, a move or a dead letter adds to a job's own bytes.
-const CARRIED: usize = 16 * 1024;
 
 /// Short retries that one node may keep in hand; more go through schedules.
 pub(crate) const IN_HAND_RETRIES: usize = 1_024;
@@ -65,7 +62,6 @@ impl Shared {
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
-            job_most: backbone.max_payload().saturating_sub(CARRIED),
             backbone,
             node,
             started_at: now(),
@@ -80,6 +76,7 @@ impl Shared {
             recently_cancelled: crate::cancel::Recent::default(),
             in_hand_retries: AtomicUsize::new(0),
             census: RwLock::default(),
+            deaf: Arc::default(),
             records_full: AtomicBool::new(false),
             remote_seen: AtomicBool::new(false),
             writer: rand::random(),

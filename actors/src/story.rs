@@ -14,7 +14,7 @@ use longshore_domain::story::{self, Event};
 use longshore_domain::{Run, Timestamp};
 use tokio::sync::oneshot;
 
-use crate::herald::Telling;
+use crate::herald::{Place, Telling};
 use crate::shared::Shared;
 
 /// The job as it was published: what a schedule or a dead letter carries on.
@@ -40,6 +40,8 @@ pub(crate) struct Story {
     pub(crate) follow: Option<Follow>,
     /// What becomes of the delivery.
     pub(crate) then: Then,
+    /// Its place at the herald's desk, once it is there.
+    pub(crate) place: Option<Place>,
 }
 
 /// What makes the next thing possible; only after the events.
@@ -138,6 +140,6 @@ impl Story {
     /// The story of a run whose record stands as it is.
     pub(crate) fn on_record(run: Box<Run>, matter: Arc<Matter>, told: Told, node: &str, backbone: &Backbone) -> Self {
         let (live, log) = encode(&run, told, node, backbone.names());
-        Self { run, matter, arrival: None, write: None, live, log, follow: None, then: Then::Nothing }
+        Self { run, matter, arrival: None, write: None, live, log, follow: None, then: Then::Nothing, place: None }
     }
 }

@@ -12,6 +12,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::assignment::Assignment;
 use crate::begin::{self, Begun};
 use crate::conclude::{self, Again, Keep};
+use crate::deaf::{CameBack, Hearing};
 use crate::fail_point;
 use crate::perform::{self, End, InWork, Slot};
 use crate::pool::Idle;
@@ -31,6 +32,7 @@ pub(crate) struct State {
     slot: Slot,
     idle: Arc<Idle>,
     again: Again,
+    hearing: Arc<Hearing>,
 }
 
 pub(crate) struct Arguments {
@@ -39,6 +41,7 @@ pub(crate) struct Arguments {
     pub(crate) slot: Slot,
     pub(crate) idle: Arc<Idle>,
     pub(crate) again: Again,
+    pub(crate) hearing: Arc<Hearing>,
 }
 
 impl Actor for Worker {
@@ -47,19 +50,23 @@ impl Actor for Worker {
     type Arguments = Arguments;
 
     async fn pre_start(&self, _: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { number, shared, slot, idle, again } = arguments;
-        Ok(State { number, shared, slot, idle, again })
+        let Arguments { number, shared, slot, idle, again, hearing } = arguments;
+        Ok(State { number, shared, slot, idle, again, hearing })
     }
 
     async fn handle(
         &self,
-        _: ActorRef<Message>,
+        myself: ActorRef<Message>,
         message: Message,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         let Message::Perform(assignment) = message;
         state.attend(assignment).await;
-        state.idle.put(state.number);
+        if state.hearing.came_back() == CameBack::Replaced {
+            myself.stop(Some("its handler came back after it was replaced".to_owned()));
+        } else {
+            state.idle.put(state.number);
+        }
         Ok(())
     }
 }
@@ -76,7 +83,7 @@ impl State {
         let Some(in_work) = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         match end {
             End::Outcome(outcome) => {
-                let InWork { assignment, course } = in_work;
+                let InWork { assignment, course, .. } = in_work;
                 let keep = Keep::With(&self.again, &self.shared);
                 conclude::judge(&self.shared, assignment, course, outcome, keep).await;
             }
@@ -98,7 +105,7 @@ impl State {
 
 /// Settles what a dead worker was working on, as an attempt that panicked.
 pub(crate) async fn settle_for_the_dead(shared: Arc<Shared>, slot: Slot, reason: String) {
-    let Some(InWork { assignment, course }) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+    let Some(InWork { assignment, course, .. }) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() else {
         return;
     };
     let failure = Failure::new(ErrorKind::Panic, format!("the worker died: {reason}"));

@@ -20,7 +20,7 @@ const RECORD_MAX: usize = 36 * 1024;
 /// Beside record and payload: the letter's own headers.
 const OWN_HEADERS: usize = 1_024;
 /// A record is not made smaller than this; rather the payload is left out.
-const RECORD_LEAST: usize = 8 * 1024;
+const RECORD_LEAST: usize = 4 * 1024;
 
 /// A dead letter as it was found.
 #[derive(Debug, Clone)]

@@ -21,6 +21,8 @@ pub struct Delivery {
     pub headers: Option<HeaderMap>,
     /// Its payload.
     pub payload: Bytes,
+    /// Bytes of its payload and headers, as the server counts them.
+    pub size: usize,
     /// Which message, and which delivery of it.
     pub holding: Holding,
     /// How many more of its lane the server had to hand out just then.

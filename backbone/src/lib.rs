@@ -29,6 +29,7 @@ pub mod scan;
 pub mod cancels;
 pub mod claims;
 
+mod room;
 pub mod schedule;
 
 pub mod dead_letters;
@@ -99,7 +100,9 @@ impl Backbone {
             None => (jetstream::new(control.client.clone()), "$JS.API".to_owned()),
         };
         let names = Names::new(&storage.namespace);
-        provision::everything(&jetstream, &connection.url, &names, &storage, queues).await?;
+        let max_payload = jobs.client.server_info().max_payload;
+        let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
+        provision::everything(&ground, &connection.url, queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
         tokio::spawn(hand_back(jobs.client.clone(), returned));
         let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
@@ -153,7 +156,19 @@ impl Backbone {
         self.0.returns.clone()
     }
 
-    /// Largest payload that the server takes, in bytes.
+    /// Most bytes that a submission may have, payload and headers together.
+    #[must_use]
+    pub fn most_in_submit(&self) -> usize {
+        room::in_submit(self.max_payload())
+    }
+
+    /// Most bytes that a job may have as it was published, payload and headers together.
+    #[must_use]
+    pub fn most_on_arrival(&self) -> usize {
+        room::on_arrival(self.max_payload())
+    }
+
+    /// Most bytes of one message that the server takes.
     #[must_use]
     pub fn max_payload(&self) -> usize {
         self.0.jobs.client.server_info().max_payload

@@ -64,7 +64,9 @@ impl Backbone {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: Arc::from(stream), sequence: stored.sequence, at };
         let headers = stored.job_headers();
+        let size = stored.payload.len() + headers.as_ref().map_or(0, crate::wire::header::size_of);
         Delivery {
+            size,
             subject: stored.subject.into(),
             headers,
             payload: stored.payload,

@@ -14,24 +14,32 @@ use crate::wire::subject::Names;
 /// Another node may make the same stream between our look and our attempt; then we look again.
 const ROUNDS: usize = 5;
 
+/// Where shapes are brought about, and by what they are measured.
+pub(crate) struct Ground<'g> {
+    pub(crate) js: &'g Context,
+    pub(crate) names: &'g Names,
+    pub(crate) storage: &'g Storage,
+    /// Most bytes of one message that the server takes.
+    pub(crate) max_payload: usize,
+}
+
 /// Brings everything into shape: the common streams, and the nine lanes of each queue.
 ///
 /// # Errors
 /// JetStream is not there, or a stream cannot be made or changed.
 pub(crate) async fn everything<'a>(
-    js: &Context,
+    ground: &Ground<'_>,
     url: &str,
-    names: &Names,
-    storage: &Storage,
     queues: impl Iterator<Item = &'a Queue>,
 ) -> Result<(), Error> {
+    let Ground { js, names, storage, .. } = *ground;
     js.query_account().await.map_err(|error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) })?;
     for wanted in shape::streams(names, storage) {
         stream(js, wanted).await?;
     }
     consumer(js, &names.schedules_stream(), shape::due_consumer(names, storage)).await?;
     for queue in queues {
-        lanes(js, names, storage, queue).await?;
+        lanes(ground, queue).await?;
     }
     Ok(())
 }
@@ -40,9 +48,10 @@ pub(crate) async fn everything<'a>(
 ///
 /// # Errors
 /// A stream cannot be made or changed.
-pub(crate) async fn lanes(js: &Context, names: &Names, storage: &Storage, queue: &Queue) -> Result<(), Error> {
+pub(crate) async fn lanes(ground: &Ground<'_>, queue: &Queue) -> Result<(), Error> {
+    let Ground { js, names, storage, max_payload } = *ground;
     for priority in Priority::all() {
-        let wanted = shape::lane(names, storage, queue, priority);
+        let wanted = shape::lane(names, storage, queue, priority, crate::room::in_lane(max_payload));
         let name = wanted.name.clone();
         stream(js, wanted).await?;
         consumer(js, &name, shape::lane_consumer(storage)).await?;

@@ -206,9 +206,11 @@ impl Puller {
         state.outstanding = state.outstanding.saturating_sub(1);
         state.heard = Instant::now();
         let holding = info.holding(&state.stream);
+        let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
             lane,
             Box::new(Delivery {
+                size,
                 subject: message.subject,
                 headers: message.headers,
                 payload: message.payload,

@@ -42,13 +42,14 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
 }
 
 /// A lane: one stream per queue and priority, so that its consumer needs no filter and the server refuses a wrong
-/// priority or an undeclared queue at the publish.
+/// priority or an undeclared queue at the publish. It also refuses what is larger than `most` bytes, headers and all.
 #[must_use]
-pub fn lane(names: &Names, storage: &Storage, queue: &Queue, priority: Priority) -> Config {
+pub fn lane(names: &Names, storage: &Storage, queue: &Queue, priority: Priority, most: usize) -> Config {
     let subjects = vec![names.lane_subjects(queue, priority)];
     Config {
         retention: RetentionPolicy::WorkQueue,
         max_messages: i64::try_from(storage.jobs_max_messages).unwrap_or(i64::MAX),
+        max_message_size: i32::try_from(most).unwrap_or(i32::MAX),
         ..base(storage, names.lane_stream(queue, priority), subjects, storage.jobs_max_bytes)
     }
 }
@@ -173,6 +174,7 @@ pub fn change(found: &Config, wanted: &Config) -> Change {
         max_bytes: wanted.max_bytes,
         max_messages: wanted.max_messages,
         max_messages_per_subject: wanted.max_messages_per_subject,
+        max_message_size: wanted.max_message_size,
         max_age: wanted.max_age,
         num_replicas: wanted.num_replicas,
         duplicate_window: wanted.duplicate_window,
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn what_is_as_wanted_is_left_alone_and_the_rest_is_updated_or_refused() {
         let (names, storage) = (Names::new("longshore"), Storage::default());
-        let wanted = lane(&names, &storage, &Queue::main(), Priority::DEFAULT);
+        let wanted = lane(&names, &storage, &Queue::main(), Priority::DEFAULT, 1 << 20);
         assert_eq!(change(&wanted, &wanted), Change::None);
         let found = Config { max_bytes: 1, description: Some("ours".to_owned()), ..wanted.clone() };
         let Change::Update(next) = change(&found, &wanted) else { panic!("no update") };

@@ -143,7 +143,7 @@ JobType, "type", |text| {
         return Err(NameError { what: "type", value: text.to_owned(), reason });
     }
     text.split('.').try_for_each(|token| {
-        check_token("type", token, TYPE_MAX).map_err(|error| NameError { value: text.to_owned(), ..error })
+        check_token("type", token, TOKEN_MAX).map_err(|error| NameError { value: text.to_owned(), ..error })
     })
 });
 
@@ -282,6 +282,10 @@ mod tests {
         for wrong in ["", ".", "a.", ".a", "a..b", "a b", "a.*", "a.>", "ä"] {
             assert!(JobType::parse(wrong).is_err(), "{wrong:?}");
         }
+        let (whole, half) = ("x".repeat(64), "x".repeat(63));
+        assert!(JobType::parse(&format!("{whole}.{half}")).is_ok());
+        assert!(JobType::parse(&format!("{whole}.{whole}")).is_err(), "129 bytes");
+        assert!(JobType::parse(&format!("{whole}x")).is_err(), "a token of 65 bytes");
     }
 
     #[test]

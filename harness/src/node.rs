@@ -223,6 +223,13 @@ impl Node {
         self.process().signal(Signal::CONT);
     }
 
+    /// Whether it is frozen: by [`Node::sigstop`], or because it stopped itself.
+    pub fn is_frozen(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        // The state is the first field behind the program's name, which stands in brackets (proc(5)).
+        stat.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
+    }
+
     /// Asks it to drain and end; [`Node::wait_exit`] tells when it has.
     pub fn sigterm(&self) {
         self.process().signal(Signal::TERM);

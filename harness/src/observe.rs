@@ -155,7 +155,7 @@ impl World {
         Ok(Some(record.with_context(|| format!("no run record: {}", String::from_utf8_lossy(&value)))?))
     }
 
-    async fn try_records(&self) -> anyhow::Result<Vec<Record>> {
+    pub(crate) async fn try_records(&self) -> anyhow::Result<Vec<Record>> {
         let stream = format!("KV_{NAMESPACE}_runs");
         let stored = self.read(&stream, &format!("$KV.{NAMESPACE}_runs.>"), DeliverPolicy::LastPerSubject).await?;
         // What was deleted or purged has an empty message that says so.

@@ -1,13 +1,18 @@
 //! Everything that is known of a run, for people who look at a failed test.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::observe::{Letter, Logged};
+use crate::publish::Receipt;
 use crate::wire::EventName;
 use crate::world::{TENANT, World};
 
 /// Lines of each log shown where nothing better is known.
 const SHOWN: usize = 25;
+
+/// How often many records are looked at.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// How long the log may stay behind the records.
 const TOLD_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
@@ -75,6 +80,31 @@ impl World {
             if events.iter().any(|logged| logged.event.event.is_end()) { Ok(events) } else { Err(reads(&events)) }
         })
         .await
+    }
+
+    /// Waits until all these jobs have ended by their records, so long at most, and gives their states. The nodes are not
+    /// asked: one that is frozen would take the question and not answer it.
+    ///
+    /// # Panics
+    /// If one does not end; with its story.
+    pub async fn ends(&self, receipts: &[Receipt], within: std::time::Duration) -> Vec<String> {
+        let deadline = tokio::time::Instant::now() + within;
+        loop {
+            let records = self.try_records().await.unwrap_or_default();
+            let ended = records.iter().filter(|record| record.has_ended());
+            let ended: HashMap<_, _> =
+                ended.map(|record| ((record.tenant.as_str(), record.run_id.as_str()), &record.state)).collect();
+            let of = |receipt: &Receipt| ended.get(&(receipt.tenant.as_str(), receipt.run_id.as_str())).copied();
+            let open: Vec<&Receipt> = receipts.iter().filter(|receipt| of(receipt).is_none()).collect();
+            let Some(first) = open.first() else {
+                return receipts.iter().filter_map(of).cloned().collect();
+            };
+            if tokio::time::Instant::now() > deadline {
+                let story = self.story_as(&first.tenant, &first.run_id).await;
+                panic!("{} of {} jobs did not end within {within:?}, the first:\n{story}", open.len(), receipts.len());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Waits until there are that many dead letters, of all tenants, 20 s at most.

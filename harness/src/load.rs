@@ -1,0 +1,219 @@
+//! A load of jobs of every kind there is: quick and slow, failing and hanging, delayed, remote, unreadable.
+//!
+//! Faults are worth little against jobs of one kind only. A [`Load`] publishes so many of each kind and knows how each
+//! must end, whatever happens meanwhile: what can succeed succeeds, because it may fail very often ([`SETTINGS`]).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::publish::{Publish, Receipt};
+use crate::remote::{Handler, Job, Reply};
+use crate::world::World;
+
+/// What nodes must be set to for this load: give it to [`crate::NodeBuilder::config`]. Retries come at once, but for one
+/// kind whose retries go by way of the server's schedules.
+pub const SETTINGS: &str = "
+[defaults]
+max_attempts = 1000
+backoff = { base = '20ms', factor = 1.0, max = '20ms', jitter = 'none' }
+[types.\"load.quick\"]
+handler = 'noop'
+[types.\"load.slow\"]
+handler = 'sleep'
+[types.\"load.once\"]
+handler = 'fail'
+[types.\"load.later\"]
+handler = 'fail'
+backoff = { base = '1100ms', factor = 1.0, max = '1100ms', jitter = 'none' }
+[types.\"load.always\"]
+handler = 'fail'
+max_attempts = 3
+[types.\"load.never\"]
+handler = 'fail'
+[types.\"load.hang\"]
+handler = 'sleep'
+timeout = '300ms'
+max_attempts = 2
+[types.\"load.panic\"]
+handler = 'fail'
+[types.\"load.delayed\"]
+handler = 'noop'
+[types.\"load.snooze\"]
+handler = 'remote'
+[types.\"load.remote\"]
+handler = 'remote'
+[types.\"load.invalid\"]
+handler = 'noop'
+";
+
+/// A kind of job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Done at once.
+    Quick,
+    /// Takes 400 ms, long enough to be on record while it runs.
+    Slow,
+    /// Fails once, and is tried again at once.
+    Once,
+    /// Fails once, and is tried again by way of a schedule.
+    Later,
+    /// Fails until its attempts are used up.
+    Always,
+    /// Fails for good.
+    Never,
+    /// Does not end before its time limit.
+    Hang,
+    /// Panics once.
+    Panic,
+    /// Not before half a second from now.
+    Delayed,
+    /// Put back once by its remote handler.
+    Snooze,
+    /// Done by a remote handler.
+    Remote,
+    /// Cannot be read.
+    Invalid,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 12] = [
+        Kind::Quick,
+        Kind::Slow,
+        Kind::Once,
+        Kind::Later,
+        Kind::Always,
+        Kind::Never,
+        Kind::Hang,
+        Kind::Panic,
+        Kind::Delayed,
+        Kind::Snooze,
+        Kind::Remote,
+        Kind::Invalid,
+    ];
+
+    /// The type of its jobs.
+    pub fn job_type(self) -> &'static str {
+        match self {
+            Kind::Quick => "load.quick",
+            Kind::Slow => "load.slow",
+            Kind::Once => "load.once",
+            Kind::Later => "load.later",
+            Kind::Always => "load.always",
+            Kind::Never => "load.never",
+            Kind::Hang => "load.hang",
+            Kind::Panic => "load.panic",
+            Kind::Delayed => "load.delayed",
+            Kind::Snooze => "load.snooze",
+            Kind::Remote => "load.remote",
+            Kind::Invalid => "load.invalid",
+        }
+    }
+
+    /// The payload of its jobs.
+    pub fn payload(self) -> Value {
+        match self {
+            Kind::Slow => json!({"ms": 400}),
+            Kind::Once | Kind::Later => json!({"times": 1}),
+            Kind::Never => json!({"kind": "permanent"}),
+            Kind::Hang => json!({"ms": 3_600_000}),
+            Kind::Panic => json!({"times": 1, "kind": "panic"}),
+            _ => json!({}),
+        }
+    }
+
+    /// How its jobs end: the state of the record.
+    pub fn end(self) -> &'static str {
+        match self {
+            Kind::Always | Kind::Never | Kind::Hang | Kind::Invalid => "dead",
+            _ => "completed",
+        }
+    }
+
+    /// Whether a remote handler does the work.
+    pub fn is_remote(self) -> bool {
+        matches!(self, Kind::Snooze | Kind::Remote)
+    }
+
+    /// A job of this kind, to be published.
+    pub fn publish(self, world: &World) -> Publish<'_> {
+        let publish = world.publish(self.job_type());
+        match self {
+            Kind::Delayed => publish.header("Longshore-Delay", "500ms"),
+            Kind::Invalid => publish.header("Longshore-Max-Attempts", "several"),
+            _ => publish,
+        }
+    }
+}
+
+/// Jobs of every kind that were accepted, and what their handlers did.
+#[derive(Debug)]
+pub struct Load {
+    /// The handlers of the remote kinds.
+    pub handlers: Vec<Handler>,
+    /// Every job that was accepted so far, with its kind.
+    pub accepted: Vec<(Kind, Receipt)>,
+}
+
+impl Load {
+    /// No jobs yet, but their handlers.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn new(world: &World) -> Load {
+        let quick = world.handler(Kind::Remote.job_type()).start(async |_| Reply::json(json!("done"))).await;
+        let snoozed = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
+        let snooze = move |job: Job| {
+            let first = snoozed.lock().expect("no code panics while it holds the set").insert(job.run_id);
+            async move { if first { Reply::snooze("300ms") } else { Reply::json(json!("awake")) } }
+        };
+        let snooze = world.handler(Kind::Snooze.job_type()).start(snooze).await;
+        Load { handlers: vec![quick, snooze], accepted: Vec::new() }
+    }
+
+    /// Publishes so many jobs of each kind.
+    ///
+    /// # Panics
+    /// If the server refuses one.
+    pub async fn publish(&mut self, world: &World, of_each: usize) {
+        for kind in Kind::ALL {
+            let receipts = kind.publish(world).many((0..of_each).map(|_| kind.payload())).await;
+            self.accepted.extend(receipts.into_iter().map(|receipt| (kind, receipt)));
+        }
+    }
+
+    /// The receipts of all jobs.
+    pub fn receipts(&self) -> Vec<Receipt> {
+        self.accepted.iter().map(|(_, receipt)| receipt.clone()).collect()
+    }
+
+    /// Everything that the remote handlers were asked to do.
+    pub fn calls(&self) -> Vec<crate::history::Call> {
+        self.handlers.iter().flat_map(Handler::calls).collect()
+    }
+
+    /// Waits until every job has ended, so long at most, as its kind must.
+    ///
+    /// # Panics
+    /// If one does not end, or not like that; with its story.
+    pub async fn ends(&self, world: &World, within: Duration) {
+        let ends = world.ends(&self.receipts(), within).await;
+        for ((kind, receipt), state) in self.accepted.iter().zip(ends) {
+            if state != kind.end() {
+                panic!("{kind:?} ended as {state}\n{}", world.story_as(&receipt.tenant, &receipt.run_id).await);
+            }
+        }
+    }
+
+    /// How many jobs of each kind there are, for people.
+    pub fn counts(&self) -> String {
+        let mut counts = BTreeMap::new();
+        for (kind, _) in &self.accepted {
+            *counts.entry(*kind).or_insert(0_usize) += 1;
+        }
+        let each: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
+        each.join(", ")
+    }
+}

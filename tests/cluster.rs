@@ -1,0 +1,160 @@
+//! Several nodes are one: they start side by side, share the work, and stand in for each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use longshore_harness::history::Interruption;
+use longshore_harness::{EventName, Node, World};
+use serde_json::{Value, json};
+
+use crate::{rules, workers, world};
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// The nodes that the operator sees, with their jobs that run.
+async fn seen(world: &World) -> BTreeMap<String, u64> {
+    let list = world.try_request("_all", "nodes.list", json!({})).await;
+    let Ok(list) = list else { return BTreeMap::new() };
+    let load = |node: &Value| {
+        let queues = node["queues"].as_object().unwrap();
+        queues.values().map(|queue| queue["running"].as_u64().unwrap()).sum()
+    };
+    list["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| (node["node"].as_str().unwrap().to_owned(), load(node)))
+        .collect()
+}
+
+async fn are_seen(world: &World, what: &str, wanted: &[(&str, u64)]) {
+    let wanted: BTreeMap<String, u64> = wanted.iter().map(|(name, load)| ((*name).to_owned(), *load)).collect();
+    longshore_harness::eventually(what, WITHIN, async || {
+        let found = seen(world).await;
+        if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+/// Who began how many attempts.
+async fn starts(world: &World) -> BTreeMap<String, usize> {
+    let mut starts = BTreeMap::new();
+    let log = world.event_log("*").await;
+    for logged in log.into_iter().filter(|logged| logged.event.event == EventName::Started) {
+        *starts.entry(logged.event.node.unwrap_or_default()).or_default() += 1;
+    }
+    starts
+}
+
+/// Given an empty server, when several nodes start at the same moment, then all are ready, and all work.
+#[tokio::test]
+async fn several_nodes_start_at_once_on_an_empty_server() {
+    let world = world().await;
+    let start = |number: usize| workers(world.node().name(&format!("n{number}")), 1).start();
+    let nodes: Vec<Node> = futures_util::future::join_all((0..5).map(start)).await;
+
+    let receipts = world.publish("sleep").many((0..100).map(|_| json!({"ms": 30}))).await;
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
+
+    are_seen(&world, "five idle nodes", &[("n0", 0), ("n1", 0), ("n2", 0), ("n3", 0), ("n4", 0)]).await;
+    for node in &nodes {
+        assert!(node.stop().await.success());
+        assert!(!std::fs::read_to_string(node.log().path()).unwrap().contains("ERROR"), "{}", node.log().tail(20));
+    }
+    let starts = starts(&world).await;
+    assert_eq!((starts.len(), starts.values().sum::<usize>()), (5, 100), "{starts:?}");
+    world.history(&receipts, Vec::new()).await.assert_sound();
+}
+
+/// Given two nodes and more work than either has room for, when it is done, then both did their part.
+#[tokio::test]
+async fn nodes_share_the_work() {
+    let world = world().await;
+    let first = workers(world.node().name("first"), 4).start().await;
+    let second = workers(world.node().name("second"), 4).start().await;
+    let mut live = world.live_events("default").await;
+    let held = world.publish("sleep").many((0..8).map(|_| json!({"ms": 3_000}))).await;
+    for receipt in &held {
+        live.until_told("started", &receipt.run_id).await;
+    }
+    are_seen(&world, "both nodes to be full", &[("first", 4), ("second", 4)]).await;
+    let receipts = world.publish("sleep").many((0..200).map(|_| json!({"ms": 20}))).await;
+    let all: Vec<_> = held.into_iter().chain(receipts).collect();
+    assert!(world.ends(&all, WITHIN).await.iter().all(|state| state == "completed"));
+    assert!(first.stop().await.success() && second.stop().await.success());
+    let starts = starts(&world).await;
+    // Each has half of the room; how the rest falls depends on who asks first.
+    assert!(starts.values().all(|count| *count >= 30) && starts.len() == 2, "{starts:?}");
+    world.history(&all, Vec::new()).await.assert_sound();
+}
+
+/// Given two nodes at work, when one is killed, then the other does all, and the dead one is no longer listed.
+#[tokio::test]
+async fn the_living_stand_in_for_the_dead() {
+    let world = world().await;
+    let quick = "[node]\nlease = '1s'\n[defaults]\nmax_attempts = 99\n\
+                 backoff = { base = '50ms', factor = 1.0, max = '50ms', jitter = 'none' }";
+    let doomed = workers(world.node().name("doomed"), 4).config(quick).start().await;
+    let other = workers(world.node().name("other"), 4).config(quick).start().await;
+    are_seen(&world, "two nodes", &[("doomed", 0), ("other", 0)]).await;
+    let mut live = world.live_events("default").await;
+    let receipts = world.publish("sleep").many((0..80).map(|_| json!({"ms": 300}))).await;
+    live.until("a start by the doomed", |live| live.body["event"] == "started" && live.body["node"] == "doomed").await;
+
+    let killed = Interruption { node: Some("doomed".to_owned()), at: jiff::Timestamp::now() };
+    doomed.kill9().await;
+
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
+    are_seen(&world, "the survivor alone", &[("other", 0)]).await;
+    assert!(other.stop().await.success());
+    let mut history = world.history(&receipts, Vec::new()).await;
+    history.rules = rules(vec![killed]);
+    history.assert_sound();
+}
+
+/// Given nodes with queues of their own, when jobs come, then each queue's are done where it is served.
+#[tokio::test]
+async fn a_queue_is_served_where_it_is_declared() {
+    let world = world().await;
+    let bulk = world.node().name("bulk").with("queues.bulk", "concurrency = 2").start().await;
+    let main = world.node().name("main").with("queues.main", "concurrency = 2").start().await;
+    let mut receipts = world.publish("noop").queue("bulk").many((0..40).map(|number| json!(number))).await;
+    receipts.extend(world.publish("noop").queue("main").many((0..40).map(|number| json!(number))).await);
+    // Any node takes a job for any declared queue.
+    let mut submitted = BTreeSet::new();
+    for queue in ["bulk", "main", "bulk", "main"] {
+        submitted.insert(world.submit(json!({"type": "noop", "queue": queue, "delay_ms": 50})).await);
+    }
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
+    for run in &submitted {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    assert!(bulk.stop().await.success() && main.stop().await.success());
+    let log = world.event_log("default").await;
+    let starts = log.iter().filter(|logged| logged.event.event == EventName::Started);
+    for logged in starts {
+        assert_eq!(logged.event.node.as_ref(), Some(&logged.event.queue));
+    }
+    world.history(&receipts, Vec::new()).await.assert_sound();
+}
+
+/// Given a cluster with work in flight, when a node comes back under its name, then what it held is not confused.
+#[tokio::test]
+async fn a_node_comes_back_under_its_name() {
+    let world = world().await;
+    let patient = "[node]\nlease = '1s'\n[defaults]\nmax_attempts = 99\n\
+                   backoff = { base = '50ms', factor = 1.0, max = '50ms', jitter = 'none' }";
+    let node = workers(world.node().name("same"), 4).config(patient).start().await;
+    let mut live = world.live_events("default").await;
+    let receipts = world.publish("sleep").many((0..12).map(|_| json!({"ms": 500}))).await;
+    live.until("a start", |live| live.body["event"] == "started").await;
+    let at = jiff::Timestamp::now();
+    node.kill9().await;
+    node.restart().await;
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
+    are_seen(&world, "one node of that name", &[("same", 0)]).await;
+    assert!(node.stop().await.success());
+    let mut history = world.history(&receipts, Vec::new()).await;
+    history.rules = rules(vec![Interruption { node: Some("same".to_owned()), at }]);
+    history.assert_sound();
+}

@@ -1,0 +1,45 @@
+//! A handler that neither ends in time nor hears that it should costs its attempt, not the node.
+
+use std::time::Duration;
+
+use longshore::{Configuration, Connection, Context, HandlerError, Node, handlers};
+use serde_json::json;
+
+use crate::world;
+
+/// Blocks its thread the first time, as no handler should.
+async fn block(context: Context) -> Result<(), HandlerError> {
+    if context.attempt == 1 {
+        std::thread::sleep(Duration::from_secs(8));
+    }
+    Ok(())
+}
+
+/// Given a handler in a node's own process that blocks its thread past its limit, when that is noticed, then its attempt
+/// is a time-out, the next one runs on a new worker, and other jobs were never kept waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
+    let world = world().await;
+    let handlers = handlers::built_in().with("block", block);
+    let settings =
+        "[types.block]\ntimeout = '500ms'\nbackoff = { delays = ['10ms'] }\n[queues.main]\nconcurrency = 2\n";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), settings).unwrap();
+    let configuration = Configuration::load(Some(file.path()), &[], &handlers).unwrap();
+    let node =
+        Node::start(configuration.settings().clone(), Connection::to(world.server().url()), handlers).await.unwrap();
+
+    let blocks = world.publish("block").json(json!({})).await;
+    let others = world.publish("noop").many((0..50).map(|number| json!(number))).await;
+    for receipt in &others {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+    let end = world.wait(&blocks).await;
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
+    let error = end.attempts[0].error.as_ref().unwrap();
+    assert_eq!(error.kind, "timeout");
+    assert!(error.message.contains("nor heard"), "{error:?}");
+    world.eventually_reads(&blocks, "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2").await;
+    assert_eq!(node.metrics().deaf.with_label_values(&["block"]).get(), 1);
+    node.drain().await.unwrap();
+}

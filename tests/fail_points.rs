@@ -1,0 +1,179 @@
+//! A node may die, freeze or panic between any two steps of the protocol: every job still ends exactly once.
+//!
+//! One test a fail point, each with a world of its own. `LONGSHORE_TEST_KILLS=20 cargo test --test promises fail_points
+//! -- --nocapture --test-threads 1` kills more often and prints what is found after the kills; docs/fail-points.md has
+//! the table.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_actors::fail_point;
+use longshore_harness::history::{History, Interruption};
+use longshore_harness::load::{self, Load};
+use longshore_harness::{Node, NodeBuilder, World};
+
+use crate::{rules, times, world};
+
+/// How long a job may take to end: a few leases and starts of nodes on a loaded machine.
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// Jobs of each kind between two faults, so that each point is passed at least as often.
+const OF_EACH: usize = 2;
+
+/// Points that only some jobs pass, so that the first or second pass must do.
+const RARE: [&str; 5] = ["before-schedule", "after-schedule", "before-letter", "after-letter", "after-move"];
+
+macro_rules! at_each_point {
+    ($($name:ident $point:literal,)*) => {
+        const TESTED: &[&str] = &[$($point),*];
+        $(
+            #[tokio::test]
+            async fn $name() {
+                nothing_is_lost_at($point).await;
+            }
+        )*
+    };
+}
+
+at_each_point! {
+    before_claim "before-claim",
+    after_claim "after-claim",
+    before_handler "before-handler",
+    after_handler "after-handler",
+    before_record "before-record",
+    after_record "after-record",
+    before_events "before-events",
+    after_events "after-events",
+    before_schedule "before-schedule",
+    after_schedule "after-schedule",
+    before_letter "before-letter",
+    after_letter "after-letter",
+    before_ack "before-ack",
+    after_move "after-move",
+}
+
+#[test]
+fn every_fail_point_is_tested() {
+    // The rest lie on the way of what people ask for: cancel.rs and replay.rs have them.
+    let asked_for = ["after-cancel", "after-replay-record", "after-replay-publish"];
+    let all: Vec<&str> = TESTED.iter().chain(&asked_for).copied().collect();
+    assert_eq!(all, fail_point::ALL);
+}
+
+/// Given a load of every kind, when nodes are killed, panic and freeze at this point, then each job ends exactly once,
+/// as its kind must, and the history is sound.
+async fn nothing_is_lost_at(point: &str) {
+    let world = world().await;
+    let log = Arc::clone(crate::without_node(node(&world)).await.log());
+    let mut load = Load::new(&world).await;
+    let mut interruptions = Vec::new();
+    let mut findings = Findings::default();
+
+    for number in 0..times("LONGSHORE_TEST_KILLS", 1) {
+        load.publish(&world, OF_EACH).await;
+        interruptions.push(killed_at(&world, point, number).await);
+        findings.look(&world.history(&load.receipts(), Vec::new()).await);
+    }
+
+    // It may pass the point before it says that it is ready: there is work to take up.
+    let (mark, panic) = (log.mark(), format!("fail point {point}"));
+    let first = node(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=panic")).start().await;
+    load.publish(&world, OF_EACH).await;
+    let panicked = tokio::time::timeout(WITHIN, log.seen(mark, |line| line.contains(&panic))).await;
+    assert!(panicked.is_ok(), "it did not come to {point}");
+    load.ends(&world, WITHIN).await;
+    assert!(first.stop().await.success(), "a panic that was contained leaves nothing behind\n{}", first.log().tail(20));
+
+    let frozen = node(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=stop")).start().await;
+    load.publish(&world, OF_EACH).await;
+    interruptions.push(frozen_at(&frozen).await);
+    let other = node(&world).name("other").start().await;
+    load.ends(&world, WITHIN).await;
+    frozen.sigcont();
+    load.publish(&world, OF_EACH).await;
+    load.ends(&world, WITHIN).await;
+    assert!(frozen.stop().await.success() && other.stop().await.success());
+
+    let mut history = world.history(&load.receipts(), load.calls()).await;
+    history.rules = rules(interruptions);
+    history.assert_sound();
+    println!("{point}: {findings}; {} jobs in all ({})", load.accepted.len(), load.counts());
+}
+
+fn node(world: &World) -> NodeBuilder<'_> {
+    world.node().name("node").config(load::SETTINGS).with("node", "lease = '1s'")
+}
+
+/// Starts a node that kills itself at the point, and waits until it has.
+async fn killed_at(world: &World, point: &str, number: usize) -> Interruption {
+    let most = if RARE.contains(&point) { OF_EACH } else { 8 };
+    let nth = 1 + number % most;
+    let doomed = node(world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill@{nth}")).try_start().await;
+    let status = match doomed {
+        Ok(node) => node.wait_exit(WITHIN).await,
+        // It found work, and died over it, before it could say that it was ready.
+        Err(refusal) => refusal.status,
+    };
+    assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
+    Interruption { node: Some("node".to_owned()), at: jiff::Timestamp::now() }
+}
+
+/// Waits until the node has frozen itself: nothing announces it but the state of its process.
+async fn frozen_at(node: &Node) -> Interruption {
+    longshore_harness::eventually(
+        "a frozen node",
+        WITHIN,
+        async || {
+            if node.is_frozen() { Ok(()) } else { Err("it runs") }
+        },
+    )
+    .await;
+    Interruption { node: Some(node.name().to_owned()), at: jiff::Timestamp::now() }
+}
+
+/// What is found after a kill, before anybody goes on.
+#[derive(Debug, Default)]
+struct Findings {
+    kills: usize,
+    counts: BTreeMap<&'static str, usize>,
+}
+
+impl Findings {
+    fn look(&mut self, history: &History) {
+        self.kills += 1;
+        let told: HashSet<&str> = history
+            .events
+            .iter()
+            .filter(|logged| logged.event.event.is_end())
+            .map(|logged| logged.event.run_id.as_str())
+            .collect();
+        let letters: HashSet<&str> = history.letters.iter().map(|letter| letter.run_id.as_str()).collect();
+        let recorded: HashSet<&str> = history.records.iter().map(|record| record.run_id.as_str()).collect();
+        let unknown = history.accepted.iter().filter(|accepted| !recorded.contains(accepted.run_id.as_str())).count();
+        self.count("without record", unknown);
+        for record in &history.records {
+            let run = record.run_id.as_str();
+            match record.state.as_str() {
+                "running" => self.count("running by the record", 1),
+                "retrying" => self.count("waiting for a retry", 1),
+                "scheduled" | "enqueued" => self.count("put off", 1),
+                _ if !told.contains(run) => self.count("ended, not told", 1),
+                "dead" if !letters.contains(run) => self.count("dead, told, without letter", 1),
+                _ => {}
+            }
+        }
+    }
+
+    fn count(&mut self, what: &'static str, more: usize) {
+        *self.counts.entry(what).or_default() += more;
+    }
+}
+
+impl std::fmt::Display for Findings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} kills; found after them, in all:", self.kills)?;
+        self.counts.iter().try_for_each(|(what, count)| write!(f, " {count} {what},"))
+    }
+}

@@ -1,0 +1,207 @@
+//! A node that is asked to end finishes what it can, hands back the rest untouched, and takes its time only within bounds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use longshore_harness::natsd::Signal;
+use longshore_harness::{Reply, World, reads};
+use serde_json::json;
+
+use crate::{rules, served_by, workers, world};
+
+/// Far more than a drain takes: a bound for hopeless cases.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Given running and waiting jobs, when the node is asked to end, then what runs ends first and nothing else begins.
+#[tokio::test]
+async fn what_runs_is_finished_and_nothing_else_begins() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let world = world().await;
+        let node = workers(world.node(), 4).start().await;
+        let mut live = world.live_events("default").await;
+        let running = world.publish("sleep").many((0..4).map(|_| json!({"ms": 800}))).await;
+        for receipt in &running {
+            live.until_told("started", &receipt.run_id).await;
+        }
+        let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
+
+        node.signal(signal);
+        assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+
+        for receipt in &running {
+            let record = world.record(&receipt.run_id).await.unwrap();
+            assert_eq!((record.state.as_str(), record.attempt), ("completed", 1));
+        }
+        for receipt in &waiting {
+            assert!(world.record(&receipt.run_id).await.is_none(), "{}", world.story(&receipt.run_id).await);
+        }
+        node.restart().await;
+        let all: Vec<_> = running.into_iter().chain(waiting).collect();
+        assert!(world.ends(&all, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+        node.stop().await;
+        let mut history = world.history(&all, Vec::new()).await;
+        assert!(history.records.iter().all(|record| record.attempt == 1));
+        history.rules = rules(Vec::new());
+        history.assert_sound();
+    }
+}
+
+/// Given jobs that outlast the grace, when it is over, then they are handed back, and begin again as the same attempt.
+#[tokio::test]
+async fn what_outlasts_the_grace_is_handed_back_unused() {
+    let world = world().await;
+    let one_try = served_by("remote", "max_attempts = 1");
+    let node = world.node().with("node", "shutdown_grace = '300ms'").with("types.long", &one_try).start().await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let handler = world
+        .handler("long")
+        .start(move |_| {
+            let first = count.fetch_add(1, Ordering::Relaxed) == 0;
+            async move { if first { Reply::silence() } else { Reply::json(json!("done")) } }
+        })
+        .await;
+    let mut live = world.live_events("default").await;
+    let mut cancels = world.listen("longshore.cancel.default.*").await;
+    let local = world.publish("sleep").header("Longshore-Max-Attempts", "1").send(r#"{"ms":1500}"#).await.unwrap();
+    let remote = world.publish("long").send("{}").await.unwrap();
+    live.until_told("started", &local.run_id).await;
+    live.until_told("started", &remote.run_id).await;
+
+    node.sigterm();
+    live.until_told("released", &local.run_id).await;
+    live.until_told("released", &remote.run_id).await;
+    cancels.until("the word to stop", |live| live.subject.ends_with(&remote.run_id)).await;
+    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+
+    node.restart().await;
+    for receipt in [&local, &remote] {
+        let end = world.wait(&receipt.run_id).await;
+        let story = "enqueued\nstarted 1\nreleased 1\nstarted 1\ncompleted 1";
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{}", world.story(&receipt.run_id).await);
+        let told = world.eventually_reads(&receipt.run_id, story).await;
+        assert_ne!(told[1].event.id, told[3].event.id, "the second start is another event");
+    }
+    node.stop().await;
+    // The first call of the remote handler was told to stop; what it does then is its own affair.
+    assert_eq!(handler.calls().len(), 2);
+    let mut history = world.history(&[local, remote], Vec::new()).await;
+    history.rules = rules(Vec::new());
+    history.assert_sound();
+}
+
+/// Given a short retry that a node keeps in hand, when the node ends, then another goes on with it.
+#[tokio::test]
+async fn a_retry_in_hand_is_handed_over() {
+    let world = world().await;
+    let soon = served_by("fail", "backoff = { base = '950ms', factor = 1.0, max = '950ms', jitter = 'none' }");
+    let node = world.node().with("types.flaky", &soon).start().await;
+    let mut live = world.live_events("default").await;
+    let receipts = world.publish("flaky").many((0..30).map(|_| json!({"times": 1}))).await;
+    for receipt in &receipts {
+        live.until_told("failed", &receipt.run_id).await;
+    }
+    assert_eq!(node.stop().await.code(), Some(0));
+    node.restart().await;
+    assert!(world.ends(&receipts, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    node.stop().await;
+    let mut history = world.history(&receipts, Vec::new()).await;
+    assert!(history.records.iter().all(|record| record.attempt == 2));
+    history.rules = rules(Vec::new());
+    history.assert_sound();
+}
+
+/// Given a drain that waits for a job, when a second signal comes, then the node ends at once, and the job comes again.
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let world = world().await;
+    let node = world.node().with("node", "lease = '1s'").start().await;
+    let mut live = world.live_events("default").await;
+    let quick = "handler = 'sleep'\nbackoff = { base = '10ms', factor = 1.0, max = '10ms', jitter = 'none' }";
+    node.stop().await;
+    let node = world.node().with("node", "lease = '1s'").with("types.sleep", quick).start().await;
+    let receipt = world.publish("sleep").send(r#"{"ms":3000}"#).await.unwrap();
+    live.until_told("started", &receipt.run_id).await;
+
+    let mark = node.log().mark();
+    node.sigterm();
+    node.log().seen(mark, |line| line.contains("draining")).await;
+    node.sigterm();
+    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(128 + 15));
+    assert!(world.record(&receipt.run_id).await.is_none_or(|record| record.state == "running"));
+
+    node.restart().await;
+    assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    node.stop().await;
+    world.history(&[receipt], Vec::new()).await.assert_sound();
+}
+
+/// Given nodes whose server is gone or mute, when they are asked to end, then they do, and what they held comes again.
+#[tokio::test]
+async fn a_node_ends_without_its_server() {
+    let world = world().await;
+    let quick = "[node]\nlease = '1s'\nshutdown_grace = '300ms'\n[types.sleep]\nhandler = 'sleep'\nmax_attempts = 99\n\
+                 backoff = { base = '10ms', factor = 1.0, max = '10ms', jitter = 'none' }";
+    let mut live = world.live_events("default").await;
+    let mut receipts = Vec::new();
+    for gone in [true, false] {
+        let node = world.node().config(quick).start().await;
+        if gone {
+            world.server().kill9().await;
+        } else {
+            let receipt = world.publish("sleep").send(r#"{"ms":1500}"#).await.unwrap();
+            live.until_told("started", &receipt.run_id).await;
+            receipts.push(receipt);
+            world.server().sigstop();
+        }
+        node.sigterm();
+        let status = node.wait_exit(ENDS_WITHIN).await;
+        assert_eq!(status.code(), Some(1), "it says that not everything was confirmed");
+        world.server().sigcont();
+        world.server().restart().await.unwrap();
+    }
+    let node = world.node().config(quick).start().await;
+    assert!(world.ends(&receipts, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    node.stop().await;
+    let mut history = world.history(&receipts, Vec::new()).await;
+    history.rules = rules(Vec::new());
+    history.assert_sound();
+}
+
+/// Given three nodes at work, when one after the other is restarted, then no job loses an attempt, and each runs once.
+#[tokio::test]
+async fn a_rolling_restart_costs_no_attempt() {
+    let world = world().await;
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(workers(world.node(), 4).start().await);
+    }
+    let handler = world.handler("remote").start(async |_| Reply::json(json!(1))).await;
+    let mut receipts = Vec::new();
+    let publish = async |world: &World| {
+        let mut receipts = world.publish("sleep").many((0..60).map(|_| json!({"ms": 60}))).await;
+        receipts.extend(world.publish("remote").many((0..30).map(|number| json!(number))).await);
+        receipts.extend(world.publish("noop").many((0..60).map(|number| json!(number))).await);
+        receipts
+    };
+    for node in &nodes {
+        receipts.extend(publish(&world).await);
+        assert_eq!(node.stop().await.code(), Some(0));
+        receipts.extend(publish(&world).await);
+        node.restart().await;
+    }
+    assert!(world.ends(&receipts, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    for node in &nodes {
+        assert_eq!(node.stop().await.code(), Some(0));
+    }
+    let mut history = world.history(&receipts, handler.calls()).await;
+    let again: Vec<_> = history.records.iter().filter(|record| record.attempt != 1).collect();
+    assert!(again.is_empty(), "{}", world.story(&again[0].run_id).await);
+    assert_eq!(handler.calls().len(), 180, "each remote job was asked for once");
+    let of_one = world.events(&receipts[0].run_id).await;
+    assert_eq!(reads(&of_one), "enqueued\nstarted 1\ncompleted 1");
+    history.rules = rules(Vec::new());
+    history.rules.calls_complete = false;
+    history.assert_sound();
+}
