@@ -318,3 +318,26 @@ async fn nodes_answer_to_inboxes_only() {
     assert!(tokio::time::timeout(Duration::from_millis(100), elsewhere.next()).await.is_err());
     assert_eq!((world.depth("main", 5).await, world.event_log("*").await.len()), (0, 0));
 }
+
+/// Given jobs that ask how long their record is to be kept, when they have ended, then it is, but no shorter than two
+/// leases.
+#[tokio::test]
+async fn a_record_is_kept_for_as_long_as_is_asked_for() {
+    let world = world().await;
+    let _node =
+        world.node().with("node", "lease = '10s'").with("types.kept", "handler = 'noop'\nkeep = '3d'").start().await;
+    let records = world.jetstream().get_stream("KV_longshore_runs").await.unwrap();
+    let asked = |keep| json!({"type": "noop", "keep_ms": keep});
+    for (job, kept) in [
+        (asked(60_000), "60s"),
+        (asked(1), "20s"),
+        (json!({"type": "kept"}), "259200s"),
+        (json!({"type": "noop"}), "86400s"),
+    ] {
+        let run = world.submit(job).await;
+        world.wait(&run).await;
+        let record =
+            records.get_last_raw_message_by_subject(&format!("$KV.longshore_runs.default.{run}")).await.unwrap();
+        assert_eq!(record.headers.get("Nats-TTL").map(|ttl| ttl.as_str()), Some(kept), "{run}");
+    }
+}

@@ -102,6 +102,15 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Valu
     }
 }
 
+/// What is done to those that fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Count,
+    /// Those that run are left for later: where they stop, workers take what waits, which is to be gone by then.
+    Waiting,
+    All,
+}
+
 /// What came of cancelling many.
 #[derive(Default)]
 struct Many {
@@ -111,13 +120,18 @@ struct Many {
 
 async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: bool) -> Result<Value, ApiError> {
     let mut many = Many::default();
-    for _ in 0..LOOKS {
+    for number in 0..LOOKS {
         let before = many.cancelled;
+        let look = match number {
+            _ if dry_run => Look::Count,
+            0 => Look::Waiting,
+            _ => Look::All,
+        };
         many.failed.clear(); // met again
-        let more = look_through(shared, filter, limit, dry_run, &mut many).await?;
+        let more = look_through(shared, filter, limit, look, &mut many).await?;
         // Retries and delayed jobs change places meanwhile, and one that does so behind our back is in neither. So only
         // a look that finds none is the last.
-        if more || dry_run || many.cancelled == before {
+        if more || look == Look::Count || (look == Look::All && many.cancelled == before) {
             return Ok(outcome("cancelled", many.cancelled as u64, &many.failed, more));
         }
     }
@@ -130,7 +144,7 @@ async fn look_through(
     shared: &Shared,
     filter: &Filter,
     limit: usize,
-    dry_run: bool,
+    look: Look,
     many: &mut Many,
 ) -> Result<bool, ApiError> {
     for (place, subject) in places(shared, filter).await? {
@@ -148,9 +162,9 @@ async fn look_through(
                     break;
                 }
                 let each = some.into_iter().map(|(tenant, run)| async move {
-                    let result = match dry_run {
-                        true => would(shared, &tenant, &run, filter).await,
-                        false => cancel(shared, &tenant, &run, Some(filter)).await,
+                    let result = match look {
+                        Look::Count => would(shared, &tenant, &run, filter).await,
+                        Look::Waiting | Look::All => cancel(shared, &tenant, &run, Some((filter, look))).await,
                     };
                     (result, run)
                 });
@@ -224,7 +238,7 @@ async fn cancel(
     shared: &Shared,
     tenant: &Tenant,
     run_id: &RunId,
-    filter: Option<&Filter>,
+    only: Option<(&Filter, Look)>,
 ) -> Result<Option<Run>, ApiError> {
     let mut asked = false;
     loop {
@@ -232,9 +246,10 @@ async fn cancel(
         if before.state == RunState::Cancelled {
             // Of those that fit a filter only what this call ended counts: a run that is being stopped keeps its message
             // for a while, and the next call meets it again.
-            return Ok(Some(before).filter(|_| filter.is_none() || asked));
+            return Ok(Some(before).filter(|_| only.is_none() || asked));
         }
-        if filter.is_some_and(|filter| !filter.fits(&before)) {
+        let left_alone = |look| look == Look::Waiting && before.state == RunState::Running;
+        if only.is_some_and(|(filter, look)| !filter.fits(&before) || left_alone(look)) {
             return Ok(None);
         }
         match before.state {

@@ -107,6 +107,11 @@ fn check(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Checked, Ap
     let payload = payload(&submit)?;
     let options = options(shared, &submit, own_id.is_some())?;
     let headers = headers(&submit, &options)?;
+    let in_headers = header::size_of(&headers);
+    if in_headers > header::HEADERS_MAX {
+        let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
+        return Err(ApiError::new(Code::TooLarge, message));
+    }
     let room = shared.backbone.most_in_submit();
     let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     if payload.len() + header_bytes > room {

@@ -123,7 +123,9 @@ impl Backbone {
 
     /// How long a record is kept; `None`: until it changes.
     fn kept(&self, run: &Run) -> Option<Duration> {
-        let asked = run.keep_ms.map(Duration::from_millis);
+        // A record is the fence against its own message coming again, so it outlasts the lease whatever was asked for.
+        let least = self.storage().lease * LEAST_LEASES;
+        let asked = run.keep_ms.map(|ms| Duration::from_millis(ms).max(least));
         match run.state {
             // Written by `submit` before its job: should the job never follow, the record goes by itself. Should the
             // job wait for longer, its run is then decided on "no record".
@@ -131,7 +133,12 @@ impl Backbone {
                 Some(self.storage().idempotency_window)
             }
             RunState::Enqueued | RunState::Scheduled | RunState::Running | RunState::Retrying => None,
-            RunState::Completed => Some(asked.unwrap_or(self.storage().completed_max_age).min(self.completed_kept())),
+            RunState::Completed => {
+                let (set, now) = (self.storage().completed_max_age, self.completed_kept());
+                let wanted = asked.unwrap_or(set);
+                // Only where room runs short it has the last word: a job may well ask for longer than the others have.
+                Some(if now < set { wanted.min(now) } else { wanted })
+            }
             RunState::Cancelled => {
                 let waits = run.run_at.zip(run.ended_at).map_or(Duration::ZERO, |(at, ended)| at.since(ended));
                 Some(asked.unwrap_or(self.storage().failed_max_age).saturating_add(waits))

@@ -62,7 +62,7 @@ pub(crate) struct Work {
     pub(crate) done: &'static str,
     /// How the question is put: `Replay`.
     pub(crate) verb: &'static str,
-    /// What they are: `dead letters`.
+    /// What one of them is: `dead letter`.
     pub(crate) noun: &'static str,
     /// The fields of the request that do not change.
     pub(crate) body: Map<String, Value>,
@@ -117,7 +117,7 @@ impl Tally {
     /// The last line.
     fn line(&self, work: &Work, dry_run: bool) -> String {
         let what = if dry_run { format!("would be {}", work.done) } else { work.done.to_owned() };
-        let mut line = format!("{} {} {what}", number(self.done), work.noun);
+        let mut line = format!("{} {what}", several(self.done, work.noun));
         if self.failed > 0 {
             line += &format!(", {} failed", number(self.failed));
         }
@@ -140,6 +140,11 @@ impl Tally {
         }
         lines
     }
+}
+
+/// `1 run`, `1,234 runs`.
+fn several(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// Runs of one call at this rate.
@@ -165,10 +170,10 @@ pub(crate) async fn run(api: &Api, mut work: Work, options: &Options) -> anyhow:
             return Ok(ended(&counted));
         }
         if counted.done + counted.failed == 0 {
-            output::say(&format!("no {} fit", work.noun))?;
+            output::say(&format!("no {} fits", work.noun))?;
             return Ok(Ended::Well);
         }
-        if may_ask && !asked(&format!("{} {} {}? [y/N] ", work.verb, number(counted.done), work.noun))? {
+        if may_ask && !asked(&format!("{} {}? [y/N] ", work.verb, several(counted.done, work.noun)))? {
             eprintln!("nothing was done");
             return Ok(Ended::Badly);
         }
@@ -333,7 +338,7 @@ mod tests {
             endpoint: "dlq.replay",
             done: "replayed",
             verb: "Replay",
-            noun: "dead letters",
+            noun: "dead letter",
             body: Map::new(),
             rate: None,
         }

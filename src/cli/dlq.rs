@@ -121,7 +121,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
 }
 
 fn letters(endpoint: &'static str, done: &'static str, verb: &'static str, body: Map<String, Value>) -> Work {
-    Work { endpoint, done, verb, noun: "dead letters", body, rate: None }
+    Work { endpoint, done, verb, noun: "dead letter", body, rate: None }
 }
 
 async fn bulk_or_one(

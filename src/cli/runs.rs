@@ -98,7 +98,7 @@ async fn cancel(api: &Api, chosen: Chosen, options: &bulk::Options) -> anyhow::R
                 done: "cancelled",
                 // They may end or change places while they are counted.
                 verb: "Cancel about",
-                noun: "runs",
+                noun: "run",
                 body,
                 rate: None,
             };

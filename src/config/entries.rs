@@ -158,8 +158,7 @@ pub(crate) static RUNS_MAX_RECORDS: Entry<u64> = Entry::new(
     "About how many run records are kept (0.6 KiB of the server's memory each). Near it, those of completed runs are \
      kept for shorter.",
 )
-.at_least(|| 1_000)
-.accepted_only();
+.at_least(|| 1_000);
 
 pub(crate) static DLQ_MAX_AGE: Entry<Duration> = Entry::new(
     "dlq_max_age",
@@ -378,8 +377,8 @@ pub(crate) static MAX_SNOOZES: Entry<u32> = Entry::new(
 pub(crate) static KEEP: Entry<Option<Duration>> = Entry::new(
     "keep",
     || TypePolicy::default().keep,
-    "How long the record of an ended run is kept, however it ended. A job may say otherwise (Longshore-Keep). Where \
-     neither does, [storage] has it.",
+    "How long the record of an ended run is kept, however it ended; two leases at least. A job may say otherwise \
+     (Longshore-Keep). Where neither does, [storage] has it.",
 )
 .example("\"1h\"")
 .at_least(|| Some(secs(1)));
