@@ -130,6 +130,51 @@ async fn a_key_is_free_after_its_window() {
     assert_eq!(again.result, Some(json!(2)));
 }
 
+/// Given a node that dies over a submission, when the client asks again, then the job is there, however far that was.
+#[tokio::test]
+async fn a_submit_that_is_repeated_after_a_death_is_not_lost() {
+    let world = world().await;
+    crate::without_node(world.node().name("node")).await;
+    let mut runs = Vec::new();
+    for (number, point) in
+        ["before-record", "after-record", "after-events", "before-schedule", "after-schedule"].iter().enumerate()
+    {
+        let kill = format!("{point}=kill");
+        let node = world.node().name("node").env("LONGSHORE_FAIL_POINTS", &kill).start().await;
+        let named = json!({"type": "echo", "payload": number, "delay_ms": 400, "run_id": format!("named-{number}")});
+        let keyed = json!({"type": "echo", "payload": number, "delay_ms": 400, "idempotency_key": point});
+        let job = if number % 2 == 0 { named } else { keyed };
+        let unanswered = world.ask("default", "submit", job.to_string(), std::time::Duration::from_secs(1)).await;
+        assert!(unanswered.is_err(), "{point}: {unanswered:?}");
+        node.wait_exit(std::time::Duration::from_secs(30)).await;
+
+        let node = world.node().name("node").start().await;
+        let answer = world.request("submit", job).await;
+        let run = answer["run_id"].as_str().unwrap().to_owned();
+        let end = world.wait(&run).await;
+        assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(number))), "{point}");
+        runs.push(run);
+        node.stop().await;
+    }
+    for run in &runs {
+        world.eventually_reads(run, "scheduled\nenqueued\nstarted 1\ncompleted 1").await;
+    }
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a scheduled job, when its id or key comes again with another payload, then the first one's is what is done.
+#[tokio::test]
+async fn a_repeat_does_not_change_what_was_scheduled() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let first = json!({"type": "echo", "payload": 1, "delay_ms": 1_000, "run_id": "mine"});
+    world.submit(first.clone()).await;
+    let mut second = first;
+    second["payload"] = json!(2);
+    assert_eq!(world.request("submit", second).await["deduplicated"], true);
+    assert_eq!(world.wait("mine").await.result, Some(json!(1)));
+}
+
 /// Given jobs that were scheduled with a key or an id, when they come again, then there is still one run.
 #[tokio::test]
 async fn a_scheduled_job_holds_its_key_and_id() {

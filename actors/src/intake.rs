@@ -16,8 +16,11 @@ use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, KEY_MAX, is_servers, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::job::{Unique, When};
+use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
+use longshore_domain::{
+    Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration, story,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -312,10 +315,30 @@ async fn publish_noted(shared: &Shared, checked: &Checked, revision: Option<u64>
 
 /// The run is there already: answered as it stands. Where its job may never have been published, it is now.
 async fn found_before(shared: &Shared, checked: &Checked, run: &Run) -> Result<Value, ApiError> {
-    if run.state == RunState::Enqueued && run.held_by.is_none() && !run.has_started() && run.round == 1 {
-        publish_noted(shared, checked, None).await?;
+    match on_repeat(run) {
+        Repeat::Publish => publish_noted(shared, checked, None).await?,
+        Repeat::Schedule(at) => schedule_noted(shared, checked, run, at).await?,
+        Repeat::Nothing => {}
     }
     Ok(answer(&run.run_id, run.state, true))
+}
+
+/// The record says that the run waits for its time. Where no schedule stands, either it has fired, and another message of
+/// the run does no harm; or the node that noted it died before it wrote one.
+async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
+    match shared.backbone.has_schedule(run).await {
+        Ok(true) => return Ok(()),
+        Ok(false) => {}
+        Err(error) => return Err(ApiError::unavailable(chain(&error))),
+    }
+    let matter = Arc::new(Matter { headers: Some(checked.headers.clone()), payload: checked.payload.clone() });
+    let told = Told { live: story::of_round(run).len(), log: 0 };
+    let mut story = Story::on_record(Box::new(run.clone()), matter, told, &shared.node, &shared.backbone);
+    let (done, carried_out) = oneshot::channel();
+    story.follow = Some(Follow::Schedule(at));
+    story.then = Then::Report(done);
+    shared.herald.tell(Telling::Story(Box::new(story))).await;
+    carried_out.await.map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
 }
 
 /// The key is another run's: answered with that one.

@@ -36,6 +36,17 @@ impl Backbone {
         request::publish(self.client(), subject, headers, payload).await
     }
 
+    /// Whether the schedule of a run that waits for its first time still stands.
+    ///
+    /// # Errors
+    /// It cannot be found out just now.
+    pub async fn has_schedule(&self, run: &Run) -> Result<bool, Error> {
+        let subject = self.names().schedule(&run.tenant, run.run_id.as_str());
+        let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
+        let stored = request::direct_get(self.control(), self.api(), &self.names().schedules_stream(), query).await?;
+        Ok(stored.is_some())
+    }
+
     /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless
     /// for two minutes; later ones are fenced off by the record.
     ///

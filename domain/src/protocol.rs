@@ -106,6 +106,31 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     }
 }
 
+/// What a repeated submission finds to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// The run was noted, but perhaps nobody published its job: publish it again, as one that must claim its run.
+    Publish,
+    /// The run waits for this time, but perhaps nobody wrote its schedule: where none stands, tell and write it again.
+    Schedule(Timestamp),
+    /// The run goes its way.
+    Nothing,
+}
+
+/// Judges a submission that came again by what is on record: whoever noted the run may have died over the next step. As
+/// long as no message carries the run, another one does no harm: the first to come claims it, the other is dropped.
+#[must_use]
+pub fn on_repeat(run: &Run) -> Repeat {
+    if run.held_by.is_some() || run.has_started() || run.round != 1 {
+        return Repeat::Nothing;
+    }
+    match (run.state, run.run_at) {
+        (RunState::Enqueued, None) => Repeat::Publish,
+        (RunState::Scheduled, Some(at)) => Repeat::Schedule(at),
+        _ => Repeat::Nothing,
+    }
+}
+
 /// What a dead letter is by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LetterVerdict {
@@ -244,6 +269,22 @@ mod tests {
 
         let submitted = Run::new(&job(), 3, at(100));
         assert_eq!(judge(&submitted, &first), begin(1, 1));
+    }
+
+    #[test]
+    fn a_repeated_submission_does_what_a_dead_node_could_not() {
+        let noted = Run::new(&job(), 3, at(100));
+        assert_eq!(on_repeat(&noted), Repeat::Publish);
+        let mut scheduled = after(noted, Settlement::Schedule { at: at(900) });
+        assert_eq!(on_repeat(&scheduled), Repeat::Schedule(at(900)));
+        scheduled.held_by = Some(arrival(7, 1, 1, 1, false).holding);
+        assert_eq!(on_repeat(&scheduled), Repeat::Nothing, "a message carries it, and comes again");
+        let run = running(&arrival(7, 1, 1, 1, false));
+        assert_eq!(on_repeat(&run), Repeat::Nothing);
+        let mut dead = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
+        assert_eq!(on_repeat(&dead), Repeat::Nothing);
+        dead.replay(at(400));
+        assert_eq!(on_repeat(&dead), Repeat::Nothing, "the letter is there until its job is published");
     }
 
     #[test]
