@@ -86,7 +86,9 @@ impl Hand<'_> {
         if !won && self.world.is(Mutation::LostEndIsAcked) {
             self.client.ack(self.sequence()).await;
         }
-        // A lost end is dropped: nothing is sent.
+        if !won {
+            self.give_up(true).await;
+        }
         Ok(won)
     }
 
@@ -147,11 +149,15 @@ impl Hand<'_> {
             if self.is_drained() {
                 return Some(Outcome::Released);
             }
-            if self.is_cancelled() {
+            if self.is_told_to_stop(call.id) {
                 return Some(Outcome::Cancelled);
             }
             if !on_record && world.clock.get() > from + LASTS {
-                self.write(work).await.ok()?;
+                if self.write(work).await.is_err() {
+                    drop(call);
+                    self.give_up(false).await;
+                    return None;
+                }
                 on_record = true;
             }
         }
@@ -273,7 +279,8 @@ impl<'w> Calling<'w> {
             ledger.accuse(hand.index, "its handler was called after its end");
         }
         let server_life = hand.delivery.server_life;
-        let call = Call { id, plan: hand.index, claimed, stored_twice, leased_until: hand.leased_until(), server_life };
+        let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
+        let call = Call { id, plan, node, claimed, stored_twice, leased_until, server_life };
         ledger.called(call, world.clock.get());
         Self { world, id }
     }

@@ -127,8 +127,18 @@ impl<'w> Client<'w> {
         self.call(|server, _| server.schedule(place, at, same)).await;
     }
 
-    pub(crate) async fn unschedule(&self, plan: usize) {
-        self.call(|server, _| server.schedules.retain(|(place, _)| place.plan != plan)).await;
+    pub(crate) async fn unschedule(&self, place: Place) {
+        self.call(|server, _| server.schedules.retain(|(other, _)| *other != place)).await;
+    }
+
+    /// Deletes the first job in the lane that `is_it`.
+    pub(crate) async fn take_out(&self, is_it: impl Fn(&Message) -> bool) {
+        self.call(|server, _| server.take_out(&is_it)).await;
+    }
+
+    /// The first job in the lane that `is_it`.
+    pub(crate) async fn look_in_lane(&self, is_it: impl Fn(&Message) -> bool) -> Option<Message> {
+        self.call(|server, _| server.lane.iter().find(|message| is_it(message)).copied()).await
     }
 
     /// Publishes a job. One that is published again, for want of an answer, has to claim its run first.
@@ -187,8 +197,24 @@ impl<'w> Client<'w> {
         .await;
     }
 
-    pub(crate) async fn announce_cancelled(&self, plan: usize) {
-        self.call(|server, _| server.cancelled.push(plan)).await;
+    /// Tells every node to stop a run; whether one answered that its handler is at work. Who is not there does not hear
+    /// of it, a few miss it all the same, and a frozen one answers too late.
+    pub(crate) async fn tell_to_stop(&self, plan: usize) -> bool {
+        let world = self.world;
+        world.travel().await;
+        let (now, told_as) = (world.clock.get(), world.number());
+        let mut runs = false;
+        for (number, node) in world.nodes.iter().enumerate() {
+            if node.dead_until.get() > now || world.chance.hits(1_000) {
+                continue;
+            }
+            node.told_to_stop.borrow_mut().push((plan, told_as));
+            let ledger = world.ledger.borrow();
+            let at_work = ledger.calls.iter().any(|call| (call.plan, call.node) == (plan, number));
+            runs |= at_work && node.frozen_until.get() <= now;
+        }
+        world.travel().await;
+        runs
     }
 
     pub(crate) fn name(&self) -> &'w str {

@@ -335,6 +335,7 @@ impl<'w> Drive<'w> {
         state.dead_until.set(now + self.world.chance.between(20, 600));
         state.frozen_until.set(0);
         state.draining.set(false);
+        state.told_to_stop.borrow_mut().clear();
         self.world.say(|| format!("{} dies", self.world.names[node]));
     }
 

@@ -46,6 +46,7 @@ struct Page {
 pub(crate) struct Call {
     pub(crate) id: u64,
     pub(crate) plan: usize,
+    pub(crate) node: usize,
     /// Its attempt is on record.
     pub(crate) claimed: bool,
     /// Its job was stored twice, which no node can see.

@@ -1,9 +1,9 @@
 //! The protocol under faults: seeded worlds of three nodes, a model of JetStream and a dozen runs, in which whatever can
 //! go wrong does, and the domain's own functions decide everything.
 //!
-//! A world is a function of its seed. `SIMULATION_SEED=7 cargo test -p longshore-domain --test simulation -- --nocapture`
-//! plays one again and tells what happens in it. `SIMULATION_WORLDS` says how many are tried (84,000 are a million runs),
-//! `SIMULATION_FROM` from which seed on.
+//! A world is a function of its seed. `LONGSHORE_SIM_SEED=7 cargo test -p longshore-domain --test simulation` plays one
+//! again and tells what happens in it. `LONGSHORE_SIM_WORLDS` says how many are tried, `LONGSHORE_SIM_FROM` from which
+//! seed on.
 
 mod chance;
 mod plan;
@@ -25,30 +25,54 @@ mod mutation;
 
 mod drive;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::drive::simulate;
 use crate::mutation::Mutation;
 use crate::world::RUNS;
 
-/// Some ten seconds on one core.
-const WORLDS: u64 = 20_000;
+/// A million runs; half a minute on two cores.
+const WORLDS: u64 = 84_000;
 /// The rarest mutation shows in one world of about 6,000.
 const WORLDS_A_MUTATION: u64 = 60_000;
+
+/// Each test takes all cores: side by side, their figures would say nothing.
+static CORES: Mutex<()> = Mutex::new(());
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
 }
 
-/// Tries the worlds of these seeds on all cores; the first broken one, and what was broken.
-fn first_broken(from: u64, worlds: u64) -> Option<(u64, String)> {
-    let next = AtomicU64::new(from);
-    let broken = Mutex::new(None);
+/// Says it past the test runner, which would show it for a failed test only.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// Does the work on every core at once; says how many there are.
+fn on_all_cores(work: impl Fn() + Sync) -> usize {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let try_all = || {
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(&work))));
+    threads
+}
+
+#[test]
+fn no_promise_is_broken_in_any_world() {
+    if let Some(seed) = number("LONGSHORE_SIM_SEED") {
+        let broken = simulate(seed, None, true);
+        say(&format!("world {seed}: {}", broken.as_deref().unwrap_or("no promise is broken")));
+        assert_eq!(broken, None, "world {seed} is broken");
+        return;
+    }
+    let (from, worlds) = (number("LONGSHORE_SIM_FROM").unwrap_or(0), number("LONGSHORE_SIM_WORLDS").unwrap_or(WORLDS));
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = Instant::now();
+    let next = AtomicU64::new(from);
+    let first_broken: Mutex<Option<(u64, String)>> = Mutex::new(None);
+    let cores = on_all_cores(|| {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= from + worlds {
@@ -56,43 +80,40 @@ fn first_broken(from: u64, worlds: u64) -> Option<(u64, String)> {
             }
             if let Some(what) = simulate(seed, None, false) {
                 next.fetch_max(from + worlds, Ordering::Relaxed);
-                broken.lock().expect("no world panics here").get_or_insert((seed, what));
+                first_broken.lock().expect("no world panics here").get_or_insert((seed, what));
             }
         }
-    };
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(try_all))));
-    broken.into_inner().expect("no world panics here")
-}
-
-#[test]
-fn no_promise_is_broken_in_any_world() {
-    if let Some(seed) = number("SIMULATION_SEED") {
-        let broken = simulate(seed, None, true);
-        assert_eq!(broken, None, "world {seed} is broken");
-        return;
-    }
-    let (from, worlds) = (number("SIMULATION_FROM").unwrap_or(0), number("SIMULATION_WORLDS").unwrap_or(WORLDS));
-    let start = Instant::now();
-    if let Some((seed, what)) = first_broken(from, worlds) {
+    });
+    if let Some((seed, what)) = first_broken.into_inner().expect("no world panics here") {
         panic!(
             "world {seed} is broken: {what}\nplay it again: \
-             SIMULATION_SEED={seed} cargo test -p longshore-domain --test simulation -- --nocapture"
+             LONGSHORE_SIM_SEED={seed} cargo test -p longshore-domain --test simulation"
         );
     }
-    let runs = worlds * RUNS as u64;
-    println!("{runs} runs in {worlds} worlds, {:.1} s", start.elapsed().as_secs_f64());
+    let (runs, last, took) = (worlds * RUNS as u64, from + worlds - 1, start.elapsed().as_secs_f64());
+    say(&format!("{runs} runs in {worlds} worlds, seeds {from} to {last}, on {cores} cores: {took:.1} s"));
 }
 
 #[test]
 fn every_mutation_is_found() {
-    if number("SIMULATION_SEED").is_some() {
+    if number("LONGSHORE_SIM_SEED").is_some() {
         return;
     }
-    for &mutation in Mutation::ALL {
-        let found = (0..WORLDS_A_MUTATION)
-            .find_map(|seed| Some((seed, simulate(seed, Some(mutation), false)?)))
-            .filter(|(seed, _)| simulate(*seed, None, false).is_none());
-        let (seed, what) = found.unwrap_or_else(|| panic!("no world is broken by {mutation:?}"));
-        println!("{mutation:?}, world {seed}: {what}");
-    }
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = AtomicUsize::new(0);
+    let unfound = Mutex::new(Vec::new());
+    on_all_cores(|| {
+        while let Some(&mutation) = Mutation::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let found = (0..WORLDS_A_MUTATION)
+                .find_map(|seed| Some((seed, simulate(seed, Some(mutation), false)?)))
+                .filter(|(seed, _)| simulate(*seed, None, false).is_none());
+            match found {
+                Some((seed, what)) => println!("{mutation:?}, world {seed}: {what}"),
+                None => unfound.lock().expect("no world panics here").push(mutation),
+            }
+        }
+    });
+    let unfound = unfound.into_inner().expect("no world panics here");
+    assert!(unfound.is_empty(), "no world is broken by {unfound:?}");
+    say(&format!("{} mutations, each found", Mutation::ALL.len()));
 }

@@ -57,4 +57,7 @@ mutations! {
     ReplayNeverResumed,
     StaleLetterKept,
     StaleLetterDeletedUntold,
+    // Cancelling.
+    CancelledTakenOutBeforeItIsOnRecord,
+    CancelledTakenOutUntold,
 }

@@ -1,8 +1,8 @@
 //! What people do to runs: cancel them, replay or discard their dead letters.
 
-use longshore_domain::Run;
 use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::settlement::Settlement;
+use longshore_domain::{Run, RunState};
 
 use crate::client::Client;
 use crate::intake::job;
@@ -14,27 +14,86 @@ use crate::world::{World, stamp};
 /// A run is replayed this often at most.
 pub(crate) const REPLAYS: u32 = 2;
 
-/// Cancels a run, wherever it stands, unless it has ended.
+/// A node that says it is at work on a run has this long to end it.
+const ENDS_WITHIN: i64 = 5_000;
+/// How long a silence has to be to mean that no node is.
+const ASK_FOR: i64 = 100;
+
+/// Cancels a run, wherever it stands, unless it has ended. An attempt that began without a record is its node's to end:
+/// nodes are asked first, once.
 pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_at: i64) {
     let client = Client { world, node };
-    let plan = &world.plans[index];
+    let mut asked = false;
     loop {
-        let found = client.read(world.key(index)).await;
-        let revision = found.as_ref().map_or(0, |stored| stored.revision);
-        // Under a minted id the record may be of a lane that is gone: the waiting message says which run is meant.
-        let own = found.filter(|stored| !plan.minted() || stored.run.origin == stamp(published_at));
-        let fresh = || Run::new(plan.job(), plan.max_attempts, stamp(published_at));
-        let mut run = own.map_or_else(fresh, |stored| (*stored.run).clone());
-        if run.state.is_ended() {
+        let Some((before, revision)) = present(&client, index, published_at).await else { return };
+        if before.state.is_ended() {
             return;
         }
+        if is_unseen(&before) && !std::mem::replace(&mut asked, true) {
+            if client.tell_to_stop(index).await {
+                wait_for_end(&client, index).await;
+            } else {
+                world.pause(ASK_FOR).await;
+            }
+            continue;
+        }
+        let mut run = before.clone();
         run.settle(Settlement::Cancel, world.now());
+        if world.is(Mutation::CancelledTakenOutBeforeItIsOnRecord) {
+            clear_away(&client, index, &before).await;
+        }
         if client.write(index, revision, &mut run).await.is_some() {
-            client.announce_cancelled(index).await;
+            if world.is(Mutation::CancelledTakenOutUntold) {
+                clear_away(&client, index, &before).await;
+            }
             client.tell(index, &run).await;
-            client.unschedule(index).await;
+            clear_away(&client, index, &before).await;
             return;
         }
+    }
+}
+
+/// No attempt is on record, and no message carries the run yet: it waits in its lane, or has just been started.
+fn is_unseen(run: &Run) -> bool {
+    run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none()
+}
+
+/// The run as it stands, and the revision to write on; as it waits in its lane, where nothing is on record.
+async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option<(Run, u64)> {
+    let world = client.world;
+    let plan = &world.plans[index];
+    let found = client.read(world.key(index)).await;
+    let revision = found.as_ref().map_or(0, |stored| stored.revision);
+    // Under a minted id the record may be of a lane that is gone: the waiting message says which run is meant.
+    match found.filter(|stored| !plan.minted() || stored.run.origin == stamp(published_at)) {
+        Some(own) => Some(((*own.run).clone(), revision)),
+        None => {
+            let waiting = client.look_in_lane(|message| message.place.plan == index).await?;
+            Some((Run::new(plan.job(), plan.max_attempts, stamp(waiting.at)), revision))
+        }
+    }
+}
+
+async fn wait_for_end(client: &Client<'_>, index: usize) {
+    let world = client.world;
+    let until = world.clock.get() + ENDS_WITHIN;
+    while world.clock.get() < until {
+        world.pause(250).await;
+        let found = client.read(world.key(index)).await;
+        if found.is_some_and(|stored| stored.run.state.is_ended()) {
+            return;
+        }
+    }
+}
+
+/// Stops whoever runs it, and takes out what waits: the run needs no message any more, all of it being told.
+async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
+    client.tell_to_stop(index).await;
+    if before.run_at.is_some() {
+        let (attempt, deferrals) = (before.next_attempt(), before.deferrals);
+        client.unschedule(Place { plan: index, round: before.round, attempt, deferrals }).await;
+    } else if is_unseen(before) {
+        client.take_out(|message| message.place.plan == index).await;
     }
 }
 

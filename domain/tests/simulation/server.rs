@@ -101,8 +101,6 @@ pub(crate) struct Server {
     pub(crate) due: Vec<Due>,
     due_acked: Vec<Due>,
     pub(crate) letters: Vec<DeadLetter>,
-    /// The short list of cancelled runs that every node watches.
-    pub(crate) cancelled: Vec<usize>,
 }
 
 impl Server {
@@ -133,6 +131,13 @@ impl Server {
         if let Some(at) = self.lane.iter().position(|message| message.sequence == sequence) {
             let message = self.lane.remove(at);
             self.acked.push(message);
+        }
+    }
+
+    /// Deletes a job where it lies, in somebody's hand or not: it never comes again, and an ack of it does nothing.
+    pub(crate) fn take_out(&mut self, is_it: impl Fn(&Message) -> bool) {
+        if let Some(at) = self.lane.iter().position(is_it) {
+            self.lane.remove(at);
         }
     }
 

@@ -99,12 +99,28 @@ impl<'w> Hand<'w> {
         let first = !moved && !must_claim && delivered == 1;
         let own = self.plan.minted() || revision.is_some() || world.is(Mutation::ShortWayForNamedRuns);
         let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
-        first && own && sure && !self.is_cancelled()
+        first && own && sure && !self.is_told_to_stop(0)
     }
 
-    /// Whether the run is on the list of cancelled ones, as far as this node has seen it.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.world.server.borrow().cancelled.contains(&self.index) && self.world.chance.hits(9_000)
+    /// Whether this node heard that the run is to be stopped, after the world's number `since`.
+    pub(crate) fn is_told_to_stop(&self, since: u64) -> bool {
+        let told = self.world.nodes[self.client.node].told_to_stop.borrow();
+        told.iter().any(|(plan, told_as)| *plan == self.index && *told_as > since)
+    }
+
+    /// The record turned out to be another's when an attempt was to be written there. A cancelled run's end is told and
+    /// acknowledged at once; an end that was lost to others is acknowledged if another message answers for the run.
+    pub(crate) async fn give_up(&self, end: bool) {
+        let found = self.client.read(self.world.key(self.index)).await;
+        match self.verdict(found.as_ref().map(|stored| &*stored.run)) {
+            Verdict::TellEnd => {
+                let Some(found) = found else { return };
+                self.client.tell(self.index, &found.run).await;
+                self.client.ack(self.sequence()).await;
+            }
+            Verdict::Drop if end => self.client.ack(self.sequence()).await,
+            _ => {}
+        }
     }
 
     /// Reads the record and does what it says.

@@ -38,6 +38,8 @@ pub(crate) struct Node {
     pub(crate) draining: Cell<bool>,
     /// Its handler kills it at the next instruction.
     pub(crate) doomed: Cell<bool>,
+    /// Runs that it was told to stop, in its memory only, and when: in the order of the world's numbers.
+    pub(crate) told_to_stop: RefCell<Vec<(usize, u64)>>,
 }
 
 /// How often what goes wrong, in shares of 10,000 of each step.
@@ -139,7 +141,7 @@ impl World {
 
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
         if self.talks {
-            println!("{:>6}  {}", self.clock.get(), what());
+            crate::say(&format!("{:>6}  {}", self.clock.get(), what()));
         }
     }
 
