@@ -28,7 +28,7 @@ const MIX: [(Kind, u32); 13] = [
     (Kind::Snooze, 50),
     (Kind::Remote, 140),
     (Kind::Invalid, 15),
-    (Kind::Killer, 4),
+    (Kind::Killer, 1),
 ];
 
 /// Jobs on their way at once: enough to go on publishing while some wait for a server that is gone.
