@@ -168,6 +168,7 @@ impl Pass<'_> {
         report.looked.cut += cut;
         let (violations, open) = self.ask_for_the_lost(violations, open, &places).await?;
         report.looked.open += open.len();
+        report.looked.lost += violations.iter().filter(|violation| violation.kind == Kind::Lost).count();
         report.open.extend(open);
         report.open.sort_by_key(|open| open.since);
         report.open.truncate(report::SHOWN);
