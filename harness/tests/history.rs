@@ -99,7 +99,7 @@ async fn a_sound_day_passes_and_a_job_that_waits_is_said_to_wait() {
     for passes in ["1", "3"] {
         let (status, report) = judged(&world, &[&all[..], &["--ended", "--passes", passes]].concat());
         assert_eq!((status, found(&report)), (0, vec![]), "{report:#}");
-        assert_eq!(report["runs"], json!({"all": 5, "not_ended": 0, "ended_just_now": 5, "not_judged": 0}));
+        assert_eq!(report["runs"], json!({"all": 5, "not_ended": 0, "lost": 0, "ended_just_now": 5, "not_judged": 0}));
         let looked = &report["looked_at"];
         assert_eq!((&looked["records"], &looked["letters"]), (&json!(5), &json!(1)));
         assert_eq!((&looked["receipts"], &looked["calls"]), (&json!(5), &json!(1)));

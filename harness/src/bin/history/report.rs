@@ -44,6 +44,7 @@ pub(crate) struct Looked {
     pub(crate) calls: usize,
     pub(crate) runs: usize,
     pub(crate) open: usize,
+    pub(crate) lost: usize,
     pub(crate) restless: usize,
     pub(crate) cut: usize,
 }
@@ -63,8 +64,8 @@ impl Looked {
         let _ = writeln!(text, "events    {} in a log of {} messages{span}{passes}", self.events, self.messages);
         let _ = writeln!(text, "records   {}\nletters   {}", self.records, self.letters);
         let _ = writeln!(text, "receipts  {}\ncalls     {}", self.receipts, self.calls);
-        let ended = self.runs.saturating_sub(self.open + self.cut);
-        let _ = write!(text, "runs      {}: {ended} ended, {} not", self.runs, self.open);
+        let ended = self.runs.saturating_sub(self.open + self.lost + self.cut);
+        let _ = write!(text, "runs      {}: {ended} ended, {} not, {} lost", self.runs, self.open, self.lost);
         if self.restless > 0 && !self.all_ended {
             let _ = write!(text, ", {} ended just now", self.restless);
         }
@@ -134,7 +135,7 @@ impl Report {
                 "letters": looked.letters, "receipts": looked.receipts, "calls": looked.calls, "passes": looked.passes,
             },
             "runs": {
-                "all": looked.runs, "not_ended": looked.open, "ended_just_now": looked.restless,
+                "all": looked.runs, "not_ended": looked.open, "lost": looked.lost, "ended_just_now": looked.restless,
                 "not_judged": looked.cut,
             },
             "not_ended": open.collect::<Vec<_>>(),
