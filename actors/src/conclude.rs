@@ -104,7 +104,7 @@ fn write_up(
     settlement: Settlement,
 ) -> (Box<Story>, Rest) {
     let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = *assignment;
-    let Course { mut run, expected, told, on_record, .. } = course;
+    let Course { mut run, expected, mut told, lines, on_record } = course;
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
     run.token = shared.token();
@@ -115,10 +115,17 @@ fn write_up(
         && shared.policy(&job).history == History::Failures;
     let mut story = if nothing_kept && expected == 0 {
         let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
-        story.log.clear();
+        story.lines.forget_log();
         story
     } else {
-        Story::to_write(run, matter, expected, told, &shared.node, &shared.backbone)
+        // Of a run that completes, what was told at its start is told as it was. Other ends may take a start back.
+        let at_start = lines.filter(|_| run.state == RunState::Completed);
+        if at_start.is_some() {
+            told.log = told.live;
+        }
+        let mut story = Story::to_write(run, matter, expected, told, &shared.node, &shared.backbone);
+        story.told = at_start;
+        story
     };
     story.arrival = Some(arrival.clone());
     (Box::new(story), Rest { job, arrival, since, leased_from, entry, right })

@@ -39,6 +39,7 @@ mod carry_out;
 mod herald;
 
 mod lease_keeper;
+mod lines;
 mod timekeeper;
 
 mod control;
