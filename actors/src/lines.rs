@@ -15,8 +15,9 @@ use crate::story::{Told, Write};
 
 /// Room for one event and its subject.
 const EVENT: usize = 384;
-/// Room for a record and its subject.
-const RECORD: usize = 800;
+/// Room for a record, an event and their subjects, as a job that completes needs them. Not more: up to 1,032 bytes the
+/// system's allocator has at hand in each thread; beyond, it tidies up its whole heap for each.
+const RECORD: usize = 1_024;
 
 /// The events of a run that were not told yet: each a line of JSON, and where it goes live.
 #[derive(Debug, Default)]
@@ -30,12 +31,13 @@ pub(crate) struct Lines {
 impl Lines {
     /// Those of `run` beyond what was told.
     pub(crate) fn of(run: &Run, told: Told, node: &str, names: &Names) -> Self {
-        Self::behind(Vec::new(), run, told, node, names)
+        // All three of an ordinary run are not told at once: two at its start, one at its end.
+        Self::behind(Vec::with_capacity(2 * EVENT), run, told, node, names)
     }
 
     /// The same, with the record's write on `expected`.
     pub(crate) fn with_record(run: &Run, expected: u64, told: Told, node: &str, names: &Names) -> (Self, Write) {
-        let mut text = Vec::with_capacity(RECORD + 2 * EVENT);
+        let mut text = Vec::with_capacity(RECORD);
         record::append(run, &mut text);
         let body = text.len();
         names.write_record(&run.tenant, &run.run_id, &mut text);
@@ -48,7 +50,6 @@ impl Lines {
     fn behind(mut text: Vec<u8>, run: &Run, told: Told, node: &str, names: &Names) -> Self {
         let events = story::of_round(run);
         let untold = told.live.min(told.log).min(events.len());
-        text.reserve((events.len() - untold) * EVENT);
         let mut live = Vec::with_capacity(events.len().saturating_sub(told.live));
         let mut log = text.len();
         // Lines first, so that those for the log lie together.
