@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Headers;
 use longshore_backbone::delivery::{Delivery, Right};
 use longshore_backbone::wire::header::{self, JobHeaders};
-use longshore_backbone::wire::subject::Names;
+use longshore_backbone::wire::subject::{JobSubject, Names};
 use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
@@ -132,26 +132,23 @@ struct Parsed {
 /// Reads a job's subject; a token that cannot be read stands as `_`, and the first such is told.
 fn read_subject(subject: &str, names: &Names) -> Parsed {
     let mut error: Option<String> = None;
-    let tokens = names.read_job(subject);
-    let token = |get: fn(&longshore_backbone::wire::subject::JobSubject<'_>) -> String| {
-        tokens.as_ref().map(get).unwrap_or_default()
-    };
+    let JobSubject { tenant, queue, priority, job_type } = names.read_job(subject).unwrap_or_default();
     let mut note = |wrong: NameError| {
         error.get_or_insert_with(|| format!("subject: {wrong}"));
     };
-    let tenant = Tenant::parse(&token(|subject| subject.tenant.to_owned())).unwrap_or_else(|wrong| {
+    let tenant = Tenant::parse(tenant).unwrap_or_else(|wrong| {
         note(wrong);
         Tenant::unreadable()
     });
-    let queue = Queue::parse(&token(|subject| subject.queue.to_owned())).unwrap_or_else(|wrong| {
+    let queue = Queue::parse(queue).unwrap_or_else(|wrong| {
         note(wrong);
         Queue::unreadable()
     });
-    let priority = Priority::parse(&token(|subject| subject.priority.to_owned())).unwrap_or_else(|wrong| {
+    let priority = Priority::parse(priority).unwrap_or_else(|wrong| {
         note(wrong);
         Priority::DEFAULT
     });
-    let job_type = JobType::parse(&token(|subject| subject.job_type.to_owned())).unwrap_or_else(|wrong| {
+    let job_type = JobType::parse(job_type).unwrap_or_else(|wrong| {
         note(wrong);
         JobType::unreadable()
     });
@@ -175,6 +172,10 @@ pub(crate) fn size_refused(size: usize, most: usize) -> String {
 /// that such an answer has not.
 fn is_acknowledgement(payload: &[u8]) -> bool {
     if payload.first() != Some(&b'{') || payload.len() > 512 {
+        return false;
+    }
+    // Most payloads are small objects: those that do not even have the word are not worth reading.
+    if !std::str::from_utf8(payload).is_ok_and(|text| text.contains("\"stream\"")) {
         return false;
     }
     let Ok(fields) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(payload) else {

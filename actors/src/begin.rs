@@ -16,6 +16,7 @@ use crate::carry_out::chain;
 use crate::conclude;
 use crate::fail_point;
 use crate::herald::Telling;
+use crate::lines::Lines;
 use crate::perform::InWork;
 use crate::shared::{Shared, now};
 use crate::story::{Story, Then, Told};
@@ -29,6 +30,8 @@ pub(crate) struct Course {
     pub(crate) expected: u64,
     /// What of the round was told.
     pub(crate) told: Told,
+    /// What was told live and is still to be told in the log.
+    pub(crate) lines: Option<Lines>,
     /// A record says that it runs.
     pub(crate) on_record: bool,
     /// Lines of its handler's progress that the log has not, because it does not know of the start yet.
@@ -73,7 +76,7 @@ async fn unreadable(shared: &Shared, assignment: Box<Assignment>, reason: String
     // It has one event only, that of its dead letter.
     let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
     let failure = Failure::new(ErrorKind::Invalid, reason);
-    let course = Course { run, expected, told: Told::default(), on_record: false, progress: Vec::new() };
+    let course = Course { run, expected, told: Told::default(), lines: None, on_record: false, progress: Vec::new() };
     tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
     conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
     Begun::Over
@@ -91,7 +94,7 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
 async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
     let expected = assignment.revision.unwrap_or(0);
-    let course = Course { run, expected, told: Told::default(), on_record: false, progress: Vec::new() };
+    let course = Course { run, expected, told: Told::default(), lines: None, on_record: false, progress: Vec::new() };
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
@@ -128,7 +131,6 @@ fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt
     let run = &mut course.run;
     run.begin(attempt, &shared.node, now());
     run.held_by = Some(assignment.arrival.holding.clone());
-    run.token = shared.token();
     course
 }
 
@@ -160,7 +162,7 @@ async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
             (_, None) => unreachable!("without a record the verdict is to begin"),
         };
         let Base { run, expected, told, attempt, fell_due } = base;
-        let mut course = Course { run, expected, told, on_record: true, progress: Vec::new() };
+        let mut course = Course { run, expected, told, lines: None, on_record: true, progress: Vec::new() };
         let refused = match cleared(&assignment, &course.run, fell_due) {
             Err(settlement) => Some(settlement),
             Ok(()) => match claim_key(shared, &assignment, attempt).await {
@@ -173,6 +175,7 @@ async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
             return Begun::Over;
         }
         course = started(shared, &assignment, course, attempt);
+        course.run.token = shared.token();
         fail_point::pass("before-claim");
         match shared.backbone.write_record(&course.run, course.expected).await {
             Ok(Written::Won(revision)) => {
@@ -304,7 +307,7 @@ async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>,
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
     let told = Told { live: story::of_round(&run).len(), log: 0 };
-    let course = Course { run, expected: revision, told, on_record: true, progress: Vec::new() };
+    let course = Course { run, expected: revision, told, lines: None, on_record: true, progress: Vec::new() };
     conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
 }
 
@@ -313,12 +316,13 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
     let events = story::of_round(&run).len();
     let attempt = run.next_attempt();
     let told = Told { live: events, log: events };
-    let course = Course { run, expected: revision, told, on_record: true, progress: Vec::new() };
+    let course = Course { run, expected: revision, told, lines: None, on_record: true, progress: Vec::new() };
     if let Err(settlement) = cleared(&assignment, &course.run, true) {
         conclude::carry_out(shared, assignment, course, settlement).await;
         return Begun::Over;
     }
     let mut course = started(shared, &assignment, course, attempt);
+    course.run.token = shared.token();
     fail_point::pass("before-claim");
     match shared.backbone.write_record(&course.run, course.expected).await {
         Ok(Written::Won(revision)) => {

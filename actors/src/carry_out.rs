@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::protocol::{self, Verdict};
@@ -26,10 +25,10 @@ pub(crate) async fn clear_up(
     mut story: Box<Story>,
     slow: UnboundedSender<Done>,
 ) {
-    let expected = story.write.as_ref().map_or(0, |(expected, _)| *expected);
+    let expected = story.write.as_ref().map_or(0, |write| write.expected);
     let done = match decide(&backbone, &story, expected).await {
         Written::Won(revision) => {
-            story.write = Some((revision, Bytes::new()));
+            story.written(revision);
             Done::OnRecord(story)
         }
         Written::Lost(found) => {
@@ -127,13 +126,13 @@ pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: Unbounde
             }
         }
     }
-    end(&backbone, *story).await;
+    end(&backbone, story).await;
     let _ = slow.send(Done::Over);
 }
 
 /// The last step: what becomes of the delivery.
-pub(crate) async fn end(backbone: &Backbone, story: Story) {
-    let revision = story.write.as_ref().map_or(0, |(revision, _)| *revision);
+pub(crate) async fn end(backbone: &Backbone, story: Box<Story>) {
+    let revision = story.write.as_ref().map_or(0, |write| write.expected);
     match story.then {
         Then::Ack(right) => {
             fail_point::pass("before-ack");

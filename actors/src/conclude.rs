@@ -14,8 +14,9 @@ use crate::assignment::{Assignment, Start};
 use crate::begin::Course;
 use crate::herald::Telling;
 use crate::lease_keeper::Entry;
+use crate::lines::Lines;
 use crate::shared::{IN_HAND_RETRIES, Shared, now};
-use crate::story::{Follow, Story, Then, Told, encode};
+use crate::story::{Follow, Story, Then, Told};
 
 /// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
 const SHORT: Duration = Duration::from_millis(1_000);
@@ -106,15 +107,13 @@ fn write_up(
     settlement: Settlement,
 ) -> (Box<Story>, Rest) {
     let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = *assignment;
-    let Course { mut run, expected, mut told, on_record, mut progress } = course;
-    let mut before = Vec::new();
-    if !progress.is_empty() {
-        // Between the start, which the log does not know of, and the end, which it does not know of either.
+    let Course { mut run, expected, mut told, lines, on_record, progress } = course;
+    // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
+    let before = (!progress.is_empty()).then(|| {
         let untold = Told { live: usize::MAX, log: told.log };
-        (_, before) = encode(&run, untold, &shared.node, shared.backbone.names());
         told.log = story::of_round(&run).len();
-        before.append(&mut progress);
-    }
+        Lines::of(&run, untold, &shared.node, shared.backbone.names()).followed_by(&progress)
+    });
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
     run.token = shared.token();
@@ -125,15 +124,18 @@ fn write_up(
         && shared.policy(&job).history == History::Failures;
     let mut story = if nothing_kept && expected == 0 {
         let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
-        story.log.clear();
+        story.lines.forget_log();
         story
     } else {
-        Story::to_write(run, matter, expected, told, &shared.node, &shared.backbone)
+        // Of a run that completes, what was told at its start is told as it was. Other ends may take a start back.
+        let at_start = lines.filter(|_| before.is_none() && run.state == RunState::Completed);
+        if at_start.is_some() {
+            told.log = told.live;
+        }
+        let mut story = Story::to_write(run, matter, expected, told, &shared.node, &shared.backbone);
+        story.told = before.or(at_start);
+        story
     };
-    if !story.log.is_empty() && !before.is_empty() {
-        before.append(&mut story.log);
-        story.log = before;
-    }
     story.arrival = Some(arrival.clone());
     (Box::new(story), Rest { job, arrival, since, leased_from, entry, right })
 }

@@ -177,7 +177,7 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
     connected.mark_unchanged();
     let mut look = tokio::time::interval(LOOK_EVERY);
     desk.tidy();
-    desk.send_again(&window, Duration::ZERO).await;
+    desk.send_again(&mut window, Duration::ZERO).await;
     loop {
         let news = std::future::poll_fn(|context| {
             if let Poll::Ready(answer) = window.poll(context) {
@@ -203,16 +203,16 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
         })
         .await;
         match news {
-            News::Answer(number, answer) => desk.answered(number, answer, &window).await,
+            News::Answer(number, answer) => desk.answered(number, answer, &mut window).await,
             News::Done(Done::OnRecord(story)) => desk.tell_events(story).await,
             // Its place is free by now, which is all there is to know.
             News::Done(Done::Over) => {}
-            News::Telling(telling) => desk.take(telling, &window).await,
-            News::NothingElse => desk.send_batches(&window).await,
+            News::Telling(telling) => desk.take(telling, &mut window).await,
+            News::NothingElse => desk.send_batches(&mut window).await,
             News::Look => {
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
-                desk.send_again(&window, overdue).await;
+                desk.send_again(&mut window, overdue).await;
                 desk.metrics.in_flight.set(i64::try_from(desk.told()).unwrap_or(i64::MAX));
             }
             News::Closed => return,
@@ -257,7 +257,7 @@ impl Desk {
         self.batches.retain(|_, batches| batches.in_flight || !batches.open.is_empty());
     }
 
-    async fn take(&mut self, telling: Telling, window: &Window) {
+    async fn take(&mut self, telling: Telling, window: &mut Window) {
         match telling {
             Telling::Story(mut story) => {
                 story.place = Some(Place::taken(&self.told));
@@ -285,34 +285,32 @@ impl Desk {
         }
     }
 
-    async fn send(&mut self, what: Sent, window: &Window) {
+    async fn send(&mut self, what: Sent, window: &mut Window) {
         let number = self.next;
         self.next += 1;
         self.publish(number, &what, window).await;
         self.pending.push_back(Some(Pending { sent: Instant::now(), what }));
     }
 
-    async fn publish(&self, number: u64, what: &Sent, window: &Window) {
+    async fn publish(&self, number: u64, what: &Sent, window: &mut Window) {
         match what {
             Sent::Record(story) => {
-                let Some((expected, body)) = &story.write else { return };
-                let subject = self.backbone.names().record(&story.run.tenant, &story.run.run_id);
-                let headers = self.backbone.record_headers(&story.run, *expected);
-                window.send(number, subject, Some(headers), body.clone()).await;
+                let Some(write) = &story.write else { return };
+                let headers = self.backbone.record_headers(&story.run, write.expected);
+                window.send(number, write.subject.clone(), headers, write.body.clone()).await;
             }
             Sent::Batch(tenant, batch) => {
                 let Some((id, body)) = &batch.body else { return };
                 let mut headers = Headers::new();
                 headers.insert("Nats-Msg-Id", id.as_str());
-                window
-                    .send(number, self.backbone.names().event_log(tenant.as_str()), Some(headers), body.clone())
-                    .await;
+                let subject = Bytes::from(self.backbone.names().event_log(tenant.as_str()));
+                window.send(number, subject, headers, body.clone()).await;
             }
         }
     }
 
     /// Sends again what was sent more than `overdue` ago: a compare-and-set or a message id makes it harmless.
-    async fn send_again(&mut self, window: &Window, overdue: Duration) {
+    async fn send_again(&mut self, window: &mut Window, overdue: Duration) {
         let now = Instant::now();
         for at in 0..self.pending.len() {
             let Some(pending) = &self.pending[at] else { continue };
@@ -335,12 +333,12 @@ impl Desk {
         pending.map(|pending| pending.what)
     }
 
-    async fn answered(&mut self, number: u64, answer: Answer, window: &Window) {
+    async fn answered(&mut self, number: u64, answer: Answer, window: &mut Window) {
         match answer {
             Answer::Stored(sequence) => match self.forget(number) {
                 Some(Sent::Record(mut story)) => {
                     fail_point::pass("after-record");
-                    story.write = Some((sequence, Bytes::new()));
+                    story.written(sequence);
                     self.tell_events(story).await;
                 }
                 Some(Sent::Batch(tenant, batch)) => self.logged(&tenant, batch).await,
@@ -370,17 +368,18 @@ impl Desk {
     /// The record stands: its events go out live, and into their tenant's log.
     async fn tell_events(&mut self, mut story: Box<Story>) {
         fail_point::pass("before-events");
-        for (subject, body) in story.live.drain(..) {
-            self.backbone.tell(subject, body).await;
+        let (told, lines) = (story.told.take().unwrap_or_default(), std::mem::take(&mut story.lines));
+        for (subject, body) in lines.live() {
+            self.backbone.tell_part(subject, body).await;
         }
-        if story.log.is_empty() {
+        let bytes = told.log().len() + lines.log().len();
+        if bytes == 0 {
             self.finish(story).await;
             return;
         }
-        let tenant = story.run.tenant.clone();
-        let log = std::mem::take(&mut story.log);
-        let batch = self.open_batch(&tenant, log.len());
-        batch.lines.extend_from_slice(&log);
+        let batch = self.open_batch(&story.run.tenant, bytes);
+        batch.lines.extend_from_slice(told.log());
+        batch.lines.extend_from_slice(lines.log());
         batch.stories.push(story);
     }
 
@@ -398,7 +397,7 @@ impl Desk {
         batches.open.back_mut().expect("it was put there just now")
     }
 
-    async fn send_batches(&mut self, window: &Window) {
+    async fn send_batches(&mut self, window: &mut Window) {
         for tenant in std::mem::take(&mut self.waiting) {
             let Some(batches) = self.batches.get_mut(&tenant) else { continue };
             let Some(mut batch) = batches.open.pop_front() else { continue };
@@ -420,7 +419,11 @@ impl Desk {
                 self.waiting.push(tenant.clone());
             }
         }
-        for story in batch.stories {
+        // Workers end in no order. Acknowledged in that of the lane, a job is its lane's first, which the server deletes
+        // for less than one from the middle.
+        let mut stories = batch.stories;
+        stories.sort_unstable_by_key(|story| story.arrival.as_ref().map(|arrival| arrival.holding.message.sequence));
+        for story in stories {
             self.finish(story).await;
         }
     }
@@ -430,7 +433,7 @@ impl Desk {
         if story.follow.is_some() {
             tokio::spawn(carry_out::follow(self.backbone.clone(), story, self.slow.clone()));
         } else {
-            carry_out::end(&self.backbone, *story).await;
+            carry_out::end(&self.backbone, story).await;
         }
     }
 }

@@ -42,6 +42,7 @@ mod carry_out;
 mod herald;
 
 mod lease_keeper;
+mod lines;
 mod timekeeper;
 
 mod control;

@@ -20,9 +20,10 @@ use crate::begin::Course;
 use crate::handler::{BoxFuture, Context, Handler, HandlerError, Success};
 use crate::herald::Telling;
 use crate::lease_keeper::Stop;
+use crate::lines::Lines;
 use crate::remote;
 use crate::shared::Shared;
-use crate::story::{Story, encode};
+use crate::story::Story;
 use crate::supervision::panic_text;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
@@ -60,26 +61,29 @@ pub(crate) enum End {
 
 /// Tells the start of the attempt in the slot, live and, where it is on record, in the log.
 pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
-    let (live, story) = {
+    let (lines, story) = {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(InWork { assignment, course, .. }) = slot.as_mut() else { return };
-        let (live, mut log) = encode(&course.run, course.told, &shared.node, shared.backbone.names());
-        course.told.live += live.len();
-        let story = course.on_record.then(|| {
-            log.append(&mut course.progress);
+        let lines = Lines::of(&course.run, course.told, &shared.node, shared.backbone.names());
+        course.told.live += lines.count();
+        if course.on_record {
             course.told.log = course.told.live;
-            let run = course.run.clone();
-            let told = course.told;
-            let mut story = Story::on_record(run, Arc::clone(&assignment.matter), told, &shared.node, &shared.backbone);
-            story.log = log;
-            story
-        });
-        (live, story)
+            course.lines = None;
+            let for_the_log = match std::mem::take(&mut course.progress) {
+                none if none.is_empty() => lines.for_the_log(),
+                progress => lines.for_the_log().followed_by(&progress),
+            };
+            (lines, Some((course.run.clone(), Arc::clone(&assignment.matter), for_the_log)))
+        } else {
+            course.lines = Some(lines.for_the_log());
+            (lines, None)
+        }
     };
-    for (subject, body) in live {
-        shared.backbone.tell(subject, body).await;
+    for (subject, body) in lines.live() {
+        shared.backbone.tell_part(subject, body).await;
     }
-    if let Some(story) = story {
+    if let Some((run, matter, lines)) = story {
+        let story = Story::telling(run, matter, lines);
         shared.herald.tell(Telling::Story(Box::new(story))).await;
     }
 }
@@ -215,8 +219,9 @@ enum Whose {
 /// The run lasts: puts on record that it runs. Says whether it is still ours.
 async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
     let (run, expected) = {
-        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { course, .. }) = slot.as_ref() else { return Whose::Anothers };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(InWork { course, .. }) = slot.as_mut() else { return Whose::Anothers };
+        course.run.token = shared.token();
         (course.run.clone(), course.expected)
     };
     let mut expected = expected;

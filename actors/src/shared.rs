@@ -86,7 +86,11 @@ impl Shared {
 
     /// A token that no other write of a record has, of this process or any other.
     pub(crate) fn token(&self) -> String {
-        format!("{:x}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed))
+        use std::fmt::Write as _;
+        let mut token = String::with_capacity(33);
+        // Writing to memory cannot fail.
+        let _ = write!(token, "{:x}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed));
+        token
     }
 
     /// How jobs of this type are treated.

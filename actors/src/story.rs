@@ -6,15 +6,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use longshore_backbone::delivery::Right;
-use longshore_backbone::wire::subject::Names;
-use longshore_backbone::wire::{event, record};
 use longshore_backbone::{Backbone, Headers};
 use longshore_domain::protocol::Arrival;
-use longshore_domain::story::{self, Event};
 use longshore_domain::{Run, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::herald::{Place, Telling};
+use crate::lines::Lines;
 use crate::shared::Shared;
 
 /// The job as it was published: what a schedule or a dead letter carries on.
@@ -30,18 +28,27 @@ pub(crate) struct Story {
     pub(crate) run: Box<Run>,
     pub(crate) matter: Arc<Matter>,
     pub(crate) arrival: Option<Arrival>,
-    /// The record's write: the revision it must find, and its bytes. `None`: it stands already, or is not kept.
-    pub(crate) write: Option<(u64, Bytes)>,
-    /// Events to be told live once the record stands.
-    pub(crate) live: Vec<(String, Bytes)>,
-    /// Lines for the event log.
-    pub(crate) log: Vec<u8>,
+    /// The record's write. `None`: it stands already, or is not kept.
+    pub(crate) write: Option<Write>,
+    /// What was told live before, and goes into the log once the record stands.
+    pub(crate) told: Option<Lines>,
+    /// Events to be told once the record stands.
+    pub(crate) lines: Lines,
     /// What follows from the decision.
     pub(crate) follow: Option<Follow>,
     /// What becomes of the delivery.
     pub(crate) then: Then,
     /// Its place at the herald's desk, once it is there.
     pub(crate) place: Option<Place>,
+}
+
+/// A record's write, a compare-and-set.
+#[derive(Debug)]
+pub(crate) struct Write {
+    /// The revision it must find; once it is written, its own.
+    pub(crate) expected: u64,
+    pub(crate) subject: Bytes,
+    pub(crate) body: Bytes,
 }
 
 /// What makes the next thing possible; only after the events.
@@ -84,31 +91,6 @@ pub(crate) struct Told {
     pub(crate) log: usize,
 }
 
-/// Encodes the events of a run that were not told yet.
-pub(crate) fn encode(run: &Run, told: Told, node: &str, names: &Names) -> (Vec<(String, Bytes)>, Vec<u8>) {
-    let events = story::of_round(run);
-    let mut live = Vec::with_capacity(events.len().saturating_sub(told.live));
-    let mut log = Vec::with_capacity(events.len().saturating_sub(told.log) * 288);
-    for (at, told_event) in events.iter().enumerate().skip(told.live.min(told.log)) {
-        let start = log.len();
-        event::write(told_event, node, &mut log);
-        if at >= told.live {
-            live.push((subject(told_event, names), Bytes::copy_from_slice(&log[start..])));
-        }
-        if at >= told.log {
-            log.push(b'\n');
-        } else {
-            log.truncate(start);
-        }
-    }
-    (live, log)
-}
-
-fn subject(event: &Event<'_>, names: &Names) -> String {
-    let run = event.run;
-    names.event(&run.tenant, event.kind, &run.queue, &run.run_id, &run.job_type)
-}
-
 /// Tells everything of a run's present round, and waits until it is in the log.
 pub(crate) async fn tell_all(shared: &Shared, run: &Run) {
     let matter = Arc::new(Matter { headers: None, payload: Bytes::new() });
@@ -131,15 +113,33 @@ impl Story {
         node: &str,
         backbone: &Backbone,
     ) -> Self {
-        let body = record::write(&run);
-        let mut story = Self::on_record(run, matter, told, node, backbone);
-        story.write = Some((expected, body));
-        story
+        let (lines, write) = Lines::with_record(&run, expected, told, node, backbone.names());
+        Self { write: Some(write), ..Self::telling(run, matter, lines) }
     }
 
     /// The story of a run whose record stands as it is.
     pub(crate) fn on_record(run: Box<Run>, matter: Arc<Matter>, told: Told, node: &str, backbone: &Backbone) -> Self {
-        let (live, log) = encode(&run, told, node, backbone.names());
-        Self { run, matter, arrival: None, write: None, live, log, follow: None, then: Then::Nothing, place: None }
+        let lines = Lines::of(&run, told, node, backbone.names());
+        Self::telling(run, matter, lines)
+    }
+
+    /// The record stands, at this revision; its bytes are needed no more.
+    pub(crate) fn written(&mut self, revision: u64) {
+        self.write = Some(Write { expected: revision, subject: Bytes::new(), body: Bytes::new() });
+    }
+
+    /// The story of a run whose record stands as it is, and of which this is to be told.
+    pub(crate) fn telling(run: Box<Run>, matter: Arc<Matter>, lines: Lines) -> Self {
+        Self {
+            run,
+            matter,
+            arrival: None,
+            write: None,
+            told: None,
+            lines,
+            follow: None,
+            then: Then::Nothing,
+            place: None,
+        }
     }
 }

@@ -195,6 +195,13 @@ impl Backbone {
         let _ = self.0.jobs.client.publish(subject, payload).await;
     }
 
+    /// As [`Backbone::tell`], where subject and payload are parts of one piece of memory.
+    pub async fn tell_part(&self, subject: Bytes, payload: Bytes) {
+        if let Ok(subject) = Subject::from_utf8(subject) {
+            let _ = self.0.jobs.client.publish(subject, payload).await;
+        }
+    }
+
     /// Acknowledges a job: the last step of its way. Not confirmed, because a lost one only brings a repeat that the
     /// record answers.
     pub async fn ack(&self, right: delivery::Right) {

@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
+use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
 use longshore_domain::{Run, RunId, RunState, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
 use crate::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
-use crate::wire::{header::names as header, record};
+use crate::wire::record;
 
 /// A record as it was found.
 #[derive(Debug, Clone)]
@@ -114,9 +115,9 @@ impl Backbone {
     #[must_use]
     pub fn record_headers(&self, run: &Run, expected: u64) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(header::EXPECTED, expected.to_string());
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expected.to_string());
         if let Some(kept) = self.kept(run) {
-            headers.insert(header::TTL, format!("{}s", kept.as_secs().max(1)));
+            headers.insert(NATS_MESSAGE_TTL, format!("{}s", kept.as_secs().max(1)));
         }
         headers
     }

@@ -151,7 +151,12 @@ impl RunId {
     /// The id of a bare publish that brought none: `<queue>-p<priority>-<stream sequence>`.
     #[must_use]
     pub fn minted(queue: &Queue, priority: Priority, sequence: u64) -> Self {
-        Self(Arc::from(format!("{queue}-{priority}-{sequence}")))
+        use std::fmt::Write as _;
+        // Room for all of it at once: a formatter alone would grow it bit by bit.
+        let mut id = String::with_capacity(queue.as_str().len() + 24);
+        // Writing to memory cannot fail.
+        let _ = write!(id, "{queue}-{priority}-{sequence}");
+        Self(Arc::from(id))
     }
 
     /// Reads an id that a client chose: one of minted form is refused, because a later publish may come by it.

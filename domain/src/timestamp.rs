@@ -68,8 +68,10 @@ impl Timestamp {
     /// day count follows H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
     #[must_use]
     pub fn text(self) -> [u8; 24] {
-        let (seconds, millis) = (self.0 / 1_000, self.0 % 1_000);
-        let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+        // Whatever is below 10,000 years in days or seconds of a day fits into 32 bits, in which division is cheaper.
+        let small = |number: i64| u32::try_from(number).unwrap_or(0);
+        let (seconds, millis) = (self.0 / 1_000, small(self.0 % 1_000));
+        let (days, second) = (small(seconds / 86_400 + 719_468), small(seconds % 86_400));
         let era = days / 146_097;
         let day_of_era = days % 146_097;
         let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -77,22 +79,23 @@ impl Timestamp {
         let shifted_month = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
         let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        let year = year_of_era + era * 400 + u32::from(month <= 2);
 
         let mut text = *b"0000-00-00T00:00:00.000Z";
-        let mut put = |at: usize, width: usize, mut number: i64| {
-            for place in (at..at + width).rev() {
-                text[place] = b'0' + u8::try_from(number % 10).unwrap_or(0);
-                number /= 10;
-            }
+        let digit = |number: u32| b'0' + (number % 10) as u8;
+        let mut put = |at: usize, number: u32| {
+            text[at] = digit(number / 10);
+            text[at + 1] = digit(number);
         };
-        put(0, 4, year);
-        put(5, 2, month);
-        put(8, 2, day);
-        put(11, 2, second / 3_600);
-        put(14, 2, second / 60 % 60);
-        put(17, 2, second % 60);
-        put(20, 3, millis);
+        put(0, year / 100);
+        put(2, year % 100);
+        put(5, month);
+        put(8, day);
+        put(11, second / 3_600);
+        put(14, second / 60 % 60);
+        put(17, second % 60);
+        put(20, millis / 10);
+        text[22] = digit(millis);
         text
     }
 }

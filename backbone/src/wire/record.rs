@@ -11,8 +11,13 @@ pub const RESULT_MAX: usize = 64 * 1024;
 #[must_use]
 pub fn write(run: &Run) -> Bytes {
     let mut out = Vec::with_capacity(768);
-    serde_json::to_writer(&mut out, run).expect("a record has string keys only and is written to memory");
+    append(run, &mut out);
     Bytes::from(out)
+}
+
+/// Writes a record behind what is in `out`.
+pub fn append(run: &Run, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, run).expect("a record has string keys only and is written to memory");
 }
 
 /// Reads a stored record.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longshore_domain::story::EventKind;
-use longshore_domain::{JobType, Priority, Queue, RunId, Tenant};
+use longshore_domain::{JobType, Priority, Queue, Run, RunId, Tenant};
 
 /// The names of one namespace.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Names {
 }
 
 /// A job's subject, taken apart; each token is read for itself, so that an error can name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobSubject<'a> {
     /// Third token.
     pub tenant: &'a str,
@@ -101,6 +101,11 @@ impl Names {
         format!("$KV.{}_runs.{tenant}.{run}", self.namespace)
     }
 
+    /// Writes [`Names::record`] behind what is in `out`: there is one for every job.
+    pub fn write_record(&self, tenant: &Tenant, run: &RunId, out: &mut Vec<u8>) {
+        write(out, &["$KV.", &self.namespace, "_runs.", tenant.as_str(), ".", run.as_str()]);
+    }
+
     // Jobs.
 
     /// Where a job is published.
@@ -175,14 +180,13 @@ impl Names {
     /// Where an event goes live.
     #[must_use]
     pub fn event(&self, tenant: &Tenant, kind: EventKind, queue: &Queue, run: &RunId, job_type: &JobType) -> String {
-        let kind = kind.as_str();
-        let mut subject = String::with_capacity(self.namespace.len() + 96);
-        for token in [&self.namespace, "events", tenant.as_str(), kind, queue.as_str(), run.as_str()] {
-            subject.push_str(token);
-            subject.push('.');
-        }
-        subject.push_str(job_type.as_str());
-        subject
+        format!("{}.events.{tenant}.{kind}.{queue}.{run}.{job_type}", self.namespace)
+    }
+
+    /// Writes the subject of an event of this run behind what is in `out`: there are three for every job.
+    pub fn write_event(&self, run: &Run, kind: EventKind, out: &mut Vec<u8>) {
+        write(out, &[&self.namespace, ".events.", run.tenant.as_str(), ".", kind.as_str(), "."]);
+        write(out, &[run.queue.as_str(), ".", run.run_id.as_str(), ".", run.job_type.as_str()]);
     }
 
     /// The live events of one run.
@@ -303,6 +307,10 @@ impl Names {
     pub fn is_ours(&self, subject: &str) -> bool {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
+}
+
+fn write(out: &mut Vec<u8>, parts: &[&str]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
 #[cfg(test)]
