@@ -16,8 +16,7 @@ use crate::conclude::{self, Keep};
 use crate::perform::{InWork, STOPS_WITHIN, Slot, enter};
 use crate::shared::Shared;
 
-/// So many handlers may block a thread each before a node is not ready. A runtime needs this many threads beyond what
-/// it has cores.
+/// So many handlers may block a thread each before a node is not ready. A runtime needs more threads than this.
 pub const SPARE_THREADS: usize = 2;
 
 /// How often a queue looks over its workers.
