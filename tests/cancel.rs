@@ -96,13 +96,7 @@ async fn a_running_job_is_told_and_ended() {
     told.until("the word to the handler", |_| true).await;
     handler.called(1).await;
     // Also the job's message is gone.
-    longshore_harness::eventually("an empty lane", Duration::from_secs(20), async || {
-        match world.depth("main", 5).await {
-            0 => Ok(()),
-            left => Err(left),
-        }
-    })
-    .await;
+    crate::is_emptied(&world).await;
 }
 
 /// Given what has ended, or never was, when it is cancelled, then that is said.

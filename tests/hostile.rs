@@ -171,11 +171,7 @@ async fn forged_headers_of_nodes_hurt_nobody() {
 
     world.eventually_reads(&victim, "enqueued\nstarted 1\ncompleted 1").await;
     world.eventually_reads(&done, "enqueued\nstarted 1\ncompleted 1").await;
-    longshore_harness::eventually("an empty lane", WITHIN, async || {
-        let depth = world.depth("main", 5).await;
-        if depth == 0 { Ok(()) } else { Err(depth.to_string()) }
-    })
-    .await;
+    crate::is_emptied(&world).await;
     is_unharmed(&world, &node).await;
 }
 
@@ -268,11 +264,7 @@ async fn the_largest_jobs_can_be_put_off_and_die() {
     assert_eq!(handler.calls().len(), 8, "a large job reaches its handler");
     let letters = world.eventually_letters(3).await;
     assert!(letters.iter().all(|letter| letter.payload.len() > 1_000_000), "payloads are kept whole");
-    longshore_harness::eventually("an empty lane", WITHIN, async || {
-        let depth = world.depth("main", 5).await;
-        if depth == 0 { Ok(()) } else { Err(depth.to_string()) }
-    })
-    .await;
+    crate::is_emptied(&world).await;
     is_unharmed(&world, &node).await;
 }
 

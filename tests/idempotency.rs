@@ -46,13 +46,7 @@ async fn one_id_is_one_run() {
     assert_eq!(bare, "order-1");
 
     // Dropped unseen: the lane is empty, nothing was told.
-    longshore_harness::eventually("an empty lane", std::time::Duration::from_secs(20), async || {
-        match world.depth("main", 5).await {
-            0 => Ok(()),
-            depth => Err(format!("{depth} jobs")),
-        }
-    })
-    .await;
+    crate::is_emptied(&world).await;
     node.stop().await;
     assert_eq!(world.record("order-1").await.unwrap().result, Some(json!(1)));
     world.eventually_reads("order-1", "enqueued\nstarted 1\ncompleted 1").await;

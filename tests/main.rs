@@ -58,6 +58,17 @@ async fn without_node(node: NodeBuilder<'_>) -> Node {
     node
 }
 
+/// Waits until nothing lies in the usual lane any more, neither waiting nor in anybody's hand.
+async fn is_emptied(world: &World) {
+    longshore_harness::eventually("an empty lane", Duration::from_secs(60), async || {
+        match world.depth("main", 5).await {
+            0 => Ok(()),
+            depth => Err(format!("{depth} jobs")),
+        }
+    })
+    .await;
+}
+
 /// So far from now, as the wire writes times.
 fn in_future(span: Duration) -> String {
     let at = jiff::Timestamp::now() + jiff::SignedDuration::try_from(span).unwrap();

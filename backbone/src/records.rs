@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
+use longshore_domain::protocol::was_mine;
 use longshore_domain::{Run, RunId, RunState, Tenant};
 
 use crate::Backbone;
@@ -94,8 +95,10 @@ impl Backbone {
             match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
                 Ok(ack) => return Ok(Written::Won(ack.seq)),
                 Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => {
-                    return Ok(match self.read_record(&run.tenant, &run.run_id).await? {
-                        Some(found) if found.run.token == run.token => Written::Won(found.revision),
+                    let found = self.read_record(&run.tenant, &run.run_id).await?;
+                    let mine = was_mine(found.as_ref().map(|found| &found.run), &run.token);
+                    return Ok(match found {
+                        Some(found) if mine => Written::Won(found.revision),
                         found => Written::Lost(found.map(Box::new)),
                     });
                 }

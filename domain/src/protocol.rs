@@ -160,13 +160,6 @@ pub fn was_mine(found: Option<&Run>, token: &str) -> bool {
     found.is_some_and(|run| run.token == token)
 }
 
-/// Whether a deferred or retried run that stays in its node's hand may begin without being scheduled: its time has
-/// come and the record still says what the node wrote.
-#[must_use]
-pub fn is_due(run: &Run, now: Timestamp) -> bool {
-    run.run_at.is_none_or(|at| at <= now)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
