@@ -245,7 +245,7 @@ fn free_port() -> u16 {
 #[derive(Debug)]
 struct Home {
     path: PathBuf,
-    _lock: File,
+    lock: File,
     // Dropped last: removing the folder comes after letting go of the file in it.
     _temporary: Option<TempDir>,
 }
@@ -265,9 +265,17 @@ impl Home {
         let lock = path.join("lock");
         let file = File::create(&lock).map_err(Error::file("create", &lock))?;
         match file.try_lock() {
-            Ok(()) => Ok(Home { path, _lock: file, _temporary: temporary }),
+            Ok(()) => Ok(Home { path, lock: file, _temporary: temporary }),
             Err(TryLockError::WouldBlock) => Err(Error::FolderTaken { path }),
             Err(TryLockError::Error(source)) => Err(Error::File { doing: "lock", path: lock, source }),
         }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Closing the file alone would not do: a child that another thread is just starting has a copy of it between its
+        // fork and its exec, and the lock would last as long as the copy. Unlocking lets go for all copies.
+        let _ = self.lock.unlock();
     }
 }
