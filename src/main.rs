@@ -9,6 +9,9 @@ mod cli;
 mod dev;
 mod telemetry;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How long threads may take to end once all is said and done; a handler that blocks one must not keep the program.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 

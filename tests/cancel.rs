@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_harness::{Reply, World};
 use serde_json::{Value, json};
 
-use crate::{served_by, without_node, workers, world};
+use crate::{served_by, times, without_node, workers, world};
 
 async fn cancel(world: &World, run: &str) -> Value {
     world.request("runs.cancel", json!({"run_id": run})).await
@@ -155,16 +155,20 @@ async fn those_that_fit_a_filter_are_cancelled() {
 #[tokio::test]
 async fn a_cancellation_that_was_cut_off_is_finished() {
     let world = world().await;
-    let first = workers(world.node(), 1).env("LONGSHORE_FAIL_POINTS", "after-cancel=kill").start().await;
     let mut live = world.live_events("default").await;
-    let busy = world.publish("sleep").json(json!({"ms": 60_000})).await;
-    live.until_told("started", &busy).await;
-    let waits = world.publish("noop").priority(7).json(json!(1)).await;
-    let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
-    assert!(asked.is_err(), "it was killed over it");
-    first.wait_exit(Duration::from_secs(20)).await;
+    for number in 0..times("LONGSHORE_TEST_KILLS", 1) {
+        let first = workers(world.node(), 1).env("LONGSHORE_FAIL_POINTS", "after-cancel=kill").start().await;
+        let busy = world.publish("sleep").json(json!({"ms": 60_000})).await;
+        live.until_told("started", &busy).await;
+        let waits = world.publish("noop").priority(7).json(json!(1)).await;
+        let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
+        assert!(asked.is_err(), "it was killed over it");
+        first.wait_exit(Duration::from_secs(20)).await;
 
-    let _second = world.node().name("second").start().await;
-    reads(&world, &waits, "enqueued\ncancelled").await;
-    world.request("runs.cancel", json!({"run_id": busy})).await;
+        let second = world.node().name(&format!("second-{number}")).start().await;
+        reads(&world, &waits, "enqueued\ncancelled").await;
+        world.request("runs.cancel", json!({"run_id": busy})).await;
+        world.wait(&busy).await;
+        second.stop().await;
+    }
 }

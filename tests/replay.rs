@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use longshore_harness::World;
+use longshore_harness::history::Interruption;
 use serde_json::{Value, json};
 
-use crate::{AT_ONCE, served_by, world};
+use crate::{AT_ONCE, rules, served_by, times, world};
 
 /// Settings of a type that fails until its handler is changed: what `times` says, then it is done.
 fn flaky(max: u32) -> String {
@@ -149,27 +150,45 @@ async fn letters_are_replayed_and_discarded_in_bulk() {
     assert_eq!(completed, 150);
 }
 
-/// Given a node that is killed in the middle of replaying, when the call is made again, then each run is replayed once.
+/// Given nodes that are killed in the middle of replaying, when the call is made again, then each run is replayed once.
+/// `LONGSHORE_TEST_LETTERS=10000 LONGSHORE_TEST_KILLS=20` has more of both.
 #[tokio::test]
 async fn a_replay_that_was_cut_off_is_finished() {
+    let (letters, kills) = (times("LONGSHORE_TEST_LETTERS", 100), times("LONGSHORE_TEST_KILLS", 1));
     for point in ["after-replay-record", "after-replay-publish"] {
         let world = world().await;
-        // Two attempts: one may be lost with the node.
-        let first =
-            world.node().with("types.flaky", &flaky(2)).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill@40"));
-        let first = first.start().await;
-        let runs = die(&world, 100).await;
-        let body = json!({"all": true, "set": {"payload": {"times": 0}}});
-        assert!(world.try_request("default", "dlq.replay", body.clone()).await.is_err(), "it was killed over it");
-        first.wait_exit(Duration::from_secs(20)).await;
+        // More attempts than one: each kill costs one of what is at work.
+        let node = || world.node().with("types.flaky", &flaky(3));
+        let first = node().start().await;
+        let receipts = world.publish("flaky").many((0..letters).map(|_| json!({"times": 3}))).await;
+        world.eventually_letters(letters).await;
+        first.stop().await;
 
-        let _second = world.node().name("second").with("types.flaky", &flaky(2)).start().await;
-        world.request("dlq.replay", body).await;
-        for run in &runs {
-            let end = world.wait(run).await;
-            assert_eq!((end.state.as_str(), end.round), ("completed", 2), "{point} {run}");
+        let body = json!({"all": true, "set": {"payload": {"times": 0}}});
+        let mut interruptions = Vec::new();
+        for _ in 0..kills {
+            let cut_off = format!("{point}=kill@{}", (letters / (kills + 1)).max(1));
+            let doomed = node().name("doomed").env("LONGSHORE_FAIL_POINTS", &cut_off).start().await;
+            assert!(world.try_request("default", "dlq.replay", body.clone()).await.is_err(), "it was killed over it");
+            doomed.wait_exit(Duration::from_secs(60)).await;
+            interruptions.push(Interruption { node: Some("doomed".to_owned()), at: jiff::Timestamp::now() });
+        }
+        let left = world.letters("default").await.len();
+        assert!(0 < left && left < letters, "{left} letters are left");
+
+        let last = node().name("last").start().await;
+        let answer = world.request("dlq.replay", body).await;
+        assert_eq!((&answer["failed"], &answer["more"]), (&json!([]), &json!(false)));
+        for receipt in &receipts {
+            let end = world.wait(&receipt.run_id).await;
+            assert_eq!((end.state.as_str(), end.round), ("completed", 2), "{point} {}", receipt.run_id);
         }
         no_letters(&world).await;
+        last.stop().await;
+        let mut history = world.history(&receipts, Vec::new()).await;
+        history.rules = rules(interruptions);
+        history.assert_sound();
+        println!("{point}: {kills} kills, {letters} letters, {left} of them left after the kills; each replayed once");
     }
 }
 

@@ -273,7 +273,9 @@ async fn cancel(
         match shared.backbone.write_record(&run, expected).await {
             Ok(Written::Won(_)) => {
                 fail_point::pass("after-cancel");
-                story::tell_all(shared, &run).await;
+                // Of a run that nobody has seen before, nothing was told.
+                let news = if is_unseen(&before) { usize::MAX } else { 1 };
+                story::tell_all(shared, &run, news).await;
                 clear_away(shared, &before).await;
                 return Ok(Some(run));
             }

@@ -153,8 +153,10 @@ fn count(shared: &Shared, run: &Run) {
     {
         metrics.failed.with_label_values(&[error.kind.as_str()]).inc();
     }
-    if run.deferral.is_some() {
-        metrics.deferred.with_label_values(&["deferred"]).inc();
+    // What was deferred before and fails or ends now keeps its deferral as part of its story.
+    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued);
+    if let Some(deferral) = run.deferral.as_ref().filter(|_| waits) {
+        metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
     }
 }
 

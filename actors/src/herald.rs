@@ -26,6 +26,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::carry_out;
 use crate::fail_point;
+use crate::gather::gathered;
 use crate::metrics::Metrics;
 use crate::story::Story;
 
@@ -179,7 +180,7 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
     desk.tidy();
     desk.send_again(&mut window, Duration::ZERO).await;
     loop {
-        let news = std::future::poll_fn(|context| {
+        let news = gathered(std::future::poll_fn(|context| {
             if let Poll::Ready(answer) = window.poll(context) {
                 return Poll::Ready(answer.map_or(News::Closed, |(number, answer)| News::Answer(number, answer)));
             }
@@ -200,7 +201,7 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
                 return Poll::Ready(News::Look);
             }
             Poll::Pending
-        })
+        }))
         .await;
         match news {
             News::Answer(number, answer) => desk.answered(number, answer, &mut window).await,

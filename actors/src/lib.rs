@@ -18,6 +18,7 @@ mod supervision;
 
 mod queue;
 
+mod gather;
 mod pool;
 mod scheduler;
 
@@ -50,6 +51,7 @@ mod intake;
 mod runs;
 
 mod dlq;
+mod dlq_watch;
 mod erase;
 mod replay;
 

@@ -33,6 +33,8 @@ pub struct Metrics {
     pub deaf: IntCounterVec,
     /// `longshore_records_fill_ratio`: how full the room for run records is; 1 stops all work.
     pub records_fill: Gauge,
+    /// `longshore_dlq_fill_ratio`: how much of their room dead letters take; at 1 the oldest go.
+    pub dlq_fill: Gauge,
     /// `longshore_job_wait_seconds`: from enqueued or due to started.
     pub wait: Histogram,
     /// `longshore_attempt_duration_seconds`
@@ -81,6 +83,7 @@ impl Metrics {
             restarts: metric!(IntCounterVec, "longshore_actor_restarts_total", "Actors started again", "actor"),
             deaf: metric!(IntCounterVec, "longshore_handlers_deaf_total", "Handlers that did not hear", "type"),
             records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the room for run records is"),
+            dlq_fill: metric!(Gauge, "longshore_dlq_fill_ratio", "How much of their room dead letters take"),
             wait: metric!(Histogram, "longshore_job_wait_seconds", "From enqueued or due to started"),
             duration: metric!(Histogram, "longshore_attempt_duration_seconds", "How long attempts took"),
             registry,

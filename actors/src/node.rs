@@ -22,6 +22,7 @@ use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Connection};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::lease_keeper::{self, Book};
@@ -29,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{Handlers, Settings, cancel, control, herald, presence, timekeeper};
+use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, presence, timekeeper};
 
 /// How long the lanes may take to be closed, which is one way to the server and back.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -96,7 +97,7 @@ impl Node {
         let (tell, reason) = oneshot::channel();
         let tree = Tree { shared: Arc::clone(&shared), queues: queues.clone(), children, tell };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
-        presence::tell(&shared, "node_joined").await;
+        presence::tell(&shared, "node_joined", Value::Null).await;
         tracing::info!(node = %shared.node, queues = queues.len(), "taking work");
         Ok(Self { shared, queues, root, life, reason, grace: shutdown_grace })
     }
@@ -145,7 +146,7 @@ impl Node {
 
     /// Says that this node is gone; who looks for it later finds that out by its silence as well.
     async fn take_leave(&self) {
-        presence::tell(&self.shared, "node_left").await;
+        presence::tell(&self.shared, "node_left", Value::Null).await;
         if let Err(error) = self.shared.backbone.depart(&self.shared.node).await {
             tracing::debug!("cannot say that this node is gone: {error}");
         }
@@ -170,7 +171,7 @@ fn children(
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
     let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
-    let cancels = Arc::clone(shared);
+    let (cancels, letters) = (Arc::clone(shared), Arc::clone(shared));
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
     vec![
@@ -182,6 +183,7 @@ fn children(
         ChildSpec::new("control", move || control::run(Arc::clone(&serve), queues.clone())),
         ChildSpec::new("cancels", move || cancel::watch(Arc::clone(&cancels))),
         ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
+        ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
     ]
 }

@@ -75,11 +75,14 @@ async fn look_at_records(shared: &Shared, tight: &mut bool) {
 /// From here on the next records may be refused, and with them all work.
 const FULL: f64 = 0.98;
 
-/// Tells the cluster of a system event, such as `node_joined`.
-pub(crate) async fn tell(shared: &Shared, event: &str) {
+/// Tells the cluster of a system event, such as `node_joined`; `details` are fields of its own.
+pub(crate) async fn tell(shared: &Shared, event: &str, details: serde_json::Value) {
     let at = now();
     let id = format!("_sys/{}/{event}/{}", shared.node, at.millis());
-    let body = serde_json::json!({"v": 1, "id": id, "event": event, "node": &*shared.node, "at": at});
+    let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": &*shared.node, "at": at});
+    if let (Some(body), serde_json::Value::Object(details)) = (body.as_object_mut(), details) {
+        body.extend(details);
+    }
     let body = Bytes::from(body.to_string());
     let subject = shared.backbone.names().system_event(event, "_", &shared.node, "_");
     shared.backbone.tell(subject, body).await;

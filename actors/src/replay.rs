@@ -184,7 +184,9 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
             (_, None) => return Ok(false),
         };
         if verdict != LetterVerdict::Stale || run.state.is_ended() {
-            story::tell_all(shared, &run).await;
+            // A round that was just opened is news as a whole; a letter thrown away is the end of one long told.
+            let news = if run.state.is_ended() { 1 } else { usize::MAX };
+            story::tell_all(shared, &run, news).await;
         }
         if !run.state.is_ended() && verdict != LetterVerdict::Stale {
             let Deed::Replay(change) = deed else {

@@ -18,6 +18,7 @@ use longshore_domain::merge::Merge;
 
 use crate::assignment::{Assignment, Start};
 use crate::coming::Coming;
+use crate::gather::gathered;
 use crate::queue::QueueState;
 use crate::shared::Shared;
 use crate::worker;
@@ -67,6 +68,16 @@ struct Scheduler {
     recent: Vec<usize>,
 }
 
+/// Why the scheduler looks up.
+enum News {
+    Idle,
+    Pulled,
+    Again(Box<Assignment>),
+    Tick,
+    Closed,
+    Drain,
+}
+
 /// Schedules until the node drains.
 pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     let mut again = queue.again.lock().await;
@@ -99,17 +110,26 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     let draining = scheduler.shared.draining.clone();
     loop {
         let hold_off = scheduler.hold_off.take();
-        // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
-        tokio::select! {
-            () = draining.cancelled() => break,
-            () = queue.idle.came() => {}
-            Some(assignment) = again.recv() => {
-                let lane = usize::from(assignment.job.priority.number() - 1);
-                scheduler.hold(lane, Box::new(assignment));
+        let news = gathered(async {
+            // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
+            tokio::select! {
+                () = draining.cancelled() => News::Drain,
+                () = queue.idle.came() => News::Idle,
+                Some(assignment) = again.recv() => News::Again(Box::new(assignment)),
+                came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
+                () = held_off(hold_off), if hold_off.is_some() => News::Idle,
+                _ = tick.tick() => News::Tick,
             }
-            came = scheduler.pulled() => if !came { panic!("the connection's subscription ended") },
-            () = held_off(hold_off), if hold_off.is_some() => {}
-            _ = tick.tick() => scheduler.tick().await,
+        });
+        match news.await {
+            News::Idle | News::Pulled => {}
+            News::Again(assignment) => {
+                let lane = usize::from(assignment.job.priority.number() - 1);
+                scheduler.hold(lane, assignment);
+            }
+            News::Tick => scheduler.tick().await,
+            News::Closed => panic!("the connection's subscription ended"),
+            News::Drain => break,
         }
         scheduler.hand_out();
         scheduler.top_up().await;

@@ -91,12 +91,14 @@ pub(crate) struct Told {
     pub(crate) log: usize,
 }
 
-/// Tells everything of a run's present round, and waits until it is in the log.
-pub(crate) async fn tell_all(shared: &Shared, run: &Run) {
+/// Tells the log everything of a run's present round, and who listens live its last `news` events; waits until the log
+/// has it. What came before the news was told live by whoever decided it, but its node may have died over the log.
+pub(crate) async fn tell_all(shared: &Shared, run: &Run, news: usize) {
     let matter = Arc::new(Matter { headers: None, payload: Bytes::new() });
     let (done, told) = oneshot::channel();
     let run = Box::new(run.clone());
-    let mut story = Story::on_record(run, matter, Told::default(), &shared.node, &shared.backbone);
+    let live = longshore_domain::story::of_round(&run).len().saturating_sub(news);
+    let mut story = Story::on_record(run, matter, Told { live, log: 0 }, &shared.node, &shared.backbone);
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
     // An error means that the process is ending; whoever meets the record next tells it.

@@ -16,7 +16,7 @@ use crate::deaf::{CameBack, Hearing};
 use crate::fail_point;
 use crate::perform::{self, End, InWork, Slot};
 use crate::pool::Idle;
-use crate::shared::Shared;
+use crate::shared::{Shared, now};
 
 pub(crate) struct Worker;
 
@@ -74,8 +74,9 @@ impl Actor for Worker {
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
         let Begun::Work(in_work) = begin::begin(&self.shared, assignment).await else { return };
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(in_work);
         self.shared.metrics.started.inc();
+        self.shared.metrics.wait.observe(now().since(in_work.assignment.since).as_secs_f64());
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(in_work);
         self.announce().await;
         fail_point::pass("before-handler");
         let end = perform::perform(&self.shared, &self.slot).await;

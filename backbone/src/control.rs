@@ -108,15 +108,28 @@ impl Backbone {
             let failed = |source| Error::Read { subject: name.clone(), source };
             let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
             let state = &stream.cached_info().state;
-            let oldest = state.first_timestamp.unix_timestamp_nanos() / 1_000_000;
             lanes.push(LaneState {
                 stream: Arc::from(name.as_str()),
                 messages: state.messages,
                 last_sequence: state.last_sequence,
-                oldest: (state.messages > 0).then(|| Timestamp::from_millis(i64::try_from(oldest).unwrap_or(0))),
+                oldest: oldest_in(state),
             });
         }
         Ok(lanes)
+    }
+
+    /// How much of their room dead letters take (1: all of it), and when the oldest was written.
+    ///
+    /// # Errors
+    /// The stream cannot be read.
+    pub async fn measure_letters(&self) -> Result<(f64, Option<Timestamp>), Error> {
+        let name = self.names().dlq_stream();
+        let failed = |source| Error::Read { subject: name.clone(), source };
+        let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
+        let info = stream.cached_info();
+        let room = u64::try_from(info.config.max_bytes).unwrap_or(0);
+        let fill = if room == 0 { 0.0 } else { info.state.bytes as f64 / room as f64 };
+        Ok((fill, oldest_in(&info.state)))
     }
 
     /// Says that this node is there.
@@ -163,6 +176,12 @@ impl Backbone {
         }
         Ok(nodes.into_values().collect())
     }
+}
+
+/// When the oldest message of a stream was stored.
+fn oldest_in(state: &async_nats::jetstream::stream::State) -> Option<Timestamp> {
+    let at = state.first_timestamp.unix_timestamp_nanos() / 1_000_000;
+    (state.messages > 0).then(|| Timestamp::from_millis(i64::try_from(at).unwrap_or(0)))
 }
 
 /// How a lane stands.

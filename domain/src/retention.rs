@@ -1,4 +1,4 @@
-//! How long records of completed runs are kept as their room fills.
+//! How long records of completed runs are kept as their room fills, and when dead letters are about to go.
 
 use std::time::Duration;
 
@@ -19,9 +19,52 @@ pub fn kept(fill: f64, age: Duration, least: Duration) -> Duration {
     age.mul_f64(factor.powf(way)).max(least)
 }
 
+/// Of the room or the age that dead letters may have, so much is used up before a warning.
+pub const WARN_FROM: f64 = 0.8;
+
+/// What will soon take the oldest dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threat {
+    /// There is no room for many more.
+    Room,
+    /// They reach the age up to which they are kept.
+    Age,
+}
+
+impl Threat {
+    /// The name of the system event that warns of it.
+    #[must_use]
+    pub fn event(self) -> &'static str {
+        match self {
+            Self::Room => "dlq_filling",
+            Self::Age => "dlq_expiring",
+        }
+    }
+}
+
+/// What threatens dead letters that fill their room to `fill` (1: full), the oldest of which is `oldest` old, where they
+/// are kept for `max_age` (zero: for ever). Room comes first: it gives less notice.
+#[must_use]
+pub fn threat(fill: f64, oldest: Option<Duration>, max_age: Duration) -> Option<Threat> {
+    if fill >= WARN_FROM {
+        return Some(Threat::Room);
+    }
+    oldest.filter(|oldest| !max_age.is_zero() && *oldest >= max_age.mul_f64(WARN_FROM)).map(|_| Threat::Age)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dead_letters_are_warned_of_before_they_go() {
+        let hour = |hours: u64| Duration::from_secs(3_600 * hours);
+        assert_eq!(threat(0.79, Some(hour(7)), hour(10)), None);
+        assert_eq!(threat(0.79, Some(hour(8)), hour(10)), Some(Threat::Age));
+        assert_eq!(threat(0.8, Some(hour(9)), hour(10)), Some(Threat::Room));
+        assert_eq!(threat(0.0, None, hour(10)), None);
+        assert_eq!(threat(0.0, Some(hour(1_000)), Duration::ZERO), None, "kept for ever");
+    }
 
     #[test]
     fn the_fuller_the_shorter() {

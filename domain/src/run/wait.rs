@@ -22,6 +22,21 @@ pub enum DeferReason {
     Snoozed,
 }
 
+impl DeferReason {
+    /// Its name on the wire and in metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RateLimited => "rate_limited",
+            Self::BreakerOpen => "breaker_open",
+            Self::Concurrency => "concurrency",
+            Self::Held => "held",
+            Self::NoHandlerOnline => "no_handler_online",
+            Self::Snoozed => "snoozed",
+        }
+    }
+}
+
 /// The last deferral of a run, and since when it is being deferred. It stays while the attempt runs, as the row goes on
 /// if that is put back for the same reason, and where the run ends while it waits, as it is part of the story.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
