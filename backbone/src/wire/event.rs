@@ -3,6 +3,8 @@
 use longshore_domain::Run;
 use longshore_domain::story::{Event, EventKind};
 
+use super::json::{field, json, number, text};
+
 /// Most bytes of a result that an event repeats.
 pub const RESULT_MAX: usize = 4 * 1024;
 
@@ -40,15 +42,6 @@ pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn text(out: &mut Vec<u8>, parts: &[&str]) {
-    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
-}
-
-fn number(out: &mut Vec<u8>, number: u64) {
-    // The encoder's own integer writer, which needs neither a formatter nor memory.
-    json(out, &number);
-}
-
 fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     let Event { run, kind, of, reason, .. } = event;
     if let Some(reason) = reason {
@@ -83,14 +76,4 @@ fn write_result(run: &Run, out: &mut Vec<u8>) {
     if let Some(result) = run.result.as_ref().filter(|result| result.get().len() <= RESULT_MAX) {
         field(out, "result", result);
     }
-}
-
-fn field<T: serde::Serialize>(out: &mut Vec<u8>, name: &str, value: &T) {
-    text(out, &[r#",""#, name, r#"":"#]);
-    json(out, value);
-}
-
-fn json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
-    // Writing to memory cannot fail, and what is written here has no map with keys that are not text.
-    let _ = serde_json::to_writer(out, value);
 }

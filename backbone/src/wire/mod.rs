@@ -4,6 +4,8 @@ pub mod subject;
 
 pub mod header;
 
+mod json;
+
 pub mod event;
 pub mod record;
 

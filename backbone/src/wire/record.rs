@@ -1,8 +1,11 @@
 //! The run record's bytes.
 
 use bytes::Bytes;
-use longshore_domain::Run;
+use longshore_domain::run::{Attempt, Holding};
+use longshore_domain::{Run, Timestamp};
 use serde_json::value::RawValue;
+
+use super::json::{field, json, maybe, number, text};
 
 /// Largest result that a record keeps, in bytes.
 pub const RESULT_MAX: usize = 64 * 1024;
@@ -15,9 +18,111 @@ pub fn write(run: &Run) -> Bytes {
     Bytes::from(out)
 }
 
-/// Writes a record behind what is in `out`.
+/// Writes a record behind what is in `out`: what serde would write, at a third of its cost.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
-    serde_json::to_writer(out, run).expect("a record has string keys only and is written to memory");
+    // Taken apart, so that a field that is added cannot be forgotten here.
+    let Run {
+        run_id,
+        tenant,
+        queue,
+        priority,
+        job_type,
+        state,
+        round,
+        attempt,
+        max_attempts,
+        enqueued_at,
+        started_at,
+        ended_at,
+        run_at,
+        node,
+        progress,
+        result,
+        result_base64,
+        result_content_type,
+        result_bytes,
+        error,
+        attempts,
+        tags,
+        duplicate_of,
+        deferral,
+        deferrals,
+        keep_ms,
+        erased_at,
+        held_by,
+        origin,
+        token,
+    } = run;
+    text(out, &[r#"{"run_id":""#, run_id.as_str(), r#"","tenant":""#, tenant.as_str(), r#"","queue":""#]);
+    text(out, &[queue.as_str(), r#"","priority":"#]);
+    number(out, u64::from(priority.number()));
+    text(out, &[r#","type":""#, job_type.as_str(), r#"","state":""#, state.as_str(), r#"","round":"#]);
+    number(out, u64::from(*round));
+    count(out, "attempt", *attempt);
+    count(out, "max_attempts", *max_attempts);
+    time(out, "enqueued_at", *enqueued_at);
+    time(out, "started_at", *started_at);
+    time(out, "ended_at", *ended_at);
+    time(out, "run_at", *run_at);
+    maybe(out, "node", node.as_ref());
+    maybe(out, "progress", progress.as_ref());
+    maybe(out, "result", result.as_ref());
+    maybe(out, "result_base64", result_base64.as_ref());
+    maybe(out, "result_content_type", result_content_type.as_ref());
+    maybe(out, "result_bytes", result_bytes.as_ref());
+    maybe(out, "error", error.as_ref());
+    text(out, &[r#","attempts":["#]);
+    for (at, attempt) in attempts.iter().enumerate() {
+        append_attempt(attempt, at > 0, out);
+    }
+    out.push(b']');
+    maybe(out, "tags", Some(tags).filter(|tags| !tags.is_empty()));
+    maybe(out, "duplicate_of", duplicate_of.as_ref());
+    maybe(out, "deferral", deferral.as_ref());
+    maybe(out, "deferrals", Some(deferrals).filter(|deferrals| **deferrals > 0));
+    maybe(out, "keep_ms", keep_ms.as_ref());
+    time(out, "erased_at", *erased_at);
+    if let Some(Holding { message, delivery }) = held_by {
+        text(out, &[r#","held_by":{"stream":"#]);
+        json(out, &message.stream);
+        text(out, &[r#","sequence":"#]);
+        number(out, message.sequence);
+        time(out, "at", Some(message.at));
+        text(out, &[r#","delivery":"#]);
+        number(out, *delivery);
+        out.push(b'}');
+    }
+    time(out, "origin", Some(*origin));
+    field(out, "token", token);
+    out.push(b'}');
+}
+
+fn append_attempt(of: &Attempt, follows: bool, out: &mut Vec<u8>) {
+    let Attempt { round, attempt, started_at, ended_at, node, error, retry_at, put_back, start } = of;
+    text(out, &[if follows { r#",{"round":"# } else { r#"{"round":"# }]);
+    number(out, u64::from(*round));
+    count(out, "attempt", *attempt);
+    time(out, "started_at", Some(*started_at));
+    time(out, "ended_at", *ended_at);
+    field(out, "node", node);
+    maybe(out, "error", error.as_ref());
+    time(out, "retry_at", *retry_at);
+    maybe(out, "put_back", put_back.as_ref());
+    maybe(out, "start", Some(start).filter(|start| **start != 1));
+    out.push(b'}');
+}
+
+fn count(out: &mut Vec<u8>, name: &str, count: u32) {
+    text(out, &[r#",""#, name, r#"":"#]);
+    number(out, u64::from(count));
+}
+
+fn time(out: &mut Vec<u8>, name: &str, at: Option<Timestamp>) {
+    if let Some(at) = at {
+        text(out, &[r#",""#, name, r#"":""#]);
+        out.extend_from_slice(&at.text());
+        out.push(b'"');
+    }
 }
 
 /// Reads a stored record.
@@ -110,5 +215,101 @@ pub fn keep(result: &Bytes, content_type: Option<&str>) -> longshore_domain::run
             base64: base64::engine::general_purpose::STANDARD.encode(result),
             content_type: content_type.map(str::to_owned),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_domain::run::{DeferReason, Deferral, MessageId, PutBack};
+    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, Tenant};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    const STATES: [RunState; 10] = [
+        RunState::Scheduled,
+        RunState::Enqueued,
+        RunState::Running,
+        RunState::Retrying,
+        RunState::Completed,
+        RunState::Dead,
+        RunState::Cancelled,
+        RunState::Expired,
+        RunState::Duplicate,
+        RunState::Discarded,
+    ];
+
+    /// A run whose optional fields are there where `has` has a bit, with texts that need escaping.
+    fn run(state: RunState, has: u32, number: u64, words: &str) -> Run {
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("report.Render").unwrap(),
+            run_id: RunId::parse("main-p5-7").unwrap(),
+            options: None,
+        };
+        let at = Timestamp::from_millis(i64::try_from(number % 4_000_000_000_000).unwrap());
+        let mut bit = 0;
+        let mut there = || {
+            bit += 1;
+            has >> bit & 1 == 1
+        };
+        let node: Arc<str> = Arc::from(words);
+        let failure = Failure::new(ErrorKind::LeaseExpired, words);
+        let json = || RawValue::from_string(serde_json::json!({ words: number }).to_string()).unwrap();
+        let mut run = Run::new(&job, number as u32, at);
+        run.state = state;
+        run.attempts = (0..number as u32 % 4)
+            .map(|attempt| Attempt {
+                round: 2,
+                attempt,
+                started_at: at,
+                ended_at: there().then_some(at),
+                node: Arc::clone(&node),
+                error: there().then(|| failure.clone()),
+                retry_at: there().then_some(at),
+                put_back: there().then_some(PutBack::NotStarted),
+                start: attempt,
+            })
+            .collect();
+        (run.round, run.attempt, run.deferrals) = (number as u32, has, number as u32 % 3);
+        run.enqueued_at = there().then_some(at);
+        run.started_at = there().then_some(at);
+        run.ended_at = there().then_some(at);
+        run.run_at = there().then_some(at);
+        run.node = there().then_some(node);
+        run.progress = there().then(json);
+        run.result = there().then(json);
+        run.result_base64 = there().then(|| words.to_owned());
+        run.result_content_type = there().then(|| words.to_owned());
+        run.result_bytes = there().then_some(number);
+        run.error = there().then_some(failure);
+        run.tags = (0..has % 3).map(|tag| format!("{words}{tag}")).collect();
+        run.duplicate_of = there().then(|| job.run_id.clone());
+        run.deferral = there().then_some(Deferral { reason: DeferReason::Snoozed, since: at, at, count: 3 });
+        run.keep_ms = there().then_some(number);
+        run.erased_at = there().then_some(at);
+        let message = MessageId { stream: Arc::from(words), sequence: number, at };
+        run.held_by = there().then_some(Holding { message, delivery: number });
+        (run.origin, run.token) = (at, words.to_owned());
+        run
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_is_what_serde_would_write(
+            state in proptest::sample::select(&STATES[..]),
+            has: u32,
+            number: u64,
+            words: String,
+        ) {
+            let run = run(state, has, number, &words);
+            let written = write(&run);
+            prop_assert_eq!(
+                std::str::from_utf8(&written).unwrap(),
+                serde_json::to_string(&run).unwrap()
+            );
+        }
     }
 }
