@@ -21,8 +21,8 @@ use std::time::Duration;
 use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Connection};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::sync::oneshot;
 use serde_json::Value;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::lease_keeper::{self, Book};

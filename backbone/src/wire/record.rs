@@ -18,82 +18,51 @@ pub fn write(run: &Run) -> Bytes {
     Bytes::from(out)
 }
 
-/// Writes a record behind what is in `out`: what serde would write, at a third of its cost.
+/// Writes a record behind what is in `out`: what serde would write, which took twice as much of a node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
-    // Taken apart, so that a field that is added cannot be forgotten here.
-    let Run {
-        run_id,
-        tenant,
-        queue,
-        priority,
-        job_type,
-        state,
-        round,
-        attempt,
-        max_attempts,
-        enqueued_at,
-        started_at,
-        ended_at,
-        run_at,
-        node,
-        progress,
-        result,
-        result_base64,
-        result_content_type,
-        result_bytes,
-        error,
-        attempts,
-        tags,
-        duplicate_of,
-        deferral,
-        deferrals,
-        keep_ms,
-        erased_at,
-        held_by,
-        origin,
-        token,
-    } = run;
-    text(out, &[r#"{"run_id":""#, run_id.as_str(), r#"","tenant":""#, tenant.as_str(), r#"","queue":""#]);
-    text(out, &[queue.as_str(), r#"","priority":"#]);
-    number(out, u64::from(priority.number()));
-    text(out, &[r#","type":""#, job_type.as_str(), r#"","state":""#, state.as_str(), r#"","round":"#]);
-    number(out, u64::from(*round));
-    count(out, "attempt", *attempt);
-    count(out, "max_attempts", *max_attempts);
-    time(out, "enqueued_at", *enqueued_at);
-    time(out, "started_at", *started_at);
-    time(out, "ended_at", *ended_at);
-    time(out, "run_at", *run_at);
-    maybe(out, "node", node.as_ref());
-    maybe(out, "progress", progress.as_ref());
-    maybe(out, "result", result.as_ref());
-    maybe(out, "result_base64", result_base64.as_ref());
-    maybe(out, "result_content_type", result_content_type.as_ref());
-    maybe(out, "result_bytes", result_bytes.as_ref());
-    maybe(out, "error", error.as_ref());
+    text(out, &[r#"{"run_id":""#, run.run_id.as_str(), r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#]);
+    text(out, &[run.queue.as_str(), r#"","priority":"#]);
+    number(out, u64::from(run.priority.number()));
+    text(out, &[r#","type":""#, run.job_type.as_str(), r#"","state":""#, run.state.as_str(), r#"","round":"#]);
+    number(out, u64::from(run.round));
+    count(out, "attempt", run.attempt);
+    count(out, "max_attempts", run.max_attempts);
+    time(out, "enqueued_at", run.enqueued_at);
+    time(out, "started_at", run.started_at);
+    time(out, "ended_at", run.ended_at);
+    time(out, "run_at", run.run_at);
+    maybe(out, "node", run.node.as_ref());
+    maybe(out, "progress", run.progress.as_ref());
+    maybe(out, "result", run.result.as_ref());
+    maybe(out, "result_base64", run.result_base64.as_ref());
+    maybe(out, "result_content_type", run.result_content_type.as_ref());
+    maybe(out, "result_bytes", run.result_bytes.as_ref());
+    maybe(out, "error", run.error.as_ref());
     text(out, &[r#","attempts":["#]);
-    for (at, attempt) in attempts.iter().enumerate() {
+    for (at, attempt) in run.attempts.iter().enumerate() {
         append_attempt(attempt, at > 0, out);
     }
     out.push(b']');
-    maybe(out, "tags", Some(tags).filter(|tags| !tags.is_empty()));
-    maybe(out, "duplicate_of", duplicate_of.as_ref());
-    maybe(out, "deferral", deferral.as_ref());
-    maybe(out, "deferrals", Some(deferrals).filter(|deferrals| **deferrals > 0));
-    maybe(out, "keep_ms", keep_ms.as_ref());
-    time(out, "erased_at", *erased_at);
-    if let Some(Holding { message, delivery }) = held_by {
-        text(out, &[r#","held_by":{"stream":"#]);
-        json(out, &message.stream);
-        text(out, &[r#","sequence":"#]);
-        number(out, message.sequence);
-        time(out, "at", Some(message.at));
-        text(out, &[r#","delivery":"#]);
-        number(out, *delivery);
-        out.push(b'}');
-    }
-    time(out, "origin", Some(*origin));
-    field(out, "token", token);
+    maybe(out, "tags", Some(&run.tags).filter(|tags| !tags.is_empty()));
+    maybe(out, "duplicate_of", run.duplicate_of.as_ref());
+    maybe(out, "deferral", run.deferral.as_ref());
+    maybe(out, "deferrals", Some(&run.deferrals).filter(|deferrals| **deferrals > 0));
+    maybe(out, "keep_ms", run.keep_ms.as_ref());
+    time(out, "erased_at", run.erased_at);
+    run.held_by.iter().for_each(|holding| append_holding(holding, out));
+    time(out, "origin", Some(run.origin));
+    field(out, "token", &run.token);
+    out.push(b'}');
+}
+
+fn append_holding(Holding { message, delivery }: &Holding, out: &mut Vec<u8>) {
+    text(out, &[r#","held_by":{"stream":"#]);
+    json(out, &message.stream);
+    text(out, &[r#","sequence":"#]);
+    number(out, message.sequence);
+    time(out, "at", Some(message.at));
+    text(out, &[r#","delivery":"#]);
+    number(out, *delivery);
     out.push(b'}');
 }
 
@@ -296,6 +265,12 @@ mod tests {
         run
     }
 
+    /// Does not compile when a field is added, which [`append`] must then write and [`run`] fill.
+    fn knows_every_field(run: &Run) {
+        #[rustfmt::skip]
+        let Run { run_id: _, tenant: _, queue: _, priority: _, job_type: _, state: _, round: _, attempt: _, max_attempts: _, enqueued_at: _, started_at: _, ended_at: _, run_at: _, node: _, progress: _, result: _, result_base64: _, result_content_type: _, result_bytes: _, error: _, attempts: _, tags: _, duplicate_of: _, deferral: _, deferrals: _, keep_ms: _, erased_at: _, held_by: _, origin: _, token: _ } = run;
+    }
+
     proptest! {
         #[test]
         fn a_record_is_what_serde_would_write(
@@ -305,6 +280,7 @@ mod tests {
             words: String,
         ) {
             let run = run(state, has, number, &words);
+            knows_every_field(&run);
             let written = write(&run);
             prop_assert_eq!(
                 std::str::from_utf8(&written).unwrap(),
