@@ -54,3 +54,26 @@ async fn a_letter_tells_every_attempt() {
     }
     world.history(&[receipt], Vec::new()).await.assert_sound();
 }
+
+/// Given letters that take most of their room, then it is told once, before the oldest go, by one node for all.
+#[tokio::test]
+async fn letters_that_may_soon_go_are_warned_of() {
+    let world = world().await;
+    let node = |name| world.node().name(name).with("storage", "dlq_max_bytes = '1MiB'");
+    let _first = node("a-first").start().await;
+    let second = node("b-second").start().await;
+    let mut system = world.live_events("_sys").await;
+    let large = json!({"kind": "permanent", "padding": "x".repeat(64 * 1024)});
+    let receipts = world.publish("fail").many((0..14).map(|_| large.clone())).await;
+    for receipt in &receipts {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "dead");
+    }
+    let told = system.until("the warning", |live| live.body["event"] == "dlq_filling").await;
+    assert_eq!(told.subject, "longshore.events._sys.dlq_filling._.a-first._");
+    let fill = told.body["fill_ratio"].as_f64().unwrap();
+    assert!((0.8..1.0).contains(&fill) && told.body["oldest_at"].is_string(), "{}", told.body);
+    assert_eq!(world.letters("*").await.len(), 14, "nothing has gone");
+    second.stop().await;
+    system.until("the second's going", |live| live.body["event"] == "node_left").await;
+    assert!(!system.heard().iter().any(|live| live.subject.contains("dlq_filling._.b-second")));
+}

@@ -297,12 +297,14 @@ impl House {
     }
 }
 
-/// Given handlers that announce their slots, when there is more work, then they get as much at once as that, in sum.
+/// Given handlers that announce their slots, when there is more work, then they get as much at once as that, in sum,
+/// from all queues of a node together.
 #[tokio::test]
 async fn no_more_is_sent_than_handlers_have_room_for() {
     let world = world().await;
     let node = world.node().with("types.narrow", &served_by("remote", "slots = 1"));
-    let node = node.with("types.wide", &served_by("remote", "slots = 2")).start().await;
+    let node = node.with("types.wide", &served_by("remote", "slots = 2"));
+    let node = node.with("queues.main", "").with("queues.other", "").start().await;
     let (narrow, wide) = (House::new(), House::new());
     let mut handlers = Vec::new();
     for slots in ["2", "3"] {
@@ -312,7 +314,8 @@ async fn no_more_is_sent_than_handlers_have_room_for() {
     }
     let house = Arc::clone(&wide);
     handlers.push(world.handler("wide").start(move |_| Arc::clone(&house).visit()).await);
-    let mut receipts = world.publish("narrow").many((0..30).map(|number| json!(number))).await;
+    let mut receipts = world.publish("narrow").many((0..15).map(|number| json!(number))).await;
+    receipts.extend(world.publish("narrow").queue("other").many((15..30).map(|number| json!(number))).await);
     receipts.extend(world.publish("wide").many((0..10).map(|number| json!(number))).await);
 
     // The type's own number holds where nothing is announced, the announced sum where something is.

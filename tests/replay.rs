@@ -161,13 +161,17 @@ async fn a_replay_that_was_cut_off_is_finished() {
         let node = || world.node().with("types.flaky", &flaky(3));
         let first = node().start().await;
         let receipts = world.publish("flaky").many((0..letters).map(|_| json!({"times": 3}))).await;
+        for receipt in &receipts {
+            assert_eq!(world.wait(&receipt.run_id).await.state, "dead");
+        }
         world.eventually_letters(letters).await;
         first.stop().await;
 
         let body = json!({"all": true, "set": {"payload": {"times": 0}}});
         let mut interruptions = Vec::new();
         for _ in 0..kills {
-            let cut_off = format!("{point}=kill@{}", (letters / (kills + 1)).max(1));
+            // Beside those that passed the point, up to 64 more are on their way at each kill.
+            let cut_off = format!("{point}=kill@{}", 2 * letters / (3 * kills + 2));
             let doomed = node().name("doomed").env("LONGSHORE_FAIL_POINTS", &cut_off).start().await;
             assert!(world.try_request("default", "dlq.replay", body.clone()).await.is_err(), "it was killed over it");
             doomed.wait_exit(Duration::from_secs(60)).await;

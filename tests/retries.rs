@@ -3,7 +3,7 @@
 use longshore_harness::reads;
 use serde_json::json;
 
-use crate::{AT_ONCE, SOON, served_by, world};
+use crate::{AT_ONCE, SOON, served_by, times, world};
 
 /// Given a job that fails for good, when it runs, then it is not tried again.
 #[tokio::test]
@@ -132,4 +132,32 @@ async fn long_error_texts_are_cut_on_a_character() {
     assert!(message.len() <= 4_096 && message.len() > 4_000 && message.ends_with('ä'), "{} bytes", message.len());
     assert_eq!(handler.calls().len(), 1);
     assert_eq!(reads(&world.events(&run).await).lines().last(), Some("dlq permanent"));
+}
+
+/// Given many jobs that fail together, when they are tried again, then each comes in its own time, spread by the jitter.
+/// `LONGSHORE_TEST_HERD=100000` has more of them.
+#[tokio::test]
+async fn a_herd_that_failed_together_comes_back_spread() {
+    const SLOTS: usize = 10;
+    let world = world().await;
+    let retries = "backoff = { base = '8s', factor = 1.0, max = '8s', jitter = 'proportional' }";
+    let _node = world.node().with("types.flaky", &served_by("fail", retries)).start().await;
+    let count = times("LONGSHORE_TEST_HERD", 1_000);
+    let receipts = world.publish("flaky").many((0..count).map(|_| json!({"times": 1}))).await;
+
+    let mut slots = [0i32; SLOTS];
+    for receipt in &receipts {
+        let end = world.wait(&receipt.run_id).await;
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
+        let (failed_at, retry_at) = (end.attempts[0].ended_at.unwrap(), end.attempts[0].retry_at.unwrap());
+        let millis = retry_at.duration_since(failed_at).as_millis();
+        assert!((6_000..=10_000).contains(&millis), "{millis} ms");
+        slots[usize::try_from(millis - 6_000).unwrap() * SLOTS / 4_001] += 1;
+        assert!(end.attempts[1].started_at.unwrap() >= retry_at, "not before its time");
+    }
+    let (least, most) = (slots.iter().min().unwrap(), slots.iter().max().unwrap());
+    // Each slot has a tenth, give or take five standard deviations.
+    let (mean, give) = (count as f64 / SLOTS as f64, 5.0 * (count as f64 * 0.09).sqrt());
+    assert!(f64::from(*least) >= mean - give && f64::from(*most) <= mean + give, "{slots:?}");
+    println!("{count} jobs that failed together, by tenths of the jitter's width: {slots:?}");
 }

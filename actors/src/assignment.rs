@@ -12,7 +12,7 @@ use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
 use crate::lease_keeper::Entry;
-use crate::scheduler::WithHandler;
+use crate::slots::WithHandler;
 use crate::story::Matter;
 
 /// A job in hand.

@@ -5,13 +5,10 @@
 //! acknowledgement. The first two are pipelined over one inbox; the rest, and every answer that is not a plain yes, is
 //! slow work in a task of its own.
 //!
-//! A tenant has one batch of its log in flight at a time: while it is, the next one grows. That keeps the order of
-//! events under every repeat. A small batch waits for more for [`LINGER`].
-//!
 //! Bounds: [`QUEUED`] stories wait in the channel, [`IN_FLIGHT`] are being told; beyond that workers wait. Channel and
 //! unconfirmed stories live in a [`Desk`] that outlives the herald: one that comes after a panic finds them all.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,6 +23,7 @@ use longshore_domain::Tenant;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Interval, Sleep};
 
+use crate::batches::{Batch, Batches};
 use crate::carry_out;
 use crate::fail_point;
 use crate::gather::gathered;
@@ -36,12 +34,6 @@ use crate::story::Story;
 pub(crate) const QUEUED: usize = 512;
 /// Stories that may be between record and acknowledgement.
 pub(crate) const IN_FLIGHT: usize = 4_096;
-/// Most bytes of a batch of events: well below the server's default bound of 1 MiB on a message.
-const BATCH_BYTES: usize = 384 * 1024;
-/// So many stories are worth a message of the log: of batches of 8, the server makes a fifth more work of each job.
-const BATCH_STORIES: usize = 64;
-/// A batch with fewer stories waits for so long, from its first line on. The next start waits for no batch.
-const LINGER: Duration = Duration::from_millis(2);
 /// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// How often overdue answers are looked for.
@@ -67,6 +59,7 @@ impl Herald {
     pub(crate) fn open(backbone: Backbone, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Desk>>) {
         let (door, stories) = mpsc::channel(QUEUED);
         let (slow, done) = mpsc::unbounded_channel();
+        let batches = Batches::new(backbone.max_payload());
         let desk = Desk {
             backbone,
             metrics,
@@ -76,9 +69,7 @@ impl Herald {
             next: 0,
             pending: VecDeque::new(),
             base: 0,
-            batches: HashMap::new(),
-            ready: Vec::new(),
-            waiting: VecDeque::new(),
+            batches,
             told: Arc::default(),
             flushes: Vec::new(),
         };
@@ -129,11 +120,7 @@ pub(crate) struct Desk {
     /// What was sent and not answered, by number from `base` on.
     pending: VecDeque<Option<Pending>>,
     base: u64,
-    batches: HashMap<Tenant, Batches>,
-    /// Tenants whose open batch goes out now.
-    ready: Vec<Tenant>,
-    /// Tenants whose open batch goes out at a time, the first of them first. It may have gone by then.
-    waiting: VecDeque<(Instant, Tenant)>,
+    batches: Batches,
     /// Stories between record and acknowledgement: each holds a [`Place`].
     told: Arc<AtomicUsize>,
     flushes: Vec<oneshot::Sender<()>>,
@@ -148,24 +135,7 @@ struct Pending {
 #[derive(Debug)]
 enum Sent {
     Record(Box<Story>),
-    Batch(Tenant, Batch),
-}
-
-/// A tenant's events on their way into the log.
-#[derive(Debug, Default)]
-struct Batches {
-    in_flight: bool,
-    open: VecDeque<Batch>,
-}
-
-#[derive(Debug, Default)]
-struct Batch {
-    lines: Vec<u8>,
-    /// When it goes out at the latest, unless another is in flight.
-    due: Option<Instant>,
-    body: Option<(String, Bytes)>,
-    #[expect(clippy::vec_box, reason = "a story goes from hand to hand: its box moves as one word")]
-    stories: Vec<Box<Story>>,
+    Batch { tenant: Tenant, id: String, body: Bytes, batch: Batch },
 }
 
 /// How slow work came out.
@@ -201,7 +171,7 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
             News::Done(Done::Over) => {}
             News::Telling(telling) => desk.take(telling, &mut window).await,
             News::Ready => desk.send_batches(&mut window).await,
-            News::Due => desk.batch_is_due(),
+            News::Due => desk.batches.fall_due(),
             News::Look => {
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
@@ -250,11 +220,11 @@ impl Desk {
                 _ => {}
             }
         }
-        if !self.ready.is_empty() {
+        if self.batches.is_ready() {
             return Poll::Ready(News::Ready);
         }
-        if let Some((due, _)) = self.waiting.front() {
-            let due = tokio::time::Instant::from_std(*due);
+        if let Some(due) = self.batches.due() {
+            let due = tokio::time::Instant::from_std(due);
             if linger.deadline() != due {
                 linger.as_mut().reset(due);
             }
@@ -273,19 +243,11 @@ impl Desk {
             .iter()
             .flatten()
             .filter_map(|pending| match &pending.what {
-                Sent::Batch(tenant, _) => Some(tenant.clone()),
+                Sent::Batch { tenant, .. } => Some(tenant.clone()),
                 Sent::Record(_) => None,
             })
             .collect();
-        self.waiting.clear();
-        self.ready.clear();
-        for (tenant, batches) in &mut self.batches {
-            batches.in_flight = in_flight.contains(tenant);
-            if !batches.in_flight && !batches.open.is_empty() {
-                self.ready.push(tenant.clone());
-            }
-        }
-        self.batches.retain(|_, batches| batches.in_flight || !batches.open.is_empty());
+        self.batches.tidy(&in_flight);
     }
 
     async fn take(&mut self, telling: Telling, window: &mut Window) {
@@ -300,10 +262,7 @@ impl Desk {
                 }
             }
             Telling::Line(tenant, line) => {
-                let batch = self.open_batch(&tenant, line.len());
-                batch.lines.extend_from_slice(&line);
-                batch.lines.push(b'\n');
-                self.batch_grew(&tenant);
+                self.batches.add(&tenant, [&line, b"\n"], None);
             }
             Telling::Flush(done) => self.flushes.push(done),
         }
@@ -331,8 +290,7 @@ impl Desk {
                 let headers = self.backbone.record_headers(&story.run, write.expected);
                 window.send(number, write.subject.clone(), headers, write.body.clone()).await;
             }
-            Sent::Batch(tenant, batch) => {
-                let Some((id, body)) = &batch.body else { return };
+            Sent::Batch { tenant, id, body, .. } => {
                 let mut headers = Headers::new();
                 headers.insert("Nats-Msg-Id", id.as_str());
                 let subject = Bytes::from(self.backbone.names().event_log(tenant.as_str()));
@@ -373,7 +331,7 @@ impl Desk {
                     story.written(sequence);
                     self.tell_events(story).await;
                 }
-                Some(Sent::Batch(tenant, batch)) => self.logged(&tenant, batch).await,
+                Some(Sent::Batch { tenant, batch, .. }) => self.logged(&tenant, batch).await,
                 None => {}
             },
             // Nobody leads the stream just now, or JetStream has no room: it is sent again when it is overdue.
@@ -387,7 +345,7 @@ impl Desk {
                         (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());
                     tokio::spawn(carry_out::clear_up(backbone, metrics, story, slow));
                 }
-                Some(batch @ Sent::Batch(..)) => {
+                Some(batch @ Sent::Batch { .. }) => {
                     tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     self.send(batch, window).await;
@@ -404,81 +362,25 @@ impl Desk {
         for (subject, body) in lines.live() {
             self.backbone.tell_part(subject, body).await;
         }
-        let bytes = told.log().len() + lines.log().len();
-        if bytes == 0 {
+        if told.log().is_empty() && lines.log().is_empty() {
             self.finish(story).await;
             return;
         }
         let tenant = story.run.tenant.clone();
-        let batch = self.open_batch(&tenant, bytes);
-        batch.lines.extend_from_slice(told.log());
-        batch.lines.extend_from_slice(lines.log());
-        batch.stories.push(story);
-        self.batch_grew(&tenant);
-    }
-
-    fn open_batch(&mut self, tenant: &Tenant, bytes: usize) -> &mut Batch {
-        if !self.batches.contains_key(tenant) {
-            self.batches.insert(tenant.clone(), Batches::default());
-        }
-        let batches = self.batches.get_mut(tenant).expect("it was put there just now");
-        if batches.open.back().is_none_or(|batch| batch.lines.len() + bytes > BATCH_BYTES) {
-            batches.open.push_back(Batch::default());
-        }
-        batches.open.back_mut().expect("it was put there just now")
-    }
-
-    /// A line was written into a tenant's last open batch: when does its first one go out?
-    fn batch_grew(&mut self, tenant: &Tenant) {
-        let Some(batches) = self.batches.get_mut(tenant).filter(|batches| !batches.in_flight) else { return };
-        let more = batches.open.len() > 1;
-        let Some(batch) = batches.open.front_mut() else { return };
-        // Once each: where it is full for the first time, and where it begins.
-        if more || batch.stories.len() == BATCH_STORIES {
-            self.ready.push(tenant.clone());
-        } else if batch.due.is_none() {
-            let due = Instant::now() + LINGER;
-            batch.due = Some(due);
-            self.waiting.push_back((due, tenant.clone()));
-        }
-    }
-
-    /// The time of the first that waits has come; its batch may have gone, being full.
-    fn batch_is_due(&mut self) {
-        let Some((due, tenant)) = self.waiting.pop_front() else { return };
-        let next = self.batches.get(&tenant).and_then(|batches| batches.open.front());
-        if next.is_some_and(|batch| batch.due == Some(due)) {
-            self.ready.push(tenant);
-        }
+        self.batches.add(&tenant, [told.log(), lines.log()], Some(story));
     }
 
     async fn send_batches(&mut self, window: &mut Window) {
-        for tenant in std::mem::take(&mut self.ready) {
-            let Some(batches) = self.batches.get_mut(&tenant).filter(|batches| !batches.in_flight) else { continue };
-            let Some(mut batch) = batches.open.pop_front() else { continue };
-            batches.in_flight = true;
-            let id = format!("{:032x}", rand::random::<u128>());
-            batch.body = Some((id, Bytes::from(std::mem::take(&mut batch.lines))));
-            self.send(Sent::Batch(tenant, batch), window).await;
+        for (tenant, mut batch) in self.batches.take_ready() {
+            let (id, body) = (format!("{:032x}", rand::random::<u128>()), batch.take_body());
+            self.send(Sent::Batch { tenant, id, body, batch }, window).await;
         }
     }
 
     /// A batch is in the log: its stories go on, and the tenant's next one may go out.
     async fn logged(&mut self, tenant: &Tenant, batch: Batch) {
         fail_point::pass("after-events");
-        if let Some(batches) = self.batches.get_mut(tenant) {
-            batches.in_flight = false;
-            let more = batches.open.len() > 1;
-            match batches.open.front_mut() {
-                None => drop(self.batches.remove(tenant)),
-                Some(next) if more || next.stories.len() >= BATCH_STORIES => self.ready.push(tenant.clone()),
-                Some(next) => {
-                    let due = Instant::now() + LINGER;
-                    next.due = Some(due);
-                    self.waiting.push_back((due, tenant.clone()));
-                }
-            }
-        }
+        self.batches.logged(tenant);
         // Workers end in no order. Acknowledged in that of the lane, a job is its lane's first, which the server deletes
         // for less than one from the middle.
         let mut stories = batch.stories;

@@ -21,6 +21,7 @@ mod queue;
 mod gather;
 mod pool;
 mod scheduler;
+mod slots;
 
 mod ask;
 mod assignment;
@@ -38,6 +39,7 @@ mod conclude;
 
 mod story;
 
+mod batches;
 mod cancel;
 mod carry_out;
 mod herald;

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use longshore_backbone::Backbone;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, record};
 use longshore_domain::Run;
@@ -36,9 +37,20 @@ impl Lines {
     }
 
     /// The same, with the record's write on `expected`.
-    pub(crate) fn with_record(run: &Run, expected: u64, told: Told, node: &str, names: &Names) -> (Self, Write) {
+    pub(crate) fn with_record(run: &Run, expected: u64, told: Told, node: &str, backbone: &Backbone) -> (Self, Write) {
+        Self::with(run, expected, told, node, backbone.names(), || backbone.most_in_record())
+    }
+
+    fn with(
+        run: &Run,
+        expected: u64,
+        told: Told,
+        node: &str,
+        names: &Names,
+        most: impl FnOnce() -> usize,
+    ) -> (Self, Write) {
         let mut text = Vec::with_capacity(RECORD);
-        record::append(run, &mut text);
+        record::append_within(run, most, &mut text);
         let body = text.len();
         names.write_record(&run.tenant, &run.run_id, &mut text);
         let subject = text.len();
@@ -133,7 +145,7 @@ mod tests {
 
     fn told(live: usize, log: usize) -> (Vec<String>, Vec<String>) {
         let names = Names::new("longshore");
-        let (lines, write) = Lines::with_record(&completed(), 7, Told { live, log }, "n", &names);
+        let (lines, write) = Lines::with(&completed(), 7, Told { live, log }, "n", &names, || usize::MAX);
         assert_eq!((write.expected, &write.subject[..]), (7, &b"$KV.longshore_runs.default.r"[..]));
         assert_eq!(write.body, record::write(&completed()));
         let name = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap()["event"].to_string();

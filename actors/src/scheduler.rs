@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -34,16 +33,6 @@ const AHEAD: Duration = Duration::from_millis(50);
 /// Jobs taken in between two looks at the workers.
 const GULP: usize = 256;
 
-/// How many jobs of a type are with remote handlers; one is given up when this is dropped.
-#[derive(Debug)]
-pub(crate) struct WithHandler(Arc<AtomicUsize>);
-
-impl Drop for WithHandler {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 struct Scheduler {
     shared: Arc<Shared>,
     queue: Arc<QueueState>,
@@ -58,7 +47,6 @@ struct Scheduler {
     /// Jobs whose remote handlers have no room, by type.
     full: HashMap<JobType, VecDeque<Box<Assignment>>>,
     held_back: usize,
-    with_handlers: HashMap<JobType, Arc<AtomicUsize>>,
     /// When the inbox was last seen empty: leases count from there.
     read_at: Instant,
     /// After a freeze, until when what comes counts as sent before it.
@@ -98,7 +86,6 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
         hold_off: None,
         full: HashMap::new(),
         held_back: 0,
-        with_handlers: HashMap::new(),
         read_at: Instant::now(),
         suspect_until: None,
         started: 0,
@@ -110,6 +97,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     let draining = scheduler.shared.draining.clone();
     loop {
         let hold_off = scheduler.hold_off.take();
+        let (waits_for_room, slots) = (scheduler.held_back > 0, Arc::clone(&scheduler.shared.slots));
         let news = gathered(async {
             // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
             tokio::select! {
@@ -118,6 +106,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
                 Some(assignment) = again.recv() => News::Again(Box::new(assignment)),
                 came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
                 () = held_off(hold_off), if hold_off.is_some() => News::Idle,
+                () = slots.freed(), if waits_for_room => News::Idle,
                 _ = tick.tick() => News::Tick,
             }
         });
@@ -278,16 +267,13 @@ impl Scheduler {
     /// The next job in order whose handler has room.
     fn next_startable(&mut self, now: Instant) -> Option<Box<Assignment>> {
         if self.held_back > 0 {
-            let room = |job_type: &JobType, front: &Assignment| {
-                let with = self.with_handlers.get(job_type).map_or(0, |count| count.load(Ordering::Relaxed));
-                with < self.shared.slots(&front.job)
-            };
-            let mut lists = self.full.iter_mut().filter(|(_, list)| !list.is_empty());
-            let ready = lists.find(|(job_type, list)| list.front().is_some_and(|front| room(job_type, front)));
-            if let Some(mut assignment) = ready.and_then(|(_, list)| list.pop_front()) {
-                self.held_back -= 1;
-                assignment.with_handler = Some(self.count_in(&assignment.job.job_type));
-                return Some(assignment);
+            for list in self.full.values_mut() {
+                let with_handler = list.front().and_then(|front| self.shared.slots.take(self.shared.room(&front.job)));
+                if let (Some(with_handler), Some(mut assignment)) = (with_handler, list.pop_front()) {
+                    self.held_back -= 1;
+                    assignment.with_handler = Some(with_handler);
+                    return Some(assignment);
+                }
             }
         }
         while self.held_back < self.queue.policy.concurrency {
@@ -301,22 +287,17 @@ impl Scheduler {
             }
             self.shared.saw_remote();
             let job_type = assignment.job.job_type.clone();
-            let with = self.with_handlers.get(&job_type).map_or(0, |count| count.load(Ordering::Relaxed));
-            let waits = self.full.get(&job_type).is_some_and(|list| !list.is_empty());
-            if !waits && with < self.shared.slots(&assignment.job) {
-                assignment.with_handler = Some(self.count_in(&job_type));
-                return Some(assignment);
+            // Behind those of its type that wait already.
+            if self.full.get(&job_type).is_none_or(VecDeque::is_empty) {
+                assignment.with_handler = self.shared.slots.take(self.shared.room(&assignment.job));
+                if assignment.with_handler.is_some() {
+                    return Some(assignment);
+                }
             }
             self.held_back += 1;
             self.full.entry(job_type).or_default().push_back(assignment);
         }
         None
-    }
-
-    fn count_in(&mut self, job_type: &JobType) -> WithHandler {
-        let count = Arc::clone(self.with_handlers.entry(job_type.clone()).or_default());
-        count.fetch_add(1, Ordering::Relaxed);
-        WithHandler(count)
     }
 
     /// Asks the lanes for as many jobs as can soon be started.

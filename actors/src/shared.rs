@@ -14,6 +14,7 @@ use crate::handler::{Handler, Handlers};
 use crate::herald::Herald;
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
+use crate::slots::{Room, Slots};
 
 /// Shared by every actor of a node.
 pub(crate) struct Shared {
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) recently_cancelled: crate::cancel::Recent,
     /// Short retries that wait in hand.
     pub(crate) in_hand_retries: AtomicUsize,
+    /// Its jobs with remote handlers.
+    pub(crate) slots: Arc<Slots>,
     /// What remote handlers announce of themselves.
     pub(crate) census: RwLock<Vec<Announced>>,
     /// Handlers that neither ended in time nor heard that they should.
@@ -75,6 +78,7 @@ impl Shared {
             release: CancellationToken::new(),
             recently_cancelled: crate::cancel::Recent::default(),
             in_hand_retries: AtomicUsize::new(0),
+            slots: Arc::default(),
             census: RwLock::default(),
             deaf: Arc::default(),
             records_full: AtomicBool::new(false),
@@ -118,19 +122,18 @@ impl Shared {
     }
 
     /// How many jobs like this one may be with remote handlers at once: what they announce, in sum, or the type's own
-    /// number where they announce nothing.
-    pub(crate) fn slots(&self, job: &Job) -> usize {
-        let own = || usize::try_from(self.policy(job).slots).unwrap_or(usize::MAX);
+    /// number where they announce nothing. Types that one announcement serves share its places.
+    pub(crate) fn room(&self, job: &Job) -> Room {
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
-        if census.is_empty() {
-            return own();
-        }
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
-        let announced = census.iter().filter(|service| falls_under(&subject, &service.subject)).filter_map(|s| s.slots);
-        match announced.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX)).sum() {
-            0 => own(),
-            sum => sum,
-        }
+        let mine =
+            || census.iter().filter(|service| service.slots.is_some() && falls_under(&subject, &service.subject));
+        let sum = mine().filter_map(|service| service.slots).map(u64::from).sum::<u64>();
+        let sum = usize::try_from(sum).unwrap_or(usize::MAX);
+        let one = mine().next().filter(|first| mine().all(|service| service.subject == first.subject));
+        let of = one.map_or(job.job_type.as_str(), |service| &service.subject);
+        let own = || usize::try_from(self.policy(job).slots).unwrap_or(usize::MAX);
+        Room { of: Arc::from(of), most: if sum == 0 { own() } else { sum } }
     }
 
     /// How often a remote handler of this job promised to signal.

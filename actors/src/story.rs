@@ -115,7 +115,7 @@ impl Story {
         node: &str,
         backbone: &Backbone,
     ) -> Self {
-        let (lines, write) = Lines::with_record(&run, expected, told, node, backbone.names());
+        let (lines, write) = Lines::with_record(&run, expected, told, node, backbone);
         Self { write: Some(write), ..Self::telling(run, matter, lines) }
     }
 

@@ -168,6 +168,12 @@ impl Backbone {
         room::on_arrival(self.max_payload())
     }
 
+    /// Most bytes of a run record, whose headers come on top.
+    #[must_use]
+    pub fn most_in_record(&self) -> usize {
+        room::in_record(self.max_payload())
+    }
+
     /// Most bytes of one message that the server takes.
     #[must_use]
     pub fn max_payload(&self) -> usize {

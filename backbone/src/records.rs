@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
+use bytes::Bytes;
 use longshore_domain::protocol::was_mine;
 use longshore_domain::{Run, RunId, RunState, Tenant};
 
@@ -90,7 +91,9 @@ impl Backbone {
     pub async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
         let subject = self.names().record(&run.tenant, &run.run_id);
         let headers = self.record_headers(run, expected);
-        let body = record::write(run);
+        let mut body = Vec::new();
+        record::append_within(run, || self.most_in_record(), &mut body);
+        let body = Bytes::from(body);
         for turn in 0.. {
             match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
                 Ok(ack) => return Ok(Written::Won(ack.seq)),

@@ -21,6 +21,11 @@ pub(crate) fn on_arrival(max_payload: usize) -> usize {
     max_payload.saturating_sub(OF_ARRIVAL)
 }
 
+/// Most bytes of a run record: three quarters, so that an answer of the API can show it with something around it.
+pub(crate) fn in_record(max_payload: usize) -> usize {
+    max_payload - max_payload / 4
+}
+
 /// Most bytes of any message in a lane.
 pub(crate) fn in_lane(max_payload: usize) -> usize {
     max_payload.saturating_sub(OF_LANE)

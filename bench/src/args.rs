@@ -129,4 +129,6 @@ pub(crate) enum Kind {
     FrozenAlone,
     /// SIGSTOP of one of two nodes, past its lease.
     FrozenPair,
+    /// Both nodes are asked to end and started again, one after the other.
+    Rolling,
 }

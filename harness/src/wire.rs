@@ -214,6 +214,9 @@ pub struct Tried {
     /// How it failed, if it did.
     #[serde(default)]
     pub error: Option<Failure>,
+    /// When the next one was due, if there was to be one.
+    #[serde(default, deserialize_with = "time_if_any")]
+    pub retry_at: Option<Timestamp>,
 }
 
 fn first() -> u32 {

@@ -18,6 +18,29 @@ pub fn write(run: &Run) -> Bytes {
     Bytes::from(out)
 }
 
+/// Records up to here fit into a message of any server; asking how much this one takes costs more than most records.
+const SMALL: usize = 16 * 1024;
+
+/// Writes a record behind what is in `out`, in no more than `most` bytes: of one that would be larger, the history is
+/// shortened ([`Run::shorten`]). A record that cannot be written would hold its run up for ever.
+pub fn append_within(run: &Run, most: impl FnOnce() -> usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    append(run, out);
+    if out.len() - start <= SMALL {
+        return;
+    }
+    let most = most();
+    let mut short = None;
+    while out.len() - start > most {
+        let run = short.get_or_insert_with(|| run.clone());
+        if !run.shorten() {
+            break;
+        }
+        out.truncate(start);
+        append(run, out);
+    }
+}
+
 /// Writes a record behind what is in `out`: what serde would write, which took twice as much of a node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
     text(out, &[r#"{"run_id":""#, run.run_id.as_str(), r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#]);

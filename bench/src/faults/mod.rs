@@ -41,6 +41,7 @@ impl Kind {
             Kind::Pair => "kill -9 of one of two nodes, restarted after the rest",
             Kind::FrozenAlone => "SIGSTOP of the only node, 2 s past its lease",
             Kind::FrozenPair => "SIGSTOP of one of two nodes, 2 s past its lease",
+            Kind::Rolling => "rolling restart: SIGTERM and start of each of two nodes, one after the other",
         }
     }
 
@@ -49,7 +50,7 @@ impl Kind {
     }
 
     fn nodes(self) -> usize {
-        if matches!(self, Kind::Pair | Kind::FrozenPair) { 2 } else { 1 }
+        if matches!(self, Kind::Server | Kind::Alone | Kind::FrozenAlone) { 1 } else { 2 }
     }
 }
 
@@ -108,7 +109,7 @@ async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<
     sleep(WARM_UP).await;
     let mut faults = Vec::new();
     for _ in 0..times {
-        faults.push(strike(kind, &world, &nodes[0], Duration::from_secs(args.lease)).await?);
+        faults.push(strike(kind, &world, &nodes, Duration::from_secs(args.lease)).await?);
     }
     let stored = load.stop().await?;
     let mut last: Vec<String> = (1..=9).map(lane).collect();
@@ -122,9 +123,10 @@ async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<
 }
 
 /// Strikes once, mends it, and lets the rest pass.
-async fn strike(kind: Kind, world: &World, node: &Node, lease: Duration) -> anyhow::Result<Fault> {
+async fn strike(kind: Kind, world: &World, nodes: &[Node], lease: Duration) -> anyhow::Result<Fault> {
     let at = Timestamp::now();
     let mut thawed = at;
+    let node = &nodes[0];
     match kind {
         Kind::Server => {
             world.server().kill9().await;
@@ -147,6 +149,13 @@ async fn strike(kind: Kind, world: &World, node: &Node, lease: Duration) -> anyh
             thawed = Timestamp::now();
             node.sigcont();
             sleep(lease + REST).await;
+        }
+        Kind::Rolling => {
+            for node in nodes {
+                anyhow::ensure!(node.stop().await.success(), "it did not drain");
+                node.restart().await;
+            }
+            sleep(REST).await;
         }
     }
     Ok(Fault { at, thawed, over: Timestamp::now() })

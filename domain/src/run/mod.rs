@@ -21,6 +21,7 @@ use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 mod attempt;
 mod failure;
 mod holding;
+mod shorten;
 mod wait;
 
 /// So many of a run's last error messages are kept whole; of earlier ones the beginning, 200 bytes.
