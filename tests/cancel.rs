@@ -157,7 +157,11 @@ async fn a_cancellation_that_was_cut_off_is_finished() {
     let world = world().await;
     let mut live = world.live_events("default").await;
     for number in 0..times("LONGSHORE_TEST_KILLS", 1) {
-        let first = workers(world.node(), 1).env("LONGSHORE_FAIL_POINTS", "after-cancel=kill").start().await;
+        let first = workers(world.node(), 1)
+            .with("node", "lease = '2s'")
+            .env("LONGSHORE_FAIL_POINTS", "after-cancel=kill")
+            .start()
+            .await;
         let busy = world.publish("sleep").json(json!({"ms": 60_000})).await;
         live.until_told("started", &busy).await;
         let waits = world.publish("noop").priority(7).json(json!(1)).await;
@@ -165,7 +169,7 @@ async fn a_cancellation_that_was_cut_off_is_finished() {
         assert!(asked.is_err(), "it was killed over it");
         first.wait_exit(Duration::from_secs(20)).await;
 
-        let second = world.node().name(&format!("second-{number}")).start().await;
+        let second = world.node().name(&format!("second-{number}")).with("node", "lease = '2s'").start().await;
         reads(&world, &waits, "enqueued\ncancelled").await;
         world.request("runs.cancel", json!({"run_id": busy})).await;
         world.wait(&busy).await;

@@ -294,6 +294,26 @@ mod tests {
         let Run { run_id: _, tenant: _, queue: _, priority: _, job_type: _, state: _, round: _, attempt: _, max_attempts: _, enqueued_at: _, started_at: _, ended_at: _, run_at: _, node: _, progress: _, result: _, result_base64: _, result_content_type: _, result_bytes: _, error: _, attempts: _, tags: _, duplicate_of: _, deferral: _, deferrals: _, keep_ms: _, erased_at: _, held_by: _, origin: _, token: _ } = run;
     }
 
+    #[test]
+    fn a_long_history_is_shortened_until_it_fits() {
+        let mut long = run(RunState::Running, u32::MAX, 3, "words");
+        let failed =
+            Attempt { error: Some(Failure::new(ErrorKind::Retryable, "x".repeat(2_000))), ..long.attempts[0].clone() };
+        long.round = failed.round;
+        long.attempts = vec![failed; 50];
+        let written = |most: usize| {
+            let mut out = b"before".to_vec();
+            append_within(&long, || most, &mut out);
+            out.split_off(6)
+        };
+        assert_eq!(written(200_000), write(&long), "it has room as it is");
+        let short = written(30_000);
+        assert!(short.len() <= 30_000, "{}", short.len());
+        let read = read(&short).unwrap();
+        assert_eq!((read.attempts.len(), read.round, &read.token), (50, long.round, &long.token));
+        assert_eq!(read.attempts[49], long.attempts[49], "the last one says why");
+    }
+
     proptest! {
         #[test]
         fn a_record_is_what_serde_would_write(
