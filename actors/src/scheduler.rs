@@ -267,12 +267,14 @@ impl Scheduler {
     /// The next job in order whose handler has room.
     fn next_startable(&mut self, now: Instant) -> Option<Box<Assignment>> {
         if self.held_back > 0 {
+            // More handlers may come while jobs wait for them.
+            self.shared.saw_remote();
             for list in self.full.values_mut() {
-                let with_handler = list.front().and_then(|front| self.shared.slots.take(self.shared.room(&front.job)));
-                if let (Some(with_handler), Some(mut assignment)) = (with_handler, list.pop_front()) {
+                let Some(front) = list.front_mut() else { continue };
+                front.with_handler = self.shared.slots.take(&front.job.job_type, self.shared.room(&front.job));
+                if front.with_handler.is_some() {
                     self.held_back -= 1;
-                    assignment.with_handler = Some(with_handler);
-                    return Some(assignment);
+                    return list.pop_front();
                 }
             }
         }
@@ -289,7 +291,7 @@ impl Scheduler {
             let job_type = assignment.job.job_type.clone();
             // Behind those of its type that wait already.
             if self.full.get(&job_type).is_none_or(VecDeque::is_empty) {
-                assignment.with_handler = self.shared.slots.take(self.shared.room(&assignment.job));
+                assignment.with_handler = self.shared.slots.take(&job_type, self.shared.room(&assignment.job));
                 if assignment.with_handler.is_some() {
                     return Some(assignment);
                 }

@@ -14,7 +14,7 @@ use crate::handler::{Handler, Handlers};
 use crate::herald::Herald;
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
-use crate::slots::{Room, Slots};
+use crate::slots::Slots;
 
 /// Shared by every actor of a node.
 pub(crate) struct Shared {
@@ -122,18 +122,19 @@ impl Shared {
     }
 
     /// How many jobs like this one may be with remote handlers at once: what they announce, in sum, or the type's own
-    /// number where they announce nothing. Types that one announcement serves share its places.
-    pub(crate) fn room(&self, job: &Job) -> Room {
-        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
-        let subject = self.backbone.names().work(&job.tenant, &job.job_type);
-        let mine =
-            || census.iter().filter(|service| service.slots.is_some() && falls_under(&subject, &service.subject));
-        let sum = mine().filter_map(|service| service.slots).map(u64::from).sum::<u64>();
-        let sum = usize::try_from(sum).unwrap_or(usize::MAX);
-        let one = mine().next().filter(|first| mine().all(|service| service.subject == first.subject));
-        let of = one.map_or(job.job_type.as_str(), |service| &service.subject);
+    /// number where they announce nothing.
+    pub(crate) fn room(&self, job: &Job) -> usize {
         let own = || usize::try_from(self.policy(job).slots).unwrap_or(usize::MAX);
-        Room { of: Arc::from(of), most: if sum == 0 { own() } else { sum } }
+        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
+        if census.is_empty() {
+            return own();
+        }
+        let subject = self.backbone.names().work(&job.tenant, &job.job_type);
+        let announced = census.iter().filter(|service| falls_under(&subject, &service.subject)).filter_map(|s| s.slots);
+        match announced.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX)).sum() {
+            0 => own(),
+            sum => sum,
+        }
     }
 
     /// How often a remote handler of this job promised to signal.

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use longshore_domain::JobType;
 use tokio::sync::Notify;
 
 /// The places with remote handlers that this node has taken.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    taken: Mutex<HashMap<Arc<str>, usize>>,
+    taken: Mutex<HashMap<JobType, usize>>,
     freed: Notify,
 }
 
@@ -16,27 +17,19 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 pub(crate) struct WithHandler {
     slots: Arc<Slots>,
-    of: Arc<str>,
-}
-
-/// Whose places a job takes, and how many those have.
-#[derive(Debug)]
-pub(crate) struct Room {
-    /// The subject that handlers announced, or else the job's type.
-    pub(crate) of: Arc<str>,
-    pub(crate) most: usize,
+    job_type: JobType,
 }
 
 impl Slots {
-    /// Takes a place, if there is one.
-    pub(crate) fn take(self: &Arc<Self>, room: Room) -> Option<WithHandler> {
+    /// Takes a place of a job's type, if fewer than `most` are taken.
+    pub(crate) fn take(self: &Arc<Self>, job_type: &JobType, most: usize) -> Option<WithHandler> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(Arc::clone(&room.of)).or_default();
-        if *count >= room.most {
+        let count = taken.entry(job_type.clone()).or_default();
+        if *count >= most {
             return None;
         }
         *count += 1;
-        Some(WithHandler { slots: Arc::clone(self), of: room.of })
+        Some(WithHandler { slots: Arc::clone(self), job_type: job_type.clone() })
     }
 
     /// Waits until a place is given up, by whichever queue.
@@ -48,10 +41,10 @@ impl Slots {
 impl Drop for WithHandler {
     fn drop(&mut self) {
         let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.of) {
+        if let Some(count) = taken.get_mut(&self.job_type) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.of);
+                taken.remove(&self.job_type);
             }
         }
         drop(taken);
@@ -66,11 +59,10 @@ mod tests {
     #[test]
     fn there_are_no_more_places_than_announced() {
         let slots = Arc::new(Slots::default());
-        let take = |of: &str, most| slots.take(Room { of: Arc::from(of), most });
+        let take = |name: &str, most| slots.take(&JobType::parse(name).unwrap(), most);
         let (first, second) = (take("a", 2), take("a", 2));
         assert!(first.is_some() && second.is_some() && take("a", 2).is_none());
         assert!(take("b", 1).is_some(), "another's places");
-        assert!(take("a", 0).is_none());
         drop(first);
         assert!(take("a", 2).is_some());
         drop(second);
