@@ -96,6 +96,7 @@ async fn a_replay_opens_the_next_round() {
     assert_eq!(answer["replayed"], 1);
     assert_eq!(world.letters("default").await.len(), 1, "a dry run changes nothing");
 
+    let mut live = world.live_events("default").await;
     let answer =
         world.request("dlq.replay", json!({"run_id": run, "set": {"payload": {"times": 1}, "priority": 2}})).await;
     assert_eq!(answer, json!({"replayed": 1, "failed": [], "more": false}));
@@ -103,6 +104,9 @@ async fn a_replay_opens_the_next_round() {
     assert_eq!((end.state.as_str(), end.round, end.attempt, end.priority), ("completed", 2, 2, 2));
     let numbers: Vec<(u32, u32)> = end.attempts.iter().map(|tried| (tried.round, tried.attempt)).collect();
     assert_eq!(numbers, [(1, 1), (1, 2), (2, 1), (2, 2)]);
+    live.until_told("completed", &run).await;
+    let told: Vec<&str> = live.heard().iter().filter_map(|live| live.body["event"].as_str()).collect();
+    assert_eq!(told, ["replayed", "enqueued", "started", "failed", "started", "completed"], "each once");
     no_letters(&world).await;
     world
         .eventually_reads(

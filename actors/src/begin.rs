@@ -214,10 +214,13 @@ fn on(shared: &Shared, assignment: &Assignment, found: Option<Found>, round: u32
     // What is on record was told by whoever wrote it, before its message could come to anybody else: but for what
     // `submit` writes, which leaves telling to the node that takes the job up, and a deferral, which is told once.
     let deferral = run.deferral.take();
-    let told = if untold { 0 } else { told_before(&run, attempt) };
+    let told_by_others = told_before(&run, attempt);
+    let log = if untold { 0 } else { told_by_others };
+    // A replay was told live by whoever did it; only the log must have it for certain.
+    let live = if run.round > 1 && !scheduled { told_by_others } else { log };
     run.deferral = deferral;
     let fell_due = assignment.arrival.moved || run.has_started();
-    Base { run, expected: revision, told: Told { live: told, log: told }, attempt, fell_due }
+    Base { run, expected: revision, told: Told { live, log }, attempt, fell_due }
 }
 
 /// How many events of the round stand before the start of `attempt`.
