@@ -41,7 +41,8 @@ pub fn append_within(run: &Run, most: impl FnOnce() -> usize, out: &mut Vec<u8>)
     }
 }
 
-/// Writes a record behind what is in `out`: what serde would write, which took twice as much of a node's time.
+/// Writes a record behind what is in `out`: what serde would write, whose general encoder was 7 % of a
+/// busy node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
     text(out, &[r#"{"run_id":""#, run.run_id.as_str(), r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#]);
     text(out, &[run.queue.as_str(), r#"","priority":"#]);
