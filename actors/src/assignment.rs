@@ -19,7 +19,7 @@ use crate::story::Matter;
 #[derive(Debug)]
 pub(crate) struct Assignment {
     pub(crate) job: Arc<Job>,
-    pub(crate) matter: Arc<Matter>,
+    pub(crate) matter: Matter,
     pub(crate) arrival: Arrival,
     /// The revision of the record that `submit` wrote.
     pub(crate) revision: Option<u64>,
@@ -98,7 +98,7 @@ impl Assignment {
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
         Self {
             job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options }),
-            matter: Arc::new(Matter { headers, payload }),
+            matter: Matter { headers: headers.map(Arc::new), payload },
             arrival,
             revision: said.revision,
             since,
@@ -115,9 +115,14 @@ impl Assignment {
         Rank::new(self.since, self.job.priority, aging)
     }
 
+    /// It is a short retry that this node kept, by its record.
+    pub(crate) fn is_kept_in_hand(&self) -> bool {
+        matches!(self.start, Start::InHand(..))
+    }
+
     /// The job's headers as they came.
     pub(crate) fn headers(&self) -> Option<&Headers> {
-        self.matter.headers.as_ref()
+        self.matter.headers.as_deref()
     }
 }
 

@@ -1,7 +1,5 @@
 //! How an attempt begins: by the short way, or by a claim on the run's record.
 
-use std::sync::Arc;
-
 use longshore_backbone::claims::{Claim, Claimed, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::clearance::{Clearance, Waiting, clear};
@@ -39,6 +37,7 @@ pub(crate) struct Course {
 }
 
 /// What came of beginning.
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
 pub(crate) enum Begun {
     /// The handler may go to work.
     Work(InWork),
@@ -281,7 +280,7 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
 /// over the telling.
 async fn tell_again(shared: &Shared, assignment: &Assignment, run: &Run) {
     let told = Told { live: story::of_round(run).len(), log: 0 };
-    let (run, matter) = (Box::new(run.clone()), Arc::clone(&assignment.matter));
+    let (run, matter) = (Box::new(run.clone()), assignment.matter.clone());
     let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
     let (done, in_the_log) = oneshot::channel();
     story.then = Then::Report(done);
@@ -305,7 +304,7 @@ async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Ru
 
 /// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
 async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
-    let silent = run.node.clone().unwrap_or_else(|| Arc::from("a node"));
+    let silent = run.node.clone().unwrap_or_else(|| "a node".into());
     tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };

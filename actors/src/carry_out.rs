@@ -83,7 +83,7 @@ fn end_of_the_cancelled(backbone: &Backbone, story: &mut Story, found: Option<&F
     }
     let node = found.run.node.clone().unwrap_or_default();
     let told = Told { live: usize::MAX, log: 0 };
-    let mut end = Story::on_record(Box::new(found.run.clone()), Arc::clone(&story.matter), told, &node, backbone);
+    let mut end = Story::on_record(Box::new(found.run.clone()), story.matter.clone(), told, &node, backbone);
     let right = std::mem::replace(&mut story.then, Then::Nothing).into_right();
     end.then = right.map_or(Then::Nothing, Then::Ack);
     Some(Box::new(end))
@@ -106,7 +106,7 @@ async fn give_up(backbone: &Backbone, story: Story, found: Option<&Found>) {
 pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: UnboundedSender<Done>) {
     loop {
         let run = &story.run;
-        let (headers, payload) = (story.matter.headers.as_ref(), story.matter.payload.clone());
+        let (headers, payload) = (story.matter.headers.as_deref(), story.matter.payload.clone());
         let written = match story.follow {
             Some(Follow::Schedule(at)) => {
                 fail_point::pass("before-schedule");

@@ -173,7 +173,7 @@ async fn keep_in_hand(
         owner.in_hand_retries.fetch_sub(1, Ordering::Relaxed);
         return carry_out(owner, assignment, course, settlement).await;
     }
-    let matter = Arc::clone(&assignment.matter);
+    let matter = assignment.matter.clone();
     let (mut story, rest) = write_up(owner, assignment, course, settlement);
     let run = story.run.clone();
     let (give, back) = oneshot::channel();

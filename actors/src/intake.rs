@@ -68,6 +68,12 @@ struct Checked {
     payload: Bytes,
 }
 
+impl Checked {
+    fn matter(&self) -> Matter {
+        Matter { headers: Some(Arc::new(self.headers.clone())), payload: self.payload.clone() }
+    }
+}
+
 fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
     ApiError::malformed(format!("{field}: {reason}"))
 }
@@ -331,7 +337,7 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
         Ok(false) => {}
         Err(error) => return Err(ApiError::unavailable(chain(&error))),
     }
-    let matter = Arc::new(Matter { headers: Some(checked.headers.clone()), payload: checked.payload.clone() });
+    let matter = checked.matter();
     let told = Told { live: story::of_round(run).len(), log: 0 };
     let mut story = Story::on_record(Box::new(run.clone()), matter, told, &shared.node, &shared.backbone);
     let (done, carried_out) = oneshot::channel();
@@ -362,7 +368,7 @@ async fn repeated(shared: &Shared, checked: Checked, theirs: RunId, due: Option<
 async fn schedule(shared: &Shared, checked: &Checked, mut run: Run, at: Timestamp) -> Result<Value, ApiError> {
     let run_id = run.run_id.clone();
     run.settle(Settlement::Schedule { at }, now());
-    let matter = Arc::new(Matter { headers: Some(checked.headers.clone()), payload: checked.payload.clone() });
+    let matter = checked.matter();
     let (done, told) = oneshot::channel();
     let mut story = Story::to_write(Box::new(run), matter, 0, Told::default(), &shared.node, &shared.backbone);
     story.follow = Some(Follow::Schedule(at));

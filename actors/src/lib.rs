@@ -17,6 +17,7 @@ mod node;
 mod supervision;
 
 mod queue;
+mod ready;
 
 mod gather;
 mod pool;

@@ -1,39 +1,72 @@
 //! What of a run's story goes over the wire, in one piece of memory: its record, its events, and their subjects.
 //!
 //! There are up to ten such texts for every job. Each in memory of its own, taken by a worker and given back by the
-//! connection's task, was a quarter of all that the node did.
+//! connection's task, was a quarter of all that the node did. So one piece holds those of a run, and a page those of
+//! several runs that were told one after the other.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use longshore_backbone::Backbone;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, record};
 use longshore_domain::Run;
 use longshore_domain::story;
+use smallvec::SmallVec;
 
 use crate::story::{Told, Write};
 
-/// Room for one event and its subject.
-const EVENT: usize = 384;
-/// Room for a record, an event and their subjects, as a job that completes needs them. Not more: up to 1,032 bytes the
-/// system's allocator has at hand in each thread; beyond, it tidies up its whole heap for each.
-const RECORD: usize = 1_024;
+/// Bytes of a page: what about ten jobs need from start to end. A page is given back with the last text on it, so a long
+/// run may keep a whole one.
+const PAGE: usize = 16 * 1024;
+/// Each thread keeps so much for the next text at most.
+const DRAFT_MOST: usize = 64 * 1024;
+
+thread_local! {
+    static PRESS: RefCell<Press> = RefCell::default();
+}
+
+/// Where a thread writes texts.
+#[derive(Default)]
+struct Press {
+    draft: Vec<u8>,
+    page: BytesMut,
+}
+
+impl Press {
+    /// Writes a text and puts it on the page.
+    fn print<T>(write: impl FnOnce(&mut Vec<u8>) -> T) -> (Bytes, T) {
+        PRESS.with_borrow_mut(|Self { draft, page }| {
+            draft.clear();
+            let written = write(draft);
+            if page.capacity() < draft.len() {
+                *page = BytesMut::with_capacity(draft.len().max(PAGE));
+            }
+            page.extend_from_slice(draft);
+            draft.shrink_to(DRAFT_MOST);
+            (page.split().freeze(), written)
+        })
+    }
+}
+
+/// Subject and body of an event.
+type Parts = (Range<usize>, Range<usize>);
 
 /// The events of a run that were not told yet: each a line of JSON, and where it goes live.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     text: Bytes,
     /// Subject and body of each event that is to be told live.
-    live: Vec<(Range<usize>, Range<usize>)>,
+    live: SmallVec<[Parts; 2]>,
     log: Range<usize>,
 }
 
 impl Lines {
     /// Those of `run` beyond what was told.
     pub(crate) fn of(run: &Run, told: Told, node: &str, names: &Names) -> Self {
-        // All three of an ordinary run are not told at once: two at its start, one at its end.
-        Self::behind(Vec::with_capacity(2 * EVENT), run, told, node, names)
+        let (text, (live, log)) = Press::print(|text| write_events(run, told, node, names, text));
+        Self { text, live, log }
     }
 
     /// The same, with the record's write on `expected`.
@@ -49,40 +82,15 @@ impl Lines {
         names: &Names,
         most: impl FnOnce() -> usize,
     ) -> (Self, Write) {
-        let mut text = Vec::with_capacity(RECORD);
-        record::append_within(run, most, &mut text);
-        let body = text.len();
-        names.write_record(&run.tenant, &run.run_id, &mut text);
-        let subject = text.len();
-        let lines = Self::behind(text, run, told, node, names);
-        let write = Write { expected, body: lines.text.slice(..body), subject: lines.text.slice(body..subject) };
-        (lines, write)
-    }
-
-    fn behind(mut text: Vec<u8>, run: &Run, told: Told, node: &str, names: &Names) -> Self {
-        let events = story::of_round(run);
-        let untold = told.live.min(told.log).min(events.len());
-        let mut live = Vec::with_capacity(events.len().saturating_sub(told.live));
-        let mut log = text.len();
-        // Lines first, so that those for the log lie together.
-        for (at, event) in events.iter().enumerate().skip(untold) {
-            let start = text.len();
-            if at == told.log {
-                log = start;
-            }
-            event::write(event, node, &mut text);
-            if at >= told.live {
-                live.push((0..0, start..text.len()));
-            }
-            text.push(b'\n');
-        }
-        let log = if told.log < events.len() { log..text.len() } else { 0..0 };
-        for (event, (subject, _)) in events.iter().skip(told.live).zip(&mut live) {
-            let start = text.len();
-            names.write_event(run, event.kind, &mut text);
-            *subject = start..text.len();
-        }
-        Self { text: Bytes::from(text), live, log }
+        let (text, (body, subject, (live, log))) = Press::print(|text| {
+            record::append_within(run, most, text);
+            let body = text.len();
+            names.write_record(&run.tenant, &run.run_id, text);
+            let subject = text.len();
+            (body, subject, write_events(run, told, node, names, text))
+        });
+        let write = Write { expected, body: text.slice(..body), subject: text.slice(body..subject) };
+        (Self { text, live, log }, write)
     }
 
     /// How many events are to be told live.
@@ -102,13 +110,13 @@ impl Lines {
 
     /// The same for the log alone, once the events were told live.
     pub(crate) fn for_the_log(&self) -> Self {
-        Self { text: self.text.clone(), live: Vec::new(), log: self.log.clone() }
+        Self { text: self.text.clone(), live: SmallVec::new(), log: self.log.clone() }
     }
 
     /// Its lines for the log, and then these.
     pub(crate) fn followed_by(&self, more: &[u8]) -> Self {
         let text = Bytes::from([self.log(), more].concat());
-        Self { log: 0..text.len(), text, live: Vec::new() }
+        Self { log: 0..text.len(), text, live: SmallVec::new() }
     }
 
     /// Nothing is left for the log.
@@ -117,10 +125,42 @@ impl Lines {
     }
 }
 
+/// Writes events and their subjects behind what is in `text`; says where those to be told live lie, and the log's lines.
+fn write_events(
+    run: &Run,
+    told: Told,
+    node: &str,
+    names: &Names,
+    text: &mut Vec<u8>,
+) -> (SmallVec<[Parts; 2]>, Range<usize>) {
+    let events = story::of_round(run);
+    let untold = told.live.min(told.log).min(events.len());
+    let mut live = SmallVec::new();
+    let mut log = text.len();
+    // Lines first, so that those for the log lie together.
+    for (at, event) in events.iter().enumerate().skip(untold) {
+        let start = text.len();
+        if at == told.log {
+            log = start;
+        }
+        event::write(event, node, text);
+        if at >= told.live {
+            live.push((0..0, start..text.len()));
+        }
+        text.push(b'\n');
+    }
+    let log = if told.log < events.len() { log..text.len() } else { 0..0 };
+    for (event, (subject, _)) in events.iter().skip(told.live).zip(&mut live) {
+        let start = text.len();
+        names.write_event(run, event.kind, text);
+        *subject = start..text.len();
+    }
+    (live, log)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     use longshore_domain::run::RunResult;
     use longshore_domain::settlement::Settlement;
@@ -138,8 +178,8 @@ mod tests {
             options: None,
         };
         let mut run = Run::new(&job, 2, at(1));
-        run.begin(1, &Arc::from("n"), at(2));
-        run.settle(Settlement::Complete(Box::new(RunResult::None)), at(3));
+        run.begin(1, &"n".into(), at(2));
+        run.settle(Settlement::Complete(RunResult::None), at(3));
         run
     }
 

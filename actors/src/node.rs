@@ -90,8 +90,7 @@ impl Node {
         let (door, desk) = herald::Herald::open(backbone.clone(), Arc::clone(&metrics));
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
         let book = Arc::new(Book::default());
-        let shared =
-            Shared::new(backbone, Arc::from(name), policies, handlers, door, book, caller, Arc::clone(&metrics));
+        let shared = Shared::new(backbone, name.into(), policies, handlers, door, book, caller, Arc::clone(&metrics));
         let shared = Arc::new(shared);
         let children = children(&shared, &queues, desk);
         let (tell, reason) = oneshot::channel();

@@ -3,7 +3,8 @@
 //! A handler that is done at its first step costs nothing but that step. One that is not is entered among the leases;
 //! when it has lasted for [`LASTS`], the record is made to say that it runs.
 
-use std::panic::AssertUnwindSafe;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
 use crate::begin::Course;
-use crate::handler::{BoxFuture, Context, Handler, HandlerError, Success};
+use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::herald::Telling;
 use crate::lease_keeper::Stop;
 use crate::lines::Lines;
@@ -73,7 +74,7 @@ pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
                 none if none.is_empty() => lines.for_the_log(),
                 progress => lines.for_the_log().followed_by(&progress),
             };
-            (lines, Some((course.run.clone(), Arc::clone(&assignment.matter), for_the_log)))
+            (lines, Some((course.run.clone(), assignment.matter.clone(), for_the_log)))
         } else {
             course.lines = Some(lines.for_the_log());
             (lines, None)
@@ -92,15 +93,19 @@ pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
 pub(crate) async fn perform(shared: &Shared, slot: &Slot) -> End {
     let Some((context, stop_at)) = prepare(shared, slot) else { return End::NotOurs };
     let token = context.cancellation.clone();
-    let handler = shared.handler(&context.job).cloned();
-    let mut work: BoxFuture<'_, Outcome> = match handler {
-        Some(handler) => Box::pin(local(handler, context)),
-        None => Box::pin(remote::perform(shared, slot, context)),
+    let Some(handler) = shared.handler(&context.job) else {
+        let work = Box::pin(remote::perform(shared, slot, context));
+        return Box::pin(see_through(shared, slot, work, token, stop_at)).await;
+    };
+    // The call itself may panic as well as the future it returns.
+    let mut work = match catch_unwind(AssertUnwindSafe(|| handler.call(context))) {
+        Ok(work) => AssertUnwindSafe(work).catch_unwind(),
+        Err(panic) => return End::Outcome(panicked(&*panic)),
     };
     // Most handlers in a node's own process are done at the first step; then no timer and no lease is needed.
     match futures_util::poll!(&mut work) {
-        Poll::Ready(outcome) => End::Outcome(outcome),
-        Poll::Pending => Box::pin(see_through(shared, slot, work, token, stop_at)).await,
+        Poll::Ready(ended) => End::Outcome(outcome_of(ended)),
+        Poll::Pending => Box::pin(see_through(shared, slot, Box::pin(work.map(outcome_of)), token, stop_at)).await,
     }
 }
 
@@ -250,19 +255,18 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
     Whose::Ours
 }
 
-async fn local(handler: Arc<dyn Handler>, context: Context) -> Outcome {
-    // The call itself may panic as well as the future it returns.
-    let work = AssertUnwindSafe(async move { handler.call(context).await });
-    match work.catch_unwind().await {
-        Ok(result) => outcome_of(result),
-        Err(panic) => failed(ErrorKind::Panic, format!("the handler panicked: {}", panic_text(&*panic))),
-    }
+fn panicked(panic: &(dyn Any + Send)) -> Outcome {
+    failed(ErrorKind::Panic, format!("the handler panicked: {}", panic_text(panic)))
 }
 
-fn outcome_of(result: Result<Success, HandlerError>) -> Outcome {
+fn outcome_of(ended: Result<Result<Success, HandlerError>, Box<dyn Any + Send>>) -> Outcome {
+    let result = match ended {
+        Ok(result) => result,
+        Err(panic) => return panicked(&*panic),
+    };
     match result {
         Ok(Success::Done { result, content_type }) => {
-            Outcome::Completed(Box::new(record::keep(&result, content_type.as_deref())))
+            Outcome::Completed(record::keep(&result, content_type.as_deref()))
         }
         Ok(Success::Snooze(wait)) => Outcome::Snoozed(wait),
         Err(error) => {

@@ -20,6 +20,7 @@ use crate::conclude::Again;
 use crate::deaf::{self, Hearing};
 use crate::perform::Slot;
 use crate::pool::Idle;
+use crate::ready::Ready;
 use crate::scheduler;
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
@@ -29,11 +30,12 @@ use crate::worker::{self, Worker};
 pub(crate) struct QueueState {
     pub(crate) name: Queue,
     pub(crate) policy: QueuePolicy,
-    pub(crate) idle: Arc<Idle>,
+    pub(crate) idle: Idle,
+    pub(crate) ready: Ready,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
     /// Set when the scheduler has given back all it held.
     pub(crate) closed: CancellationToken,
-    back: Again,
+    pub(crate) back: Again,
     /// Workers that were started once; fewer than the concurrency only while the queue starts.
     hired: AtomicUsize,
     workers: RwLock<Vec<Option<ActorRef<worker::Message>>>>,
@@ -48,7 +50,8 @@ impl QueueState {
         Self {
             name,
             policy,
-            idle: Arc::default(),
+            idle: Idle::default(),
+            ready: Ready::new(policy),
             again: Mutex::new(again),
             closed: CancellationToken::new(),
             back,
@@ -178,8 +181,7 @@ impl State {
             number,
             shared: Arc::clone(&self.shared),
             slot,
-            idle: Arc::clone(&self.queue.idle),
-            again: self.queue.back.clone(),
+            queue: Arc::clone(&self.queue),
             hearing,
         };
         let (worker, _) = Actor::spawn_linked(None, Worker, arguments, supervisor).await?;

@@ -148,7 +148,7 @@ fn outcome_of(reply: HandlerReply, policy: &TypePolicy) -> Outcome {
         return Outcome::Snoozed(wait);
     }
     let Some((code, text)) = reply.error else {
-        return Outcome::Completed(Box::new(record::keep(&reply.payload, reply.content_type.as_deref())));
+        return Outcome::Completed(record::keep(&reply.payload, reply.content_type.as_deref()));
     };
     if code == 429 && reply.retry_after.is_none() && reply.retryable.is_none() {
         return Outcome::Busy(BUSY);

@@ -4,7 +4,6 @@
 //! that is done here. It holds no more than it can soon start. What it cannot start in time goes back and keeps its
 //! place; so does all it holds when it ends, because a delivery that is dropped hands itself back.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -12,13 +11,12 @@ use std::time::{Duration, Instant};
 use longshore_backbone::control::Marks;
 use longshore_backbone::delivery::Delivery;
 use longshore_backbone::pull::{Pulled, Puller};
-use longshore_domain::JobType;
-use longshore_domain::merge::Merge;
+use longshore_domain::Priority;
 
-use crate::assignment::{Assignment, Start};
-use crate::coming::Coming;
+use crate::assignment::Assignment;
 use crate::gather::gathered;
 use crate::queue::QueueState;
+use crate::ready::{Came, Held};
 use crate::shared::Shared;
 use crate::worker;
 
@@ -40,20 +38,16 @@ struct Scheduler {
     marks: Marks,
     /// Most bytes of a client's job.
     most: usize,
-    merge: Merge<Box<Assignment>>,
-    coming: Coming,
-    /// Until when the next job waits for a more urgent one that is on its way.
-    hold_off: Option<Instant>,
-    /// Jobs whose remote handlers have no room, by type.
-    full: HashMap<JobType, VecDeque<Box<Assignment>>>,
-    held_back: usize,
+    /// What came in this turn.
+    fresh: Vec<Came>,
+    /// What was in hand at the last look.
+    held: Held,
     /// When the inbox was last seen empty: leases count from there.
     read_at: Instant,
     /// After a freeze, until when what comes counts as sent before it.
     suspect_until: Option<Instant>,
-    started: usize,
     rate: f64,
-    recent: Vec<usize>,
+    recent: [usize; Priority::COUNT],
 }
 
 /// Why the scheduler looks up.
@@ -74,35 +68,33 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
         Ok(puller) => puller,
         Err(error) => panic!("the scheduler cannot work: {error}"),
     };
-    let lanes = puller.lanes();
+    // One that died before has left nothing but what it knew of its own pulls.
+    queue.ready.clear();
     let mut scheduler = Scheduler {
         most: shared.backbone.most_on_arrival(),
         shared,
         queue: Arc::clone(&queue),
         puller,
         marks,
-        merge: Merge::new(lanes),
-        coming: Coming::new(lanes, Instant::now()),
-        hold_off: None,
-        full: HashMap::new(),
-        held_back: 0,
+        fresh: Vec::with_capacity(GULP),
+        held: queue.ready.held(),
         read_at: Instant::now(),
         suspect_until: None,
-        started: 0,
         rate: 0.0,
-        recent: vec![0; lanes],
+        recent: [0; Priority::COUNT],
     };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let draining = scheduler.shared.draining.clone();
     loop {
-        let hold_off = scheduler.hold_off.take();
-        let (waits_for_room, slots) = (scheduler.held_back > 0, Arc::clone(&scheduler.shared.slots));
+        let hold_off = queue.ready.hold_off();
+        let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.slots));
         let news = gathered(async {
             // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
             tokio::select! {
                 () = draining.cancelled() => News::Drain,
                 () = queue.idle.came() => News::Idle,
+                () = queue.ready.taken() => News::Idle,
                 Some(assignment) = again.recv() => News::Again(Box::new(assignment)),
                 came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
                 () = held_off(hold_off), if hold_off.is_some() => News::Idle,
@@ -111,11 +103,9 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
             }
         });
         match news.await {
-            News::Idle | News::Pulled => {}
-            News::Again(assignment) => {
-                let lane = usize::from(assignment.job.priority.number() - 1);
-                scheduler.hold(lane, assignment);
-            }
+            News::Idle => {}
+            News::Pulled => queue.ready.came(scheduler.fresh.drain(..)),
+            News::Again(assignment) => queue.ready.again(assignment),
             News::Tick => scheduler.tick().await,
             News::Closed => panic!("the connection's subscription ended"),
             News::Drain => break,
@@ -124,7 +114,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
         scheduler.top_up().await;
     }
     scheduler.puller.close().await;
-    drop((scheduler.merge, scheduler.full));
+    queue.ready.clear();
     queue.closed.cancel();
     // The node ends its children itself; a loop that ended would be started again.
     std::future::pending::<()>().await;
@@ -151,7 +141,7 @@ impl Scheduler {
             for _ in 0..GULP {
                 let leased_from = self.leased_from();
                 match self.puller.poll(context, leased_from) {
-                    Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, *delivery),
+                    Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, delivery),
                     Poll::Ready(Some(Pulled::Word(_))) => {}
                     Poll::Ready(None) => return Poll::Ready(false),
                     Poll::Pending => {
@@ -188,26 +178,17 @@ impl Scheduler {
         let mark = self.marks.get(&**self.puller.stream(lane)).copied().unwrap_or(0);
         let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.most);
         self.recent[lane] += 1;
-        self.coming.came(lane, assignment.rank(self.queue.policy.aging), behind);
-        self.hold(lane, Box::new(assignment));
-    }
-
-    fn hold(&mut self, lane: usize, assignment: Box<Assignment>) {
-        let rank = assignment.rank(self.queue.policy.aging);
-        self.merge.push(lane, rank, assignment);
+        self.fresh.push(Came { lane, behind, assignment: Box::new(assignment) });
     }
 
     async fn tick(&mut self) {
         let now = Instant::now();
-        self.rate = self.rate.mul_add(0.5, 0.5 * self.started as f64 / TICK.as_secs_f64());
-        self.started = 0;
+        self.rate = self.rate.mul_add(0.5, 0.5 * self.queue.ready.take_started() as f64 / TICK.as_secs_f64());
         self.recent.iter_mut().for_each(|count| *count /= 2);
-        self.give_back(now);
+        self.queue.ready.give_back(now, self.shared.backbone.storage().lease);
         if self.puller.reconnected() {
             // The server may have forgotten our pulls, and what it gave us: both are asked for anew.
-            drop(self.merge.take_where(|assignment| !matches!(assignment.start, Start::InHand(..))));
-            self.full.clear();
-            self.held_back = 0;
+            self.queue.ready.forget_deliveries();
             self.marks = marks(&self.shared, &self.queue).await;
             self.puller.forget_pulls();
         } else if self.puller.forget_silent(now) > 0 {
@@ -217,45 +198,19 @@ impl Scheduler {
                 self.marks = marks(&self.shared, &self.queue).await;
             }
         }
-        let labels = [self.queue.name.as_str()];
+        let (labels, held) = ([self.queue.name.as_str()], self.queue.ready.held());
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.shared.metrics.in_hand.with_label_values(&labels).set(gauge(self.merge.held() + self.held_back));
+        self.shared.metrics.in_hand.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
         self.shared.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
-    }
-
-    /// What has waited in hand for a third of its lease goes back, so that a node with room may have it.
-    fn give_back(&mut self, now: Instant) {
-        let most = self.shared.backbone.storage().lease / 3;
-        let waited = |assignment: &Assignment| {
-            !matches!(assignment.start, Start::InHand(..)) && now.duration_since(assignment.leased_from) > most
-        };
-        let lease = most * 3;
-        let back = self.merge.take_where(|assignment| waited(assignment));
-        for list in self.full.values_mut() {
-            let (old, keep) = std::mem::take(list).into_iter().partition(|assignment| waited(assignment));
-            *list = keep;
-            let old: VecDeque<Box<Assignment>> = old;
-            self.held_back -= old.len();
-            old.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
-        }
-        back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
     }
 
     /// Hands jobs to idle workers, in order, for as long as there are both.
     fn hand_out(&mut self) {
-        let now = Instant::now();
-        let lease = self.shared.backbone.storage().lease;
         while let Some(worker) = self.queue.idle.take() {
-            let Some(assignment) = self.next_startable(now) else {
+            let Some(assignment) = self.queue.ready.next(&self.shared) else {
                 self.queue.idle.put_quietly(worker);
                 return;
             };
-            if assignment.entry.is_none() && now.duration_since(assignment.leased_from) >= lease {
-                assignment.right.leave();
-                self.queue.idle.put_quietly(worker);
-                continue;
-            }
-            self.started += 1;
             let message = worker::Message::Perform(assignment);
             if self.queue.send(worker, message).is_err() {
                 // The worker is dead; its supervisor brings another, and the job, dropped here, has gone back.
@@ -264,52 +219,15 @@ impl Scheduler {
         }
     }
 
-    /// The next job in order whose handler has room.
-    fn next_startable(&mut self, now: Instant) -> Option<Box<Assignment>> {
-        if self.held_back > 0 {
-            // More handlers may come while jobs wait for them.
-            self.shared.saw_remote();
-            for list in self.full.values_mut() {
-                let Some(front) = list.front_mut() else { continue };
-                front.with_handler = self.shared.slots.take(&front.job.job_type, self.shared.room(&front.job));
-                if front.with_handler.is_some() {
-                    self.held_back -= 1;
-                    return list.pop_front();
-                }
-            }
-        }
-        while self.held_back < self.queue.policy.concurrency {
-            self.hold_off = self.coming.hold_off(self.merge.next_rank()?, now, |lane| self.merge.held_of(lane) == 0);
-            if self.hold_off.is_some() {
-                return None;
-            }
-            let mut assignment = self.merge.take_next()?;
-            if matches!(assignment.start, Start::Invalid(_)) || self.shared.handler(&assignment.job).is_some() {
-                return Some(assignment);
-            }
-            self.shared.saw_remote();
-            let job_type = assignment.job.job_type.clone();
-            // Behind those of its type that wait already.
-            if self.full.get(&job_type).is_none_or(VecDeque::is_empty) {
-                assignment.with_handler = self.shared.slots.take(&job_type, self.shared.room(&assignment.job));
-                if assignment.with_handler.is_some() {
-                    return Some(assignment);
-                }
-            }
-            self.held_back += 1;
-            self.full.entry(job_type).or_default().push_back(assignment);
-        }
-        None
-    }
-
     /// Asks the lanes for as many jobs as can soon be started.
     async fn top_up(&mut self) {
         let idle = self.queue.idle.count();
         let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
         let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
+        self.held = self.queue.ready.held();
         for lane in 0..self.puller.lanes() {
-            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Merge::<()>::LANES) };
-            self.puller.top_up(lane, self.merge.held_of(lane) + self.held_back, want.min(LANE_MOST)).await;
+            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Priority::COUNT) };
+            self.puller.top_up(lane, self.held.of[lane] + self.held.back, want.min(LANE_MOST)).await;
         }
     }
 }
@@ -317,14 +235,5 @@ impl Scheduler {
 async fn held_off(until: Option<Instant>) {
     if let Some(until) = until {
         tokio::time::sleep_until(until.into()).await;
-    }
-}
-
-/// A job that waited too long in hand goes back; one whose lease is over by now is no longer ours to give.
-fn let_go(assignment: Assignment, now: Instant, lease: Duration) {
-    if now.duration_since(assignment.leased_from) >= lease {
-        assignment.right.leave();
-    } else {
-        assignment.right.hand_back();
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use longshore_backbone::Backbone;
 use longshore_backbone::work::{Announced, Caller, falls_under};
 use longshore_domain::policy::{Policies, TypePolicy};
-use longshore_domain::{Job, Timestamp};
+use longshore_domain::{Job, SmolStr, Timestamp, format_smolstr};
 use tokio_util::sync::CancellationToken;
 
 use crate::handler::{Handler, Handlers};
@@ -19,7 +19,7 @@ use crate::slots::Slots;
 /// Shared by every actor of a node.
 pub(crate) struct Shared {
     pub(crate) backbone: Backbone,
-    pub(crate) node: Arc<str>,
+    pub(crate) node: SmolStr,
     pub(crate) started_at: Timestamp,
     pub(crate) policies: Policies,
     pub(crate) handlers: Handlers,
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     writes: AtomicU64,
 }
 
+/// So many bits less than 64 name a writer: so its first four billion tokens lie within the value (`SmolStr`).
+const WRITER_SPARES: u32 = 8;
 /// Short retries that one node may keep in hand; more go through schedules.
 pub(crate) const IN_HAND_RETRIES: usize = 1_024;
 
@@ -56,7 +58,7 @@ impl Shared {
     #[expect(clippy::too_many_arguments, reason = "each is a field; the node is the only caller")]
     pub(crate) fn new(
         backbone: Backbone,
-        node: Arc<str>,
+        node: SmolStr,
         policies: Policies,
         handlers: Handlers,
         herald: Herald,
@@ -83,18 +85,14 @@ impl Shared {
             deaf: Arc::default(),
             records_full: AtomicBool::new(false),
             remote_seen: AtomicBool::new(false),
-            writer: rand::random(),
+            writer: rand::random::<u64>() >> WRITER_SPARES,
             writes: AtomicU64::new(0),
         }
     }
 
     /// A token that no other write of a record has, of this process or any other.
-    pub(crate) fn token(&self) -> String {
-        use std::fmt::Write as _;
-        let mut token = String::with_capacity(33);
-        // Writing to memory cannot fail.
-        let _ = write!(token, "{:x}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed));
-        token
+    pub(crate) fn token(&self) -> SmolStr {
+        format_smolstr!("{:x}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed))
     }
 
     /// How jobs of this type are treated.

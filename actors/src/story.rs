@@ -16,9 +16,9 @@ use crate::lines::Lines;
 use crate::shared::Shared;
 
 /// The job as it was published: what a schedule or a dead letter carries on.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Matter {
-    pub(crate) headers: Option<Headers>,
+    pub(crate) headers: Option<Arc<Headers>>,
     pub(crate) payload: Bytes,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Matter {
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) run: Box<Run>,
-    pub(crate) matter: Arc<Matter>,
+    pub(crate) matter: Matter,
     pub(crate) arrival: Option<Arrival>,
     /// The record's write. `None`: it stands already, or is not kept.
     pub(crate) write: Option<Write>,
@@ -94,11 +94,10 @@ pub(crate) struct Told {
 /// Tells the log everything of a run's present round, and who listens live its last `news` events; waits until the log
 /// has it. What came before the news was told live by whoever decided it, but its node may have died over the log.
 pub(crate) async fn tell_all(shared: &Shared, run: &Run, news: usize) {
-    let matter = Arc::new(Matter { headers: None, payload: Bytes::new() });
     let (done, told) = oneshot::channel();
     let run = Box::new(run.clone());
     let live = longshore_domain::story::of_round(&run).len().saturating_sub(news);
-    let mut story = Story::on_record(run, matter, Told { live, log: 0 }, &shared.node, &shared.backbone);
+    let mut story = Story::on_record(run, Matter::default(), Told { live, log: 0 }, &shared.node, &shared.backbone);
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
     // An error means that the process is ending; whoever meets the record next tells it.
@@ -109,7 +108,7 @@ impl Story {
     /// The story of a run whose record is to be written on `expected`.
     pub(crate) fn to_write(
         run: Box<Run>,
-        matter: Arc<Matter>,
+        matter: Matter,
         expected: u64,
         told: Told,
         node: &str,
@@ -120,7 +119,7 @@ impl Story {
     }
 
     /// The story of a run whose record stands as it is.
-    pub(crate) fn on_record(run: Box<Run>, matter: Arc<Matter>, told: Told, node: &str, backbone: &Backbone) -> Self {
+    pub(crate) fn on_record(run: Box<Run>, matter: Matter, told: Told, node: &str, backbone: &Backbone) -> Self {
         let lines = Lines::of(&run, told, node, backbone.names());
         Self::telling(run, matter, lines)
     }
@@ -131,7 +130,7 @@ impl Story {
     }
 
     /// The story of a run whose record stands as it is, and of which this is to be told.
-    pub(crate) fn telling(run: Box<Run>, matter: Arc<Matter>, lines: Lines) -> Self {
+    pub(crate) fn telling(run: Box<Run>, matter: Matter, lines: Lines) -> Self {
         Self {
             run,
             matter,

@@ -45,7 +45,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             () = draining.cancelled() => break,
             Some(_) = moves.join_next(), if !moves.is_empty() => {}
             delivery = next(&mut puller), if moves.len() < AT_ONCE => match delivery {
-                Some(Some(delivery)) => { moves.spawn(move_to_lane(Arc::clone(&shared), *delivery)); }
+                Some(Some(delivery)) => { moves.spawn(move_to_lane(Arc::clone(&shared), delivery)); }
                 Some(None) => {}
                 None => panic!("the connection's subscription ended"),
             },
@@ -64,7 +64,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 /// The next due job, or a word from the server.
-async fn next(puller: &mut Puller) -> Option<Option<Box<Delivery>>> {
+async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
     std::future::poll_fn(|context| match puller.poll(context, Instant::now()) {
         Poll::Ready(Some(Pulled::Job(_, delivery))) => Poll::Ready(Some(Some(delivery))),
         Poll::Ready(Some(Pulled::Word(_))) => Poll::Ready(Some(None)),

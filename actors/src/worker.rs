@@ -1,7 +1,8 @@
 //! A worker: does one attempt at a time.
 //!
 //! begin → announce → perform → judge → carry out → told, one call each; see ARCHITECTURE.md for the way of a job.
-//! Mailbox: one assignment, because the scheduler gives the next only to a worker that said it was idle.
+//! Mailbox: one assignment, because the scheduler gives one only to a worker that said it was idle. What follows, as long
+//! as there is something in hand, it takes itself.
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,12 +12,15 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::assignment::Assignment;
 use crate::begin::{self, Begun};
-use crate::conclude::{self, Again, Keep};
+use crate::conclude::{self, Keep};
 use crate::deaf::{CameBack, Hearing};
 use crate::fail_point;
 use crate::perform::{self, End, InWork, Slot};
-use crate::pool::Idle;
+use crate::queue::QueueState;
 use crate::shared::{Shared, now};
+
+/// Jobs that a worker does one after the other before it looks into its mailbox again.
+const IN_A_ROW: u32 = 32;
 
 pub(crate) struct Worker;
 
@@ -30,8 +34,7 @@ pub(crate) struct State {
     number: usize,
     shared: Arc<Shared>,
     slot: Slot,
-    idle: Arc<Idle>,
-    again: Again,
+    queue: Arc<QueueState>,
     hearing: Arc<Hearing>,
 }
 
@@ -39,8 +42,7 @@ pub(crate) struct Arguments {
     pub(crate) number: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) slot: Slot,
-    pub(crate) idle: Arc<Idle>,
-    pub(crate) again: Again,
+    pub(crate) queue: Arc<QueueState>,
     pub(crate) hearing: Arc<Hearing>,
 }
 
@@ -50,8 +52,8 @@ impl Actor for Worker {
     type Arguments = Arguments;
 
     async fn pre_start(&self, _: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { number, shared, slot, idle, again, hearing } = arguments;
-        Ok(State { number, shared, slot, idle, again, hearing })
+        let Arguments { number, shared, slot, queue, hearing } = arguments;
+        Ok(State { number, shared, slot, queue, hearing })
     }
 
     async fn handle(
@@ -60,13 +62,18 @@ impl Actor for Worker {
         message: Message,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        let Message::Perform(assignment) = message;
-        state.attend(assignment).await;
-        if state.hearing.came_back() == CameBack::Replaced {
-            myself.stop(Some("its handler came back after it was replaced".to_owned()));
-        } else {
-            state.idle.put(state.number);
+        let Message::Perform(mut assignment) = message;
+        for turn in 1.. {
+            state.attend(assignment).await;
+            if state.hearing.came_back() == CameBack::Replaced {
+                myself.stop(Some("its handler came back after it was replaced".to_owned()));
+                return Ok(());
+            }
+            let next = (turn < IN_A_ROW).then(|| state.queue.ready.next_after(&state.shared)).flatten();
+            let Some(next) = next else { break };
+            assignment = next;
         }
+        state.queue.idle.put(state.number);
         Ok(())
     }
 }
@@ -85,7 +92,7 @@ impl State {
         match end {
             End::Outcome(outcome) => {
                 let InWork { assignment, course, .. } = in_work;
-                let keep = Keep::With(&self.again, &self.shared);
+                let keep = Keep::With(&self.queue.back, &self.shared);
                 conclude::judge(&self.shared, assignment, course, outcome, keep).await;
             }
             End::NotOurs => in_work.assignment.right.leave(),

@@ -1,12 +1,11 @@
 //! The control bucket: which nodes are there, and from where on a lane's delivery counts can be trusted.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Queue, Timestamp};
+use longshore_domain::{Queue, SmolStr, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -109,7 +108,7 @@ impl Backbone {
             let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
             let state = &stream.cached_info().state;
             lanes.push(LaneState {
-                stream: Arc::from(name.as_str()),
+                stream: SmolStr::from(name.as_str()),
                 messages: state.messages,
                 last_sequence: state.last_sequence,
                 oldest: oldest_in(state),
@@ -188,7 +187,7 @@ fn oldest_in(state: &async_nats::jetstream::stream::State) -> Option<Timestamp> 
 #[derive(Debug, Clone)]
 pub struct LaneState {
     /// Its stream.
-    pub stream: Arc<str>,
+    pub stream: SmolStr,
     /// Jobs in it: waiting, in a node's hand, or running.
     pub messages: u64,
     /// The last sequence it gave.

@@ -139,7 +139,6 @@ mod tests {
     use super::*;
     use longshore_domain::settlement::Settlement;
     use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, Timestamp};
-    use std::sync::Arc;
 
     fn dead(attempts: u32) -> Run {
         let job = Job {
@@ -152,7 +151,7 @@ mod tests {
         };
         let mut run = Run::new(&job, attempts, Timestamp::from_millis(1));
         for attempt in 1..=attempts {
-            run.begin(attempt, &Arc::from("n"), Timestamp::from_millis(2));
+            run.begin(attempt, &"n".into(), Timestamp::from_millis(2));
             let failure = Failure::new(ErrorKind::Retryable, "x\"ä".repeat(1_000));
             let at = Timestamp::from_millis(3);
             run.settle(

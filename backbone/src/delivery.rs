@@ -3,13 +3,12 @@
 //! The right is an owned value. Settling consumes it, so twice does not compile; dropped, in a dead actor's mailbox or
 //! a cancelled future, the job goes back to the server at once and keeps its place.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
-use longshore_domain::Timestamp;
 use longshore_domain::run::{Holding, MessageId};
+use longshore_domain::{SmolStr, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// A message that a consumer handed out.
@@ -113,8 +112,8 @@ impl<'a> AckInfo<'a> {
         Some(Self { stream, delivered, sequence, at: Timestamp::from_millis(nanos / 1_000_000), pending })
     }
 
-    pub(crate) fn holding(&self, stream: &Arc<str>) -> Holding {
-        let message = MessageId { stream: Arc::clone(stream), sequence: self.sequence, at: self.at };
+    pub(crate) fn holding(&self, stream: &SmolStr) -> Holding {
+        let message = MessageId { stream: stream.clone(), sequence: self.sequence, at: self.at };
         Holding { message, delivery: self.delivered }
     }
 }

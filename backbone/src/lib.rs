@@ -23,6 +23,7 @@ pub mod renewal;
 pub mod request;
 pub mod window;
 
+mod given;
 pub mod records;
 pub mod scan;
 
@@ -58,6 +59,7 @@ pub use error::Error;
 pub use settings::{Connection, Storage};
 
 use connect::Link;
+use given::Given;
 use wire::subject::Names;
 
 /// A node's way to NATS. Cheap to clone.
@@ -204,7 +206,7 @@ impl Backbone {
     /// As [`Backbone::tell`], where subject and payload are parts of one piece of memory.
     pub async fn tell_part(&self, subject: Bytes, payload: Bytes) {
         if let Ok(subject) = Subject::from_utf8(subject) {
-            let _ = self.0.jobs.client.publish(subject, payload).await;
+            let _ = self.0.jobs.client.publish(Given::new(subject), payload).await;
         }
     }
 
@@ -212,7 +214,7 @@ impl Backbone {
     /// record answers.
     pub async fn ack(&self, right: delivery::Right) {
         if let Some(reply) = right.into_ack() {
-            let _ = self.0.jobs.client.publish(reply, Bytes::from_static(ACK)).await;
+            let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from_static(ACK)).await;
         }
     }
 

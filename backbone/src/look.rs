@@ -1,12 +1,11 @@
 //! Looking: at a job that waits in its lane, at the queues that are declared, at what is told live.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use async_nats::Subscriber;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use longshore_domain::run::{Holding, MessageId};
-use longshore_domain::{Priority, Queue, Timestamp};
+use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
 
 use crate::Backbone;
 use crate::delivery::{Delivery, Right};
@@ -62,7 +61,7 @@ impl Backbone {
     #[must_use]
     pub fn look_at(&self, stored: Stored, stream: &str) -> Delivery {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
-        let message = MessageId { stream: Arc::from(stream), sequence: stored.sequence, at };
+        let message = MessageId { stream: SmolStr::from(stream), sequence: stored.sequence, at };
         let headers = stored.job_headers();
         let size = stored.payload.len() + headers.as_ref().map_or(0, crate::wire::header::size_of);
         Delivery {

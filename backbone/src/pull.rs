@@ -5,14 +5,13 @@
 //! belongs to an *epoch* of its lane, which stands in its inbox. A reconnect, a change of the consumer's leader or two
 //! missed heartbeats begin a new epoch; messages of an old one are as good as any.
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, Message, StatusCode, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use longshore_domain::{Priority, Queue};
+use longshore_domain::{Priority, Queue, SmolStr};
 
 use crate::Backbone;
 use crate::delivery::{AckInfo, Delivery, Returns, Right};
@@ -41,7 +40,7 @@ pub struct Puller {
 
 #[derive(Debug)]
 struct Lane {
-    stream: Arc<str>,
+    stream: SmolStr,
     next: Subject,
     epoch: u64,
     /// Jobs asked for and not yet come.
@@ -51,9 +50,10 @@ struct Lane {
 
 /// What came.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all that comes is a job, and none of it is kept")]
 pub enum Pulled {
     /// A job, by the number of its lane.
-    Job(usize, Box<Delivery>),
+    Job(usize, Delivery),
     /// The server said something about a pull of that lane; it may want topping up.
     Word(usize),
 }
@@ -86,7 +86,7 @@ impl Puller {
             .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
         let lane = |stream: String| Lane {
             next: Subject::from(format!("{}.CONSUMER.MSG.NEXT.{stream}.{consumer}", backbone.api())),
-            stream: Arc::from(stream),
+            stream: SmolStr::from(stream),
             epoch: 0,
             outstanding: 0,
             heard: Instant::now(),
@@ -105,7 +105,7 @@ impl Puller {
 
     /// The name of a lane's stream.
     #[must_use]
-    pub fn stream(&self, lane: usize) -> &Arc<str> {
+    pub fn stream(&self, lane: usize) -> &SmolStr {
         &self.lanes[lane].stream
     }
 
@@ -209,7 +209,7 @@ impl Puller {
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
             lane,
-            Box::new(Delivery {
+            Delivery {
                 size,
                 subject: message.subject,
                 headers: message.headers,
@@ -218,7 +218,7 @@ impl Puller {
                 behind: info.pending,
                 leased_from: read_at,
                 right: Right::new(reply, self.returns.clone()),
-            }),
+            },
         ))
     }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 
 use crate::error::Error;
+use crate::given::Given;
 use crate::request::{PubAck, Refusal};
 
 /// Sends publishes and reads their answers.
@@ -60,7 +61,8 @@ impl Window {
             return;
         };
         // A failure means that the client was closed: no answer comes, which is what the caller is prepared for.
-        let _ = self.client.publish_with_reply_and_headers(subject, reply, headers, payload).await;
+        let _ =
+            self.client.publish_with_reply_and_headers(Given::new(subject), Given::new(reply), headers, payload).await;
     }
 
     /// Where the answer under `number` comes. Numbers mostly follow one another, so a page of them is written at once.

@@ -39,4 +39,5 @@ pub use duration::DurationText;
 pub use job::{Job, JobOptions};
 pub use name::{JobType, NameError, Priority, Queue, RunId, Tenant};
 pub use run::{ErrorKind, Failure, Run, RunState};
+pub use smol_str::{SmolStr, format_smolstr};
 pub use timestamp::Timestamp;

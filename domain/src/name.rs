@@ -1,13 +1,14 @@
 //! Names, parsed once at the border and never wrong after.
 //!
 //! A token is `[A-Za-z0-9_-]`, 64 bytes at most and not beginning with `_`; run ids may have 96 bytes; a job type is
-//! one or more tokens joined by dots, 128 bytes at most. Names are cheap to clone: they share their text.
+//! one or more tokens joined by dots, 128 bytes at most. Names are cheap to clone: most lie within the value, longer
+//! ones share their text.
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smol_str::{SmolStr, format_smolstr};
 
 /// Most bytes in a tenant, queue or schedule id.
 pub const TOKEN_MAX: usize = 64;
@@ -61,7 +62,7 @@ macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(Arc<str>);
+        pub struct $name(SmolStr);
 
         impl $name {
             /// Reads the name.
@@ -71,7 +72,7 @@ macro_rules! name {
             pub fn parse(text: &str) -> Result<Self, NameError> {
                 let check: fn(&str) -> Result<(), NameError> = $check;
                 check(text)?;
-                Ok(Self(Arc::from(text)))
+                Ok(Self(SmolStr::new(text)))
             }
 
             /// The name as text.
@@ -83,7 +84,7 @@ macro_rules! name {
             /// What stands for a name that cannot be read: `_`, which no client can choose.
             #[must_use]
             pub fn unreadable() -> Self {
-                Self(Arc::from(UNREADABLE))
+                Self(SmolStr::new_static(UNREADABLE))
             }
         }
 
@@ -151,12 +152,7 @@ impl RunId {
     /// The id of a bare publish that brought none: `<queue>-p<priority>-<stream sequence>`.
     #[must_use]
     pub fn minted(queue: &Queue, priority: Priority, sequence: u64) -> Self {
-        use std::fmt::Write as _;
-        // Room for all of it at once: a formatter alone would grow it bit by bit.
-        let mut id = String::with_capacity(queue.as_str().len() + 24);
-        // Writing to memory cannot fail.
-        let _ = write!(id, "{queue}-{priority}-{sequence}");
-        Self(Arc::from(id))
+        Self(format_smolstr!("{queue}-{priority}-{sequence}"))
     }
 
     /// Reads an id that a client chose: one of minted form is refused, because a later publish may come by it.
@@ -187,7 +183,7 @@ impl Tenant {
     /// The tenant of clients that do not care: `default`.
     #[must_use]
     pub fn default_tenant() -> Self {
-        Self(Arc::from("default"))
+        Self(SmolStr::new_static("default"))
     }
 }
 
@@ -195,7 +191,7 @@ impl Queue {
     /// The queue of clients that do not care: `main`.
     #[must_use]
     pub fn main() -> Self {
-        Self(Arc::from("main"))
+        Self(SmolStr::new_static("main"))
     }
 }
 

@@ -164,10 +164,9 @@ pub fn was_mine(found: Option<&Run>, token: &str) -> bool {
 mod tests {
     use super::*;
     use crate::backoff::Backoff;
-    use crate::run::MessageId;
+    use crate::run::{MessageId, RunResult};
     use crate::settlement::{Outcome, Settlement, Terms, settle};
     use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
-    use std::sync::Arc;
 
     fn job() -> Job {
         Job {
@@ -185,13 +184,13 @@ mod tests {
     }
 
     fn arrival(sequence: u64, delivery: u64, round: u32, attempt: u32, moved: bool) -> Arrival {
-        let message = MessageId { stream: Arc::from("S"), sequence, at: at(100) };
+        let message = MessageId { stream: "S".into(), sequence, at: at(100) };
         Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, minted: true }
     }
 
     fn running(by: &Arrival) -> Run {
         let mut run = Run::new(&job(), 3, at(100));
-        run.begin(1, &Arc::from("a"), at(200));
+        run.begin(1, &"a".into(), at(200));
         run.held_by = Some(by.holding.clone());
         run
     }
@@ -234,7 +233,7 @@ mod tests {
         assert_eq!(judge(&run, &again), Verdict::LeaseLost);
         assert_eq!(judge(&run, &other), Verdict::Drop);
 
-        let done = after(running(&first), Settlement::Complete(Box::default()));
+        let done = after(running(&first), Settlement::Complete(RunResult::None));
         assert_eq!(judge(&done, &again), Verdict::CarryOut);
         assert_eq!(judge(&done, &other), Verdict::Drop);
         assert_eq!(judge(&done, &second), Verdict::Drop);
@@ -290,7 +289,7 @@ mod tests {
         assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Replayed);
         let replayed = arrival(12, 1, 2, 1, true);
         assert_eq!(on_arrival(Some(&run), &replayed), Verdict::Begin { round: 2, attempt: 1 });
-        run.begin(1, &Arc::from("a"), at(500));
+        run.begin(1, &"a".into(), at(500));
         run.held_by = Some(replayed.holding.clone());
         assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stale);
         let mut run = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
@@ -301,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_sequence_of_a_stream_made_anew_is_another_run() {
-        let old = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Complete(Box::default()));
+        let old = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Complete(RunResult::None));
         let mut new = arrival(7, 1, 1, 1, false);
         new.holding.message.at = at(5_000);
         assert_eq!(on_arrival(Some(&old), &new), Verdict::BeginAnew);
@@ -310,7 +309,7 @@ mod tests {
     #[test]
     fn a_put_back_attempt_starts_again_under_its_number() {
         let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Release);
-        run.begin(run.next_attempt(), &Arc::from("b"), at(400));
+        run.begin(run.next_attempt(), &"b".into(), at(400));
         assert_eq!((run.attempt, run.attempts.len(), run.attempts[0].start), (1, 1, 2));
     }
 }

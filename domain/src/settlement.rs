@@ -10,7 +10,7 @@ use crate::{ErrorKind, Failure, RunId, Timestamp};
 #[derive(Debug, Clone)]
 pub enum Outcome {
     /// The handler succeeded.
-    Completed(Box<RunResult>),
+    Completed(RunResult),
     /// The attempt failed; `retry_after` is the handler's own wish.
     Failed {
         /// How, and what it says.
@@ -34,7 +34,7 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub enum Settlement {
     /// The run has ended well.
-    Complete(Box<RunResult>),
+    Complete(RunResult),
     /// Another attempt at `at`.
     Retry {
         /// When.
@@ -179,7 +179,7 @@ mod tests {
         let soon = |terms: &mut Terms<'_>| terms.deadline = Some(Timestamp::from_millis(NOW + 1_999));
         let waited =
             |millis| move |terms: &mut Terms<'_>| terms.no_handler = Some((Timestamp::from_millis(NOW - millis), 9));
-        assert_eq!(judge(Outcome::Completed(Box::default()), 1, |_| ()), "complete");
+        assert_eq!(judge(Outcome::Completed(RunResult::None), 1, |_| ()), "complete");
         assert_eq!(judge(failed(ErrorKind::Retryable), 1, |_| ()), "retry +2000 Retryable");
         assert_eq!(judge(failed(ErrorKind::LeaseExpired), 2, |_| ()), "retry +2000 LeaseExpired");
         assert_eq!(judge(later, 1, |_| ()), "retry +30000 Retryable");

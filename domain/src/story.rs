@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use crate::run::{Attempt, DeferReason, PutBack};
 use crate::{Run, RunState, Timestamp};
 
@@ -110,10 +112,13 @@ impl Event<'_> {
     }
 }
 
+/// Events in the order in which they happened; the few that most runs have lie within the value.
+pub type Story<'a> = SmallVec<[Event<'a>; 4]>;
+
 /// The events of the run's current round, in the order in which they happened.
 #[must_use]
-pub fn of_round(run: &Run) -> Vec<Event<'_>> {
-    let mut story = Vec::with_capacity(4);
+pub fn of_round(run: &Run) -> Story<'_> {
+    let mut story = Story::new();
     let event = |kind, attempt, at| Event { run, kind, attempt, nth: 1, at, of: None, reason: None };
     let waited_to_the_end = run.state == RunState::Cancelled && run.enqueued_at.is_none();
     if run.state == RunState::Scheduled || waited_to_the_end {
@@ -158,7 +163,7 @@ pub fn of_round(run: &Run) -> Vec<Event<'_>> {
 /// told, or that attempt could not have begun, so whoever carries a decision out tells no more than this, also again; a
 /// run of a thousand attempts would else be told half a million times.
 #[must_use]
-pub fn latest(run: &Run) -> Vec<Event<'_>> {
+pub fn latest(run: &Run) -> Story<'_> {
     let mut story = of_round(run);
     if run.attempt > 1 {
         story.retain(|event| event.attempt >= run.attempt);
@@ -166,7 +171,7 @@ pub fn latest(run: &Run) -> Vec<Event<'_>> {
     story
 }
 
-fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Vec<Event<'a>>) {
+fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
     let mut tell = |kind, at, reason| {
         story.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
     };
@@ -191,7 +196,6 @@ mod tests {
     use super::*;
     use crate::settlement::Settlement;
     use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
-    use std::sync::Arc;
 
     fn told(run: &Run) -> Vec<String> {
         of_round(run).iter().map(|event| event.id().split_once('/').unwrap().1.to_owned()).collect()
@@ -200,7 +204,7 @@ mod tests {
     #[test]
     fn the_story_of_a_round_only_grows_at_its_end() {
         let at = Timestamp::from_millis;
-        let node = Arc::from("n");
+        let node = "n".into();
         let job = Job {
             tenant: Tenant::default_tenant(),
             queue: Queue::main(),

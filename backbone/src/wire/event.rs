@@ -1,9 +1,10 @@
 //! Lifecycle events as JSON, written out by hand: there are three for every job.
 
 use longshore_domain::Run;
+use longshore_domain::run::whole_millis;
 use longshore_domain::story::{Event, EventKind};
 
-use super::json::{field, json, number, text};
+use super::json::{field, number, quoted, text};
 
 /// Most bytes of a result that an event repeats.
 pub const RESULT_MAX: usize = 4 * 1024;
@@ -34,7 +35,7 @@ pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
     text(out, &[r#","at":""#]);
     out.extend_from_slice(&event.at.text());
     text(out, &[r#"","node":"#]);
-    json(out, event.of.map_or(node, |attempt| &attempt.node));
+    quoted(out, event.of.map_or(node, |attempt| &attempt.node));
     write_details(event, out);
     if !run.tags.is_empty() {
         field(out, "tags", &run.tags);
@@ -47,10 +48,10 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     if let Some(reason) = reason {
         field(out, "reason", reason);
     }
-    let took = of.and_then(|attempt| Some(attempt.ended_at?.since(attempt.started_at).as_millis()));
+    let took = of.and_then(|attempt| Some(attempt.ended_at?.since(attempt.started_at)));
     if let Some(took) = took.filter(|_| !matches!(kind, EventKind::Started)) {
         text(out, &[r#","duration_ms":"#]);
-        json(out, &took);
+        number(out, whole_millis(took));
     }
     match kind {
         EventKind::Scheduled | EventKind::Deferred => {

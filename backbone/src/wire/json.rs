@@ -12,6 +12,16 @@ pub(super) fn number(out: &mut Vec<u8>, number: u64) {
     json(out, &number);
 }
 
+/// Writes a text in quotes. Most need no escaping, which is seen here many bytes at a time; serde looks at each alone.
+pub(super) fn quoted(out: &mut Vec<u8>, value: &str) {
+    let plain = value.bytes().fold(true, |plain, byte| plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\'));
+    if plain {
+        text(out, &["\"", value, "\""]);
+    } else {
+        json(out, value);
+    }
+}
+
 /// Writes `,"name":` and a value.
 pub(super) fn field<T: Serialize + ?Sized>(out: &mut Vec<u8>, name: &str, value: &T) {
     text(out, &[r#",""#, name, r#"":"#]);

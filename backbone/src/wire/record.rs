@@ -5,7 +5,7 @@ use longshore_domain::run::{Attempt, Holding};
 use longshore_domain::{Run, Timestamp};
 use serde_json::value::RawValue;
 
-use super::json::{field, json, maybe, number, text};
+use super::json::{maybe, number, quoted, text};
 
 /// Largest result that a record keeps, in bytes.
 pub const RESULT_MAX: usize = 64 * 1024;
@@ -55,7 +55,10 @@ pub fn append(run: &Run, out: &mut Vec<u8>) {
     time(out, "started_at", run.started_at);
     time(out, "ended_at", run.ended_at);
     time(out, "run_at", run.run_at);
-    maybe(out, "node", run.node.as_ref());
+    if let Some(node) = &run.node {
+        text(out, &[r#","node":"#]);
+        quoted(out, node);
+    }
     maybe(out, "progress", run.progress.as_ref());
     maybe(out, "result", run.result.as_ref());
     maybe(out, "result_base64", run.result_base64.as_ref());
@@ -75,13 +78,14 @@ pub fn append(run: &Run, out: &mut Vec<u8>) {
     time(out, "erased_at", run.erased_at);
     run.held_by.iter().for_each(|holding| append_holding(holding, out));
     time(out, "origin", Some(run.origin));
-    field(out, "token", &run.token);
+    text(out, &[r#","token":"#]);
+    quoted(out, &run.token);
     out.push(b'}');
 }
 
 fn append_holding(Holding { message, delivery }: &Holding, out: &mut Vec<u8>) {
     text(out, &[r#","held_by":{"stream":"#]);
-    json(out, &message.stream);
+    quoted(out, &message.stream);
     text(out, &[r#","sequence":"#]);
     number(out, message.sequence);
     time(out, "at", Some(message.at));
@@ -97,7 +101,8 @@ fn append_attempt(of: &Attempt, follows: bool, out: &mut Vec<u8>) {
     count(out, "attempt", *attempt);
     time(out, "started_at", Some(*started_at));
     time(out, "ended_at", *ended_at);
-    field(out, "node", node);
+    text(out, &[r#","node":"#]);
+    quoted(out, node);
     maybe(out, "error", error.as_ref());
     time(out, "retry_at", *retry_at);
     maybe(out, "put_back", put_back.as_ref());
@@ -215,9 +220,8 @@ pub fn keep(result: &Bytes, content_type: Option<&str>) -> longshore_domain::run
 mod tests {
     use super::*;
     use longshore_domain::run::{DeferReason, Deferral, MessageId, PutBack};
-    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, Tenant};
+    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
     use proptest::prelude::*;
-    use std::sync::Arc;
 
     const STATES: [RunState; 10] = [
         RunState::Scheduled,
@@ -248,7 +252,7 @@ mod tests {
             bit += 1;
             has >> bit & 1 == 1
         };
-        let node: Arc<str> = Arc::from(words);
+        let node = SmolStr::from(words);
         let failure = Failure::new(ErrorKind::LeaseExpired, words);
         let json = || RawValue::from_string(serde_json::json!({ words: number }).to_string()).unwrap();
         let mut run = Run::new(&job, number as u32, at);
@@ -259,7 +263,7 @@ mod tests {
                 attempt,
                 started_at: at,
                 ended_at: there().then_some(at),
-                node: Arc::clone(&node),
+                node: node.clone(),
                 error: there().then(|| failure.clone()),
                 retry_at: there().then_some(at),
                 put_back: there().then_some(PutBack::NotStarted),
@@ -283,9 +287,9 @@ mod tests {
         run.deferral = there().then_some(Deferral { reason: DeferReason::Snoozed, since: at, at, count: 3 });
         run.keep_ms = there().then_some(number);
         run.erased_at = there().then_some(at);
-        let message = MessageId { stream: Arc::from(words), sequence: number, at };
+        let message = MessageId { stream: words.into(), sequence: number, at };
         run.held_by = there().then_some(Holding { message, delivery: number });
-        (run.origin, run.token) = (at, words.to_owned());
+        (run.origin, run.token) = (at, words.into());
         run
     }
 

@@ -1,8 +1,7 @@
 //! One try, as the record keeps it.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use super::Failure;
 use crate::Timestamp;
@@ -20,7 +19,7 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// Which node ran it.
-    pub node: Arc<str>,
+    pub node: SmolStr,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,

@@ -1,8 +1,7 @@
 //! Which message carries a run.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::Timestamp;
 
@@ -11,7 +10,7 @@ use crate::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageId {
     /// Its stream.
-    pub stream: Arc<str>,
+    pub stream: SmolStr,
     /// Its sequence.
     pub sequence: u64,
     /// When the server stored it.

@@ -4,11 +4,11 @@
 //! that carries the run and the delivery of it that was claimed, `origin` when the run was first published, and
 //! `token` who wrote this version, so that an unclear answer to a write can be cleared up by reading.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use smol_str::SmolStr;
 
 pub use attempt::{Attempt, PutBack};
 pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
@@ -139,7 +139,7 @@ pub struct Run {
     pub run_at: Option<Timestamp>,
     /// The node that has or had it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<Arc<str>>,
+    pub node: Option<SmolStr>,
     /// What its handler last said of its progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<RawValue>>,
@@ -187,7 +187,7 @@ pub struct Run {
     pub origin: Timestamp,
     /// Who wrote this version of the record.
     #[serde(default)]
-    pub token: String,
+    pub token: SmolStr,
 }
 
 /// A span as the record has it.
@@ -230,7 +230,7 @@ impl Run {
             erased_at: None,
             held_by: None,
             origin: enqueued_at,
-            token: String::new(),
+            token: SmolStr::default(),
         }
     }
 
@@ -265,7 +265,7 @@ impl Run {
     }
 
     /// Begins attempt `attempt` on `node`.
-    pub fn begin(&mut self, attempt: u32, node: &Arc<str>, now: Timestamp) {
+    pub fn begin(&mut self, attempt: u32, node: &SmolStr, now: Timestamp) {
         let start = match self.attempts.last() {
             // An entry that was put back has been told by now (see `Verdict::BeginAgain`): one is enough to keep.
             Some(last) if last.round == self.round && last.attempt == attempt && last.put_back.is_some() => {
@@ -279,13 +279,17 @@ impl Run {
         self.attempt = attempt;
         self.run_at = None;
         self.started_at = self.started_at.or(Some(now));
-        self.node = Some(Arc::clone(node));
+        self.node = Some(node.clone());
+        if self.attempts.is_empty() {
+            // Most runs have one.
+            self.attempts.reserve_exact(1);
+        }
         self.attempts.push(Attempt {
             round: self.round,
             attempt,
             started_at: now,
             ended_at: None,
-            node: Arc::clone(node),
+            node: node.clone(),
             error: None,
             retry_at: None,
             put_back: None,
@@ -298,7 +302,7 @@ impl Run {
         match settlement {
             Settlement::Complete(result) => {
                 self.end_attempt(now, None);
-                self.keep(*result);
+                self.keep(result);
                 self.error = None;
                 self.end(RunState::Completed, now);
             }

@@ -53,7 +53,6 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use crate::settlement::Settlement;
     use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, Run, RunId, Tenant, Timestamp};
@@ -73,7 +72,7 @@ mod tests {
         let failure = || Failure::new(ErrorKind::Retryable, "\u{1}".repeat(5_000));
         for round in 1..=rounds {
             for attempt in 1..=attempts {
-                run.begin(attempt, &Arc::from("node"), at);
+                run.begin(attempt, &"node".into(), at);
                 let failure = failure();
                 let last = attempt == attempts;
                 let settlement = if last { Settlement::Dead { failure } } else { Settlement::Retry { at, failure } };

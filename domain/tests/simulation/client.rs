@@ -66,7 +66,7 @@ impl<'w> Client<'w> {
     pub(crate) async fn write(&self, plan: usize, expected: u64, run: &mut Run) -> Option<u64> {
         let world = self.world;
         let key = world.key(plan);
-        run.token = world.number().to_string();
+        run.token = world.number().to_string().into();
         let run = Rc::new(run.clone());
         loop {
             world.travel().await;

@@ -43,7 +43,7 @@ pub(crate) fn script(world: &World, plan: usize, run: &Run) -> Option<Script> {
         }
         Behaviour::Snoozes(times) if calls < times => script(Outcome::Snoozed(short())),
         Behaviour::Snoozes(_) if calls < 6 && world.chance.hits(2_000) => script(Outcome::Busy(short())),
-        _ => script(Outcome::Completed(Box::new(RunResult::None))),
+        _ => script(Outcome::Completed(RunResult::None)),
     }
 }
 

@@ -5,11 +5,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use longshore_domain::Timestamp;
+use longshore_domain::{SmolStr, Timestamp};
 
 use crate::chance::Chance;
 use crate::ledger::Ledger;
@@ -55,14 +54,14 @@ pub(crate) struct World {
     pub(crate) clock: Cell<i64>,
     pub(crate) server: RefCell<Server>,
     pub(crate) nodes: [Node; 3],
-    pub(crate) names: [Arc<str>; 3],
+    pub(crate) names: [SmolStr; 3],
     pub(crate) plans: Vec<Plan>,
     pub(crate) ledger: RefCell<Ledger>,
     pub(crate) weather: Cell<Weather>,
     pub(crate) storm: Weather,
     pub(crate) quiet_from: Cell<i64>,
     pub(crate) mutation: Option<Mutation>,
-    pub(crate) stream: Arc<str>,
+    pub(crate) stream: SmolStr,
     /// Any moment: leases count from it on the nodes' own clocks.
     start: Instant,
     /// How often the server was killed.
@@ -92,14 +91,14 @@ impl World {
             clock: Cell::new(0),
             server: RefCell::default(),
             nodes: Default::default(),
-            names: ["a", "b", "c"].map(Arc::from),
+            names: ["a", "b", "c"].map(SmolStr::from),
             ledger: RefCell::new(Ledger::new(runs)),
             plans,
             weather: Cell::new(storm),
             storm,
             quiet_from: Cell::new(STORM),
             mutation,
-            stream: Arc::from("LANE"),
+            stream: SmolStr::from("LANE"),
             start: Instant::now(),
             server_life: Cell::new(0),
             published: RefCell::new(vec![None; runs]),

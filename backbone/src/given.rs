@@ -1,0 +1,22 @@
+//! A subject that a publish takes over.
+
+use std::cell::Cell;
+
+use async_nats::{Subject, ToSubject};
+
+/// A subject for one publish. The client library clones the subject it is given; of one that nobody shares yet, as that
+/// of an acknowledgement, the clone needs memory of its own.
+pub(crate) struct Given(Cell<Option<Subject>>);
+
+impl Given {
+    pub(crate) fn new(subject: Subject) -> Self {
+        Self(Cell::new(Some(subject)))
+    }
+}
+
+impl ToSubject for Given {
+    /// The subject itself; asked again, an empty one, with which nothing can be published.
+    fn to_subject(&self) -> Subject {
+        self.0.take().unwrap_or_else(|| Subject::from_static(""))
+    }
+}
