@@ -137,15 +137,17 @@ impl Scheduler {
     /// Waits for news from the lanes and takes in what is there, up to a gulp; false if the subscription has ended.
     async fn pulled(&mut self) -> bool {
         std::future::poll_fn(|context| {
+            // One look at the clock for all of it: a gulp takes a millisecond at most.
+            let now = Instant::now();
+            let leased_from = self.leased_from(now);
             let mut any = false;
             for _ in 0..GULP {
-                let leased_from = self.leased_from();
-                match self.puller.poll(context, leased_from) {
+                match self.puller.poll(context, leased_from, now) {
                     Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, delivery),
                     Poll::Ready(Some(Pulled::Word(_))) => {}
                     Poll::Ready(None) => return Poll::Ready(false),
                     Poll::Pending => {
-                        self.read_at = Instant::now();
+                        self.read_at = now;
                         return if any { Poll::Ready(true) } else { Poll::Pending };
                     }
                 }
@@ -156,17 +158,18 @@ impl Scheduler {
         .await
     }
 
-    fn leased_from(&mut self) -> Instant {
+    fn leased_from(&mut self, now: Instant) -> Instant {
         match self.suspect_until {
-            Some(until) if Instant::now() < until => {}
+            Some(until) if now < until => {}
             Some(_) => {
                 self.suspect_until = None;
-                self.read_at = Instant::now();
+                self.read_at = now;
             }
             None => {
-                if self.read_at.elapsed() > FROZEN {
-                    tracing::warn!(queue = %self.queue.name, frozen = ?self.read_at.elapsed(), "this node was frozen");
-                    self.suspect_until = Some(Instant::now() + FROZEN);
+                let frozen = now.duration_since(self.read_at);
+                if frozen > FROZEN {
+                    tracing::warn!(queue = %self.queue.name, ?frozen, "this node was frozen");
+                    self.suspect_until = Some(now + FROZEN);
                 }
             }
         }

@@ -65,11 +65,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// The next due job, or a word from the server.
 async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
-    std::future::poll_fn(|context| match puller.poll(context, Instant::now()) {
-        Poll::Ready(Some(Pulled::Job(_, delivery))) => Poll::Ready(Some(Some(delivery))),
-        Poll::Ready(Some(Pulled::Word(_))) => Poll::Ready(Some(None)),
-        Poll::Ready(None) => Poll::Ready(None),
-        Poll::Pending => Poll::Pending,
+    std::future::poll_fn(|context| {
+        let now = Instant::now();
+        match puller.poll(context, now, now) {
+            Poll::Ready(Some(Pulled::Job(_, delivery))) => Poll::Ready(Some(Some(delivery))),
+            Poll::Ready(Some(Pulled::Word(_))) => Poll::Ready(Some(None)),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
     })
     .await
 }

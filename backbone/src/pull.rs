@@ -115,15 +115,15 @@ impl Puller {
         self.lanes[lane].outstanding
     }
 
-    /// What has come. `read_at` is when the inbox was last seen empty: the server may have sent what comes now any
-    /// time since, and counts the lease from there.
-    pub fn poll(&mut self, context: &mut Context<'_>, read_at: Instant) -> Poll<Option<Pulled>> {
+    /// What has come, as it is `now`. `read_at` is when the inbox was last seen empty: the server may have sent what
+    /// comes now any time since, and counts the lease from there.
+    pub fn poll(&mut self, context: &mut Context<'_>, read_at: Instant, now: Instant) -> Poll<Option<Pulled>> {
         loop {
             match self.messages.poll_next_unpin(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(message)) => {
-                    if let Some(pulled) = self.take(message, read_at) {
+                    if let Some(pulled) = self.take(message, read_at, now) {
                         return Poll::Ready(Some(pulled));
                     }
                 }
@@ -191,20 +191,20 @@ impl Puller {
         // What was on its way still comes in, and goes back when it is dropped.
         let read_at = Instant::now();
         while let Some(message) = self.messages.next().await {
-            self.take(message, read_at);
+            self.take(message, read_at, read_at);
         }
     }
 
-    fn take(&mut self, message: Message, read_at: Instant) -> Option<Pulled> {
+    fn take(&mut self, message: Message, read_at: Instant, now: Instant) -> Option<Pulled> {
         if message.status.is_some() {
-            return self.word(&message).map(Pulled::Word);
+            return self.word(&message, now).map(Pulled::Word);
         }
         let reply = message.reply?;
         let info = AckInfo::read(&reply)?;
         let lane = self.lanes.iter().position(|lane| *lane.stream == *info.stream)?;
         let state = &mut self.lanes[lane];
         state.outstanding = state.outstanding.saturating_sub(1);
-        state.heard = Instant::now();
+        state.heard = now;
         let holding = info.holding(&state.stream);
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
@@ -223,7 +223,7 @@ impl Puller {
     }
 
     /// Reads a status message: which lane it is about, if its pulls are of the present epoch.
-    fn word(&mut self, message: &Message) -> Option<usize> {
+    fn word(&mut self, message: &Message, now: Instant) -> Option<usize> {
         let rest = message.subject.strip_prefix(self.inbox.as_str())?.strip_prefix('.')?;
         let (lane, epoch) = rest.split_once('.')?;
         let lane: usize = lane.parse().ok()?;
@@ -231,7 +231,7 @@ impl Puller {
         if epoch.parse() != Ok(state.epoch) {
             return None;
         }
-        state.heard = Instant::now();
+        state.heard = now;
         let status = message.status?;
         if status == StatusCode::IDLE_HEARTBEAT {
             return None;

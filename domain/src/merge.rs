@@ -15,9 +15,6 @@ pub struct Merge<T> {
 }
 
 impl<T> Merge<T> {
-    /// A queue's lanes: one a priority.
-    pub const LANES: usize = crate::Priority::COUNT;
-
     /// An empty merge of `lanes` lanes.
     #[must_use]
     pub fn new(lanes: usize) -> Self {
