@@ -18,6 +18,7 @@ mod supervision;
 
 mod queue;
 mod ready;
+mod turns;
 
 mod gather;
 mod pool;

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use longshore_domain::Queue;
 use longshore_domain::policy::QueuePolicy;
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +24,7 @@ use crate::ready::Ready;
 use crate::scheduler;
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
+use crate::turns::{Turn, Turns};
 use crate::worker::{self, Worker};
 
 /// What a queue's actors share; it outlives them.
@@ -32,6 +33,7 @@ pub(crate) struct QueueState {
     pub(crate) policy: QueuePolicy,
     pub(crate) idle: Idle,
     pub(crate) ready: Ready,
+    pub(crate) turns: Turns,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
     /// Set when the scheduler has given back all it held.
     pub(crate) closed: CancellationToken,
@@ -52,6 +54,7 @@ impl QueueState {
             policy,
             idle: Idle::default(),
             ready: Ready::new(policy),
+            turns: Turns::of_runtime(),
             again: Mutex::new(again),
             closed: CancellationToken::new(),
             back,
@@ -61,11 +64,42 @@ impl QueueState {
         }
     }
 
+    /// Gives jobs in hand to idle workers, in order, for as long as there are both and turns are left.
+    pub(crate) fn hand_out(self: &Arc<Self>, shared: &Arc<Shared>) {
+        while self.turns.is_one_left() && self.wake_one(shared) {}
+    }
+
+    /// The same, however many turns are out.
+    pub(crate) fn hand_out_all(self: &Arc<Self>, shared: &Arc<Shared>) {
+        while self.wake_one(shared) {}
+    }
+
+    fn wake_one(self: &Arc<Self>, shared: &Arc<Shared>) -> bool {
+        if shared.draining.is_cancelled() {
+            return false;
+        }
+        let Some(number) = self.idle.take() else { return false };
+        let Some(assignment) = self.ready.next(shared) else {
+            self.idle.put_quietly(number);
+            return false;
+        };
+        let message = worker::Message::Perform(assignment, Turn::taken(shared, self));
+        if let Some(worker::Message::Perform(_, turn)) = self.send(number, message) {
+            // The worker is dead; its supervisor brings another, and the job, dropped here, goes back.
+            tracing::debug!(worker = number, "a dead worker was given a job; it goes back");
+            turn.undo();
+        }
+        true
+    }
+
     /// Gives a worker a message; it comes back if nobody lives there.
-    pub(crate) fn send(&self, number: usize, message: worker::Message) -> Result<(), ()> {
+    fn send(&self, number: usize, message: worker::Message) -> Option<worker::Message> {
         let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
-        let worker = workers.get(number).and_then(Option::as_ref).ok_or(())?;
-        worker.cast(message).map_err(drop)
+        let Some(worker) = workers.get(number).and_then(Option::as_ref) else { return Some(message) };
+        match worker.cast(message) {
+            Err(MessagingErr::SendErr(message)) => Some(message),
+            Ok(()) | Err(_) => None,
+        }
     }
 
     /// Where a worker's job lies, and whether its handler still hears.

@@ -35,7 +35,7 @@ struct Jobs {
     /// Jobs whose remote handlers have no room, by type.
     full: HashMap<JobType, VecDeque<Box<Assignment>>>,
     held_back: usize,
-    started: usize,
+    started: u64,
     /// Taken by workers since the scheduler was told.
     untold: usize,
 }
@@ -54,6 +54,8 @@ pub(crate) struct Held {
     pub(crate) of: [usize; Priority::COUNT],
     /// Those that wait for room at their handlers.
     pub(crate) back: usize,
+    /// How many were taken out by now.
+    pub(crate) started: u64,
 }
 
 impl Jobs {
@@ -82,8 +84,10 @@ impl Ready {
 
     /// Gives everything back, and knows of nothing any more.
     pub(crate) fn clear(&self) {
-        let old = std::mem::replace(&mut *self.jobs(), Jobs::new());
-        drop(old);
+        let mut jobs = self.jobs();
+        let started = jobs.started;
+        let old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new() });
+        drop((jobs, old));
     }
 
     /// Takes in what came from the lanes.
@@ -136,12 +140,7 @@ impl Ready {
 
     pub(crate) fn held(&self) -> Held {
         let jobs = self.jobs();
-        Held { of: std::array::from_fn(|lane| jobs.merge.held_of(lane)), back: jobs.held_back }
-    }
-
-    /// How many were taken since this was last asked.
-    pub(crate) fn take_started(&self) -> usize {
-        std::mem::take(&mut self.jobs().started)
+        Held { of: std::array::from_fn(|lane| jobs.merge.held_of(lane)), back: jobs.held_back, started: jobs.started }
     }
 
     /// The connection was made anew: what the server gave us it may have forgotten. What is kept in hand by its record

@@ -18,7 +18,6 @@ use crate::gather::gathered;
 use crate::queue::QueueState;
 use crate::ready::{Came, Held};
 use crate::shared::Shared;
-use crate::worker;
 
 /// How often it looks up without being called: to measure its own rate, and to notice that it was frozen.
 const TICK: Duration = Duration::from_millis(100);
@@ -28,6 +27,8 @@ const FROZEN: Duration = Duration::from_millis(1_000);
 const LANE_MOST: usize = 512;
 /// So much of its present rate it keeps in hand.
 const AHEAD: Duration = Duration::from_millis(50);
+/// So long may a job in hand and an idle worker wait for each other while nothing starts.
+const PATIENCE: Duration = Duration::from_millis(2);
 /// Jobs taken in between two looks at the workers.
 const GULP: usize = 256;
 
@@ -46,6 +47,12 @@ struct Scheduler {
     read_at: Instant,
     /// After a freeze, until when what comes counts as sent before it.
     suspect_until: Option<Instant>,
+    /// While jobs in hand and idle workers wait for a turn: until when, and how many jobs had started then.
+    stalled: Option<(Instant, u64)>,
+    /// Jobs that had started when that was last looked into, in this tick.
+    looked_into: Option<u64>,
+    /// Jobs that had started at the last tick.
+    counted: u64,
     rate: f64,
     recent: [usize; Priority::COUNT],
 }
@@ -53,6 +60,7 @@ struct Scheduler {
 /// Why the scheduler looks up.
 enum News {
     Idle,
+    Stalled,
     Pulled,
     Again(Box<Assignment>),
     Tick,
@@ -70,24 +78,13 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     };
     // One that died before has left nothing but what it knew of its own pulls.
     queue.ready.clear();
-    let mut scheduler = Scheduler {
-        most: shared.backbone.most_on_arrival(),
-        shared,
-        queue: Arc::clone(&queue),
-        puller,
-        marks,
-        fresh: Vec::with_capacity(GULP),
-        held: queue.ready.held(),
-        read_at: Instant::now(),
-        suspect_until: None,
-        rate: 0.0,
-        recent: [0; Priority::COUNT],
-    };
+    let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, marks);
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let draining = scheduler.shared.draining.clone();
     loop {
         let hold_off = queue.ready.hold_off();
+        let stalled = scheduler.stalled.map(|(until, _)| until);
         let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.slots));
         let news = gathered(async {
             // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
@@ -98,19 +95,21 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
                 Some(assignment) = again.recv() => News::Again(Box::new(assignment)),
                 came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
                 () = held_off(hold_off), if hold_off.is_some() => News::Idle,
+                () = held_off(stalled), if stalled.is_some() => News::Stalled,
                 () = slots.freed(), if waits_for_room => News::Idle,
                 _ = tick.tick() => News::Tick,
             }
         });
         match news.await {
             News::Idle => {}
+            News::Stalled => scheduler.stalled(),
             News::Pulled => queue.ready.came(scheduler.fresh.drain(..)),
             News::Again(assignment) => queue.ready.again(assignment),
             News::Tick => scheduler.tick().await,
             News::Closed => panic!("the connection's subscription ended"),
             News::Drain => break,
         }
-        scheduler.hand_out();
+        queue.hand_out(&scheduler.shared);
         scheduler.top_up().await;
     }
     scheduler.puller.close().await;
@@ -134,6 +133,26 @@ async fn marks(shared: &Shared, queue: &QueueState) -> Marks {
 }
 
 impl Scheduler {
+    fn new(shared: Arc<Shared>, queue: Arc<QueueState>, puller: Puller, marks: Marks) -> Self {
+        let held = queue.ready.held();
+        Self {
+            most: shared.backbone.most_on_arrival(),
+            shared,
+            queue,
+            puller,
+            marks,
+            fresh: Vec::with_capacity(GULP),
+            held,
+            read_at: Instant::now(),
+            suspect_until: None,
+            stalled: None,
+            looked_into: None,
+            counted: held.started,
+            rate: 0.0,
+            recent: [0; Priority::COUNT],
+        }
+    }
+
     /// Waits for news from the lanes and takes in what is there, up to a gulp; false if the subscription has ended.
     async fn pulled(&mut self) -> bool {
         std::future::poll_fn(|context| {
@@ -186,7 +205,10 @@ impl Scheduler {
 
     async fn tick(&mut self) {
         let now = Instant::now();
-        self.rate = self.rate.mul_add(0.5, 0.5 * self.queue.ready.take_started() as f64 / TICK.as_secs_f64());
+        let held = self.queue.ready.held();
+        let started = held.started - std::mem::replace(&mut self.counted, held.started);
+        self.looked_into = None;
+        self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
         self.recent.iter_mut().for_each(|count| *count /= 2);
         self.queue.ready.give_back(now, self.shared.backbone.storage().lease);
         if self.puller.reconnected() {
@@ -201,24 +223,20 @@ impl Scheduler {
                 self.marks = marks(&self.shared, &self.queue).await;
             }
         }
-        let (labels, held) = ([self.queue.name.as_str()], self.queue.ready.held());
+        let labels = [self.queue.name.as_str()];
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.shared.metrics.in_hand.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
         self.shared.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
     }
 
-    /// Hands jobs to idle workers, in order, for as long as there are both.
-    fn hand_out(&mut self) {
-        while let Some(worker) = self.queue.idle.take() {
-            let Some(assignment) = self.queue.ready.next(&self.shared) else {
-                self.queue.idle.put_quietly(worker);
-                return;
-            };
-            let message = worker::Message::Perform(assignment);
-            if self.queue.send(worker, message).is_err() {
-                // The worker is dead; its supervisor brings another, and the job, dropped here, has gone back.
-                tracing::debug!(worker, "a dead worker was given a job; it goes back");
-            }
+    /// Jobs and idle workers have waited for a turn. Where none has started meanwhile, those whose turn it is block their
+    /// threads, and the others are not to wait for them.
+    fn stalled(&mut self) {
+        let now_started = self.queue.ready.held().started;
+        if self.stalled.take().is_some_and(|(_, started)| started == now_started) {
+            // Perhaps none can start; looking again and again would help nobody.
+            self.looked_into = Some(now_started);
+            self.queue.hand_out_all(&self.shared);
         }
     }
 
@@ -228,6 +246,9 @@ impl Scheduler {
         let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
         let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
         self.held = self.queue.ready.held();
+        let waits = idle > 0 && self.held.of.iter().any(|held| *held > 0);
+        let waits = waits && self.looked_into != Some(self.held.started);
+        self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
         for lane in 0..self.puller.lanes() {
             let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Priority::COUNT) };
             self.puller.top_up(lane, self.held.of[lane] + self.held.back, want.min(LANE_MOST)).await;

@@ -18,6 +18,7 @@ use crate::fail_point;
 use crate::perform::{self, End, InWork, Slot};
 use crate::queue::QueueState;
 use crate::shared::{Shared, now};
+use crate::turns::{Turn, while_running};
 
 /// Jobs that a worker does one after the other before it looks into its mailbox again.
 const IN_A_ROW: u32 = 32;
@@ -26,8 +27,8 @@ pub(crate) struct Worker;
 
 /// What a worker is told.
 pub(crate) enum Message {
-    /// Do this.
-    Perform(Box<Assignment>),
+    /// Do this, and what follows; it is your turn.
+    Perform(Box<Assignment>, Turn),
 }
 
 pub(crate) struct State {
@@ -62,18 +63,21 @@ impl Actor for Worker {
         message: Message,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        let Message::Perform(mut assignment) = message;
-        for turn in 1.. {
-            state.attend(assignment).await;
+        let Message::Perform(mut assignment, turn) = message;
+        let mut turn = Some(turn);
+        for done in 1.. {
+            while_running(&mut turn, state.attend(assignment)).await;
             if state.hearing.came_back() == CameBack::Replaced {
                 myself.stop(Some("its handler came back after it was replaced".to_owned()));
                 return Ok(());
             }
-            let next = (turn < IN_A_ROW).then(|| state.queue.ready.next_after(&state.shared)).flatten();
+            let next = (done < IN_A_ROW).then(|| state.queue.ready.next_after(&state.shared)).flatten();
             let Some(next) = next else { break };
             assignment = next;
         }
         state.queue.idle.put(state.number);
+        // Now, so that whoever is woken in its place may be this worker.
+        drop(turn);
         Ok(())
     }
 }
