@@ -1,5 +1,6 @@
 //! A handler that neither ends in time nor hears that it should costs its attempt, not the node.
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use longshore::{Configuration, Connection, Context, HandlerError, Node, handlers};
@@ -41,5 +42,30 @@ async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     assert!(error.message.contains("nor heard"), "{error:?}");
     world.eventually_reads(&blocks, "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2").await;
     assert_eq!(node.metrics().deaf.with_label_values(&["block"]).get(), 1);
+    node.drain().await.unwrap();
+}
+
+/// Given more handlers than threads that block where they may, when each waits for all the others, then all get to work:
+/// none waits for the thread that another one keeps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn handlers_that_block_in_place_work_side_by_side() {
+    const MEET: usize = 12;
+    let world = world().await;
+    let meeting = Arc::new(Barrier::new(MEET));
+    let meet = move |_: Context| {
+        let meeting = Arc::clone(&meeting);
+        async move {
+            tokio::task::block_in_place(|| meeting.wait());
+            Ok::<(), HandlerError>(())
+        }
+    };
+    let handlers = handlers::built_in().with("meet", meet);
+    let configuration = Configuration::load(None, &[], &handlers).unwrap();
+    let node =
+        Node::start(configuration.settings().clone(), Connection::to(world.server().url()), handlers).await.unwrap();
+    for receipt in world.publish("meet").many((0..MEET).map(|number| json!(number))).await {
+        let end = world.wait(&receipt.run_id).await;
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
+    }
     node.drain().await.unwrap();
 }
