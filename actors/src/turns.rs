@@ -1,9 +1,10 @@
 //! How many workers are woken for the jobs in hand.
 //!
 //! Jobs that are done at their handler's first step keep one worker a thread busy, which takes one after the other;
-//! woken for each such job, the others would cost more than the jobs. So a queue wakes as many workers as its runtime
-//! has threads, by giving each a turn. One that has to wait, for its handler or for the server, gives its turn up, and
-//! another is woken in its place: jobs that last still have all workers.
+//! woken for each such job, the others would cost more than the jobs. So a queue wakes as many workers as can run at
+//! once, by giving each a turn. One that has to wait, for its handler or for the server, gives its turn up, and another is
+//! woken in its place: jobs that last still have all workers. Where a handler blocks its thread instead, its turn stays
+//! with it; the scheduler sees that nothing starts any more and wakes the others all the same.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,9 +29,11 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// As many as the runtime has threads.
+    /// As many as the runtime has threads, and processors for them.
     pub(crate) fn of_runtime() -> Self {
-        Self { out: AtomicUsize::new(0), most: tokio::runtime::Handle::current().metrics().num_workers() }
+        let threads = tokio::runtime::Handle::current().metrics().num_workers();
+        let processors = std::thread::available_parallelism().map_or(threads, usize::from);
+        Self { out: AtomicUsize::new(0), most: threads.min(processors) }
     }
 
     /// Whether another worker may be woken.
