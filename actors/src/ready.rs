@@ -128,9 +128,16 @@ impl Ready {
         Some(next)
     }
 
-    /// Waits until workers have taken so many jobs that the lanes may want topping up.
+    /// Waits until the scheduler is called: workers have taken so many jobs that the lanes may want topping up.
     pub(crate) async fn taken(&self) {
         self.taken.notified().await;
+    }
+
+    /// Calls the scheduler where somebody else found that the next job waits for a more urgent one.
+    pub(crate) fn tell_if_held_off(&self) {
+        if self.jobs().hold_off.is_some() {
+            self.taken.notify_one();
+        }
     }
 
     /// Until when the next job waits for a more urgent one; told once.

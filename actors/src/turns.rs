@@ -60,6 +60,8 @@ impl Drop for Turn {
         self.queue.turns.out.fetch_sub(1, Ordering::SeqCst);
         if self.passed_on {
             self.queue.hand_out(&self.shared);
+            // The scheduler keeps the time for what is not to start yet, and knows only of what it saw itself.
+            self.queue.ready.tell_if_held_off();
         }
     }
 }
