@@ -333,6 +333,36 @@ async fn no_more_is_sent_than_handlers_have_room_for() {
     world.history(&receipts, calls).await.assert_sound();
 }
 
+/// Given one handler of several types that announces its slots, when there is work of all of them, then it gets as much at
+/// once as that, of all types together, and none of them waits for the others' last.
+#[tokio::test]
+async fn types_that_share_a_handler_share_its_room() {
+    let world = world().await;
+    let node = ["kin.a", "kin.b", "kin.c"]
+        .iter()
+        .fold(world.node(), |node, kind| node.with(&format!("types.\"{kind}\""), &served_by("remote", "slots = 1")));
+    let node = node.start().await;
+    let house = House::new();
+    let visited = Arc::clone(&house);
+    let handler = world.handler("kin.*").announce("longshore.slots", "4");
+    let handler = handler.start(move |_| Arc::clone(&visited).visit()).await;
+    // The types' own number holds until the handlers were asked, which they are when there is work.
+    let mut receipts = Vec::new();
+    for kind in ["kin.a", "kin.b", "kin.c"] {
+        receipts.extend(world.publish(kind).many((0..10).map(|number| json!(number))).await);
+    }
+
+    house.holds(4).await;
+    house.door.add_permits(30);
+    for receipt in &receipts {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+
+    assert_eq!(house.most.load(Ordering::SeqCst), 4);
+    node.stop().await;
+    world.history(&receipts, handler.calls()).await.assert_sound();
+}
+
 /// Given nobody to do a job, when a handler comes, then the job is done in its first attempt; until then it was deferred.
 #[tokio::test]
 async fn a_job_waits_for_its_handler() {

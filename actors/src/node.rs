@@ -155,7 +155,7 @@ impl Node {
     async fn idle(&self) {
         for queue in &self.queues {
             while queue.running() > 0 {
-                queue.idle.came().await;
+                queue.idle.back().await;
             }
         }
     }

@@ -10,18 +10,20 @@ use tokio::sync::Notify;
 pub(crate) struct Idle {
     numbers: Mutex<Vec<usize>>,
     came: Notify,
+    back: Notify,
 }
 
 impl Idle {
     /// A worker has nothing to do.
     pub(crate) fn put(&self, number: usize) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        self.put_quietly(number);
         self.came.notify_one();
     }
 
-    /// A worker that was taken was not needed: nobody waits to hear of it.
+    /// A worker that was taken was not needed: no news for who looks for one.
     pub(crate) fn put_quietly(&self, number: usize) {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        self.back.notify_one();
     }
 
     /// A worker is gone, wherever it stood.
@@ -39,8 +41,13 @@ impl Idle {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Waits until one comes back.
+    /// Waits until one has become idle: for the scheduler.
     pub(crate) async fn came(&self) {
         self.came.notified().await;
+    }
+
+    /// Waits until one is back, needed or not: for who waits until all are.
+    pub(crate) async fn back(&self) {
+        self.back.notified().await;
     }
 }

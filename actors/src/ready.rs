@@ -172,6 +172,7 @@ impl Ready {
             *list = keep;
             back.extend(old);
         }
+        jobs.full.retain(|_, list| !list.is_empty());
         jobs.held_back = jobs.full.values().map(VecDeque::len).sum();
         drop(jobs);
         back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
@@ -196,9 +197,13 @@ impl Jobs {
         if self.held_back > 0 {
             // More handlers may come while jobs wait for them.
             shared.saw_remote();
-            for list in self.full.values_mut() {
+            // Types may share places: who comes first in order has the next one.
+            let lists = self.full.values_mut().filter(|list| !list.is_empty());
+            let mut fronts: Vec<&mut VecDeque<Box<Assignment>>> = lists.collect();
+            fronts.sort_unstable_by_key(|list| list.front().map(|front| front.rank(policy.aging)));
+            for list in fronts {
                 let Some(front) = list.front_mut() else { continue };
-                front.with_handler = shared.slots.take(&front.job.job_type, shared.room(&front.job));
+                front.with_handler = shared.slots.take(shared.room(&front.job));
                 if front.with_handler.is_some() {
                     self.held_back -= 1;
                     return list.pop_front();
@@ -218,7 +223,7 @@ impl Jobs {
             let job_type = assignment.job.job_type.clone();
             // Behind those of its type that wait already.
             if self.full.get(&job_type).is_none_or(VecDeque::is_empty) {
-                assignment.with_handler = shared.slots.take(&job_type, shared.room(&assignment.job));
+                assignment.with_handler = shared.slots.take(shared.room(&assignment.job));
                 if assignment.with_handler.is_some() {
                     return Some(assignment);
                 }

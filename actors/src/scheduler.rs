@@ -1,8 +1,8 @@
-//! The scheduler of one queue: pulls from its nine lanes, puts the jobs in order, and hands them to idle workers.
+//! The scheduler of one queue: pulls from its nine lanes into the queue's hand ([`crate::ready`]) and wakes idle workers.
 //!
-//! Puller and merge stand in one plain loop without a mailbox between them: a message a job would cost more than all
-//! that is done here. It holds no more than it can soon start. What it cannot start in time goes back and keeps its
-//! place; so does all it holds when it ends, because a delivery that is dropped hands itself back.
+//! A plain loop without a mailbox: a message a job would cost more than all that is done here. It takes no more in hand
+//! than can soon be started. What waits there for too long goes back and keeps its place; so does all of it when the
+//! node drains, because a delivery that is dropped hands itself back.
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -14,7 +14,7 @@ use crate::handler::{Handler, Handlers};
 use crate::herald::Herald;
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
-use crate::slots::Slots;
+use crate::slots::{Room, Slots};
 
 /// Shared by every actor of a node.
 pub(crate) struct Shared {
@@ -119,19 +119,24 @@ impl Shared {
         self.remote_seen.swap(false, Ordering::Relaxed)
     }
 
-    /// How many jobs like this one may be with remote handlers at once: what they announce, in sum, or the type's own
-    /// number where they announce nothing.
-    pub(crate) fn room(&self, job: &Job) -> usize {
-        let own = || usize::try_from(self.policy(job).slots).unwrap_or(usize::MAX);
+    /// How many jobs may be with the remote handlers of this one at once, all that those serve together: what they
+    /// announce, in sum, or the type's own number where they announce nothing.
+    pub(crate) fn room(&self, job: &Job) -> Room {
+        let names = self.backbone.names();
+        let subject = names.work(&job.tenant, &job.job_type);
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
-        if census.is_empty() {
-            return own();
-        }
-        let subject = self.backbone.names().work(&job.tenant, &job.job_type);
-        let announced = census.iter().filter(|service| falls_under(&subject, &service.subject)).filter_map(|s| s.slots);
-        match announced.map(|slots| usize::try_from(slots).unwrap_or(usize::MAX)).sum() {
-            0 => own(),
-            sum => sum,
+        let mine = census.iter().filter(|service| falls_under(&subject, &service.subject));
+        let announced: Vec<_> = mine.filter_map(|service| Some((&service.subject, service.slots?))).collect();
+        let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
+        match announced.iter().map(|(_, slots)| places(*slots)).sum() {
+            0 => {
+                let shared_by = vec![names.work_of_all(&job.job_type)];
+                Room { subject, shared_by, most: places(self.policy(job).slots) }
+            }
+            most => {
+                let shared_by = announced.into_iter().map(|(subject, _)| subject.clone()).collect();
+                Room { subject, shared_by, most }
+            }
         }
     }
 

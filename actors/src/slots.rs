@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use longshore_domain::JobType;
+use longshore_backbone::work::falls_under;
 use tokio::sync::Notify;
 
-/// The places with remote handlers that this node has taken.
+/// The places with remote handlers that this node has taken, by the subject that a job is sent to.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    taken: Mutex<HashMap<JobType, usize>>,
+    taken: Mutex<HashMap<String, usize>>,
     freed: Notify,
 }
 
@@ -17,19 +17,31 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 pub(crate) struct WithHandler {
     slots: Arc<Slots>,
-    job_type: JobType,
+    subject: String,
+}
+
+/// What places there are for a job.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// Where the job is sent.
+    pub(crate) subject: String,
+    /// Subjects whose jobs share these places, wildcards and all.
+    pub(crate) shared_by: Vec<String>,
+    /// How many places there are.
+    pub(crate) most: usize,
 }
 
 impl Slots {
-    /// Takes a place of a job's type, if fewer than `most` are taken.
-    pub(crate) fn take(self: &Arc<Self>, job_type: &JobType, most: usize) -> Option<WithHandler> {
+    /// Takes a place, if there is one.
+    pub(crate) fn take(self: &Arc<Self>, room: Room) -> Option<WithHandler> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(job_type.clone()).or_default();
-        if *count >= most {
+        let shares = |subject: &str| room.shared_by.iter().any(|pattern| falls_under(subject, pattern));
+        let used: usize = taken.iter().filter(|(subject, _)| shares(subject)).map(|(_, count)| count).sum();
+        if used >= room.most {
             return None;
         }
-        *count += 1;
-        Some(WithHandler { slots: Arc::clone(self), job_type: job_type.clone() })
+        *taken.entry(room.subject.clone()).or_default() += 1;
+        Some(WithHandler { slots: Arc::clone(self), subject: room.subject })
     }
 
     /// Waits until a place is given up, by whichever queue.
@@ -41,10 +53,10 @@ impl Slots {
 impl Drop for WithHandler {
     fn drop(&mut self) {
         let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.job_type) {
+        if let Some(count) = taken.get_mut(&self.subject) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.job_type);
+                taken.remove(&self.subject);
             }
         }
         drop(taken);
@@ -59,12 +71,16 @@ mod tests {
     #[test]
     fn there_are_no_more_places_than_announced() {
         let slots = Arc::new(Slots::default());
-        let take = |name: &str, most| slots.take(&JobType::parse(name).unwrap(), most);
-        let (first, second) = (take("a", 2), take("a", 2));
-        assert!(first.is_some() && second.is_some() && take("a", 2).is_none());
-        assert!(take("b", 1).is_some(), "another's places");
+        let take = |subject: &str, shared_by: &str, most| {
+            slots.take(Room { subject: subject.to_owned(), shared_by: vec![shared_by.to_owned()], most })
+        };
+        let (first, second) = (take("w.a", "w.a", 2), take("w.a", "w.a", 2));
+        assert!(first.is_some() && second.is_some() && take("w.a", "w.a", 2).is_none());
+        assert!(take("w.b", "w.b", 1).is_some(), "another's places");
+        assert!(take("w.b", "w.*", 2).is_none(), "who takes both has two at work");
+        assert!(take("w.a", "w.a", 0).is_none());
         drop(first);
-        assert!(take("a", 2).is_some());
+        assert!(take("w.b", "w.*", 2).is_some());
         drop(second);
         assert!(slots.taken.lock().unwrap().is_empty(), "nothing is kept of those who have none");
     }

@@ -266,6 +266,12 @@ impl Names {
         format!("{}.work.{tenant}.{job_type}", self.namespace)
     }
 
+    /// The same for all tenants.
+    #[must_use]
+    pub fn work_of_all(&self, job_type: &JobType) -> String {
+        format!("{}.work.*.{job_type}", self.namespace)
+    }
+
     /// What every remote handler's subject begins with.
     #[must_use]
     pub fn work_prefix(&self) -> String {

@@ -53,7 +53,6 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-
     use crate::settlement::Settlement;
     use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
