@@ -21,8 +21,6 @@ pub(crate) struct Assignment {
     pub(crate) job: Arc<Job>,
     pub(crate) matter: Matter,
     pub(crate) arrival: Arrival,
-    /// The revision of the record that `submit` wrote.
-    pub(crate) revision: Option<u64>,
     /// When it was published, or fell due.
     pub(crate) since: Timestamp,
     pub(crate) leased_from: Instant,
@@ -72,18 +70,22 @@ impl Assignment {
             (None, Ok(said)) => said,
         };
         let in_headers = size.saturating_sub(payload.len());
-        if let (Start::Claim, None, Some(reason)) = (&start, said.moved, too_large(in_headers, size, most)) {
+        let most_in_headers = if said.seal.is_some() { header::MOVED_HEADERS_MAX } else { header::HEADERS_MAX };
+        let most = if said.seal.is_some() { usize::MAX } else { most };
+        if let (Start::Claim, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, most))) {
             start = Start::Invalid(reason);
         }
-        let minted = said.run_id.as_ref().is_none_or(|id| id.as_minted().is_some());
-        let run_id =
-            said.run_id.unwrap_or_else(|| RunId::minted(&parsed.queue, parsed.priority, holding.message.sequence));
-        let first_hand = said.moved.is_none() && holding.delivery == 1 && holding.message.sequence > mark;
+        let own_id = || RunId::minted(&parsed.queue, parsed.priority, holding.message.sequence);
+        // Of a job that cannot be read whole, the id may be readable.
+        let readable = || headers.as_ref().and_then(header::read_run_id);
+        let named = said.run_id.or_else(|| readable().filter(|_| matches!(start, Start::Invalid(_))));
+        let minted = named.as_ref().is_none_or(|id| id.as_minted().is_some());
+        let run_id = named.unwrap_or_else(own_id);
+        let first_hand = said.seal.is_none() && holding.delivery == 1 && holding.message.sequence > mark;
         let options = said.options;
-        // A key or an id of the client's own may be another job's too: those are claimed first. A revision says that
-        // `submit` has done so already.
+        // A key or an id of the client's own may be another job's too: those are claimed first.
         let shared = options.as_ref().is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
-        if first_hand && (!shared || said.revision.is_some()) && matches!(start, Start::Claim) {
+        if first_hand && !shared && matches!(start, Start::Claim) {
             start = Start::ShortWay;
         }
         let since = said.moved.and_then(|moved| moved.due_at).unwrap_or(holding.message.at);
@@ -93,6 +95,7 @@ impl Assignment {
             attempt: said.moved.map_or(1, |moved| moved.attempt),
             deferrals: said.moved.map_or(0, |moved| moved.deferrals),
             moved: said.moved.is_some(),
+            seal: said.seal,
             minted,
         };
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
@@ -100,7 +103,6 @@ impl Assignment {
             job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options }),
             matter: Matter { headers: headers.map(Arc::new), payload },
             arrival,
-            revision: said.revision,
             since,
             leased_from,
             entry: None,
@@ -161,8 +163,8 @@ fn read_subject(subject: &str, names: &Names) -> Parsed {
 }
 
 /// Whether a client's job is too large to be scheduled again or kept as a dead letter.
-fn too_large(in_headers: usize, size: usize, most: usize) -> Option<String> {
-    if in_headers > header::HEADERS_MAX {
+fn too_large((in_headers, most_in_headers): (usize, usize), (size, most): (usize, usize)) -> Option<String> {
+    if in_headers > most_in_headers {
         return Some(format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX));
     }
     (size > most).then(|| size_refused(size, most))
@@ -175,7 +177,7 @@ pub(crate) fn size_refused(size: usize, most: usize) -> String {
 
 /// Whether a payload is exactly what JetStream answers to a publish: an object with `stream` and `seq`, and nothing
 /// that such an answer has not.
-fn is_acknowledgement(payload: &[u8]) -> bool {
+pub(crate) fn is_acknowledgement(payload: &[u8]) -> bool {
     if payload.first() != Some(&b'{') || payload.len() > 512 {
         return false;
     }

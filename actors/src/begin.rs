@@ -1,12 +1,13 @@
 //! How an attempt begins: by the short way, or by a claim on the run's record.
 
-use longshore_backbone::claims::{Claim, Claimed, fingerprint};
+use std::sync::Arc;
+
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::clearance::{Clearance, Waiting, clear};
-use longshore_domain::protocol::{self, Verdict};
+use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::run::{DeferReason, Deferral, whole_millis};
 use longshore_domain::settlement::{Outcome, Settlement};
-use longshore_domain::{ErrorKind, Failure, Run, RunState, story};
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr, story};
 use tokio::sync::oneshot;
 
 use crate::assignment::{Assignment, Start};
@@ -14,6 +15,8 @@ use crate::carry_out::chain;
 use crate::conclude;
 use crate::fail_point;
 use crate::herald::Telling;
+use crate::holders;
+use crate::keys;
 use crate::lines::Lines;
 use crate::perform::InWork;
 use crate::shared::{Shared, now};
@@ -34,6 +37,8 @@ pub(crate) struct Course {
     pub(crate) on_record: bool,
     /// Lines of its handler's progress that the log has not, because it does not know of the start yet.
     pub(crate) progress: Vec<u8>,
+    /// The token of a write of this attempt whose answer was lost: what is on record under it is this attempt's.
+    pub(crate) unclear: Option<SmolStr>,
 }
 
 /// What came of beginning.
@@ -59,26 +64,63 @@ pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> B
     }
 }
 
-/// A job that cannot be read becomes a dead letter. It may have become one before, in a node that died over it.
-async fn unreadable(shared: &Shared, assignment: Box<Assignment>, reason: String) -> Begun {
-    let job = &assignment.job;
-    let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
-        Ok(found) => found,
-        Err(error) => return put_off(assignment, &error),
-    };
-    let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
-    let expected = match (verdict, found) {
-        (_, None) => 0,
-        (Verdict::BeginAnew, Some(found)) => found.revision,
-        (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
-    };
-    // It has one event only, that of its dead letter.
-    let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
-    let failure = Failure::new(ErrorKind::Invalid, reason);
-    let course = Course { run, expected, told: Told::default(), lines: None, on_record: false, progress: Vec::new() };
-    tracing::warn!(run_id = %assignment.job.run_id, "unreadable job: {}", failure.message);
-    conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
+/// A job that cannot be read, or that says of itself what no record proves, becomes a dead letter: under the id it names,
+/// where nothing is on record of that, else under the one derived from its place in the lane. It may have become one
+/// before, in a node that died over it.
+async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: String) -> Begun {
+    assignment.arrival = as_bare(assignment.arrival);
+    for run_id in ids_of(&assignment) {
+        rename(&mut assignment, run_id);
+        let job = &assignment.job;
+        let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
+            Ok(found) => found,
+            Err(error) => return put_off(assignment, &error),
+        };
+        let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+        let expected = match (verdict, found) {
+            (_, None) => 0,
+            (Verdict::BeginAnew, Some(found)) => found.revision,
+            (verdict, Some(found)) if is_held_by(&found.run, &assignment) => {
+                return not_begun(shared, assignment, found, verdict).await;
+            }
+            _ => continue,
+        };
+        // It has one event only, that of its dead letter.
+        let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
+        let failure = Failure::new(ErrorKind::Invalid, reason);
+        tracing::warn!(run_id = %assignment.job.run_id, "invalid job: {}", failure.message);
+        let course = Course::new(run, expected, Told::default(), false);
+        conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
+        return Begun::Over;
+    }
+    tracing::error!(run_id = %assignment.job.run_id, "an invalid job finds no id of its own; it comes again");
+    assignment.right.leave();
     Begun::Over
+}
+
+/// The arrival of a client's own publish, whatever it said of itself.
+fn as_bare(arrival: Arrival) -> Arrival {
+    Arrival { round: 1, attempt: 1, deferrals: 0, moved: false, seal: None, ..arrival }
+}
+
+/// Ids that a job may run under, the first one that is free: the one it names, the one derived from its place in its
+/// lane, and, where a stream that is gone had that place before, the same with the time it was stored at.
+fn ids_of(assignment: &Assignment) -> [RunId; 3] {
+    let (job, message) = (&assignment.job, &assignment.arrival.holding.message);
+    let derived = RunId::minted(&job.queue, job.priority, message.sequence);
+    let timed = RunId::derived_at(&derived, message.at);
+    [job.run_id.clone(), derived, timed]
+}
+
+fn rename(assignment: &mut Assignment, run_id: RunId) {
+    if assignment.job.run_id != run_id {
+        assignment.arrival.minted = run_id.as_minted().is_some();
+        assignment.job = Arc::new(Job { run_id, ..(*assignment.job).clone() });
+    }
+}
+
+fn is_held_by(run: &Run, assignment: &Assignment) -> bool {
+    run.held_by.as_ref().is_some_and(|held| held.message == assignment.arrival.holding.message)
 }
 
 /// A run of which nothing is on record.
@@ -92,8 +134,7 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
 
 async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
-    let expected = assignment.revision.unwrap_or(0);
-    let course = Course { run, expected, told: Told::default(), lines: None, on_record: false, progress: Vec::new() };
+    let course = Course::new(run, 0, Told::default(), false);
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
@@ -133,14 +174,14 @@ fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt
     course
 }
 
-/// Reads the record, claims what this delivery may claim, and looks again whenever somebody else was faster.
-async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
-    let job = &assignment.job;
+/// Reads the record, claims what this delivery may claim, and looks again whenever another write was faster.
+async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     if shared.book.has(&assignment.arrival.holding.message) {
         // This very node is working on it: the server forgot that it had handed it out. Renewals go on as before.
         assignment.right.leave();
         return Begun::Over;
     }
+    let job = &assignment.job;
     let mut found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
         Ok(found) => found,
         Err(error) => return put_off(assignment, &error),
@@ -157,33 +198,59 @@ async fn claim(shared: &Shared, assignment: Box<Assignment>) -> Begun {
                 let base = on(shared, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
             }
-            (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
-            (_, None) => unreachable!("without a record the verdict is to begin"),
-        };
-        let Base { run, expected, told, attempt, fell_due } = base;
-        let mut course = Course { run, expected, told, lines: None, on_record: true, progress: Vec::new() };
-        let refused = match cleared(&assignment, &course.run, fell_due) {
-            Err(settlement) => Some(settlement),
-            Ok(()) => match claim_key(shared, &assignment, attempt).await {
-                Ok(refused) => refused,
-                Err(error) => return put_off(assignment, &error),
-            },
-        };
-        if let Some(settlement) = refused {
-            conclude::carry_out(shared, assignment, course, settlement).await;
-            return Begun::Over;
-        }
-        course = started(shared, &assignment, course, attempt);
-        course.run.token = shared.token();
-        fail_point::pass("before-claim");
-        match shared.backbone.write_record(&course.run, course.expected).await {
-            Ok(Written::Won(revision)) => {
-                fail_point::pass("after-claim");
-                course.expected = revision;
-                return Begun::Work(InWork::new(assignment, course));
+            (Verdict::Occupied, Some(_)) => {
+                let [_, _, free] = ids_of(&assignment);
+                rename(&mut assignment, free);
+                return Box::pin(claim(shared, assignment)).await;
             }
-            Ok(Written::Lost(now_found)) => found = now_found.map(|found| *found),
-            Err(error) => return put_off(assignment, &error),
+            (Verdict::Unproven, _) => return Box::pin(unreadable(shared, assignment, UNPROVEN.to_owned())).await,
+            (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
+            (_, None) => unreachable!("without a record the verdict is to begin, or that it is unproven"),
+        };
+        let lost = match claim_on(shared, assignment, base).await {
+            Ok(begun) => return begun,
+            Err(lost) => lost,
+        };
+        (assignment, found) = lost;
+    }
+}
+
+/// Why a job that carries a node's headers, but no proof of them, is refused.
+const UNPROVEN: &str =
+    "headers: say which round and attempt of a run the job is, as only nodes may, and no record proves it";
+
+type AnothersWrite = (Box<Assignment>, Option<Found>);
+
+/// Claims the attempt; gives the delivery back, with what is on record now, where another write was first.
+async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersWrite> {
+    let Base { run, expected, told, attempt, fell_due } = base;
+    let mut course = Course::new(run, expected, told, true);
+    let clearance = cleared(&assignment, &course.run, fell_due);
+    let refused = match clearance {
+        Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
+        other => match keys::claim_at_begin(shared, &assignment, &mut course.run).await {
+            Ok(Some(of)) => Some(Settlement::Duplicate { of }),
+            Ok(None) => other.err(),
+            Err(error) => return Ok(put_off(assignment, &error)),
+        },
+    };
+    if let Some(settlement) = refused {
+        conclude::carry_out(shared, assignment, course, settlement).await;
+        return Ok(Begun::Over);
+    }
+    course = started(shared, &assignment, course, attempt);
+    course.run.token = shared.token();
+    fail_point::pass("before-claim");
+    match shared.backbone.write_record(&course.run, course.expected).await {
+        Ok(Written::Won(revision)) => {
+            fail_point::pass("after-claim");
+            course.expected = revision;
+            Ok(Begun::Work(InWork::new(assignment, course)))
+        }
+        Ok(Written::Lost(found)) => Err((assignment, found.map(|found| *found))),
+        Err(error) => {
+            shared.unclear_claims.add(&course.run.token);
+            Ok(put_off(assignment, &error))
         }
     }
 }
@@ -230,34 +297,18 @@ fn told_before(run: &Run, attempt: u32) -> usize {
     if again { events.saturating_sub(2) } else { events }
 }
 
-/// Claims the job's idempotency key; says what follows if it is another run's.
-async fn claim_key(
-    shared: &Shared,
-    assignment: &Assignment,
-    attempt: u32,
-) -> Result<Option<Settlement>, longshore_backbone::Error> {
-    let job = &assignment.job;
-    let Some(options) = job.options.as_ref().filter(|_| attempt == 1 && assignment.revision.is_none()) else {
-        return Ok(None);
-    };
-    let Some(key) = &options.idempotency_key else { return Ok(None) };
-    let window = options.idempotency_window.unwrap_or(shared.backbone.storage().idempotency_window);
-    let print = fingerprint(job.job_type.as_str(), &assignment.matter.payload);
-    let claim = Claim { run_id: job.run_id.clone(), fingerprint: print };
-    Ok(match shared.backbone.claim_key(&job.tenant, key, &claim, window).await? {
-        Claimed::Mine => None,
-        Claimed::Theirs(theirs) => Some(Settlement::Duplicate { of: theirs.run_id }),
-    })
-}
-
 /// The record says that this delivery is not to begin anything.
 async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, verdict: Verdict) -> Begun {
     let Found { run, revision } = found;
     let run = Box::new(run);
     match verdict {
-        Verdict::Ignore => assignment.right.leave(),
         Verdict::Drop => shared.backbone.ack(assignment.right).await,
-        Verdict::LeaseLost => lease_lost(shared, assignment, run, revision).await,
+        Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
+        Verdict::StaleRecord => {
+            shared.metrics.stale_reads.inc();
+            tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the job that came: read too early; it comes again");
+            assignment.right.leave();
+        }
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: told again, all of it, and carried out again.
@@ -269,9 +320,11 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
             story.then = Then::Ack(assignment.right);
             shared.herald.tell(Telling::Story(Box::new(story))).await;
         }
-        Verdict::Begin { .. } | Verdict::BeginAgain { .. } | Verdict::BeginAnew => {
-            unreachable!("what may begin has been begun")
-        }
+        Verdict::Begin { .. }
+        | Verdict::BeginAgain { .. }
+        | Verdict::BeginAnew
+        | Verdict::Occupied
+        | Verdict::Unproven => unreachable!("what may begin has been begun"),
     }
     Begun::Over
 }
@@ -302,14 +355,39 @@ async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Ru
     shared.herald.tell(Telling::Story(Box::new(story))).await;
 }
 
+/// An attempt of the run is on record as running under this very message: its holder lost the lease, or the server
+/// handed the job out too early. Time decides, by the holder's last sign.
+async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+    if shared.unclear_claims.take(&run.token) {
+        // This node's own claim, whose answer was lost: the attempt was never started.
+        let live = story::of_round(&run).len().saturating_sub(1);
+        let course = Course::new(run, revision, Told { live, log: 0 }, true);
+        return Begun::Work(InWork::new(assignment, course));
+    }
+    let holder = holders::ask(shared, &run).await;
+    let lease = shared.backbone.storage().lease;
+    if protocol::lease_is_lost(&run, holder, now(), lease) {
+        lease_lost(shared, assignment, run, revision).await;
+    } else if let Holder::Silent(seen_at) = holder {
+        // It comes again when the lease would be over, unless its holder renews it meanwhile.
+        let started_at = run.attempts.last().map(|attempt| attempt.started_at);
+        let over_at = started_at.max(seen_at).unwrap_or_else(now).plus(lease);
+        shared.backbone.hand_back_in(assignment.right, over_at.since(now())).await;
+    } else {
+        assignment.right.leave();
+    }
+    Begun::Over
+}
+
 /// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
 async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
     tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
+    shared.metrics.leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
     let told = Told { live: story::of_round(&run).len(), log: 0 };
-    let course = Course { run, expected: revision, told, lines: None, on_record: true, progress: Vec::new() };
+    let course = Course::new(run, revision, told, true);
     conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
 }
 
@@ -318,7 +396,7 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
     let events = story::of_round(&run).len();
     let attempt = run.next_attempt();
     let told = Told { live: events, log: events };
-    let course = Course { run, expected: revision, told, lines: None, on_record: true, progress: Vec::new() };
+    let course = Course::new(run, revision, told, true);
     if let Err(settlement) = cleared(&assignment, &course.run, true) {
         conclude::carry_out(shared, assignment, course, settlement).await;
         return Begun::Over;
@@ -338,7 +416,10 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
             assignment.right.hand_back();
             Begun::Over
         }
-        Err(error) => put_off(assignment, &error),
+        Err(error) => {
+            shared.unclear_claims.add(&course.run.token);
+            put_off(assignment, &error)
+        }
     }
 }
 
@@ -350,6 +431,11 @@ fn put_off(assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Be
 }
 
 impl Course {
+    /// A course of which `told` was published before.
+    pub(crate) fn new(run: Box<Run>, expected: u64, told: Told, on_record: bool) -> Self {
+        Self { run, expected, told, lines: None, on_record, progress: Vec::new(), unclear: None }
+    }
+
     /// How often in a row its handler has put the job back.
     pub(crate) fn snoozes(&self) -> u32 {
         let deferral = self.run.deferral.as_ref();

@@ -1,13 +1,15 @@
 //! Cancelling: one run, wherever it stands, or all that fit a filter.
 //!
 //! The record decides, like everything: `cancelled` is written by compare-and-set, then told, then whoever runs the job
-//! is told to stop, and the message that waits is taken out. A message that comes up after all finds the record. An
-//! attempt that began without a record is its node's to end: that node is asked first.
+//! is told to stop, and the message that waits is taken out. A message that comes up after all finds the record. A job
+//! that was not seen yet would be begun without a look at its record: so its cancel is noted in a durable list before,
+//! which every node knows when it starts, and every node that is there has to say that it heard. One that has begun the
+//! job already says so, and ends it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use longshore_backbone::records::Written;
@@ -23,12 +25,16 @@ use crate::ask::{Ask, Filter, Which, outcome};
 use crate::assignment::Assignment;
 use crate::carry_out::chain;
 use crate::fail_point;
+use crate::holders;
 use crate::runs;
 use crate::shared::{Shared, now};
 use crate::story;
 
-/// How long nodes have to say that a run is at work with them.
-const ASK_FOR: Duration = Duration::from_millis(100);
+/// How long nodes have to say that they heard. One that takes longer is frozen or cut off: what it has in its hand by
+/// then it may no longer start.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// How long the list of nodes is believed: many runs are often cancelled in a row.
+const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
 /// How long a node that said so has to end it: handlers get two seconds to stop.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// Cancelled runs that a node remembers, for jobs it has in hand.
@@ -46,6 +52,8 @@ pub(crate) struct Recent {
     any: AtomicBool,
     /// By name, and in the order in which they came.
     runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
+    /// The nodes that are there, and when that was read.
+    nodes: Mutex<Option<(Instant, Arc<[String]>)>>,
 }
 
 type RunKey = (Tenant, RunId);
@@ -74,18 +82,47 @@ impl Recent {
     }
 }
 
-/// Hears of cancelled runs until the process ends, and stops those that run here.
+/// Hears of cancelled runs until the process ends, and stops those that run here; answers who asks what this node holds.
 pub(crate) async fn watch(shared: Arc<Shared>) {
-    let mut cancels = match shared.backbone.cancels().await {
-        Ok(cancels) => cancels,
-        Err(error) => panic!("cancelled runs cannot be heard of: {}", chain(&error)),
+    let listening = async { Ok((shared.backbone.cancels().await?, shared.backbone.questions(&shared.node).await?)) };
+    let (mut cancels, mut questions) = match listening.await {
+        Ok(both) => both,
+        Err::<_, longshore_backbone::Error>(error) => panic!("cancelled runs cannot be heard of: {}", chain(&error)),
     };
-    while let Some(cancel) = cancels.next().await {
-        shared.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
-        if shared.book.stop(&cancel.tenant, &cancel.run_id) {
-            shared.backbone.is_here(&cancel).await;
+    loop {
+        tokio::select! {
+            cancel = cancels.next() => {
+                let Some(cancel) = cancel else { return };
+                shared.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
+                let runs_here = shared.book.stop(&cancel.tenant, &cancel.run_id);
+                shared.backbone.heard(&cancel, &shared.node, runs_here).await;
+            }
+            question = questions.next() => match question {
+                Some(question) => holders::answer(&shared, question).await,
+                None => return,
+            },
         }
     }
+}
+
+/// Reads the durable list of runs that are being cancelled: no job may be begun without a look at its record before that.
+pub(crate) async fn learn(shared: &Shared) -> Result<(), longshore_backbone::Error> {
+    for (tenant, run_id) in shared.backbone.noted_cancels().await? {
+        shared.recently_cancelled.add(&tenant, &run_id);
+    }
+    Ok(())
+}
+
+/// The nodes that are there.
+async fn nodes(shared: &Shared) -> Result<Arc<[String]>, ApiError> {
+    let known = || shared.recently_cancelled.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, nodes)) = known().as_ref().filter(|(at, _)| at.elapsed() < NODES_KNOWN_FOR) {
+        return Ok(Arc::clone(nodes));
+    }
+    let nodes = shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+    let nodes: Arc<[String]> = nodes.into_iter().map(|presence| presence.node).collect();
+    *known() = Some((Instant::now(), Arc::clone(&nodes)));
+    Ok(nodes)
 }
 
 /// The endpoint `runs.cancel`.
@@ -260,7 +297,10 @@ async fn cancel(
             _ => {}
         }
         if is_unseen(&before) && !std::mem::replace(&mut asked, true) {
-            if shared.backbone.ask_who_runs(tenant, run_id, ASK_FOR).await {
+            let noted = shared.backbone.note_cancel(tenant, run_id, shared.backbone.storage().failed_max_age).await;
+            noted.map_err(|error| unavailable(&error))?;
+            let nodes = nodes(shared).await?;
+            if shared.backbone.ask_who_runs(tenant, run_id, &nodes, HEARD_WITHIN).await {
                 // Its node writes the end, with the attempt that no record knows of yet.
                 runs::wait(shared, tenant, run_id, ENDS_WITHIN).await?;
             }
@@ -374,6 +414,10 @@ async fn clear_away(shared: &Shared, before: &Run) {
         }
         _ => Ok(false),
     };
+    if is_unseen(before) && matches!(cleared, Ok(true)) {
+        // Nothing of the run is left that could come up.
+        let _ = backbone.forget_cancel(&before.tenant, &before.run_id).await;
+    }
     if let Err(error) = cleared {
         tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, "a cancelled job stays where it is until it comes up: {}", chain(&error));
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::{Backbone, Error};
+use longshore_domain::Run;
 use longshore_domain::protocol::{self, Verdict};
-use longshore_domain::{Run, RunState};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::fail_point;
@@ -25,8 +25,7 @@ pub(crate) async fn clear_up(
     mut story: Box<Story>,
     slow: UnboundedSender<Done>,
 ) {
-    let expected = story.write.as_ref().map_or(0, |write| write.expected);
-    let done = match decide(&backbone, &story, expected).await {
+    let done = match decide(&backbone, &mut story).await {
         Written::Won(revision) => {
             story.written(revision);
             Done::OnRecord(story)
@@ -47,13 +46,17 @@ pub(crate) async fn clear_up(
 }
 
 /// Writes the record on what is really there, as long as it is still this run's to write.
-async fn decide(backbone: &Backbone, story: &Story, expected: u64) -> Written {
-    let mut expected = expected;
+async fn decide(backbone: &Backbone, story: &mut Story) -> Written {
+    let mut expected = story.write.as_ref().map_or(0, |write| write.expected);
     loop {
         match backbone.write_record(&story.run, expected).await {
             Ok(Written::Won(revision)) => return Written::Won(revision),
-            // The record that `submit` wrote has expired: the run is decided on "none".
+            // What it was based on has gone: the run is decided on "none".
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
+            Ok(Written::Lost(Some(found))) if is_occupied(&found.run, story) => {
+                story.rename(backbone);
+                expected = 0;
+            }
             Ok(Written::Lost(Some(found))) if may_overwrite(&found.run, story) && found.revision != expected => {
                 expected = found.revision;
             }
@@ -67,12 +70,19 @@ async fn decide(backbone: &Backbone, story: &Story, expected: u64) -> Written {
 }
 
 /// Whether what is on record does not stand in the way of a run that was started without reading it: a run of a stream
-/// that is gone, or the note that `submit` made before it published this very job.
+/// that is gone, or a write of this very attempt whose answer was lost.
 fn may_overwrite(found: &Run, story: &Story) -> bool {
+    if story.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
+        return true;
+    }
     let Some(arrival) = &story.arrival else { return false };
-    let untouched = found.state == RunState::Enqueued && found.held_by.is_none() && !found.has_started();
-    let same_round = found.round == story.run.round;
-    (untouched && same_round) || protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew
+    protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew
+}
+
+/// Whether a run that was started without reading has the id of an unfinished one, of a stream that is gone.
+fn is_occupied(found: &Run, story: &Story) -> bool {
+    let judged = story.arrival.as_ref().map(|arrival| protocol::on_arrival(Some(found), arrival));
+    judged == Some(Verdict::Occupied)
 }
 
 /// The run was cancelled before its attempt's end could be written: what is told, and acknowledged, is that.
@@ -141,7 +151,7 @@ pub(crate) async fn end(backbone: &Backbone, story: Box<Story>) {
         Then::HandBack(right) => right.hand_back(),
         // Whoever waited may be gone, with the node that drains; then the right is dropped, and so handed back.
         Then::Keep(right, back) => drop(back.send((right, revision))),
-        Then::Report(done) => drop(done.send(())),
+        Then::Report(done) => drop(done.send(revision)),
         Then::Nothing => {}
     }
 }

@@ -15,7 +15,7 @@ use crate::begin::Course;
 use crate::herald::Telling;
 use crate::lease_keeper::Entry;
 use crate::lines::Lines;
-use crate::shared::{IN_HAND_RETRIES, Shared, now};
+use crate::shared::{IN_HAND_RETRIES, Shared, new_seal, now};
 use crate::story::{Follow, Story, Then, Told};
 
 /// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
@@ -85,6 +85,7 @@ pub(crate) fn deadline(job: &Job, run: &Run) -> Option<Timestamp> {
 pub(crate) async fn carry_out(shared: &Shared, assignment: Box<Assignment>, course: Course, settlement: Settlement) {
     let (mut story, assignment) = write_up(shared, assignment, course, settlement);
     story.follow = follow_of(&story.run);
+    story.entry = assignment.entry;
     let put_back = story.run.state == RunState::Enqueued && story.follow.is_none();
     story.then = if put_back { Then::HandBack(assignment.right) } else { Then::Ack(assignment.right) };
     shared.herald.tell(Telling::Story(story)).await;
@@ -107,7 +108,7 @@ fn write_up(
     settlement: Settlement,
 ) -> (Box<Story>, Rest) {
     let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = *assignment;
-    let Course { mut run, expected, mut told, lines, on_record, progress } = course;
+    let Course { mut run, expected, mut told, lines, on_record, progress, unclear } = course;
     // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
     let before = (!progress.is_empty()).then(|| {
         let untold = Told { live: usize::MAX, log: told.log };
@@ -117,6 +118,10 @@ fn write_up(
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
     run.token = shared.token();
+    if run.run_at.is_some() && run.seal.is_empty() {
+        // What comes back at that time proves by it that a node sent it.
+        run.seal = new_seal();
+    }
     count(shared, &run);
     let nothing_kept = !on_record
         && run.state == RunState::Completed
@@ -137,6 +142,7 @@ fn write_up(
         story
     };
     story.arrival = Some(arrival.clone());
+    story.unclear = unclear;
     (Box::new(story), Rest { job, arrival, since, leased_from, entry, right })
 }
 
@@ -200,7 +206,6 @@ async fn keep_in_hand(
                     job: rest.job,
                     matter,
                     arrival: rest.arrival,
-                    revision: None,
                     since: rest.since.max(due),
                     leased_from: rest.leased_from,
                     entry,

@@ -46,7 +46,7 @@ async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run
             let run = found.unwrap_or_else(|| letter.run.clone());
             Some((letter, run))
         }
-        LetterVerdict::Replayed | LetterVerdict::Stale => None,
+        LetterVerdict::Replayed | LetterVerdict::Stale | LetterVerdict::StaleRecord => None,
     })
 }
 

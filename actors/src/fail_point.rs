@@ -9,7 +9,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 17] = [
+pub const ALL: [&str; 21] = [
+    "before-note",
+    "after-note",
+    "after-publish",
+    "after-mark",
     "before-claim",
     "after-claim",
     "before-handler",

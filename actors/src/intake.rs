@@ -1,21 +1,22 @@
 //! Intake: takes jobs over request-reply. Answers once the job is durable.
 //!
 //! A job without an id or key of its own is one publish, and its run's id comes from the answer. One with either is
-//! claimed first, then noted as a record, then published: a crash in between leaves a claim or a note that a repeat of
-//! the same submit finds, and then it publishes the job again.
+//! claimed first, then noted as a record, then published, then record and claim are marked as published: a crash in
+//! between leaves a claim or a note that is not marked, and a repeat of the same submit that finds it publishes the job
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use longshore_backbone::claims::{Claim, Claimed, fingerprint};
-use longshore_backbone::records::Written;
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
+use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, nobody_there};
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, KEY_MAX, is_servers, names};
 use longshore_backbone::{Error, Headers};
-use longshore_domain::job::{Unique, When};
+use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{
@@ -28,8 +29,10 @@ use tokio::sync::oneshot;
 
 use crate::assignment::size_refused;
 use crate::carry_out::chain;
+use crate::fail_point;
 use crate::herald::Telling;
-use crate::shared::{Shared, now};
+use crate::keys;
+use crate::shared::{Shared, new_seal, now};
 use crate::story::{Follow, Matter, Story, Then, Told};
 
 /// What a client asks for.
@@ -43,6 +46,8 @@ pub(crate) struct Submit {
     queue: Option<String>,
     priority: Option<u64>,
     idempotency_key: Option<String>,
+    idempotency_window_ms: Option<u64>,
+    unique: Option<String>,
     run_id: Option<String>,
     run_at: Option<String>,
     delay_ms: Option<u64>,
@@ -69,6 +74,11 @@ struct Checked {
 }
 
 impl Checked {
+    /// What tells this job from another one of the same key.
+    fn print(&self) -> String {
+        fingerprint(self.job.job_type.as_str(), &self.payload)
+    }
+
     fn matter(&self) -> Matter {
         Matter { headers: Some(Arc::new(self.headers.clone())), payload: self.payload.clone() }
     }
@@ -96,9 +106,11 @@ pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: Submit) -> 
     if let Some(id) = &checked.own_id {
         checked.job.run_id = id.clone();
     }
+    let due = due.filter(|due| *due > now());
     match claim_key(shared, &checked).await? {
-        Claimed::Mine => note_and_publish(shared, checked, due.filter(|due| *due > now())).await,
-        Claimed::Theirs(theirs) => repeated(shared, checked, theirs.run_id, due).await,
+        None => note_and_publish(shared, &checked, due, None).await,
+        Some(Claimed::Mine(revision)) => note_and_publish(shared, &checked, due, Some(revision)).await,
+        Some(Claimed::Found(found)) => repeated(shared, checked, found, due).await,
     }
 }
 
@@ -164,7 +176,9 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
     let either = |fields: (&str, &str), at: Option<Timestamp>, after: Option<u64>| match (at, after) {
         (Some(_), Some(_)) => Err(wrong(fields.1, format!("stands beside {}; one of them is enough", fields.0))),
         (Some(at), None) => Ok(Some(When::At(at))),
-        (None, Some(ms)) => span(fields.1, ms).map(|span| Some(When::After(span))),
+        // A delay of nothing is none; what expires after nothing could never start.
+        (None, Some(ms)) if fields.1 == "delay_ms" => span(fields.1, ms).map(|span| Some(When::After(span))),
+        (None, Some(ms)) => positive(fields.1, ms).map(|span| Some(When::After(span))),
         (None, None) => Ok(None),
     };
     if let Some(name) = submit.retry.as_ref().filter(|name| !shared.policies.retries.contains_key(*name)) {
@@ -180,21 +194,23 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
     let deadline = match submit.deadline.as_deref() {
         None => None,
         Some(text) => Some(match duration::parse(text) {
+            Ok(span) if span.is_zero() => return Err(wrong("deadline", "is zero")),
             Ok(span) => When::After(span),
             Err(_) => When::At(Timestamp::parse(text).map_err(|error| wrong("deadline", error))?),
         }),
     };
+    let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
     let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
     Ok(JobOptions {
         own_run_id,
         idempotency_key: key("idempotency_key", &submit.idempotency_key)?,
-        idempotency_window: None,
-        unique: Unique::Window,
+        idempotency_window: submit.idempotency_window_ms.map(|ms| positive("idempotency_window_ms", ms)).transpose()?,
+        unique: unique.unwrap_or_default(),
         max_attempts: submit.max_attempts,
         retry: submit.retry.clone(),
         run_at: either(("run_at", "delay_ms"), moment("run_at", &submit.run_at)?, submit.delay_ms)?,
         keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
-        timeout: submit.timeout_ms.map(|ms| span("timeout_ms", ms)).transpose()?,
+        timeout: submit.timeout_ms.map(|ms| positive("timeout_ms", ms)).transpose()?,
         deadline,
         expires: either(
             ("expires_at", "expires_in_ms"),
@@ -207,6 +223,11 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
         schema_version: None,
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
     })
+}
+
+/// A span where nothing would be without meaning.
+fn positive(field: &str, ms: u64) -> Result<Duration, ApiError> {
+    if ms == 0 { Err(wrong(field, "is zero")) } else { span(field, ms) }
 }
 
 fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
@@ -278,85 +299,145 @@ fn undeclared(queue: &Queue) -> ApiError {
     ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str()))
 }
 
-async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Claimed, ApiError> {
-    let Some(options) = &checked.job.options else { return Ok(Claimed::Mine) };
-    let Some(key) = &options.idempotency_key else { return Ok(Claimed::Mine) };
-    let print = fingerprint(checked.job.job_type.as_str(), &checked.payload);
-    let claim = Claim { run_id: checked.job.run_id.clone(), fingerprint: print };
-    let window = options.idempotency_window.unwrap_or(shared.backbone.storage().idempotency_window);
+/// Claims the job's key, if it has one.
+async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Option<Claimed>, ApiError> {
+    let Some((key, window)) = keys::key_of(shared, &checked.job) else { return Ok(None) };
+    let claim = Claim { run_id: checked.job.run_id.clone(), fingerprint: checked.print(), published: false };
     let claimed = shared.backbone.claim_key(&checked.job.tenant, key, &claim, window).await;
-    claimed.map_err(|error| ApiError::unavailable(chain(&error)))
+    claimed.map(Some).map_err(|error| ApiError::unavailable(chain(&error)))
 }
 
-/// Notes the run as a record, then publishes its job or schedule.
-async fn note_and_publish(shared: &Shared, checked: Checked, due: Option<Timestamp>) -> Result<Value, ApiError> {
+/// Notes the run as a record, publishes its job or schedule, and marks both record and claim as published. Until that is
+/// done the job may be published again by whoever repeats the submission, in this way or another.
+async fn note_and_publish(
+    shared: &Shared,
+    checked: &Checked,
+    due: Option<Timestamp>,
+    claim: Option<u64>,
+) -> Result<Value, ApiError> {
     let job = &checked.job;
     let mut run = Run::new(job, shared.max_attempts(job), now());
+    run.seal = new_seal();
     run.token = shared.token();
     if let Some(at) = due {
-        return schedule(shared, &checked, run, at).await;
+        return schedule(shared, checked, run, (at, claim)).await;
     }
+    fail_point::pass("before-note");
     match shared.backbone.write_record(&run, 0).await {
-        Ok(Written::Won(revision)) => publish_noted(shared, &checked, Some(revision)).await?,
-        Ok(Written::Lost(Some(found))) => return found_before(shared, &checked, &found.run).await,
-        Ok(Written::Lost(None)) => return Err(ApiError::unavailable("the run's record changes; try again")),
-        Err(error) => return Err(ApiError::unavailable(chain(&error))),
+        Ok(Written::Won(revision)) => {
+            fail_point::pass("after-note");
+            publish_noted(shared, checked, run, revision).await?;
+            mark_claim(shared, checked, claim, RunState::Enqueued).await
+        }
+        Ok(Written::Lost(Some(found))) => found_before(shared, checked, *found, claim).await,
+        Ok(Written::Lost(None)) => Err(ApiError::unavailable("the run's record changes; try again")),
+        Err(error) => Err(ApiError::unavailable(chain(&error))),
     }
-    Ok(answer(&job.run_id, RunState::Enqueued, false))
 }
 
-/// Publishes a job whose record stands. Without the record's revision it is one that must claim its run first.
-async fn publish_noted(shared: &Shared, checked: &Checked, revision: Option<u64>) -> Result<(), ApiError> {
+/// Publishes a job whose record stands, under the record's seal, and marks the record.
+async fn publish_noted(shared: &Shared, checked: &Checked, run: Run, revision: u64) -> Result<(), ApiError> {
     let job = &checked.job;
     let mut headers = checked.headers.clone();
     headers.insert(names::RUN_ID, job.run_id.as_str());
-    if let Some(revision) = revision {
-        headers.insert(names::REVISION, revision.to_string());
-    }
+    headers.insert(names::SEAL, run.seal.as_str());
     let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
-    let id = format!("{}/{}/1/1", job.tenant, job.run_id);
+    // Of this record, not of this run id: a later run of the same id is another one.
+    let id = format!("{}/{}/{}", job.tenant, job.run_id, run.seal);
     let moved = shared.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
-    moved.map(|_| ()).map_err(|error| refusal(job, &error))
+    moved.map_err(|error| refusal(job, &error))?;
+    fail_point::pass("after-publish");
+    mark_record(shared, run, revision).await
+}
+
+/// What `submit` had to make durable is so. Where another write was first, the run has been taken up already.
+async fn mark_record(shared: &Shared, mut run: Run, revision: u64) -> Result<(), ApiError> {
+    run.published = true;
+    run.token = shared.token();
+    let written = shared.backbone.write_record(&run, revision).await;
+    fail_point::pass("after-mark");
+    written.map(|_| ()).map_err(|error| ApiError::unavailable(chain(&error)))
+}
+
+/// The same for its claim, and the answer: the run's, or that of another run that has taken the claim over.
+async fn mark_claim(
+    shared: &Shared,
+    checked: &Checked,
+    claim: Option<u64>,
+    state: RunState,
+) -> Result<Value, ApiError> {
+    let job = &checked.job;
+    let Some(revision) = claim else { return Ok(answer(&job.run_id, state, false)) };
+    let marked = keys::mark_published(shared, job, revision, checked.print()).await;
+    match marked.map_err(|error| ApiError::unavailable(chain(&error)))? {
+        None => Ok(answer(&job.run_id, state, false)),
+        Some(other) => Ok(answer(&other, RunState::Enqueued, true)),
+    }
 }
 
 /// The run is there already: answered as it stands. Where its job may never have been published, it is now.
-async fn found_before(shared: &Shared, checked: &Checked, run: &Run) -> Result<Value, ApiError> {
-    match on_repeat(run) {
-        Repeat::Publish => publish_noted(shared, checked, None).await?,
-        Repeat::Schedule(at) => schedule_noted(shared, checked, run, at).await?,
+async fn found_before(shared: &Shared, checked: &Checked, found: Found, claim: Option<u64>) -> Result<Value, ApiError> {
+    let Found { run, revision } = found;
+    let (run_id, state) = (run.run_id.clone(), run.state);
+    match on_repeat(&run) {
+        Repeat::Publish => publish_noted(shared, checked, run, revision).await?,
+        Repeat::Schedule(at) => schedule_noted(shared, checked, run, (at, revision)).await?,
         Repeat::Nothing => {}
     }
-    Ok(answer(&run.run_id, run.state, true))
+    let mut first = mark_claim(shared, checked, claim, state).await?;
+    first["deduplicated"] = json!(true);
+    if first["run_id"] == json!(run_id) {
+        first["state"] = json!(state);
+    }
+    Ok(first)
 }
 
 /// The record says that the run waits for its time. Where no schedule stands, either it has fired, and another message of
 /// the run does no harm; or the node that noted it died before it wrote one.
-async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
-    match shared.backbone.has_schedule(run).await {
-        Ok(true) => return Ok(()),
+async fn schedule_noted(
+    shared: &Shared,
+    checked: &Checked,
+    run: Run,
+    (at, revision): (Timestamp, u64),
+) -> Result<(), ApiError> {
+    match shared.backbone.has_schedule(&run).await {
+        Ok(true) => return mark_record(shared, run, revision).await,
         Ok(false) => {}
         Err(error) => return Err(ApiError::unavailable(chain(&error))),
     }
     let matter = checked.matter();
-    let told = Told { live: story::of_round(run).len(), log: 0 };
+    let told = Told { live: story::of_round(&run).len(), log: 0 };
     let mut story = Story::on_record(Box::new(run.clone()), matter, told, &shared.node, &shared.backbone);
     let (done, carried_out) = oneshot::channel();
     story.follow = Some(Follow::Schedule(at));
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
-    carried_out.await.map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
+    carried_out.await.map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))?;
+    mark_record(shared, run, revision).await
 }
 
-/// The key is another run's: answered with that one.
-async fn repeated(shared: &Shared, checked: Checked, theirs: RunId, due: Option<Timestamp>) -> Result<Value, ApiError> {
+/// The key is claimed: answered with the run that has it. Where that was perhaps never published, it is now.
+async fn repeated(
+    shared: &Shared,
+    checked: Checked,
+    theirs: FoundClaim,
+    due: Option<Timestamp>,
+) -> Result<Value, ApiError> {
     let mut checked = checked;
-    let tenant = checked.job.tenant.clone();
-    checked.job.run_id = theirs;
-    match shared.backbone.read_record(&tenant, &checked.job.run_id).await {
-        Ok(Some(found)) => found_before(shared, &checked, &found.run).await,
-        // A claim whose run never came, or a bare publish that waits: with the record's compare-and-set there is one.
+    let FoundClaim { claim, revision, at } = theirs;
+    checked.job.run_id = claim.run_id;
+    let unmarked = (!claim.published).then_some(revision);
+    match shared.backbone.read_record(&checked.job.tenant, &checked.job.run_id).await {
+        Ok(Some(found)) => found_before(shared, &checked, found, unmarked).await,
+        // The run's record has gone before its claim: of those that are kept for shorter than that, it has completed.
+        // One that was claimed a moment ago is only just being written.
+        Ok(None) if claim.published => {
+            let is_young = now().since(at) < shared.backbone.storage().lease;
+            let state = if is_young { RunState::Enqueued } else { RunState::Completed };
+            Ok(answer(&checked.job.run_id, state, true))
+        }
         Ok(None) => {
-            let mut first = note_and_publish(shared, checked, due.filter(|due| *due > now())).await?;
+            let mut first = note_and_publish(shared, &checked, due, unmarked).await?;
             first["deduplicated"] = json!(true);
             Ok(first)
         }
@@ -365,21 +446,27 @@ async fn repeated(shared: &Shared, checked: Checked, theirs: RunId, due: Option<
 }
 
 /// Records the run as scheduled, tells it, and writes its schedule; in this order, by the herald.
-async fn schedule(shared: &Shared, checked: &Checked, mut run: Run, at: Timestamp) -> Result<Value, ApiError> {
-    let run_id = run.run_id.clone();
+async fn schedule(
+    shared: &Shared,
+    checked: &Checked,
+    mut run: Run,
+    (at, claim): (Timestamp, Option<u64>),
+) -> Result<Value, ApiError> {
     run.settle(Settlement::Schedule { at }, now());
     let matter = checked.matter();
     let (done, told) = oneshot::channel();
-    let mut story = Story::to_write(Box::new(run), matter, 0, Told::default(), &shared.node, &shared.backbone);
+    let written = Box::new(run.clone());
+    let mut story = Story::to_write(written, matter, 0, Told::default(), &shared.node, &shared.backbone);
     story.follow = Some(Follow::Schedule(at));
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
-    if told.await.is_ok() {
-        return Ok(answer(&run_id, RunState::Scheduled, false));
+    if let Ok(revision) = told.await {
+        mark_record(shared, run, revision).await?;
+        return mark_claim(shared, checked, claim, RunState::Scheduled).await;
     }
     // Not ours to tell: there is a run of that id.
-    match shared.backbone.read_record(&checked.job.tenant, &run_id).await {
-        Ok(Some(found)) => found_before(shared, checked, &found.run).await,
+    match shared.backbone.read_record(&checked.job.tenant, &checked.job.run_id).await {
+        Ok(Some(found)) => found_before(shared, checked, found, claim).await,
         Ok(None) => Err(ApiError::unavailable("the run's record changes; try again")),
         Err(error) => Err(ApiError::unavailable(chain(&error))),
     }

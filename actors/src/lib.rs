@@ -32,6 +32,8 @@ mod worker;
 
 mod begin;
 mod deaf;
+mod holders;
+mod keys;
 mod perform;
 mod progress;
 mod remote;

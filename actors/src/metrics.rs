@@ -21,6 +21,10 @@ pub struct Metrics {
     pub fenced: IntCounter,
     /// `longshore_leases_lost_total`
     pub leases_lost: IntCounter,
+    /// `longshore_leases_judged_lost_total`: attempts of other holders that were settled as `lease_expired`.
+    pub leases_judged_lost: IntCounter,
+    /// `longshore_stale_reads_total`: records that were older than the job that came.
+    pub stale_reads: IntCounter,
     /// `longshore_jobs_running{queue}`
     pub running: IntGaugeVec,
     /// `longshore_jobs_in_hand{queue}`: pulled, not yet started.
@@ -77,6 +81,12 @@ impl Metrics {
             deferred: metric!(IntCounterVec, "longshore_jobs_deferred_total", "Jobs put off, by reason", "reason"),
             fenced: metric!(IntCounter, "longshore_results_fenced_total", "Results dropped: the run went on elsewhere"),
             leases_lost: metric!(IntCounter, "longshore_leases_lost_total", "Leases lost by running jobs"),
+            leases_judged_lost: metric!(
+                IntCounter,
+                "longshore_leases_judged_lost_total",
+                "Attempts of silent holders settled as lease_expired"
+            ),
+            stale_reads: metric!(IntCounter, "longshore_stale_reads_total", "Records older than the job that came"),
             running: metric!(IntGaugeVec, "longshore_jobs_running", "Jobs running on this node", "queue"),
             in_hand: metric!(IntGaugeVec, "longshore_jobs_in_hand", "Jobs pulled and not yet started", "queue"),
             in_flight: metric!(IntGauge, "longshore_herald_in_flight", "Ended jobs that are not confirmed yet"),

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use longshore_backbone::records::Written;
 use longshore_backbone::wire::{header, record};
+use longshore_domain::protocol::{Verdict, on_arrival};
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{DurationText, ErrorKind, Failure, RunState};
+use longshore_domain::{DurationText, ErrorKind, Failure, RunId, RunState};
 use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
@@ -24,7 +25,7 @@ use crate::lease_keeper::Stop;
 use crate::lines::Lines;
 use crate::remote;
 use crate::shared::Shared;
-use crate::story::Story;
+use crate::story::{Story, Told};
 use crate::supervision::panic_text;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
@@ -223,33 +224,53 @@ enum Whose {
 
 /// The run lasts: puts on record that it runs. Says whether it is still ours.
 async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
-    let (run, expected) = {
+    let (mut run, mut expected, arrival) = {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { course, .. }) = slot.as_mut() else { return Whose::Anothers };
+        let Some(InWork { course, assignment, .. }) = slot.as_mut() else { return Whose::Anothers };
         course.run.token = shared.token();
-        (course.run.clone(), course.expected)
+        (course.run.clone(), course.expected, assignment.arrival.clone())
     };
-    let mut expected = expected;
     let revision = loop {
         match shared.backbone.write_record(&run, expected).await {
-            Ok(Written::Won(revision)) => break revision,
-            // The note that `submit` made has expired.
+            Ok(Written::Won(revision)) => break Some(revision),
+            // What it was based on has gone.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
-            Ok(Written::Lost(found)) => {
-                let (run_id, state) = (&run.run_id, found.map(|found| found.run.state));
-                tracing::info!(%run_id, tenant = %run.tenant, ?state, "stopped: the run is another's");
-                return if state == Some(RunState::Cancelled) { Whose::Cancelled } else { Whose::Anothers };
-            }
+            Ok(Written::Lost(Some(found))) => match on_arrival(Some(&found.run), &arrival) {
+                Verdict::BeginAnew if expected != found.revision => expected = found.revision,
+                Verdict::Occupied => {
+                    (run.run_id, expected) = (RunId::derived_at(&run.run_id, arrival.holding.message.at), 0);
+                }
+                _ => {
+                    let (run_id, state) = (&run.run_id, found.run.state);
+                    tracing::info!(%run_id, tenant = %run.tenant, state = state.as_str(), "stopped: the run went on elsewhere");
+                    return if state == RunState::Cancelled { Whose::Cancelled } else { Whose::Anothers };
+                }
+            },
+            Ok(Written::Lost(None)) => return Whose::Anothers,
             Err(error) => {
-                // Without a record the work goes on as it began: its end is decided on the same revision.
+                // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
+                // very write, should it have been stored.
                 tracing::warn!(run_id = %run.run_id, "cannot put on record that it runs: {error}");
-                return Whose::Ours;
+                break None;
             }
         }
     };
-    if let Some(InWork { course, .. }) = slot.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        course.expected = revision;
-        course.on_record = true;
+    if let Some(InWork { course, assignment, .. }) = slot.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        match revision {
+            Some(revision) => {
+                if course.run.run_id != run.run_id {
+                    course.run.run_id = run.run_id.clone();
+                    (course.told, course.lines) = (Told::default(), None);
+                    assignment.arrival.minted = false;
+                }
+                course.expected = revision;
+                course.on_record = true;
+            }
+            None => {
+                course.unclear = Some(run.token.clone());
+                return Whose::Ours;
+            }
+        }
     }
     announce(shared, slot).await;
     Whose::Ours

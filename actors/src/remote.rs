@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Headers;
-use longshore_backbone::wire::header::{carry_on, names};
+use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
 use longshore_backbone::work::{Call, HandlerReply, Reply, Signal, SignalKind};
 use longshore_domain::policy::TypePolicy;
@@ -123,7 +123,7 @@ async fn take_signal(shared: &Shared, slot: &Slot, context: &Context, signal: Si
 fn headers(slot: &Slot, context: &Context) -> Headers {
     let slot = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut headers = match slot.as_ref() {
-        Some(InWork { assignment, course, .. }) => carry_on(assignment.headers(), &course.run, context.attempt, None),
+        Some(InWork { assignment, course, .. }) => for_handler(assignment.headers(), &course.run, context.attempt),
         None => Headers::new(),
     };
     let job = &context.job;

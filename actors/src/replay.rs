@@ -16,14 +16,16 @@ use longshore_backbone::scan::Place;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::header;
 use longshore_domain::protocol::{LetterVerdict, on_letter};
-use longshore_domain::{JobType, Priority, Queue, Run, Tenant};
+use longshore_domain::run::whole_millis;
+use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
 use serde_json::{Value, json};
 
 use crate::ask::{Ask, Set, Which, outcome};
+use crate::assignment::is_acknowledgement;
 use crate::carry_out::chain;
 use crate::dlq::{self, unavailable};
 use crate::fail_point;
-use crate::shared::{Shared, now};
+use crate::shared::{Shared, new_seal, now};
 use crate::story;
 
 /// Letters that one call works on at once, where no rate is set.
@@ -44,6 +46,14 @@ struct Change {
     priority: Option<Priority>,
     payload: Option<Bytes>,
     headers: Vec<(String, Option<String>)>,
+    /// What those headers ask for.
+    options: Option<Box<JobOptions>>,
+}
+
+impl Change {
+    fn is_none(&self) -> bool {
+        self.queue.is_none() && self.priority.is_none() && self.payload.is_none() && self.headers.is_empty()
+    }
 }
 
 /// The endpoint `dlq.replay`.
@@ -89,13 +99,33 @@ async fn change(shared: &Shared, set: Set) -> Result<Change, ApiError> {
             check.insert(name, value.as_str());
         }
     }
-    header::read_job(&check).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
+    let read = header::read_job(&check).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
+    if let Some(name) =
+        set.headers.iter().find(|(name, value)| value.is_some() && is_settled(name)).map(|(name, _)| name)
+    {
+        let reason = "is settled once a run has begun; a replay cannot change it";
+        return Err(ApiError::malformed(format!("set.headers.{name}: {reason}")));
+    }
     Ok(Change {
         queue,
         priority,
         payload: set.payload.map(|json| Bytes::copy_from_slice(json.get().as_bytes())),
         headers: set.headers.into_iter().collect(),
+        options: read.options,
     })
+}
+
+/// Whether what a header says was decided with the run's first round.
+fn is_settled(name: &str) -> bool {
+    const SETTLED: [&str; 6] = [
+        "longshore-run-id",
+        "longshore-idempotency-key",
+        "longshore-idempotency-window",
+        "longshore-unique",
+        "longshore-run-at",
+        "longshore-delay",
+    ];
+    SETTLED.iter().any(|settled| settled.eq_ignore_ascii_case(name))
 }
 
 /// Does the deed to the letters that are meant: how many, what failed, and whether the limit left some.
@@ -160,7 +190,8 @@ async fn would(shared: &Shared, letter: &Letter, deed: &Deed) -> Result<bool, St
     }
     let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
     let found = found.map_err(|error| chain(&error))?;
-    Ok(on_letter(found.as_ref().map(|found| &found.run), letter.run.round) != LetterVerdict::Stale)
+    let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round);
+    Ok(matches!(verdict, LetterVerdict::Stands | LetterVerdict::Replayed))
 }
 
 /// Does the deed to one letter; whether there was anything left to do but tidying up.
@@ -180,6 +211,10 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
                 (run, true)
             }
             (LetterVerdict::Replayed, Some(found)) => (found.run, true),
+            (LetterVerdict::StaleRecord, _) => {
+                shared.metrics.stale_reads.inc();
+                return Err("the record does not know of its end yet; try again".to_owned());
+            }
             (_, Some(found)) => (found.run, false),
             (_, None) => return Ok(false),
         };
@@ -218,7 +253,27 @@ fn can_be_replayed(letter: &Letter, change: &Change) -> Result<(), String> {
     if !names {
         return Err("the subject it was published to could not be read; publish it anew".to_owned());
     }
-    Ok(())
+    match &run.error {
+        Some(error) if error.kind == ErrorKind::Invalid => is_mended(letter, change, &error.message),
+        _ => Ok(()),
+    }
+}
+
+/// A job that could not be read is invalid again, unless what is set mends it.
+fn is_mended(letter: &Letter, change: &Change, reason: &str) -> Result<(), String> {
+    if change.is_none() {
+        return Err(format!("it is invalid ({reason}); mend it with set.headers or set.payload"));
+    }
+    let payload = change.payload.as_ref().unwrap_or(&letter.payload);
+    let headers = changed_headers(letter, change);
+    if headers.is_empty() && is_acknowledgement(payload) {
+        return Err(format!("it is still invalid: {reason}"));
+    }
+    match header::read_job(&headers) {
+        Ok(read) if read.seal.is_none() => Ok(()),
+        Ok(_) => Err(format!("it is still invalid: {reason}")),
+        Err(error) => Err(format!("it is still invalid: {error}; mend it with set.headers")),
+    }
 }
 
 /// Puts the deed on record; `None` if another write was first.
@@ -229,10 +284,18 @@ async fn decide(shared: &Shared, run: Run, expected: u64, deed: &Deed) -> Result
             run.replay(now());
             run.queue = change.queue.clone().unwrap_or(run.queue);
             run.priority = change.priority.unwrap_or(run.priority);
+            if let Some(options) = &change.options {
+                run.max_attempts = options.max_attempts.unwrap_or(run.max_attempts);
+                run.keep_ms = options.keep.map(whole_millis).or(run.keep_ms);
+                run.tags = if options.tags.is_empty() { run.tags } else { options.tags.clone() };
+            }
         }
         Deed::Discard => run.discard(now()),
     }
     run.token = shared.token();
+    if run.seal.is_empty() {
+        run.seal = new_seal();
+    }
     match shared.backbone.write_record(&run, expected).await.map_err(|error| chain(&error))? {
         Written::Won(_) => {
             fail_point::pass("after-replay-record");
@@ -242,8 +305,8 @@ async fn decide(shared: &Shared, run: Run, expected: u64, deed: &Deed) -> Result
     }
 }
 
-/// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
-async fn publish(shared: &Shared, run: &Run, letter: &Letter, change: &Change) -> Result<(), String> {
+/// The letter's headers for another round, with what is to be changed.
+fn changed_headers(letter: &Letter, change: &Change) -> Headers {
     let mut original = header::for_replay(&letter.headers);
     for (name, value) in &change.headers {
         original = header::without(&original, name);
@@ -251,10 +314,16 @@ async fn publish(shared: &Shared, run: &Run, letter: &Letter, change: &Change) -
             original.insert(name.as_str(), value.as_str());
         }
     }
+    original
+}
+
+/// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
+async fn publish(shared: &Shared, run: &Run, letter: &Letter, change: &Change) -> Result<(), String> {
+    let original = changed_headers(letter, change);
     let headers = header::carry_on(Some(&original), run, 1, None);
     let subject = shared.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
     let payload = change.payload.clone().unwrap_or_else(|| letter.payload.clone());
-    let id = format!("{}/{}/{}/1/0", run.tenant, run.run_id, run.round);
+    let id = format!("{}/{}/{}/{}/1/0", run.tenant, run.run_id, run.seal, run.round);
     let published = shared.backbone.move_to_lane(subject, headers, payload, &id).await;
     published.map(|_| ()).map_err(|error| format!("cannot be published yet, replay it again: {}", chain(&error)))
 }

@@ -121,6 +121,11 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
 
 /// From where on delivery counts can be trusted; without that knowledge nothing may be pulled.
 async fn marks(shared: &Shared, queue: &QueueState) -> Marks {
+    // While the connection was gone, this node heard of no cancel.
+    while let Err(error) = crate::cancel::learn(shared).await {
+        tracing::warn!(queue = %queue.name, "cannot read which runs are cancelled, trying again: {}", crate::carry_out::chain(&error));
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
     loop {
         match shared.backbone.marks(&queue.name).await {
             Ok(marks) => return marks,

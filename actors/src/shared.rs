@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) release: CancellationToken,
     /// Runs that were cancelled a moment ago.
     pub(crate) recently_cancelled: crate::cancel::Recent,
+    /// Claims whose answers were lost.
+    pub(crate) unclear_claims: crate::holders::UnclearClaims,
     /// Short retries that wait in hand.
     pub(crate) in_hand_retries: AtomicUsize,
     /// Its jobs with remote handlers.
@@ -45,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) records_full: AtomicBool,
     /// A job for a remote handler was seen since the last census.
     remote_seen: AtomicBool,
-    writer: u64,
+    writer: SmolStr,
     writes: AtomicU64,
 }
 
@@ -79,20 +81,26 @@ impl Shared {
             draining: CancellationToken::new(),
             release: CancellationToken::new(),
             recently_cancelled: crate::cancel::Recent::default(),
+            unclear_claims: crate::holders::UnclearClaims::default(),
             in_hand_retries: AtomicUsize::new(0),
             slots: Arc::default(),
             census: RwLock::default(),
             deaf: Arc::default(),
             records_full: AtomicBool::new(false),
             remote_seen: AtomicBool::new(false),
-            writer: rand::random::<u64>() >> WRITER_SPARES,
+            writer: format_smolstr!("{:x}", rand::random::<u64>() >> WRITER_SPARES),
             writes: AtomicU64::new(0),
         }
     }
 
     /// A token that no other write of a record has, of this process or any other.
     pub(crate) fn token(&self) -> SmolStr {
-        format_smolstr!("{:x}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed))
+        format_smolstr!("{}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The part of those tokens that names this process.
+    pub(crate) fn writer(&self) -> &str {
+        &self.writer
     }
 
     /// How jobs of this type are treated.
@@ -153,6 +161,11 @@ impl Shared {
         let asked = job.options.as_ref().and_then(|options| options.max_attempts);
         asked.unwrap_or(self.policy(job).max_attempts)
     }
+}
+
+/// What proves that a message of a run was written by a node: nobody can guess it.
+pub(crate) fn new_seal() -> SmolStr {
+    format_smolstr!("{:016x}", rand::random::<u64>())
 }
 
 /// The time of day. The one clock of this room that is not monotonic: for what is written down, never for leases.

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use longshore_backbone::delivery::Right;
 use longshore_backbone::{Backbone, Headers};
 use longshore_domain::protocol::Arrival;
-use longshore_domain::{Run, Timestamp};
+use longshore_domain::{Run, RunId, SmolStr, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::herald::{Place, Telling};
+use crate::lease_keeper::Entry;
 use crate::lines::Lines;
 use crate::shared::Shared;
 
@@ -28,6 +29,10 @@ pub(crate) struct Story {
     pub(crate) run: Box<Run>,
     pub(crate) matter: Matter,
     pub(crate) arrival: Option<Arrival>,
+    /// The token of an earlier write of this attempt whose answer was lost.
+    pub(crate) unclear: Option<SmolStr>,
+    /// Its entry among the leases, which are renewed until the decision is on record.
+    pub(crate) entry: Option<Entry>,
     /// The record's write. `None`: it stands already, or is not kept.
     pub(crate) write: Option<Write>,
     /// What was told live before, and goes into the log once the record stands.
@@ -69,8 +74,9 @@ pub(crate) enum Then {
     HandBack(Right),
     /// The node keeps it in hand: the right goes back to whoever waits, with the record's revision.
     Keep(Right, oneshot::Sender<(Right, u64)>),
-    /// There is none, but somebody waits until all is confirmed; dropped, it was not ours to tell.
-    Report(oneshot::Sender<()>),
+    /// There is none, but the sender waits until all is confirmed, for the record's revision; dropped, it was not ours to
+    /// tell.
+    Report(oneshot::Sender<u64>),
     /// There is none, or it is still being worked on.
     Nothing,
 }
@@ -124,8 +130,19 @@ impl Story {
         Self::telling(run, matter, lines)
     }
 
+    /// Its id is another run's: it goes on under one with the time its job was stored at, and is published as a whole.
+    pub(crate) fn rename(&mut self, backbone: &Backbone) {
+        let Some(arrival) = &mut self.arrival else { return };
+        arrival.minted = false;
+        self.run.run_id = RunId::derived_at(&self.run.run_id, arrival.holding.message.at);
+        let node = self.run.node.clone().unwrap_or_default();
+        let (lines, write) = Lines::with_record(&self.run, 0, Told::default(), &node, backbone);
+        (self.lines, self.write, self.told) = (lines, Some(write), None);
+    }
+
     /// The record stands, at this revision; its bytes are needed no more.
     pub(crate) fn written(&mut self, revision: u64) {
+        self.entry = None;
         self.write = Some(Write { expected: revision, subject: Bytes::new(), body: Bytes::new() });
     }
 
@@ -135,6 +152,8 @@ impl Story {
             run,
             matter,
             arrival: None,
+            unclear: None,
+            entry: None,
             write: None,
             told: None,
             lines,

@@ -14,7 +14,7 @@ use longshore_backbone::delivery::Delivery;
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_backbone::request::{STREAM_FULL, nobody_there};
 use longshore_backbone::schedule::FULL_AGAIN_AFTER;
-use longshore_backbone::wire::header::{self, is_servers, names};
+use longshore_backbone::wire::header::{self, is_servers};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::{JobType, Priority, Queue, Tenant};
 use tokio::task::JoinSet;
@@ -90,7 +90,8 @@ async fn move_to_lane(shared: Arc<Shared>, delivery: Delivery) {
             let run = read.run_id.map(|id| id.to_string()).unwrap_or_default();
             let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
             let (round, attempt, wait) = moved.unwrap_or_default();
-            format!("{tenant}/{run}/{round}/{attempt}/{wait}")
+            let seal = read.seal.unwrap_or_default();
+            format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}")
         }
         Err(_) => format!("{tenant}/due/{}", holding.message.sequence),
     };
@@ -129,7 +130,7 @@ fn lane_of(shared: &Shared, subject: &str) -> Option<(String, Tenant)> {
 fn without_servers(headers: Option<Headers>) -> Headers {
     let mut kept = Headers::new();
     for (name, values) in headers.iter().flat_map(|headers| headers.iter()) {
-        if !is_servers(name.as_ref()) && name.to_string() != names::REVISION {
+        if !is_servers(name.as_ref()) {
             for value in values {
                 kept.append(name.clone(), value.clone());
             }

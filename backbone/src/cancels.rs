@@ -60,10 +60,11 @@ impl Backbone {
         Ok(Cancels { backbone: self.clone(), messages })
     }
 
-    /// Says that the run is here and will be ended here.
-    pub async fn is_here(&self, cancel: &Cancel) {
+    /// Says that this node heard of it, and whether the run is at work here and will be ended here.
+    pub async fn heard(&self, cancel: &Cancel, node: &str, runs_here: bool) {
         if let Some(reply) = &cancel.answer_to {
-            let _ = self.control().publish(reply.clone(), Bytes::from_static(b"here")).await;
+            let body = Bytes::from(format!("{}{node}", if runs_here { RUNS_HERE } else { HEARD }));
+            let _ = self.control().publish(reply.clone(), body).await;
         }
     }
 
@@ -73,13 +74,30 @@ impl Backbone {
         let _ = self.control().publish_with_headers(subject, cancelled(), Bytes::new()).await;
     }
 
-    /// The same, and asks whether a node has it at work; that node will end it. Nobody's answer within `wait` is a no.
-    pub async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, wait: Duration) -> bool {
+    /// The same, and waits until each of `nodes` has heard it, for `wait` at most; whether one has the run at work, which
+    /// it will end.
+    pub async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, nodes: &[String], wait: Duration) -> bool {
+        let inbox = self.control().new_inbox();
+        let Ok(mut answers) = self.control().subscribe(inbox.clone()).await else { return false };
         let subject = self.names().cancel(tenant, run);
-        let request = async_nats::Request::new().headers(cancelled()).timeout(Some(wait));
-        self.control().send_request(subject, request).await.is_ok()
+        let _ = self.control().publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
+        let until = tokio::time::Instant::now() + wait;
+        let mut silent: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        while !silent.is_empty() {
+            let Ok(Some(answer)) = tokio::time::timeout_at(until, answers.next()).await else { break };
+            let text = String::from_utf8_lossy(&answer.payload).into_owned();
+            if text.starts_with(RUNS_HERE) {
+                return true;
+            }
+            silent.retain(|node| text.strip_prefix(HEARD) != Some(*node));
+        }
+        false
     }
 }
+
+/// Answers of nodes: their names follow.
+const RUNS_HERE: &str = "here ";
+const HEARD: &str = "heard ";
 
 fn cancelled() -> HeaderMap {
     let mut headers = HeaderMap::new();

@@ -1,14 +1,15 @@
 //! Idempotency keys: one key, one run, within a window and per tenant.
 //!
 //! A claim is a record under a hash of the key (keys are any text, subjects are not), written by compare-and-set on
-//! "nothing" and gone after the window. It comes before the job: a crash between the two leaves a claim whose run never
-//! came, and whoever repeats the submit finds it and publishes the job again.
+//! "nothing" and gone after the window. `submit` writes it before the job and marks it published after: a crash between
+//! the two leaves a claim whose run perhaps never came. Who repeats the submit finds it and publishes the job again; who
+//! publishes another job of the key takes the claim over.
 
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{RunId, Tenant};
+use longshore_domain::{RunId, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -24,15 +25,29 @@ pub struct Claim {
     pub run_id: RunId,
     /// A hash of type and payload: the same key with another job is a mistake that is told.
     pub fingerprint: String,
+    /// The run's job or schedule is durable. Until then another job of the key may take the claim over.
+    #[serde(default)]
+    pub published: bool,
+}
+
+/// A claim as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundClaim {
+    /// The claim.
+    pub claim: Claim,
+    /// Its revision: what a compare-and-set on it must name.
+    pub revision: u64,
+    /// When it was written, by the server's clock.
+    pub at: Timestamp,
 }
 
 /// A claim's outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
-    /// The key is this run's.
-    Mine,
-    /// It is another's.
-    Theirs(Claim),
+    /// The key is this run's, at this revision of the claim.
+    Mine(u64),
+    /// There is a claim already, perhaps of the same run.
+    Found(FoundClaim),
 }
 
 /// The fingerprint of a job.
@@ -54,7 +69,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Backbone {
-    /// Claims `key` for a run, for `window`.
+    /// Claims `key` for a run, for `window`, if nobody has.
     ///
     /// # Errors
     /// The server did not answer in time.
@@ -65,29 +80,62 @@ impl Backbone {
         claim: &Claim,
         window: Duration,
     ) -> Result<Claimed, Error> {
-        let hash = hex(&Sha256::digest(key.as_bytes())[..20]);
-        let subject = self.names().key("idempotency", &format!("{tenant}.{hash}"));
-        let bucket = self.names().bucket_stream("idempotency");
-        let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
+        loop {
+            if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
+                return Ok(Claimed::Mine(revision));
+            }
+            // It may expire between the two: then the next turn claims it.
+            if let Some(found) = self.read_claim(tenant, key).await? {
+                return Ok(Claimed::Found(found));
+            }
+        }
+    }
+
+    /// Writes a claim over that of revision `expected` (0: none), for `window` from now on. `None`: another write was
+    /// first.
+    ///
+    /// # Errors
+    /// The server did not answer in time; the claim may have been written.
+    pub async fn write_claim(
+        &self,
+        tenant: &Tenant,
+        key: &str,
+        claim: &Claim,
+        (expected, window): (u64, Duration),
+    ) -> Result<Option<u64>, Error> {
         let body = Bytes::from(serde_json::to_vec(claim).unwrap_or_default());
         let mut headers = HeaderMap::new();
-        headers.insert(names::EXPECTED, "0");
+        headers.insert(names::EXPECTED, expected.to_string());
         headers.insert(names::TTL, format!("{}s", window.as_secs().max(1)));
+        let subject = self.claim_subject(tenant, key);
         loop {
             match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
-                Ok(_) => return Ok(Claimed::Mine),
+                Ok(ack) => return Ok(Some(ack.seq)),
                 Err(Error::Refused { code: WRITE_IN_FLIGHT, .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
-                Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => {
-                    let stored = request::direct_get(self.client(), self.api(), &bucket, query.clone()).await?;
-                    // It may expire between the two: then the next turn claims it.
-                    if let Some(found) = stored.and_then(|stored| serde_json::from_slice::<Claim>(&stored.payload).ok())
-                    {
-                        let mine = found.run_id == claim.run_id;
-                        return Ok(if mine { Claimed::Mine } else { Claimed::Theirs(found) });
-                    }
-                }
+                Err(Error::Refused { code: WRONG_SEQUENCE, .. }) => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Who has a key, by the word of the bucket's leader.
+    ///
+    /// # Errors
+    /// The server did not answer in time.
+    pub async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
+        let bucket = self.names().bucket_stream("idempotency");
+        let subject = self.claim_subject(tenant, key);
+        let stored = request::latest(self.client(), self.api(), &bucket, &subject).await?;
+        let read = |stored: request::Latest| {
+            let claim = serde_json::from_slice(&stored.payload).ok()?;
+            Some(FoundClaim { claim, revision: stored.sequence, at: stored.at })
+        };
+        Ok(stored.and_then(read))
+    }
+
+    /// Keys are any text, subjects are not.
+    fn claim_subject(&self, tenant: &Tenant, key: &str) -> String {
+        let hash = hex(&Sha256::digest(key.as_bytes())[..20]);
+        self.names().key("idempotency", &format!("{tenant}.{hash}"))
     }
 }

@@ -2,12 +2,12 @@
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Run, RunId, RunState, Tenant};
+use longshore_domain::{ErrorKind, Run, RunId, RunState, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
 use crate::request::{self, PubAck, Stored};
-use crate::wire::header::{HEADERS_MAX, is_servers, names, size_of};
+use crate::wire::header::{HEADERS_MAX, as_published, is_servers, names, size_of, without_servers};
 use crate::wire::record;
 
 /// The record as it was when the run died. In a header, so that the payload stays the user's own bytes.
@@ -46,7 +46,7 @@ impl Letter {
         let left_out = stored.headers.get(LEFT_OUT).and_then(|bytes| bytes.as_str().parse().ok());
         let mut headers = HeaderMap::new();
         for (name, values) in stored.job_headers().iter().flat_map(|headers| headers.iter()) {
-            let own = [RECORD, LEFT_OUT, names::ROUND].contains(&name.to_string().as_str());
+            let own = [RECORD, LEFT_OUT].contains(&name.to_string().as_str());
             for value in values.iter().filter(|_| !own && !is_servers(name.as_ref())) {
                 headers.append(name.clone(), value.clone());
             }
@@ -112,13 +112,11 @@ impl Backbone {
 
 /// A letter's headers and payload, together no larger than the server takes.
 fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize) -> (HeaderMap, Bytes) {
-    let mut headers = HeaderMap::new();
     // A job with more than that is dead for just this reason, and its headers cannot be kept either.
-    for (name, values) in original.filter(|all| size_of(all) <= HEADERS_MAX).iter().flat_map(|all| all.iter()) {
-        for value in values.iter().filter(|_| !is_servers(name.as_ref())) {
-            headers.append(name.clone(), value.clone());
-        }
-    }
+    let original = original.filter(|all| size_of(all) <= HEADERS_MAX);
+    // What cannot be read is kept as it was, so that a person sees why; of what nodes wrote nothing is anybody's concern.
+    let is_invalid = run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
+    let mut headers = if is_invalid { without_servers(original) } else { as_published(original) };
     let taken = payload.len() + size_of(&headers) + OWN_HEADERS;
     let mut room = most.saturating_sub(taken);
     let mut payload = payload;
@@ -127,8 +125,6 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize)
         room += payload.len();
         payload = Bytes::new();
     }
-    headers.insert(names::RUN_ID, run.run_id.as_str());
-    headers.insert(names::ROUND, run.round.to_string());
     headers.insert(RECORD, record::show_within(run, room.min(RECORD_MAX)).to_string());
     headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
     (headers, payload)
@@ -138,7 +134,7 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize)
 mod tests {
     use super::*;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, Timestamp};
+    use longshore_domain::{Failure, Job, JobType, Priority, Queue, Timestamp};
 
     fn dead(attempts: u32) -> Run {
         let job = Job {

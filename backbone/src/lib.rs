@@ -27,8 +27,10 @@ mod given;
 pub mod records;
 pub mod scan;
 
+mod cancel_notes;
 pub mod cancels;
 pub mod claims;
+pub mod holders;
 
 mod room;
 pub mod schedule;
@@ -215,6 +217,14 @@ impl Backbone {
     pub async fn ack(&self, right: delivery::Right) {
         if let Some(reply) = right.into_ack() {
             let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from_static(ACK)).await;
+        }
+    }
+
+    /// Hands a job back that is to come again after `wait`, unless its holder renews it meanwhile.
+    pub async fn hand_back_in(&self, right: delivery::Right, wait: std::time::Duration) {
+        if let Some(reply) = right.into_ack() {
+            let body = format!(r#"-NAK {{"delay":{}}}"#, wait.as_nanos().max(1));
+            let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from(body)).await;
         }
     }
 

@@ -66,15 +66,15 @@ impl Backbone {
         Duration::from_millis(self.0.completed_kept.load(Ordering::Relaxed))
     }
 
-    /// What is on record of a run.
+    /// What is on record of a run, by the word of the bucket's leader: a replica may be seconds behind, and what is read
+    /// here ends messages.
     ///
     /// # Errors
     /// The record could not be read, or is none.
     pub async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         let stream = self.names().bucket_stream("runs");
         let subject = self.names().record(tenant, run);
-        let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
-        let stored = match request::direct_get(self.client(), self.api(), &stream, query).await? {
+        let stored = match request::latest(self.client(), self.api(), &stream, &subject).await? {
             Some(stored) if !stored.payload.is_empty() => stored,
             _ => return Ok(None),
         };
@@ -133,11 +133,14 @@ impl Backbone {
         // A record is the fence against its own message coming again, so it outlasts the lease whatever was asked for.
         let least = self.storage().lease * LEAST_LEASES;
         let asked = run.keep_ms.map(|ms| Duration::from_millis(ms).max(least));
+        // A record answers for its key as long as that is claimed; only completed ones may go before it.
+        let claimed = run.key_claimed_ms.map_or(Duration::ZERO, Duration::from_millis);
+        let other_ends = asked.unwrap_or(self.storage().failed_max_age).max(claimed);
         match run.state {
-            // Written by `submit` before its job: should the job never follow, the record goes by itself. Should the
-            // job wait for longer, its run is then decided on "no record".
-            RunState::Enqueued if run.round == 1 && !run.has_started() && run.deferral.is_none() => {
-                Some(self.storage().idempotency_window)
+            // Written by `submit` before its job or schedule: should that never follow, the record goes by itself.
+            RunState::Enqueued | RunState::Scheduled if is_unpublished(run) => {
+                let waits = run.run_at.map_or(Duration::ZERO, |at| at.since(run.origin));
+                Some(self.storage().idempotency_window.saturating_add(waits))
             }
             RunState::Enqueued | RunState::Scheduled | RunState::Running | RunState::Retrying => None,
             RunState::Completed => {
@@ -148,9 +151,14 @@ impl Backbone {
             }
             RunState::Cancelled => {
                 let waits = run.run_at.zip(run.ended_at).map_or(Duration::ZERO, |(at, ended)| at.since(ended));
-                Some(asked.unwrap_or(self.storage().failed_max_age).saturating_add(waits))
+                Some(other_ends.saturating_add(waits))
             }
-            _ => Some(asked.unwrap_or(self.storage().failed_max_age)),
+            _ => Some(other_ends),
         }
     }
+}
+
+/// `submit` made the record, and it is not known whether a message of the run exists.
+fn is_unpublished(run: &Run) -> bool {
+    run.round == 1 && !run.published && !run.has_started() && run.held_by.is_none()
 }

@@ -2,7 +2,10 @@
 //! time; what happens for every job goes through the pipelines of [`crate::pull`] and [`crate::window`].
 
 use async_nats::{Client, HeaderMap, Message, RequestErrorKind, StatusCode, Subject};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use longshore_domain::Timestamp;
 use serde::Deserialize;
 
 use crate::error::Error;
@@ -70,6 +73,67 @@ pub fn nobody_answered(error: &Error) -> bool {
     source
         .downcast_ref::<async_nats::RequestError>()
         .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
+}
+
+/// A value as a stream's leader has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Latest {
+    pub(crate) sequence: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) payload: Bytes,
+}
+
+#[derive(Deserialize)]
+struct MessageAnswer {
+    message: Option<StoredMessage>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct StoredMessage {
+    seq: u64,
+    time: String,
+    #[serde(default)]
+    data: String,
+}
+
+/// JetStream's word for a message that is not there.
+pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
+
+/// Reads the last message of a subject from the stream's leader.
+///
+/// A direct get may be answered by any replica, also by one that lags behind; what decides about a run must not rest on
+/// that.
+///
+/// # Errors
+/// No answer, or one that is neither a message nor "not found".
+pub(crate) async fn latest(client: &Client, api: &str, stream: &str, subject: &str) -> Result<Option<Latest>, Error> {
+    from_leader(client, api, stream, &format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
+}
+
+/// The same for any query of `STREAM.MSG.GET`.
+pub(crate) async fn from_leader(
+    client: &Client,
+    api: &str,
+    stream: &str,
+    query: &str,
+) -> Result<Option<Latest>, Error> {
+    let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
+    let request = format!("{api}.STREAM.MSG.GET.{stream}");
+    let answer = client.request(Subject::from(request), Bytes::from(query.to_owned())).await;
+    let answer = answer.map_err(|error| read(Box::new(error)))?;
+    let answer: MessageAnswer = serde_json::from_slice(&answer.payload).map_err(|error| read(Box::new(error)))?;
+    let message = match (answer.message, answer.error) {
+        (Some(message), _) => message,
+        (None, Some(refusal)) if NO_MESSAGE.contains(&refusal.err_code) => return Ok(None),
+        (None, refusal) => {
+            let text = refusal.map_or_else(|| "neither a message nor an error".to_owned(), |error| error.description);
+            return Err(read(text.into()));
+        }
+    };
+    let payload = STANDARD.decode(message.data.as_bytes()).map_err(|error| read(Box::new(error)))?;
+    let at = Timestamp::parse(&message.time).map_err(|error| read(Box::new(error)))?;
+    Ok(Some(Latest { sequence: message.seq, at, payload: Bytes::from(payload) }))
 }
 
 /// A stored message.

@@ -19,9 +19,6 @@ const PAGE: usize = 256;
 const PAGE_BYTES: usize = 4 << 20;
 /// How long the server may take over one message of a page.
 const WITHIN: Duration = Duration::from_secs(5);
-/// JetStream's word for a message that is not there.
-const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
-
 /// Some messages of a stream, and where the next page begins.
 #[derive(Debug)]
 pub struct Page {
@@ -108,7 +105,7 @@ impl Backbone {
         let answer: Deleted = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
         match answer.error {
             None => Ok(answer.success),
-            Some(refusal) if NO_MESSAGE.contains(&refusal.err_code) => Ok(false),
+            Some(refusal) if request::NO_MESSAGE.contains(&refusal.err_code) => Ok(false),
             Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
         }
     }

@@ -10,6 +10,8 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smol_str::{SmolStr, format_smolstr};
 
+use crate::Timestamp;
+
 /// Most bytes in a tenant, queue or schedule id.
 pub const TOKEN_MAX: usize = 64;
 /// Most bytes in a run id.
@@ -166,6 +168,15 @@ impl RunId {
             return Err(NameError { what: "run_id", value: text.to_owned(), reason });
         }
         Ok(id)
+    }
+
+    /// The id of a job whose derived id is another run's, of a stream that is gone: with the time it was stored at.
+    #[must_use]
+    pub fn derived_at(derived: &Self, at: Timestamp) -> Self {
+        let text = format!("{derived}-at-{:x}", at.millis());
+        // A queue's name is shortened where both would be longer than an id may be.
+        let cut = text.len().saturating_sub(RUN_ID_MAX);
+        Self(SmolStr::from(&text[cut..]))
     }
 
     /// The queue, priority and sequence within a minted id; `None` for an id that a client chose.

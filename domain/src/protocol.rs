@@ -5,10 +5,18 @@
 //!
 //! * A message speaks for one wait of one attempt, `(round, attempt, deferrals)`: a bare publish for `(1, 1, 0)`, a moved
 //!   one for what its headers say, which is what the record said when its schedule was written.
+//! * A message that a node wrote proves it by the run's *seal*, a random number that stands in the record and travels in
+//!   a header of such messages alone. Without the record's seal nothing that a message says of its run is believed.
 //! * The record names the message that carries the run. Only when *that* message comes again is the carrying-out of a
 //!   decision repeated; any other message of the same run is acknowledged unseen.
-//! * A run that runs under *this* message has lost its lease: otherwise the server would not have handed the message
-//!   out again. The delivery count tells the new delivery from one that lay unread in a frozen node's socket.
+//! * A run that runs under *this* message has perhaps lost its lease. The delivery proves nothing: a killed server hands
+//!   out again too early and with any delivery count. Time decides, by the holder's last sign ([`lease_is_lost`]).
+//! * A read may be old. A delivery that speaks for a later wait than the record knows proves the *record* old: nothing
+//!   is acknowledged or deleted on such a read.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
 
 use crate::run::Holding;
 use crate::{Run, RunState, Timestamp};
@@ -26,11 +34,19 @@ pub struct Arrival {
     pub deferrals: u32,
     /// It came by way of the timekeeper or a replay, not straight from a client.
     pub moved: bool,
-    /// Its run id was minted from its sequence.
+    /// The seal it carries; `None` for a client's own publish.
+    pub seal: Option<SmolStr>,
+    /// Its run id was derived from its sequence.
     pub minted: bool,
 }
 
-/// What is to be done with it.
+impl Arrival {
+    fn position(&self) -> (u32, u32, u32) {
+        (self.round, self.attempt, self.deferrals)
+    }
+}
+
+/// What is to be done with a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Claim this attempt, on the record as it is or on none.
@@ -48,10 +64,13 @@ pub enum Verdict {
         /// Its number.
         attempt: u32,
     },
-    /// As [`Verdict::Begin`], but what is on record is another run, of a stream that is gone: claim over it, as if it were not there.
+    /// As [`Verdict::Begin`], but what is on record is another run, of a stream that is gone, and has ended: claim over
+    /// it, as if it were not there.
     BeginAnew,
-    /// The attempt on record lost its lease: settle it so, then carry that out.
-    LeaseLost,
+    /// The id is that of another run, of a stream that is gone, which has not ended: this job runs under another id.
+    Occupied,
+    /// An attempt runs under this message: [`lease_is_lost`] says whether it is to be settled as lost.
+    HeldElsewhere,
     /// What is on record was decided under this very message: carry it out again, all of it.
     CarryOut,
     /// The same for a run that waits, and that another node may still have in hand until its time comes: write the record
@@ -61,55 +80,113 @@ pub enum Verdict {
     TellEnd,
     /// Another message answers for the run: acknowledge.
     Drop,
-    /// This delivery is older than the one that is on record: leave it alone.
-    Ignore,
+    /// The message speaks for a wait that the record does not know of yet, so the record was read too early: leave the
+    /// delivery alone, it comes again.
+    StaleRecord,
+    /// What the message says of its run is not proven by the record: it is a client's, and invalid.
+    Unproven,
 }
 
 /// Judges a delivery by what is on record.
 #[must_use]
 pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
+    let from_a_node = arrival.moved || arrival.seal.is_some();
     let Some(run) = found else {
-        return Verdict::Begin { round: arrival.round, attempt: arrival.attempt };
+        return match from_a_node {
+            // The record of a run that waits for its message is kept until it comes.
+            true => Verdict::Unproven,
+            false => Verdict::Begin { round: arrival.round, attempt: arrival.attempt },
+        };
     };
-    let message = &arrival.holding.message;
-    if arrival.minted && !arrival.moved && run.origin != message.at {
-        return Verdict::BeginAnew;
+    if arrival.minted && !arrival.moved && run.origin != arrival.holding.message.at {
+        return if run.state.is_ended() { Verdict::BeginAnew } else { Verdict::Occupied };
     }
-    let holder = run.held_by.as_ref().filter(|held| held.message == *message);
-    let speaks_for_it =
-        (run.round, run.next_attempt(), run.deferrals) == (arrival.round, arrival.attempt, arrival.deferrals);
+    if from_a_node {
+        let is_beyond = is_beyond(arrival, run);
+        let is_proven = !run.seal.is_empty() && arrival.seal.as_ref() == Some(&run.seal);
+        match (is_proven, is_beyond) {
+            (_, true) => return Verdict::StaleRecord,
+            (false, false) => return Verdict::Unproven,
+            (true, false) => {}
+        }
+    }
+    on_own_arrival(run, arrival)
+}
+
+/// Whether a message speaks for a wait that the record does not know of. Waits only grow: the next round is beyond every
+/// attempt of this one, a deferral beyond the start that it took back, and after the end of a round nothing of it comes.
+fn is_beyond(arrival: &Arrival, run: &Run) -> bool {
+    let attempt = match run.state {
+        state if state.is_ended() => return arrival.round > run.round,
+        RunState::Running => run.attempt,
+        _ => run.next_attempt(),
+    };
+    arrival.position() > (run.round, attempt, run.deferrals)
+}
+
+/// The same for a message that is known to be the run's.
+fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
+    let message = &arrival.holding.message;
+    let is_holder = run.held_by.as_ref().is_some_and(|held| held.message == *message);
+    let begin = Verdict::Begin { round: run.round, attempt: run.next_attempt() };
+    let speaks_for_it = arrival.position() == (run.round, run.next_attempt(), run.deferrals);
     match run.state {
-        RunState::Running => match holder {
-            Some(held) if arrival.holding.delivery <= held.delivery => Verdict::Ignore,
-            Some(_) => Verdict::LeaseLost,
-            None => Verdict::Drop,
-        },
+        RunState::Running if is_holder => Verdict::HeldElsewhere,
+        RunState::Running => Verdict::Drop,
         RunState::Cancelled => Verdict::TellEnd,
         state if state.is_ended() => {
-            if holder.is_some() && run.round == arrival.round {
+            if is_holder && run.round == arrival.round {
                 Verdict::CarryOut
             } else {
                 Verdict::Drop
             }
         }
         // It waits. Its own message goes on where it stood: a put-back attempt starts again, a schedule is written again.
-        _ => match (&run.held_by, holder) {
-            (_, Some(_)) if run.run_at.is_some() => Verdict::TakeOver,
-            (_, Some(_)) => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
-            (None, None) if speaks_for_it => Verdict::Begin { round: run.round, attempt: run.next_attempt() },
-            // Only a run that waits for its time has left its message behind; one that was put back comes with its own.
-            (Some(_), None) if speaks_for_it && arrival.moved && run.run_at.is_some() => {
-                Verdict::Begin { round: run.round, attempt: run.next_attempt() }
-            }
-            _ => Verdict::Drop,
-        },
+        _ if is_holder && run.run_at.is_some() => Verdict::TakeOver,
+        _ if is_holder => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
+        _ if !speaks_for_it => Verdict::Drop,
+        _ if run.held_by.is_none() => {
+            // `submit` made the record and published a message of its own, which is the one that counts; where it died
+            // before that, any other of this id does.
+            let is_another = run.published && arrival.seal.is_none();
+            if is_another { Verdict::Drop } else { begin }
+        }
+        // Only a run that waits for its time has left its message behind; one that was put back comes with its own.
+        _ if arrival.moved && run.run_at.is_some() => begin,
+        _ => Verdict::Drop,
+    }
+}
+
+/// What is known of the node that holds a running attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// It says that it holds the job.
+    Holds,
+    /// The process that held it is gone: another has its name, or says that it is not the one.
+    Gone,
+    /// It does not say so; it gave a sign of life at this time, if ever.
+    Silent(Option<Timestamp>),
+}
+
+/// Whether the attempt on record has lost its lease: its holder is gone, or gave no sign for as long as a lease lasts.
+/// The start of the attempt is such a sign.
+#[must_use]
+pub fn lease_is_lost(run: &Run, holder: Holder, now: Timestamp, lease: Duration) -> bool {
+    match holder {
+        Holder::Holds => false,
+        Holder::Gone => true,
+        Holder::Silent(seen_at) => {
+            let started_at = run.attempts.last().map(|attempt| attempt.started_at);
+            let last_sign = started_at.max(seen_at).unwrap_or(run.origin);
+            now.since(last_sign) >= lease
+        }
     }
 }
 
 /// What a repeated submission finds to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// The run was noted, but perhaps nobody published its job: publish it again, as one that must claim its run.
+    /// The run was noted, but perhaps nobody published its job: publish it again, under the same seal.
     Publish,
     /// The run waits for this time, but perhaps nobody wrote its schedule: where none stands, tell and write it again.
     Schedule(Timestamp),
@@ -121,7 +198,7 @@ pub enum Repeat {
 /// long as no message carries the run, another one does no harm: the first to come claims it, the other is dropped.
 #[must_use]
 pub fn on_repeat(run: &Run) -> Repeat {
-    if run.held_by.is_some() || run.has_started() || run.round != 1 {
+    if run.published || run.held_by.is_some() || run.has_started() || run.round != 1 {
         return Repeat::Nothing;
     }
     match (run.state, run.run_at) {
@@ -140,6 +217,8 @@ pub enum LetterVerdict {
     Replayed,
     /// Its run is beyond it: tell the run's end, if it has ended, and delete the letter.
     Stale,
+    /// The record was read too early: it does not know yet that the run died. Leave the letter alone.
+    StaleRecord,
 }
 
 /// Judges the letter of round `round` by what is on record. A letter may be written late, by a node that froze before.
@@ -148,7 +227,11 @@ pub fn on_letter(found: Option<&Run>, round: u32) -> LetterVerdict {
     let Some(run) = found else { return LetterVerdict::Stands };
     let unseen = run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none();
     match run.state {
+        // A letter is only written once its round has ended dead.
+        _ if run.round < round => LetterVerdict::StaleRecord,
         RunState::Dead if run.round == round => LetterVerdict::Stands,
+        RunState::Discarded if run.round == round => LetterVerdict::Stale,
+        _ if run.round == round => LetterVerdict::StaleRecord,
         _ if unseen && run.round == round + 1 => LetterVerdict::Replayed,
         _ => LetterVerdict::Stale,
     }
@@ -168,6 +251,8 @@ mod tests {
     use crate::settlement::{Outcome, Settlement, Terms, settle};
     use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
 
+    const SEAL: &str = "5ea1";
+
     fn job() -> Job {
         Job {
             tenant: Tenant::default_tenant(),
@@ -185,13 +270,15 @@ mod tests {
 
     fn arrival(sequence: u64, delivery: u64, round: u32, attempt: u32, moved: bool) -> Arrival {
         let message = MessageId { stream: "S".into(), sequence, at: at(100) };
-        Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, minted: true }
+        let seal = moved.then(|| SEAL.into());
+        Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, seal, minted: true }
     }
 
     fn running(by: &Arrival) -> Run {
         let mut run = Run::new(&job(), 3, at(100));
         run.begin(1, &"a".into(), at(200));
         run.held_by = Some(by.holding.clone());
+        run.seal = SEAL.into();
         run
     }
 
@@ -229,9 +316,10 @@ mod tests {
         assert_eq!(on_arrival(None, &again), begin(1, 1));
 
         let run = running(&first);
-        assert_eq!(judge(&run, &first), Verdict::Ignore);
-        assert_eq!(judge(&run, &again), Verdict::LeaseLost);
+        assert_eq!(judge(&run, &first), Verdict::HeldElsewhere);
+        assert_eq!(judge(&run, &again), Verdict::HeldElsewhere);
         assert_eq!(judge(&run, &other), Verdict::Drop);
+        assert_eq!(judge(&run, &second), Verdict::StaleRecord, "the record does not know of that attempt yet");
 
         let done = after(running(&first), Settlement::Complete(RunResult::None));
         assert_eq!(judge(&done, &again), Verdict::CarryOut);
@@ -253,20 +341,53 @@ mod tests {
         let moved = Arrival { deferrals: 1, ..arrival(13, 1, 1, 1, true) };
         assert_eq!(judge(&snoozed, &moved), begin(1, 1));
         assert_eq!(judge(&snoozed, &arrival(11, 2, 1, 1, true)), Verdict::Drop, "of an earlier wait");
-        let put_back = after(running(&moved), Settlement::Release);
+        let put_back = Run { deferrals: 1, ..after(running(&moved), Settlement::Release) };
         assert_eq!(judge(&put_back, &arrival(14, 1, 1, 1, true)), Verdict::Drop, "its own message comes again");
 
         let cancelled = after(running(&first), Settlement::Cancel);
         assert_eq!(judge(&cancelled, &other), Verdict::TellEnd);
+        assert_eq!(judge(&after(retrying, Settlement::Cancel), &second), Verdict::TellEnd);
 
-        let submitted = Run::new(&job(), 3, at(100));
-        assert_eq!(judge(&submitted, &first), begin(1, 1));
+        let mut submitted = Run { seal: SEAL.into(), ..Run::new(&job(), 3, at(100)) };
+        let its_own = Arrival { seal: Some(SEAL.into()), ..other.clone() };
+        assert_eq!(judge(&submitted, &first), begin(1, 1), "its own message was perhaps never published");
+        assert_eq!(judge(&submitted, &its_own), begin(1, 1));
+        submitted.published = true;
+        assert_eq!(judge(&submitted, &first), Verdict::Drop);
+        assert_eq!(judge(&submitted, &its_own), begin(1, 1));
+    }
+
+    #[test]
+    fn what_a_message_says_of_its_run_is_believed_with_the_seal_alone() {
+        let retrying = failed(running(&arrival(7, 1, 1, 1, false)));
+        let second = arrival(12, 1, 1, 2, true);
+        let judge = |run: Option<&Run>, seal: Option<&str>, arrival: &Arrival| {
+            on_arrival(run, &Arrival { seal: seal.map(SmolStr::from), minted: false, ..arrival.clone() })
+        };
+        assert_eq!(judge(Some(&retrying), Some(SEAL), &second), Verdict::Begin { round: 1, attempt: 2 });
+        assert_eq!(judge(Some(&retrying), Some("another"), &second), Verdict::Unproven);
+        assert_eq!(judge(Some(&retrying), None, &second), Verdict::Unproven);
+        assert_eq!(judge(None, Some(SEAL), &second), Verdict::Unproven);
+        let unsealed = Run { seal: SmolStr::default(), ..retrying };
+        assert_eq!(judge(Some(&unsealed), Some(""), &second), Verdict::Unproven);
+    }
+
+    #[test]
+    fn a_lease_is_lost_by_time_or_with_its_holder() {
+        let run = running(&arrival(7, 1, 1, 1, false));
+        let lost = |holder, now| lease_is_lost(&run, holder, at(now), Duration::from_millis(1_000));
+        assert!(!lost(Holder::Holds, 1_000_000));
+        assert!(lost(Holder::Gone, 201));
+        assert!(!lost(Holder::Silent(None), 1_199) && lost(Holder::Silent(None), 1_200));
+        assert!(!lost(Holder::Silent(Some(at(900))), 1_899) && lost(Holder::Silent(Some(at(900))), 1_900));
+        assert!(!lost(Holder::Silent(Some(at(100))), 1_199), "the start is a later sign");
     }
 
     #[test]
     fn a_repeated_submission_does_what_a_dead_node_could_not() {
         let noted = Run::new(&job(), 3, at(100));
         assert_eq!(on_repeat(&noted), Repeat::Publish);
+        assert_eq!(on_repeat(&Run { published: true, ..noted.clone() }), Repeat::Nothing);
         let mut scheduled = after(noted, Settlement::Schedule { at: at(900) });
         assert_eq!(on_repeat(&scheduled), Repeat::Schedule(at(900)));
         scheduled.held_by = Some(arrival(7, 1, 1, 1, false).holding);
@@ -294,8 +415,15 @@ mod tests {
         assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stale);
         let mut run = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
         assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stands);
+        assert_eq!(
+            on_letter(Some(&run), 3),
+            LetterVerdict::StaleRecord,
+            "of a round that the record does not know yet"
+        );
         run.discard(at(600));
         assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stale);
+        let early = running(&arrival(7, 1, 1, 1, false));
+        assert_eq!(on_letter(Some(&early), 1), LetterVerdict::StaleRecord);
     }
 
     #[test]
@@ -304,6 +432,8 @@ mod tests {
         let mut new = arrival(7, 1, 1, 1, false);
         new.holding.message.at = at(5_000);
         assert_eq!(on_arrival(Some(&old), &new), Verdict::BeginAnew);
+        let unfinished = failed(running(&arrival(7, 1, 1, 1, false)));
+        assert_eq!(on_arrival(Some(&unfinished), &new), Verdict::Occupied);
     }
 
     #[test]

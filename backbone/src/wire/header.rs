@@ -3,10 +3,11 @@
 //! Names are read without regard to case, as HTTP people write them; written as the contract has them. A client's
 //! `Nats-*` headers are instructions to the server and are never passed on.
 
-use async_nats::HeaderMap;
+use async_nats::{HeaderMap, HeaderValue};
 use longshore_domain::job::{Unique, When};
 use longshore_domain::run::Run;
-use longshore_domain::{DurationText, JobOptions, RunId, Timestamp, duration};
+use longshore_domain::{DurationText, JobOptions, RunId, SmolStr, Timestamp, duration};
+use smallvec::SmallVec;
 
 /// Names of the headers that nodes write themselves.
 pub mod names {
@@ -16,8 +17,8 @@ pub mod names {
     pub const ROUND: &str = "Longshore-Round";
     /// The attempt that a moved job or a handler's request is about.
     pub const ATTEMPT: &str = "Longshore-Attempt";
-    /// The revision of the record that `submit` wrote.
-    pub const REVISION: &str = "Longshore-Revision";
+    /// What proves that a node wrote the message: the random number that stands in the run's record.
+    pub const SEAL: &str = "Longshore-Seal";
     /// How often the run of a moved job had been deferred in its round.
     pub const DEFERRALS: &str = "Longshore-Deferrals";
     /// When a moved job fell due, in Unix milliseconds.
@@ -71,8 +72,8 @@ pub struct JobHeaders {
     pub run_id: Option<RunId>,
     /// Round and attempt of a job that a node moved.
     pub moved: Option<Moved>,
-    /// The revision of the record that `submit` wrote.
-    pub revision: Option<u64>,
+    /// What a node's message carries as proof. Without the same seal on record it proves nothing.
+    pub seal: Option<SmolStr>,
 }
 
 /// What a node wrote on a job that it moved.
@@ -114,38 +115,130 @@ pub const TAG_MAX: usize = 64;
 pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
     let mut read = JobHeaders::default();
     let mut options = JobOptions::default();
-    let mut moved = (None, None, None);
-    let mut deferrals = 0;
+    let mut by_node = ByNode::default();
+    let mut seen: SmallVec<[(String, &str); 8]> = SmallVec::new();
     for (name, values) in headers.iter() {
-        let full = name.to_string();
-        let Some(short) = short_name(&full) else { continue };
-        let value = values.last().map_or("", |value| value.as_str());
-        let refuse = |reason: String| HeaderError { header: full.clone(), reason };
+        let full: &str = name.as_ref();
+        let Some(short) = short_name(full) else { continue };
+        let refuse = |reason: String| HeaderError { header: full.to_owned(), reason };
+        let value = only_value(values).map_err(refuse)?;
+        match seen.iter().find(|(other, _)| *other == short) {
+            Some((_, other)) if *other == value => continue,
+            Some(_) => return Err(refuse("stands there twice, with different values".to_owned())),
+            None => {}
+        }
         match short.as_str() {
             "run-id" => read.run_id = Some(RunId::parse(value).map_err(|error| refuse(error.to_string()))?),
-            "round" => moved.0 = Some(number(value, u32::MAX).map_err(refuse)?),
-            "attempt" => moved.1 = Some(number(value, ATTEMPTS_MAX).map_err(refuse)?),
-            "deferrals" => deferrals = value.parse().map_err(|_| refuse("is no number".to_owned()))?,
-            "due-at" => {
-                moved.2 = Some(Timestamp::from_millis(value.parse().map_err(|_| refuse("is no number".to_owned()))?));
-            }
-            "revision" => read.revision = Some(value.parse().map_err(|_| refuse("is no number".to_owned()))?),
+            _ if by_node.read(&short, value).map_err(refuse)? => {}
             _ => read_option(&short, value, &mut options).map_err(refuse)?,
         }
+        seen.push((short, value));
     }
-    if let (Some(round), Some(attempt), due_at) = moved {
-        read.moved = Some(Moved { round, attempt, deferrals, due_at });
-    }
-    if let Some(id) = read.run_id.as_ref().filter(|_| read.moved.is_none()) {
-        // A node may give a job a minted id when it moves it; a client may not choose one.
+    refuse_pairs(&seen)?;
+    let is_sealed = by_node.seal.is_some();
+    if let Some(id) = read.run_id.as_ref().filter(|_| !is_sealed) {
+        // A node may give a job a derived id when it moves it; a client may not choose one.
         RunId::parse_chosen(id.as_str())
             .map_err(|error| HeaderError { header: names::RUN_ID.to_owned(), reason: error.to_string() })?;
         options.own_run_id = true;
     }
+    (read.moved, read.seal) = by_node.checked(read.run_id.is_some())?;
     if options != JobOptions::default() {
         read.options = Some(Box::new(options));
     }
     Ok(read)
+}
+
+/// The run id that a job's headers name, where it can be read and a client may choose it.
+#[must_use]
+pub fn read_run_id(headers: &HeaderMap) -> Option<RunId> {
+    let named = headers.iter().find(|(name, _)| short_name((*name).as_ref()).as_deref() == Some("run-id"));
+    named.and_then(|(_, values)| RunId::parse_chosen(only_value(values).ok()?).ok())
+}
+
+/// What only nodes write on a job.
+#[derive(Default)]
+struct ByNode {
+    first: Option<&'static str>,
+    round: Option<u32>,
+    attempt: Option<u32>,
+    deferrals: Option<u32>,
+    due_at: Option<Timestamp>,
+    seal: Option<SmolStr>,
+}
+
+impl ByNode {
+    /// Whether it is one of these headers.
+    fn read(&mut self, short: &str, value: &str) -> Result<bool, String> {
+        let no_number = |_| RESERVED.to_owned();
+        let name = match short {
+            "round" => {
+                self.round = Some(number(value, u32::MAX)?);
+                names::ROUND
+            }
+            "attempt" => {
+                self.attempt = Some(number(value, ATTEMPTS_MAX)?);
+                names::ATTEMPT
+            }
+            "deferrals" => {
+                self.deferrals = Some(value.parse().map_err(no_number)?);
+                names::DEFERRALS
+            }
+            "due-at" => {
+                self.due_at = Some(Timestamp::from_millis(value.parse().map_err(no_number)?));
+                names::DUE_AT
+            }
+            "seal" => {
+                self.seal = Some(SmolStr::from(text(value, TAG_MAX)?));
+                names::SEAL
+            }
+            _ => return Ok(false),
+        };
+        self.first.get_or_insert(name);
+        Ok(true)
+    }
+
+    /// All or nothing: what a node wrote on a job is complete, and proven by a seal.
+    fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
+        let Self { first: Some(first), round, attempt, deferrals, due_at, seal } = self else {
+            return Ok((None, None));
+        };
+        let moved = match (round, attempt) {
+            (Some(round), Some(attempt)) => Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at }),
+            (None, None) if deferrals.is_none() && due_at.is_none() => None,
+            _ => return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() }),
+        };
+        if seal.is_none() || !has_run_id {
+            return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() });
+        }
+        Ok((moved, seal))
+    }
+}
+
+/// Why a header that is not a client's is refused.
+const RESERVED: &str = "is reserved: only nodes write it. Of the headers that a handler was sent, a follow-up job may \
+                        carry on Content-Type, traceparent, tracestate and the user's own, none of Longshore's";
+
+/// A header's value; the same one twice is one.
+fn only_value(values: &[HeaderValue]) -> Result<&str, String> {
+    let mut all = values.iter().map(HeaderValue::as_str);
+    let first = all.next().unwrap_or_default();
+    if all.any(|other| other != first) {
+        return Err("stands there twice, with different values".to_owned());
+    }
+    Ok(first)
+}
+
+/// Of two headers that say the same in different ways only one may stand there.
+fn refuse_pairs(seen: &[(String, &str)]) -> Result<(), HeaderError> {
+    let has = |name: &str| seen.iter().any(|(short, _)| short == name);
+    for (one, other) in [("Run-At", "Delay"), ("Expires-At", "Expires-In")] {
+        if has(&one.to_ascii_lowercase()) && has(&other.to_ascii_lowercase()) {
+            let reason = format!("stands beside Longshore-{one}; one of them is enough");
+            return Err(HeaderError { header: format!("Longshore-{other}"), reason });
+        }
+    }
+    Ok(())
 }
 
 fn short_name(name: &str) -> Option<String> {
@@ -157,24 +250,23 @@ fn short_name(name: &str) -> Option<String> {
 fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), String> {
     match name {
         "idempotency-key" => options.idempotency_key = Some(text(value, KEY_MAX)?),
-        "idempotency-window" => options.idempotency_window = Some(span(value)?),
+        "idempotency-window" => options.idempotency_window = Some(positive(value)?),
         "unique" => options.unique = unique(value)?,
         "max-attempts" => options.max_attempts = Some(number(value, ATTEMPTS_MAX)?),
         "retry" => options.retry = Some(text(value, TAG_MAX)?),
         "run-at" => options.run_at = Some(When::At(moment(value)?)),
         "delay" => options.run_at = Some(When::After(span(value)?)),
-        "timeout" => options.timeout = Some(span(value)?),
+        "timeout" => options.timeout = Some(positive(value)?),
         "deadline" => options.deadline = Some(moment_or_span(value)?),
         "expires-at" => options.expires = Some(When::At(moment(value)?)),
-        "expires-in" => options.expires = Some(When::After(span(value)?)),
+        "expires-in" => options.expires = Some(When::After(positive(value)?)),
         "concurrency-key" => options.concurrency_key = Some(text(value, KEY_MAX)?),
         "limit-key" => options.limit_key = Some(text(value, KEY_MAX)?),
         "cost" => options.cost = Some(number(value, 1_000_000)?),
         "keep" => options.keep = Some(span(value)?),
         "schema-version" => options.schema_version = Some(text(value, TAG_MAX)?),
         "tags" => options.tags = tags(value.split(','))?,
-        // A header of a later version, or a client's own: no concern of this one.
-        _ => {}
+        _ => return Err(RESERVED.to_owned()),
     }
     Ok(())
 }
@@ -194,7 +286,11 @@ pub fn tags<'a>(values: impl Iterator<Item = &'a str>) -> Result<Vec<String>, St
     }
 }
 
-fn unique(value: &str) -> Result<Unique, String> {
+/// Reads when a key is free again.
+///
+/// # Errors
+/// Names the values that there are.
+pub fn unique(value: &str) -> Result<Unique, String> {
     match value {
         "window" => Ok(Unique::Window),
         "queued" => Ok(Unique::Queued),
@@ -223,26 +319,76 @@ fn span(value: &str) -> Result<std::time::Duration, String> {
     duration::parse(value).map_err(|error| error.to_string())
 }
 
+/// A span where nothing would be without meaning.
+fn positive(value: &str) -> Result<std::time::Duration, String> {
+    span(value).and_then(|span| if span.is_zero() { Err("is zero".to_owned()) } else { Ok(span) })
+}
+
 fn moment(value: &str) -> Result<Timestamp, String> {
     Timestamp::parse(value).map_err(|error| error.to_string())
 }
 
 fn moment_or_span(value: &str) -> Result<When, String> {
-    if let Ok(span) = duration::parse(value) {
-        return Ok(When::After(span));
+    if duration::parse(value).is_ok() {
+        return positive(value).map(When::After);
     }
     moment(value).map(When::At).map_err(|_| format!("{value:?} is neither an RFC 3339 time nor a duration such as 30s"))
 }
 
-/// The headers under which a job goes on its way again: what the client asked for and its own headers, and which run,
-/// round and attempt it is about. Nothing of the server's.
+/// The headers under which a job goes on its way again: what the client asked for and its own headers, which run, round
+/// and attempt it is about, and the seal that proves it. Nothing of the server's.
 #[must_use]
 pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: Option<Timestamp>) -> HeaderMap {
+    let mut headers = as_published(original);
+    headers.insert(names::RUN_ID, run.run_id.as_str());
+    headers.insert(names::ROUND, run.round.to_string());
+    headers.insert(names::ATTEMPT, attempt.to_string());
+    headers.insert(names::SEAL, run.seal.as_str());
+    if run.deferrals > 0 {
+        headers.insert(names::DEFERRALS, run.deferrals.to_string());
+    }
+    if let Some(at) = due_at {
+        headers.insert(names::DUE_AT, at.millis().to_string());
+    }
+    headers
+}
+
+/// The headers that a client gave its job: neither the server's, nor what nodes wrote when they moved it.
+#[must_use]
+pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
-        let full = name.to_string();
-        let ours = ["run-id", "round", "attempt", "deferrals", "revision", "due-at"];
-        if is_servers(&full) || short_name(&full).is_some_and(|short| ours.contains(&short.as_str())) {
+        let by_node = ["run-id", "round", "attempt", "deferrals", "seal", "due-at"];
+        if is_servers(name.as_ref()) || short_name(name.as_ref()).is_some_and(|short| by_node.contains(&short.as_str()))
+        {
+            continue;
+        }
+        for value in values {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    headers
+}
+
+/// All headers but those that are instructions to the server.
+#[must_use]
+pub fn without_servers(original: Option<&HeaderMap>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
+        for value in values.iter().filter(|_| !is_servers(name.as_ref())) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    headers
+}
+
+/// The headers that a remote handler gets: the client's own, and which run and attempt it is about. What the client
+/// asked of Longshore is left out: forwarded to a follow-up job it would be asked once more.
+#[must_use]
+pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
+        if is_servers(name.as_ref()) || short_name(name.as_ref()).is_some() {
             continue;
         }
         for value in values {
@@ -252,12 +398,6 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
     headers.insert(names::RUN_ID, run.run_id.as_str());
     headers.insert(names::ROUND, run.round.to_string());
     headers.insert(names::ATTEMPT, attempt.to_string());
-    if run.deferrals > 0 {
-        headers.insert(names::DEFERRALS, run.deferrals.to_string());
-    }
-    if let Some(at) = due_at {
-        headers.insert(names::DUE_AT, at.millis().to_string());
-    }
     headers
 }
 
@@ -281,6 +421,8 @@ pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {
 
 /// Most bytes of a job's headers: the server takes 64 KiB, and what is carried on needs room for more.
 pub const HEADERS_MAX: usize = 24 * 1024;
+/// The same for a job that a node moved, whose own headers come on top.
+pub const MOVED_HEADERS_MAX: usize = HEADERS_MAX + 1_024;
 
 /// How many bytes headers take on the wire.
 #[must_use]

@@ -76,6 +76,14 @@ pub fn append(run: &Run, out: &mut Vec<u8>) {
     maybe(out, "deferrals", Some(&run.deferrals).filter(|deferrals| **deferrals > 0));
     maybe(out, "keep_ms", run.keep_ms.as_ref());
     time(out, "erased_at", run.erased_at);
+    maybe(out, "key_claimed_ms", run.key_claimed_ms.as_ref());
+    if run.published {
+        text(out, &[r#","published":true"#]);
+    }
+    if !run.seal.is_empty() {
+        text(out, &[r#","seal":"#]);
+        quoted(out, &run.seal);
+    }
     run.held_by.iter().for_each(|holding| append_holding(holding, out));
     time(out, "origin", Some(run.origin));
     text(out, &[r#","token":"#]);
@@ -136,7 +144,7 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
 pub fn show(run: &Run) -> serde_json::Value {
     let mut value = serde_json::to_value(run).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
-        for inner in ["held_by", "origin", "token", "deferral", "deferrals"] {
+        for inner in ["held_by", "origin", "token", "seal", "published", "key_claimed_ms", "deferral", "deferrals"] {
             fields.remove(inner);
         }
         if run.attempt == 0 {
@@ -287,6 +295,8 @@ mod tests {
         run.deferral = there().then_some(Deferral { reason: DeferReason::Snoozed, since: at, at, count: 3 });
         run.keep_ms = there().then_some(number);
         run.erased_at = there().then_some(at);
+        run.key_claimed_ms = there().then_some(number);
+        (run.published, run.seal) = (there(), if there() { words.into() } else { SmolStr::default() });
         let message = MessageId { stream: words.into(), sequence: number, at };
         run.held_by = there().then_some(Holding { message, delivery: number });
         (run.origin, run.token) = (at, words.into());
@@ -296,7 +306,7 @@ mod tests {
     /// Does not compile when a field is added, which [`append`] must then write and [`run`] fill.
     fn knows_every_field(run: &Run) {
         #[rustfmt::skip]
-        let Run { run_id: _, tenant: _, queue: _, priority: _, job_type: _, state: _, round: _, attempt: _, max_attempts: _, enqueued_at: _, started_at: _, ended_at: _, run_at: _, node: _, progress: _, result: _, result_base64: _, result_content_type: _, result_bytes: _, error: _, attempts: _, tags: _, duplicate_of: _, deferral: _, deferrals: _, keep_ms: _, erased_at: _, held_by: _, origin: _, token: _ } = run;
+        let Run { run_id: _, tenant: _, queue: _, priority: _, job_type: _, state: _, round: _, attempt: _, max_attempts: _, enqueued_at: _, started_at: _, ended_at: _, run_at: _, node: _, progress: _, result: _, result_base64: _, result_content_type: _, result_bytes: _, error: _, attempts: _, tags: _, duplicate_of: _, deferral: _, deferrals: _, keep_ms: _, erased_at: _, key_claimed_ms: _, published: _, seal: _, held_by: _, origin: _, token: _ } = run;
     }
 
     #[test]

@@ -296,6 +296,12 @@ impl Names {
         subject.strip_prefix(&*self.namespace)?.strip_prefix(".cancel.")?.split_once('.')
     }
 
+    /// Where nodes ask another whether it holds a job.
+    #[must_use]
+    pub fn holder(&self, node: &str) -> String {
+        format!("{}.holder._sys.{node}", self.namespace)
+    }
+
     /// An API endpoint; `tenant` may be `*` to serve all.
     #[must_use]
     pub fn api(&self, tenant: &str, endpoint: &str) -> String {

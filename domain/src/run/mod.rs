@@ -1,8 +1,9 @@
 //! The run record: what is known of a run, and the fence that decides who may go on with it.
 //!
-//! Its JSON is the contract's (section 3). Three fields more are kept for the protocol: `held_by` names the message
-//! that carries the run and the delivery of it that was claimed, `origin` when the run was first published, and
-//! `token` who wrote this version, so that an unclear answer to a write can be cleared up by reading.
+//! Its JSON is the contract's (section 3). Some fields more are kept for the protocol: `held_by` names the message
+//! that carries the run and the delivery of it that was claimed, `origin` when the run was first published, `token` who
+//! wrote this version, so that an unclear answer to a write can be cleared up by reading, `seal` what proves a message of
+//! the run to be a node's, `published` and `key_claimed_ms` what `submit` has brought to its end.
 
 use std::time::Duration;
 
@@ -103,6 +104,11 @@ fn is_none_yet(count: &u32) -> bool {
     *count == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 /// The run record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
@@ -179,6 +185,15 @@ pub struct Run {
     /// When what it held of people was taken out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
+    /// Its idempotency key is its own, claimed for so many milliseconds; absent until that is sure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_claimed_ms: Option<u64>,
+    /// `submit` made this record, and what it published or scheduled since is durable.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub published: bool,
+    /// What proves that a message of this run was written by a node; empty while there was none.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub seal: SmolStr,
     /// The message that carries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Holding>,
@@ -228,6 +243,9 @@ impl Run {
             deferrals: 0,
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
+            key_claimed_ms: None,
+            published: false,
+            seal: SmolStr::default(),
             held_by: None,
             origin: enqueued_at,
             token: SmolStr::default(),
@@ -358,6 +376,7 @@ impl Run {
         self.error = None;
         self.deferral = None;
         self.deferrals = 0;
+        self.published = false;
         self.held_by = None;
     }
 

@@ -1,0 +1,79 @@
+//! Who holds a job: this node's questions to others, and its answers to theirs.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use longshore_backbone::holders::{HolderAnswer, Question};
+use longshore_domain::protocol::Holder;
+use longshore_domain::{Run, SmolStr};
+
+use crate::carry_out::chain;
+use crate::shared::{Shared, now};
+
+/// How long a node has to answer whether it holds a job. One that takes longer is asked again with the next delivery.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// Claims without a clear answer that are remembered: more than a node has workers.
+const UNCLEAR_MAX: usize = 16_384;
+
+/// What is known of the node that the record of a running attempt names.
+pub(crate) async fn ask(shared: &Shared, run: &Run) -> Holder {
+    let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return Holder::Silent(None) };
+    let writer = writer_of(&run.token);
+    if *node == shared.node {
+        return match shared.book.has(&held_by.message) {
+            _ if writer != shared.writer() => Holder::Gone,
+            true => Holder::Holds,
+            false => Holder::Silent(None),
+        };
+    }
+    match shared.backbone.ask_holder(node, &held_by.message, ANSWER_WITHIN).await {
+        Some(answer) if answer.writer != writer => Holder::Gone,
+        Some(answer) if answer.holds => Holder::Holds,
+        Some(_) => Holder::Silent(None),
+        None => last_sign(shared, run, node).await,
+    }
+}
+
+/// A node that does not answer has perhaps lost its connection for a moment: what counts is when it was last there.
+async fn last_sign(shared: &Shared, run: &Run, node: &str) -> Holder {
+    let started_at = run.attempts.last().map(|attempt| attempt.started_at);
+    match shared.backbone.presence_of(node).await {
+        Ok(Some(presence)) if Some(presence.started_at) > started_at => Holder::Gone,
+        Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at)),
+        Err(error) => {
+            tracing::debug!(run_id = %run.run_id, "cannot tell whether its holder lives: {}", chain(&error));
+            Holder::Silent(Some(now()))
+        }
+    }
+}
+
+/// Answers another node's question.
+pub(crate) async fn answer(shared: &Shared, question: Question) {
+    let answer = HolderAnswer { writer: shared.writer().into(), holds: shared.book.has(&question.message) };
+    shared.backbone.answer(question, &answer).await;
+}
+
+/// The part of a record's token that names the process that wrote it.
+fn writer_of(token: &str) -> &str {
+    token.split_once('-').map_or(token, |(writer, _)| writer)
+}
+
+/// Tokens of claims whose answers were lost. Where such a claim turns out to be on record, its attempt was never
+/// started, and this node may start it.
+#[derive(Debug, Default)]
+pub(crate) struct UnclearClaims(Mutex<HashSet<SmolStr>>);
+
+impl UnclearClaims {
+    pub(crate) fn add(&self, token: &SmolStr) {
+        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.len() < UNCLEAR_MAX {
+            tokens.insert(token.clone());
+        }
+    }
+
+    /// Whether it is one; it is none from then on.
+    pub(crate) fn take(&self, token: &SmolStr) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token)
+    }
+}
