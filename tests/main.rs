@@ -17,6 +17,7 @@ mod hostile; // whatever is sent, nothing is wedged
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
 mod nothing_lost; // killed and frozen in mid-run, nothing is lost
+mod one_run; // one accepted job is one run, whoever repeats, forwards, forges or cancels it
 mod order; // the urgent first, by rank
 mod remote; // a handler in any language, over plain NATS
 mod replay; // what died can be run again, thrown away, erased

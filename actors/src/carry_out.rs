@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::Run;
 use longshore_domain::protocol::{self, Verdict};
+use longshore_domain::{ErrorKind, Run};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::fail_point;
@@ -79,10 +79,13 @@ fn may_overwrite(found: &Run, story: &Story) -> bool {
     protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew
 }
 
-/// Whether a run that was started without reading has the id of an unfinished one, of a stream that is gone.
+/// Whether the id is another run's, and this one goes on under another: a run that was started without reading and has
+/// the id of an unfinished one, of a stream that is gone; or an invalid job, whose id was only read from its headers.
 fn is_occupied(found: &Run, story: &Story) -> bool {
-    let judged = story.arrival.as_ref().map(|arrival| protocol::on_arrival(Some(found), arrival));
-    judged == Some(Verdict::Occupied)
+    let Some(arrival) = &story.arrival else { return false };
+    let is_invalid = story.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
+    let is_its_own = found.held_by.as_ref().is_some_and(|held| held.message == arrival.holding.message);
+    (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 
 /// The run was cancelled before its attempt's end could be written: what is told, and acknowledged, is that.

@@ -18,6 +18,7 @@ use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, KEY_MAX, is_servers, 
 use longshore_backbone::{Error, Headers};
 use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
+use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{
     Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration, story,
@@ -326,8 +327,8 @@ async fn note_and_publish(
     match shared.backbone.write_record(&run, 0).await {
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-note");
-            publish_noted(shared, checked, run, revision).await?;
-            mark_claim(shared, checked, claim, RunState::Enqueued).await
+            publish_noted(shared, checked, &run).await?;
+            mark(shared, checked, run, (revision, claim)).await
         }
         Ok(Written::Lost(Some(found))) => found_before(shared, checked, *found, claim).await,
         Ok(Written::Lost(None)) => Err(ApiError::unavailable("the run's record changes; try again")),
@@ -335,8 +336,8 @@ async fn note_and_publish(
     }
 }
 
-/// Publishes a job whose record stands, under the record's seal, and marks the record.
-async fn publish_noted(shared: &Shared, checked: &Checked, run: Run, revision: u64) -> Result<(), ApiError> {
+/// Publishes a job whose record stands, under the record's seal.
+async fn publish_noted(shared: &Shared, checked: &Checked, run: &Run) -> Result<(), ApiError> {
     let job = &checked.job;
     let mut headers = checked.headers.clone();
     headers.insert(names::RUN_ID, job.run_id.as_str());
@@ -347,73 +348,66 @@ async fn publish_noted(shared: &Shared, checked: &Checked, run: Run, revision: u
     let moved = shared.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
     moved.map_err(|error| refusal(job, &error))?;
     fail_point::pass("after-publish");
-    mark_record(shared, run, revision).await
+    Ok(())
 }
 
-/// What `submit` had to make durable is so. Where another write was first, the run has been taken up already.
-async fn mark_record(shared: &Shared, mut run: Run, revision: u64) -> Result<(), ApiError> {
-    run.published = true;
-    run.token = shared.token();
-    let written = shared.backbone.write_record(&run, revision).await;
-    fail_point::pass("after-mark");
-    written.map(|_| ()).map_err(|error| ApiError::unavailable(chain(&error)))
-}
-
-/// The same for its claim, and the answer: the run's, or that of another run that has taken the claim over.
-async fn mark_claim(
+/// What `submit` had to make durable is so: its claim and its record say it from now on. Answers with the run, or with
+/// the one that has taken the claim over meanwhile.
+async fn mark(
     shared: &Shared,
     checked: &Checked,
-    claim: Option<u64>,
-    state: RunState,
+    mut run: Run,
+    (revision, claim): (u64, Option<u64>),
 ) -> Result<Value, ApiError> {
+    let unavailable = |error: Error| ApiError::unavailable(chain(&error));
     let job = &checked.job;
-    let Some(revision) = claim else { return Ok(answer(&job.run_id, state, false)) };
-    let marked = keys::mark_published(shared, job, revision, checked.print()).await;
-    match marked.map_err(|error| ApiError::unavailable(chain(&error)))? {
-        None => Ok(answer(&job.run_id, state, false)),
-        Some(other) => Ok(answer(&other, RunState::Enqueued, true)),
+    let other = match claim {
+        Some(claim) => keys::mark_published(shared, job, claim, checked.print()).await.map_err(unavailable)?,
+        None => None,
+    };
+    if claim.is_some() && other.is_none() {
+        run.key_claimed_ms = keys::key_of(shared, job).map(|(_, window)| whole_millis(window));
     }
+    run.published = true;
+    run.token = shared.token();
+    // Where another write was first, the run has been taken up already.
+    shared.backbone.write_record(&run, revision).await.map_err(unavailable)?;
+    fail_point::pass("after-mark");
+    Ok(match other {
+        None => answer(&job.run_id, run.state, false),
+        Some(other) => answer(&other, RunState::Enqueued, true),
+    })
 }
 
 /// The run is there already: answered as it stands. Where its job may never have been published, it is now.
 async fn found_before(shared: &Shared, checked: &Checked, found: Found, claim: Option<u64>) -> Result<Value, ApiError> {
     let Found { run, revision } = found;
-    let (run_id, state) = (run.run_id.clone(), run.state);
     match on_repeat(&run) {
-        Repeat::Publish => publish_noted(shared, checked, run, revision).await?,
-        Repeat::Schedule(at) => schedule_noted(shared, checked, run, (at, revision)).await?,
-        Repeat::Nothing => {}
+        Repeat::Publish => publish_noted(shared, checked, &run).await?,
+        Repeat::Schedule(at) => schedule_noted(shared, checked, &run, at).await?,
+        Repeat::Nothing => return Ok(answer(&run.run_id, run.state, true)),
     }
-    let mut first = mark_claim(shared, checked, claim, state).await?;
+    let mut first = mark(shared, checked, run, (revision, claim)).await?;
     first["deduplicated"] = json!(true);
-    if first["run_id"] == json!(run_id) {
-        first["state"] = json!(state);
-    }
     Ok(first)
 }
 
 /// The record says that the run waits for its time. Where no schedule stands, either it has fired, and another message of
 /// the run does no harm; or the node that noted it died before it wrote one.
-async fn schedule_noted(
-    shared: &Shared,
-    checked: &Checked,
-    run: Run,
-    (at, revision): (Timestamp, u64),
-) -> Result<(), ApiError> {
-    match shared.backbone.has_schedule(&run).await {
-        Ok(true) => return mark_record(shared, run, revision).await,
+async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
+    match shared.backbone.has_schedule(run).await {
+        Ok(true) => return Ok(()),
         Ok(false) => {}
         Err(error) => return Err(ApiError::unavailable(chain(&error))),
     }
     let matter = checked.matter();
-    let told = Told { live: story::of_round(&run).len(), log: 0 };
+    let told = Told { live: story::of_round(run).len(), log: 0 };
     let mut story = Story::on_record(Box::new(run.clone()), matter, told, &shared.node, &shared.backbone);
     let (done, carried_out) = oneshot::channel();
     story.follow = Some(Follow::Schedule(at));
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
-    carried_out.await.map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))?;
-    mark_record(shared, run, revision).await
+    carried_out.await.map(|_| ()).map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
 }
 
 /// The key is claimed: answered with the run that has it. Where that was perhaps never published, it is now.
@@ -461,8 +455,7 @@ async fn schedule(
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
     if let Ok(revision) = told.await {
-        mark_record(shared, run, revision).await?;
-        return mark_claim(shared, checked, claim, RunState::Scheduled).await;
+        return mark(shared, checked, run, (revision, claim)).await;
     }
     // Not ours to tell: there is a run of that id.
     match shared.backbone.read_record(&checked.job.tenant, &checked.job.run_id).await {

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use longshore_backbone::Error;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
+use longshore_backbone::records::{Found, Written};
 use longshore_domain::run::whole_millis;
+use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId};
 
 use crate::assignment::Assignment;
-use crate::shared::Shared;
+use crate::shared::{Shared, now};
+use crate::story;
 
 /// The key of a job, and for how long it is claimed.
 pub(crate) fn key_of<'j>(shared: &Shared, job: &'j Job) -> Option<(&'j str, Duration)> {
@@ -43,7 +46,7 @@ pub(crate) async fn claim_at_begin(
         if found.claim.run_id == job.run_id {
             break;
         }
-        if found.claim.published || has_gone_on(shared, job, &found).await? {
+        if found.claim.published || !has_ended_unpublished(shared, job, &found).await? {
             return Ok(Some(found.claim.run_id));
         }
         if shared.backbone.write_claim(&job.tenant, key, &claim, (found.revision, window)).await?.is_some() {
@@ -54,14 +57,25 @@ pub(crate) async fn claim_at_begin(
     Ok(None)
 }
 
-/// Whether the run of a claim that is not marked published has gone on all the same: its job was published, and its
-/// `submit` died before it could say so.
-async fn has_gone_on(shared: &Shared, job: &Job, found: &FoundClaim) -> Result<bool, Error> {
-    let record = shared.backbone.read_record(&job.tenant, &found.claim.run_id).await?;
-    Ok(record.is_some_and(|record| {
-        let run = record.run;
-        run.published || run.has_started() || run.held_by.is_some() || run.state.is_ended()
-    }))
+/// Ends the run of a claim that is not marked published, as a duplicate of this one: its `submit` has died, or is about to
+/// learn of it. False if it has gone on all the same: its job was published, and its `submit` died before it could say so.
+async fn has_ended_unpublished(shared: &Shared, job: &Job, found: &FoundClaim) -> Result<bool, Error> {
+    loop {
+        let record = shared.backbone.read_record(&job.tenant, &found.claim.run_id).await?;
+        let Some(Found { mut run, revision }) = record else { return Ok(true) };
+        if run.duplicate_of.as_ref() == Some(&job.run_id) {
+            return Ok(true);
+        }
+        if run.published || run.has_started() || run.held_by.is_some() || run.state.is_ended() {
+            return Ok(false);
+        }
+        run.settle(Settlement::Duplicate { of: job.run_id.clone() }, now());
+        run.token = shared.token();
+        if matches!(shared.backbone.write_record(&run, revision).await?, Written::Won(_)) {
+            story::tell_all(shared, &run, usize::MAX).await;
+            return Ok(true);
+        }
+    }
 }
 
 /// The job or schedule of a submitted run is durable: its claim says so from now on. Says which other run has taken the

@@ -130,11 +130,14 @@ impl Story {
         Self::telling(run, matter, lines)
     }
 
-    /// Its id is another run's: it goes on under one with the time its job was stored at, and is published as a whole.
+    /// Its id is another run's: it goes on under the next one that its place in the lane gives it, and is published as a
+    /// whole.
     pub(crate) fn rename(&mut self, backbone: &Backbone) {
         let Some(arrival) = &mut self.arrival else { return };
-        arrival.minted = false;
-        self.run.run_id = RunId::derived_at(&self.run.run_id, arrival.holding.message.at);
+        let message = &arrival.holding.message;
+        let derived = RunId::minted(&self.run.queue, self.run.priority, message.sequence);
+        arrival.minted = self.run.run_id != derived;
+        self.run.run_id = if arrival.minted { derived } else { RunId::derived_at(&derived, message.at) };
         let node = self.run.node.clone().unwrap_or_default();
         let (lines, write) = Lines::with_record(&self.run, 0, Told::default(), &node, backbone);
         (self.lines, self.write, self.told) = (lines, Some(write), None);

@@ -15,6 +15,9 @@ pub const RECORD: &str = "Longshore-Record";
 /// Where a payload is too large to be carried on: how many bytes it had.
 pub const LEFT_OUT: &str = "Longshore-Payload-Left-Out";
 
+/// What stood under one of a letter's own names in the headers of a job that could not be read.
+const ORIGINAL: &str = "Original-";
+
 /// Largest record in a letter. The server takes 64 KiB of headers at most; the job has up to [`HEADERS_MAX`] as well.
 const RECORD_MAX: usize = 36 * 1024;
 /// Beside record and payload: the letter's own headers.
@@ -45,10 +48,11 @@ impl Letter {
         let run = record::read_shown(&record).ok()?;
         let left_out = stored.headers.get(LEFT_OUT).and_then(|bytes| bytes.as_str().parse().ok());
         let mut headers = HeaderMap::new();
+        let own = [RECORD, LEFT_OUT, names::RUN_ID, names::ROUND];
         for (name, values) in stored.job_headers().iter().flat_map(|headers| headers.iter()) {
-            let own = [RECORD, LEFT_OUT].contains(&name.to_string().as_str());
-            for value in values.iter().filter(|_| !own && !is_servers(name.as_ref())) {
-                headers.append(name.clone(), value.clone());
+            let name: &str = name.as_ref();
+            for value in values.iter().filter(|_| !own.contains(&name) && !is_servers(name)) {
+                headers.append(name.strip_prefix(ORIGINAL).unwrap_or(name), value.clone());
             }
         }
         Some(Self { sequence: stored.sequence, run, headers, payload: stored.payload, left_out })
@@ -125,6 +129,13 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize)
         room += payload.len();
         payload = Bytes::new();
     }
+    for own in [names::RUN_ID, names::ROUND] {
+        if let Some(original) = headers.get(own).map(|value| value.as_str().to_owned()) {
+            headers.insert(format!("{ORIGINAL}{own}").as_str(), original);
+        }
+    }
+    headers.insert(names::RUN_ID, run.run_id.as_str());
+    headers.insert(names::ROUND, run.round.to_string());
     headers.insert(RECORD, record::show_within(run, room.min(RECORD_MAX)).to_string());
     headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
     (headers, payload)

@@ -1,0 +1,441 @@
+//! One accepted job is one run, whoever repeats, forwards, forges or cancels it: what its handlers were called for is
+//! counted by the handlers themselves.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use longshore_harness::{EventName, Handler, NodeBuilder, Reply, World};
+use serde_json::{Value, json};
+
+use crate::{SOON, served_by, times, without_node, workers, world};
+
+/// A handler of `work` that answers with the payload it got.
+async fn echoing(world: &World) -> Handler {
+    world.handler("work").start(|job| async move { Reply::json(job.json()) }).await
+}
+
+/// How often the handler was called for a run.
+fn calls_of(handler: &Handler, run: &str) -> usize {
+    handler.calls().iter().filter(|call| call.run_id == run).count()
+}
+
+/// Waits until no record is left of a run.
+async fn forgotten(world: &World, run: &str) {
+    longshore_harness::eventually("the end of the record", Duration::from_secs(30), async || {
+        match world.record(run).await {
+            None => Ok(()),
+            Some(record) => Err(record.state),
+        }
+    })
+    .await;
+}
+
+/// Waits until a run's record has this state.
+async fn is_in(world: &World, run: &str, state: &str) {
+    longshore_harness::eventually(state, Duration::from_secs(20), async || match world.record(run).await {
+        Some(record) if record.state == state => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+/// Given a busy queue, when a key is submitted twice, then its handler is called once, with the first payload.
+#[tokio::test]
+async fn a_key_submitted_twice_to_a_busy_queue_is_one_call() {
+    let world = world().await;
+    let handler = echoing(&world).await;
+    let _node = workers(world.node(), 1).with("types.work", "slots = 4").start().await;
+    let busy = world.publish("sleep").json(json!({"ms": 700})).await;
+    let job = |payload: u32| json!({"type": "work", "payload": payload, "idempotency_key": "k"});
+    let answers = join_all((1..=8).map(|payload| world.request("submit", job(payload)))).await;
+
+    let run = answers[0]["run_id"].as_str().unwrap().to_owned();
+    assert!(answers.iter().all(|answer| answer["run_id"] == run.as_str()), "{answers:?}");
+    world.wait(&busy).await;
+    world.wait(&run).await;
+    crate::is_emptied(&world).await;
+    assert_eq!(handler.calls().len(), 1);
+}
+
+/// Given jobs that were submitted under ids of the client's own, when the same ids are then published bare, also more
+/// urgently, then each handler is called once, with the payload that was submitted.
+#[tokio::test]
+async fn a_submitted_id_that_is_published_as_well_is_one_call() {
+    let world = world().await;
+    let handler = echoing(&world).await;
+    let node = workers(world.node(), 1).start().await;
+    let busy = world.publish("sleep").json(json!({"ms": 500})).await;
+    for number in 0..30 {
+        let run = format!("mine-{number}");
+        world.submit(json!({"type": "work", "payload": "first", "run_id": run})).await;
+        let second = world.publish("work").priority(if number % 2 == 0 { 1 } else { 5 });
+        second.header("Longshore-Run-Id", &run).json(json!("second")).await;
+    }
+    world.wait(&busy).await;
+    for number in 0..30 {
+        assert_eq!(world.wait(&format!("mine-{number}")).await.result, Some(json!("first")), "{number}");
+    }
+    crate::is_emptied(&world).await;
+    assert_eq!(handler.calls().len(), 30);
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given an id whose record has gone, when it is submitted again, then it is another run: its job is not taken for the
+/// one that the server remembers.
+#[tokio::test]
+async fn an_id_whose_record_has_gone_runs_again() {
+    let world = world().await;
+    let handler = echoing(&world).await;
+    let _node = world.node().with("node", "lease = '1s'").start().await;
+    for payload in [1, 2] {
+        let job = json!({"type": "work", "payload": payload, "run_id": "mine", "keep_ms": 1});
+        let answer = world.request("submit", job).await;
+        assert_eq!((&answer["state"], &answer["deduplicated"]), (&json!("enqueued"), &json!(false)));
+        handler.called(payload).await;
+        assert_eq!(world.wait("mine").await.result, Some(json!(payload)));
+        forgotten(&world, "mine").await;
+    }
+}
+
+/// Given a key whose run's record has gone, when it is submitted again within its window, then that is answered, and
+/// nothing runs again.
+#[tokio::test]
+async fn a_key_outlasts_its_runs_record() {
+    let world = world().await;
+    let handler = echoing(&world).await;
+    let _node = world.node().with("node", "lease = '1s'").start().await;
+    let job = json!({"type": "work", "payload": 1, "idempotency_key": "k", "keep_ms": 1});
+    let run = world.submit(job.clone()).await;
+    world.wait(&run).await;
+    forgotten(&world, &run).await;
+
+    let answer = world.request("submit", job).await;
+
+    assert_eq!(answer, json!({"run_id": run, "state": "completed", "deduplicated": true}));
+    let bare = world.publish("work").header("Longshore-Idempotency-Key", "k").json(json!(2)).await;
+    let end = world.wait(&bare).await;
+    assert_eq!((end.state.as_str(), end.duplicate_of), ("duplicate", Some(run)));
+    assert_eq!(handler.calls().len(), 1);
+}
+
+/// Given a delayed job whose key's window is over before it is due, when another job takes the key, then both run.
+#[tokio::test]
+async fn a_delayed_job_keeps_the_key_it_has_claimed() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let key = |job_type| {
+        let publish = world.publish(job_type).header("Longshore-Idempotency-Key", "k");
+        publish.header("Longshore-Idempotency-Window", "1s")
+    };
+    let late = key("echo").header("Longshore-Delay", "4s").json(json!(1)).await;
+    is_in(&world, &late, "scheduled").await;
+    let submitted = json!({"type": "echo", "payload": 3, "delay_ms": 4_000, "idempotency_key": "s",
+        "idempotency_window_ms": 1_000});
+    let submitted = world.submit(submitted).await;
+    for (name, publish) in [("k", key("echo")), ("s", world.publish("echo").header("Longshore-Idempotency-Key", "s"))] {
+        let other = longshore_harness::eventually("the end of the window", Duration::from_secs(20), async || {
+            let run = publish.json(json!(2)).await;
+            match world.wait(&run).await {
+                end if end.state == "completed" => Ok(end),
+                end => Err(end.state),
+            }
+        })
+        .await;
+        assert_eq!(other.result, Some(json!(2)), "{name}");
+    }
+
+    let (late, submitted) = (world.wait(&late).await, world.wait(&submitted).await);
+
+    assert_eq!((late.state.as_str(), &late.result), ("completed", &Some(json!(1))), "{late:?}");
+    assert_eq!((submitted.state.as_str(), submitted.result), ("completed", Some(json!(3))));
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// A node whose jobs come again soon after its death.
+fn quick(world: &World) -> NodeBuilder<'_> {
+    world.node().name("node").with("node", "lease = '2s'")
+}
+
+/// How a client whose submission was not answered asks again.
+#[derive(Debug, Clone, Copy)]
+enum Again {
+    /// By the same submission.
+    Submit,
+    /// By publishing the job bare, under the same id.
+    BareId,
+    /// By publishing it bare, with the same key.
+    BareKey,
+}
+
+/// Given a node that dies over a submission, when the client asks again, in the same way or another, then there is one
+/// run that ends, and its handler was called once.
+#[tokio::test]
+async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
+    let world = world().await;
+    let handler = echoing(&world).await;
+    without_node(quick(&world)).await;
+    let mut ended = 0;
+    for point in ["before-note", "after-note", "after-publish", "after-mark"] {
+        for again in [Again::Submit, Again::BareId, Again::BareKey] {
+            let name = format!("{point}-{again:?}");
+            let kill = format!("{point}=kill");
+            // Its workers have enough to do: what it publishes is still there when it dies.
+            let node = workers(quick(&world), 1).env("LONGSHORE_FAIL_POINTS", &kill).start().await;
+            let job = match again {
+                Again::BareKey => json!({"type": "work", "payload": name, "idempotency_key": name}),
+                _ => json!({"type": "work", "payload": name, "run_id": name}),
+            };
+            let unanswered = world.ask("default", "submit", job.to_string(), Duration::from_secs(1)).await;
+            assert!(unanswered.is_err(), "{name}: {unanswered:?}");
+            node.wait_exit(Duration::from_secs(30)).await;
+
+            let repeat = match again {
+                Again::Submit => None,
+                Again::BareId => Some(world.publish("work").header("Longshore-Run-Id", &name)),
+                Again::BareKey => Some(world.publish("work").header("Longshore-Idempotency-Key", &name)),
+            };
+            let published = match repeat {
+                Some(publish) => Some(publish.json(json!(name)).await),
+                None => None,
+            };
+            let node = quick(&world).start().await;
+            let run = match published {
+                Some(run) => run,
+                None => world.request("submit", job).await["run_id"].as_str().unwrap().to_owned(),
+            };
+            let mut end = world.wait(&run).await;
+            if let Some(first) = end.duplicate_of.take() {
+                end = world.wait(&first).await;
+            }
+            assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(name))), "{name}");
+            crate::is_emptied(&world).await;
+            ended += 1;
+            let of_it = world.record(&end.run_id).await.unwrap();
+            assert_eq!(calls_of(&handler, &of_it.run_id), 1, "{name}");
+            assert_eq!(handler.calls().len(), ended, "{name}: {:?}", handler.calls());
+            node.stop().await;
+        }
+    }
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a delayed submission whose node dies before it has written the schedule, when nobody asks again, then its
+/// record goes by itself.
+#[tokio::test]
+async fn a_submission_that_nobody_repeats_leaves_nothing_for_ever() {
+    let world = world().await;
+    without_node(world.node().name("node")).await;
+    let window = "window = '2s'";
+    for (point, job) in [
+        ("after-record", json!({"type": "noop", "delay_ms": 500, "run_id": "late"})),
+        ("after-note", json!({"type": "noop", "run_id": "soon"})),
+    ] {
+        let kill = format!("{point}=kill");
+        let node =
+            world.node().name("node").with("idempotency", window).env("LONGSHORE_FAIL_POINTS", &kill).start().await;
+        let asked = world.ask("default", "submit", job.to_string(), Duration::from_secs(1)).await;
+        assert!(asked.is_err(), "{asked:?}");
+        node.wait_exit(Duration::from_secs(30)).await;
+        forgotten(&world, job["run_id"].as_str().unwrap()).await;
+    }
+}
+
+/// Given a cancel whose node is killed before anything but the record is done, when another node finds the job in its
+/// lane, then its handler is never called.
+#[tokio::test]
+async fn a_cancelled_job_never_starts() {
+    let world = world().await;
+    let handler = echoing(&world).await;
+    for number in 0..times("LONGSHORE_TEST_KILLS", 3) {
+        let first = workers(world.node(), 1).env("LONGSHORE_FAIL_POINTS", "after-cancel=kill").start().await;
+        let mut live = world.live_events("default").await;
+        let busy = world.publish("sleep").json(json!({"ms": 60_000})).await;
+        live.until_told("started", &busy).await;
+        let waits = world.publish("work").json(json!(number)).await;
+        let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
+        assert!(asked.is_err(), "it was killed over it");
+        first.wait_exit(Duration::from_secs(20)).await;
+
+        let second = world.node().name(&format!("second-{number}")).start().await;
+        assert_eq!(world.wait(&waits).await.state, "cancelled");
+        world.eventually_reads(&waits, "enqueued\ncancelled").await;
+        world.request("runs.cancel", json!({"run_id": busy})).await;
+        world.wait(&busy).await;
+        second.stop().await;
+    }
+    assert_eq!(handler.calls().len(), 0);
+}
+
+/// Given a handler that passes all its headers on to a follow-up job, when that is taken up, then it is refused as
+/// invalid, under an id of its own, and its parent's run is not touched.
+#[tokio::test]
+async fn a_follow_up_with_its_parents_headers_is_refused() {
+    let world = world().await;
+    let client = world.client().clone();
+    let parent = world.handler("work").start(move |job| {
+        let client = client.clone();
+        async move {
+            let follow_up = "longshore.jobs.default.main.p5.echo";
+            client.publish_with_headers(follow_up, job.headers.clone(), "\"child\"".into()).await.unwrap();
+            Reply::json(json!("parent"))
+        }
+    });
+    let parent = parent.await;
+    let node = world.node().start().await;
+    let mut runs = Vec::new();
+    for number in 0..10 {
+        runs.push(match number % 2 {
+            0 => world.publish("work").json(json!(number)).await,
+            _ => world.submit(json!({"type": "work", "run_id": format!("parent-{number}")})).await,
+        });
+    }
+
+    let letters = world.eventually_letters(runs.len()).await;
+
+    for run in &runs {
+        let end = world.wait(run).await;
+        assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!("parent"))));
+        world.eventually_reads(run, "enqueued\nstarted 1\ncompleted 1").await;
+        assert_eq!(calls_of(&parent, run), 1);
+    }
+    for letter in letters {
+        let id = letter.run_id().unwrap();
+        assert!(!runs.contains(&id), "a letter under its parent's id: {id}");
+        let record = world.record(&id).await.unwrap();
+        let error = record.error.unwrap();
+        assert_eq!((record.state.as_str(), error.kind.as_str()), ("dead", "invalid"));
+        assert!(error.message.contains("Longshore-") && error.message.contains("reserved"), "{}", error.message);
+    }
+    node.stop().await;
+}
+
+/// Given bare jobs with headers that only nodes write, made up in every way, when they are taken up, then each is a dead
+/// letter, and the runs whose ids they bear are not touched.
+#[tokio::test]
+async fn forged_headers_make_dead_letters() {
+    let world = world().await;
+    let retrying =
+        served_by("fail", "max_attempts = 2\nbackoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }");
+    let node = world.node().with("types.flaky", &retrying).start().await;
+    let waits = world.publish("flaky").json(json!({"times": 1})).await;
+    is_in(&world, &waits, "retrying").await;
+    let large = "x".repeat(50_000);
+    let forged: [&[(&str, &str)]; 8] = [
+        &[("Longshore-Due-At", "1")],
+        &[("Longshore-Attempt", "900"), ("Longshore-Round", "1")],
+        &[("Longshore-Run-Id", &waits), ("Longshore-Round", "1"), ("Longshore-Attempt", "2")],
+        &[("Longshore-Run-Id", &waits), ("Longshore-Seal", "1"), ("Longshore-Round", "1"), ("Longshore-Attempt", "2")],
+        &[("Longshore-Run-Id", "mine"), ("Longshore-Seal", "1")],
+        &[
+            ("Longshore-Run-Id", "mine"),
+            ("Longshore-Seal", "1"),
+            ("Longshore-Round", "9"),
+            ("Longshore-Attempt", "1"),
+            ("X", &large),
+        ],
+        &[("Longshore-Prioritty", "1")],
+        &[("Longshore-Run-At", "2030-01-01T00:00:00Z"), ("Longshore-Delay", "1s")],
+    ];
+    for headers in forged {
+        let publish = headers.iter().fold(world.publish("noop"), |publish, (name, value)| publish.header(name, value));
+        publish.send("{}").await.unwrap();
+    }
+
+    let letters = world.eventually_letters(forged.len()).await;
+
+    for letter in &letters {
+        let record: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
+        assert_eq!(record["error"]["kind"], "invalid", "{record}");
+    }
+    crate::is_emptied(&world).await;
+    assert_eq!(world.record(&waits).await.unwrap().state, "retrying");
+    assert!(node.is_running());
+    node.stop().await;
+}
+
+/// Given dead letters that could not be read, when they are replayed, then they fail, unless what is set mends them.
+#[tokio::test]
+async fn an_invalid_letter_is_replayed_once_it_is_mended() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let run = world.publish("echo").header("Longshore-Max-Attempts", "0").json(json!(7)).await;
+    assert_eq!(world.wait(&run).await.state, "dead");
+    world.eventually_letters(1).await;
+    for body in [
+        json!({"run_id": run}),
+        json!({"run_id": run, "set": {"priority": 3}}),
+        json!({"all": true}),
+        json!({"run_id": run, "set": {"headers": {"X-Mine": "1"}}}),
+    ] {
+        let answer = world.request("dlq.replay", body.clone()).await;
+        assert_eq!(answer["replayed"], 0, "{body}: {answer}");
+        assert_eq!(answer["failed"][0]["run_id"], json!(run), "{body}: {answer}");
+    }
+    let refused = json!({"run_id": run, "set": {"headers": {"Longshore-Run-Id": "other"}}});
+    assert_eq!(world.try_request("default", "dlq.replay", refused).await.unwrap_err().code, 400);
+
+    let mended = json!({"run_id": run, "set": {"headers": {"Longshore-Max-Attempts": "3"}}});
+    assert_eq!(world.request("dlq.replay", mended).await["replayed"], 1);
+
+    let end = world.wait(&run).await;
+    assert_eq!((end.state.as_str(), end.result, end.round), ("completed", Some(json!(7)), 2));
+    assert_eq!(end.max_attempts, 3);
+}
+
+/// Given a lane that is deleted and made anew while a retry of one of its runs waits, when a job gets the same place in
+/// it, then both runs end, each under an id of its own.
+#[tokio::test]
+async fn a_lane_made_anew_overwrites_no_run() {
+    let world = world().await;
+    let node =
+        world.node().name("node").with("types.flaky", &served_by("fail", SOON)).with("types.slow", "handler = 'sleep'");
+    let node = node.start().await;
+    let old = world.publish("flaky").json(json!({"times": 4})).await;
+    let mut live = world.live_events("default").await;
+    live.until_told("failed", &old).await;
+    node.stop().await;
+    world.jetstream().delete_stream("LONGSHORE_JOBS_main_P5").await.unwrap();
+    node.restart().await;
+    let (quick, slow) = (world.publish("echo"), world.publish("slow"));
+    let new = quick.json(json!("new")).await;
+    assert_eq!(new, old, "it is made from the sequence");
+    let slow = slow.json(json!({"ms": 600})).await;
+
+    let end = world.wait(&old).await;
+
+    assert_eq!((end.state.as_str(), end.job_type.as_str(), end.attempt), ("completed", "flaky", 5));
+    world.wait(&slow).await;
+    crate::is_emptied(&world).await;
+    let all = world.event_log("default").await;
+    let completed = |job_type: &str| {
+        let ends = all.iter().filter(|logged| logged.event.event == EventName::Completed);
+        ends.filter(|logged| logged.event.job_type == job_type).count()
+    };
+    assert_eq!((completed("echo"), completed("flaky"), completed("slow")), (1, 1, 1));
+}
+
+/// Given jobs that last longer than a lease, when their server is killed again and again, then none of them is taken for
+/// lost: their node was there all the while.
+#[tokio::test]
+async fn a_job_whose_holder_lives_is_never_taken_for_lost() {
+    let world = world().await;
+    let lease = "lease = '4s'";
+    let _first = world.node().name("first").with("node", lease).start().await;
+    let _second = world.node().name("second").with("node", lease).start().await;
+    for _ in 0..times("LONGSHORE_TEST_KILLS", 2) {
+        let jobs = (0..12).map(|number| json!({"ms": 5_000 + 100 * number}));
+        let publish = world.publish("sleep").header("Longshore-Max-Attempts", "1");
+        let mut live = world.live_events("default").await;
+        let receipts = publish.many(jobs).await;
+        live.until_told("started", &receipts[11].run_id).await;
+        world.server().kill9().await;
+        world.server().restart().await.unwrap();
+        for receipt in &receipts {
+            let end = world.wait(&receipt.run_id).await;
+            assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{end:?}");
+        }
+    }
+}
