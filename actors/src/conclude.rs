@@ -36,7 +36,8 @@ pub(crate) enum Keep<'a> {
 pub(crate) fn follow_of(run: &Run) -> Option<Follow> {
     match run.state {
         RunState::Scheduled | RunState::Retrying | RunState::Enqueued => run.run_at.map(Follow::Schedule),
-        RunState::Dead => Some(Follow::Letter),
+        // What was erased does not come back.
+        RunState::Dead if run.erased_at.is_none() => Some(Follow::Letter),
         _ => None,
     }
 }
