@@ -9,6 +9,8 @@ use longshore_domain::run::Run;
 use longshore_domain::{DurationText, JobOptions, RunId, SmolStr, Timestamp, duration};
 use smallvec::SmallVec;
 
+use super::by_node::{ByNode, RESERVED};
+
 /// Names of the headers that nodes write themselves.
 pub mod names {
     /// The run's id.
@@ -156,69 +158,6 @@ pub fn read_run_id(headers: &HeaderMap) -> Option<RunId> {
     named.and_then(|(_, values)| RunId::parse_chosen(only_value(values).ok()?).ok())
 }
 
-/// What only nodes write on a job.
-#[derive(Default)]
-struct ByNode {
-    first: Option<&'static str>,
-    round: Option<u32>,
-    attempt: Option<u32>,
-    deferrals: Option<u32>,
-    due_at: Option<Timestamp>,
-    seal: Option<SmolStr>,
-}
-
-impl ByNode {
-    /// Whether it is one of these headers.
-    fn read(&mut self, short: &str, value: &str) -> Result<bool, String> {
-        let no_number = |_| RESERVED.to_owned();
-        let name = match short {
-            "round" => {
-                self.round = Some(number(value, u32::MAX)?);
-                names::ROUND
-            }
-            "attempt" => {
-                self.attempt = Some(number(value, ATTEMPTS_MAX)?);
-                names::ATTEMPT
-            }
-            "deferrals" => {
-                self.deferrals = Some(value.parse().map_err(no_number)?);
-                names::DEFERRALS
-            }
-            "due-at" => {
-                self.due_at = Some(Timestamp::from_millis(value.parse().map_err(no_number)?));
-                names::DUE_AT
-            }
-            "seal" => {
-                self.seal = Some(SmolStr::from(text(value, TAG_MAX)?));
-                names::SEAL
-            }
-            _ => return Ok(false),
-        };
-        self.first.get_or_insert(name);
-        Ok(true)
-    }
-
-    /// All or nothing: what a node wrote on a job is complete, and proven by a seal.
-    fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
-        let Self { first: Some(first), round, attempt, deferrals, due_at, seal } = self else {
-            return Ok((None, None));
-        };
-        let moved = match (round, attempt) {
-            (Some(round), Some(attempt)) => Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at }),
-            (None, None) if deferrals.is_none() && due_at.is_none() => None,
-            _ => return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() }),
-        };
-        if seal.is_none() || !has_run_id {
-            return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() });
-        }
-        Ok((moved, seal))
-    }
-}
-
-/// Why a header that is not a client's is refused.
-const RESERVED: &str = "is reserved: only nodes write it. Of the headers that a handler was sent, a follow-up job may \
-                        carry on Content-Type, traceparent, tracestate and the user's own, none of Longshore's";
-
 /// A header's value; the same one twice is one.
 fn only_value(values: &[HeaderValue]) -> Result<&str, String> {
     let mut all = values.iter().map(HeaderValue::as_str);
@@ -299,7 +238,7 @@ pub fn unique(value: &str) -> Result<Unique, String> {
     }
 }
 
-fn number(value: &str, most: u32) -> Result<u32, String> {
+pub(super) fn number(value: &str, most: u32) -> Result<u32, String> {
     value
         .parse()
         .ok()
@@ -307,7 +246,7 @@ fn number(value: &str, most: u32) -> Result<u32, String> {
         .ok_or_else(|| format!("{value:?} is not a whole number from 1 to {most}"))
 }
 
-fn text(value: &str, most: usize) -> Result<String, String> {
+pub(super) fn text(value: &str, most: usize) -> Result<String, String> {
     match value.len() {
         0 => Err("is empty".to_owned()),
         bytes if bytes > most => Err(format!("has {bytes} bytes, {most} are allowed")),

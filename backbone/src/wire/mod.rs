@@ -2,6 +2,7 @@
 
 pub mod subject;
 
+mod by_node;
 pub mod header;
 
 mod json;

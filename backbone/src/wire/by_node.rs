@@ -1,0 +1,68 @@
+//! The headers that only nodes write on a job: which round and attempt it is about, and the proof of it.
+
+use longshore_domain::{SmolStr, Timestamp};
+
+use super::header::{ATTEMPTS_MAX, HeaderError, Moved, TAG_MAX, names, number, text};
+
+/// Why a header that is not a client's is refused.
+pub(super) const RESERVED: &str = "is reserved: only nodes write it. Of the headers that a handler was sent, a follow-up job may \
+                        carry on Content-Type, traceparent, tracestate and the user's own, none of Longshore's";
+
+/// What only nodes write on a job.
+#[derive(Default)]
+pub(super) struct ByNode {
+    first: Option<&'static str>,
+    round: Option<u32>,
+    attempt: Option<u32>,
+    deferrals: Option<u32>,
+    due_at: Option<Timestamp>,
+    pub(super) seal: Option<SmolStr>,
+}
+
+impl ByNode {
+    /// Whether it is one of these headers.
+    pub(super) fn read(&mut self, short: &str, value: &str) -> Result<bool, String> {
+        let no_number = |_| RESERVED.to_owned();
+        let name = match short {
+            "round" => {
+                self.round = Some(number(value, u32::MAX)?);
+                names::ROUND
+            }
+            "attempt" => {
+                self.attempt = Some(number(value, ATTEMPTS_MAX)?);
+                names::ATTEMPT
+            }
+            "deferrals" => {
+                self.deferrals = Some(value.parse().map_err(no_number)?);
+                names::DEFERRALS
+            }
+            "due-at" => {
+                self.due_at = Some(Timestamp::from_millis(value.parse().map_err(no_number)?));
+                names::DUE_AT
+            }
+            "seal" => {
+                self.seal = Some(SmolStr::from(text(value, TAG_MAX)?));
+                names::SEAL
+            }
+            _ => return Ok(false),
+        };
+        self.first.get_or_insert(name);
+        Ok(true)
+    }
+
+    /// All or nothing: what a node wrote on a job is complete, and proven by a seal.
+    pub(super) fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
+        let Self { first: Some(first), round, attempt, deferrals, due_at, seal } = self else {
+            return Ok((None, None));
+        };
+        let moved = match (round, attempt) {
+            (Some(round), Some(attempt)) => Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at }),
+            (None, None) if deferrals.is_none() && due_at.is_none() => None,
+            _ => return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() }),
+        };
+        if seal.is_none() || !has_run_id {
+            return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() });
+        }
+        Ok((moved, seal))
+    }
+}
