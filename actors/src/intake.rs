@@ -38,6 +38,7 @@ use crate::story::{Follow, Matter, Story, Then, Told};
 pub(crate) struct Submit {
     #[serde(rename = "type")]
     job_type: String,
+    #[serde(default, deserialize_with = "crate::ask::any_json")]
     payload: Option<Box<RawValue>>,
     payload_base64: Option<String>,
     queue: Option<String>,
@@ -184,6 +185,7 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
             Err(_) => When::At(Timestamp::parse(text).map_err(|error| wrong("deadline", error))?),
         }),
     };
+    let run_at = submit.run_at.as_deref().map(header::run_at).transpose().map_err(|error| wrong("run_at", error))?;
     let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
     Ok(JobOptions {
         own_run_id,
@@ -192,7 +194,7 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
         unique: Unique::Window,
         max_attempts: submit.max_attempts,
         retry: submit.retry.clone(),
-        run_at: either(("run_at", "delay_ms"), moment("run_at", &submit.run_at)?, submit.delay_ms)?,
+        run_at: either(("run_at", "delay_ms"), run_at, submit.delay_ms)?,
         keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
         timeout: submit.timeout_ms.map(|ms| span("timeout_ms", ms)).transpose()?,
         deadline,

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
 use longshore_domain::{Run, RunId, Tenant};
-use serde_json::Value;
 
 use crate::assignment::Assignment;
 use crate::carry_out::chain;
@@ -43,7 +43,7 @@ pub(crate) async fn wait(
     tenant: &Tenant,
     run_id: &RunId,
     timeout: Duration,
-) -> Result<Value, ApiError> {
+) -> Result<Object, ApiError> {
     let until = tokio::time::Instant::now() + timeout.min(WAIT_MOST);
     let subject = shared.backbone.names().events_of_run(tenant, run_id);
     let mut events = shared.backbone.listen(subject).await.map_err(|error| ApiError::unavailable(chain(&error)))?;

@@ -4,7 +4,7 @@ pub mod subject;
 
 pub mod header;
 
-mod json;
+pub mod json;
 
 pub mod event;
 pub mod record;

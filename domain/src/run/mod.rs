@@ -122,6 +122,7 @@ pub struct Run {
     /// 1, and one more with each replay.
     pub round: u32,
     /// The attempt that was last started in this round; 0 before the first.
+    #[serde(default)]
     pub attempt: u32,
     /// Attempts in a round.
     pub max_attempts: u32,
