@@ -58,6 +58,7 @@ pub(crate) async fn judge(
         deadline: deadline(&job, &course.run),
         snoozes: course.snoozes(),
         max_snoozes: policy.max_snoozes,
+        busy: course.busy(),
         no_handler: course.no_handler(),
         no_handler_grace: policy.no_handler_grace,
     };

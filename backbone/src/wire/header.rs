@@ -33,7 +33,7 @@ pub mod names {
     /// Attempts in a round.
     pub const MAX_ATTEMPTS: &str = "Longshore-Max-Attempts";
     /// When the attempt is over.
-    pub const DEADLINE: &str = "Longshore-Deadline";
+    pub const ATTEMPT_DEADLINE: &str = "Longshore-Attempt-Deadline";
     /// What is told before the reply: `started`, `heartbeat`, `progress`, `log`.
     pub const SIGNAL: &str = "Longshore-Signal";
     /// Whether a failure is worth another attempt.
@@ -42,6 +42,8 @@ pub mod names {
     pub const RETRY_AFTER: &str = "Longshore-Retry-After";
     /// Put back for so long.
     pub const SNOOZE: &str = "Longshore-Snooze";
+    /// Its limit key or type is held for so long, for everybody.
+    pub const HOLD: &str = "Longshore-Hold";
     /// Told in the answer to a signal: the run is cancelled.
     pub const CANCEL: &str = "Longshore-Cancel";
     /// Error code of a NATS service.

@@ -1,9 +1,9 @@
 //! The run record's bytes.
 
+use super::json::{Object, compact, maybe, number, quoted, text};
 use bytes::Bytes;
 use longshore_domain::run::{Attempt, Holding};
 use longshore_domain::{Run, Timestamp};
-use super::json::{Object, compact, maybe, number, quoted, text};
 
 /// Largest result that a record keeps, in bytes.
 pub const RESULT_MAX: usize = 64 * 1024;
