@@ -126,6 +126,7 @@ fn write_up(
     let mut story = if nothing_kept && expected == 0 {
         let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
         story.lines.forget_log();
+        shared.unkept.add(&story.run);
         story
     } else {
         // Of a run that completes, what was told at its start is told as it was. Other ends may take a start back.

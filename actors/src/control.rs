@@ -102,6 +102,7 @@ impl Serve for Control {
             "runs.wait" => {
                 let asked: RunRequest = read(&request.body)?;
                 let (tenant, run_id) = run_of(&request, &asked)?;
+                let _waits = self.shared.waits.enter(&request.tenant)?;
                 let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
                 return runs::wait(&self.shared, &tenant, &run_id, timeout).await;
             }
@@ -230,6 +231,10 @@ fn short(mut error: ApiError) -> ApiError {
 
 /// Reads a request; the error names the field.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    // An array would be read as the fields in the order in which this program has them.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(ApiError::malformed("the request is not a JSON object"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

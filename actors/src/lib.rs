@@ -19,6 +19,7 @@ mod supervision;
 mod queue;
 mod ready;
 mod turns;
+mod waits;
 
 mod gather;
 mod pool;

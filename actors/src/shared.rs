@@ -17,6 +17,7 @@ use crate::herald::Herald;
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
 use crate::slots::{Room, Slots};
+use crate::waits::{Unkept, Waits};
 
 /// Shared by every actor of a node.
 pub(crate) struct Shared {
@@ -41,6 +42,10 @@ pub(crate) struct Shared {
     pub(crate) slots: Arc<Slots>,
     /// What remote handlers announce of themselves.
     pub(crate) census: RwLock<Census>,
+    /// Who waits for runs' ends.
+    pub(crate) waits: Arc<Waits>,
+    /// Ends that stand on no record.
+    pub(crate) unkept: Unkept,
     /// Handlers that neither ended in time nor heard that they should.
     pub(crate) deaf: Arc<AtomicUsize>,
     /// The room for run records is all but full.
@@ -111,6 +116,8 @@ impl Shared {
             in_hand_retries: AtomicUsize::new(0),
             slots: Arc::default(),
             census: RwLock::default(),
+            waits: Arc::default(),
+            unkept: Unkept::default(),
             deaf: Arc::default(),
             records_full: AtomicBool::new(false),
             remote_seen: AtomicBool::new(false),
