@@ -60,6 +60,7 @@ mod dlq_watch;
 mod erase;
 mod replay;
 
+mod namesake;
 mod presence;
 
 mod shared;

@@ -23,6 +23,8 @@ use crate::waits::{Unkept, Waits};
 pub(crate) struct Shared {
     pub(crate) backbone: Backbone,
     pub(crate) node: SmolStr,
+    /// This very start of it.
+    pub(crate) instance: String,
     pub(crate) started_at: Timestamp,
     pub(crate) policies: Policies,
     pub(crate) handlers: Handlers,
@@ -103,6 +105,7 @@ impl Shared {
         Self {
             backbone,
             node,
+            instance: uuid::Uuid::now_v7().simple().to_string(),
             started_at: now(),
             policies,
             handlers,
