@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use longshore_harness::World;
 use serde_json::{Value, json};
 
-use crate::{workers, world};
+use crate::{served_by, workers, world};
 
 /// An error's code, word, and whether its text has `part`; the body must say the same as the headers.
 async fn refused(world: &World, tenant: &str, endpoint: &str, body: Value, code: u16, part: &str) {
@@ -340,4 +340,76 @@ async fn a_record_is_kept_for_as_long_as_is_asked_for() {
             records.get_last_raw_message_by_subject(&format!("$KV.longshore_runs.default.{run}")).await.unwrap();
         assert_eq!(record.headers.get("Nats-TTL").map(|ttl| ttl.as_str()), Some(kept), "{run}");
     }
+}
+
+/// Given a thousand clients that wait for one run, when others ask for something else, then they are answered; who waits
+/// beyond the bound is told so, and another tenant may wait still.
+#[tokio::test]
+async fn those_who_wait_take_nobodys_place() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let mut live = world.live_events("default").await;
+    let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_told("started", &run).await;
+    let inbox = world.client().new_inbox();
+    let mut answers = world.client().subscribe(inbox.clone()).await.unwrap();
+    let body = json!({"run_id": run, "timeout_ms": 600_000}).to_string();
+    for _ in 0..1_100 {
+        let subject = "longshore.api.default.runs.wait";
+        world.client().publish_with_reply(subject, inbox.clone(), body.clone().into()).await.unwrap();
+    }
+    for _ in 0..76 {
+        let answer = tokio::time::timeout(Duration::from_secs(60), answers.next()).await.unwrap().unwrap();
+        let body: Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!((&body["code"], &body["error"]), (&json!(429), &json!("rate_limited")), "{body}");
+        assert!(body["retry_after_ms"].is_u64() && body["message"].as_str().unwrap().contains("1024"), "{body}");
+    }
+
+    let submitted = world.submit(json!({"type": "noop"})).await;
+    assert!(submitted.starts_with("main-p5-"));
+    let other = world.try_request("acme", "runs.wait", json!({"run_id": "mine", "timeout_ms": 10})).await;
+    assert_eq!(other.unwrap_err().code, 404);
+    world.request("runs.cancel", json!({"run_id": run})).await;
+    for _ in 0..1_024 {
+        let answer = tokio::time::timeout(Duration::from_secs(60), answers.next()).await.unwrap().unwrap();
+        let body: Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!(body["state"], "cancelled", "{body}");
+    }
+    assert_eq!(world.request("runs.wait", json!({"run_id": submitted})).await["state"], "completed");
+}
+
+/// Given a type that keeps its failures only, when somebody waits for a run that completes, then its end is answered;
+/// asked later, it is said that nothing is kept.
+#[tokio::test]
+async fn an_end_that_is_not_kept_is_answered_to_those_who_wait() {
+    let world = world().await;
+    let brief = served_by("echo", "history = 'failures'");
+    let node = world.node().with("types.brief", &brief).with("types.slow", &served_by("sleep", "history = 'failures'"));
+    let _node = node.start().await;
+    // What a lane held when the node first saw it is started by the record; only later jobs can do without one.
+    let first = world.publish("noop").json(json!({})).await;
+    world.wait(&first).await;
+    let late = world.submit(json!({"type": "brief", "payload": [0.10], "tags": ["a"]})).await;
+    let waited = world.request("runs.wait", json!({"run_id": late})).await;
+    assert_eq!(
+        (&waited["state"], &waited["result"], &waited["tags"]),
+        (&json!("completed"), &json!([0.1]), &json!(["a"]))
+    );
+    let slow = world.submit(json!({"type": "slow", "payload": {"ms": 150}})).await;
+    let waited = world.request("runs.wait", json!({"run_id": slow})).await;
+    assert_eq!(
+        (&waited["state"], &waited["type"], &waited["attempt"]),
+        (&json!("completed"), &json!("slow"), &json!(1))
+    );
+    for run in [&late, &slow] {
+        let error = world.try_request("default", "runs.get", json!({"run_id": run})).await.unwrap_err();
+        assert_eq!((error.code, error.error.as_str()), (404, "not_kept"), "{error}");
+    }
+    let error = world.try_request("default", "runs.get", json!({"run_id": "main-p5-999"})).await.unwrap_err();
+    assert_eq!((error.code, error.error.as_str()), (404, "not_found"), "{error}");
+
+    let said = world.command(["submit", "brief", "[1]", "--wait=20s", "--json"]).output().await.unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let record: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((&record["state"], &record["result"]), (&json!("completed"), &json!([1])));
 }

@@ -1,7 +1,10 @@
 //! Whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases.
 
+use std::process::Stdio;
+
 use longshore_harness::World;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::{AT_ONCE, served_by, workers, world};
 
@@ -45,6 +48,32 @@ async fn die(world: &World, job_type: &str, count: usize) -> Vec<String> {
 /// A type that fails as often as its payload says, in one attempt a round.
 fn flaky() -> String {
     served_by("fail", &format!("max_attempts = 1\n{AT_ONCE}"))
+}
+
+/// Given payloads that no tree of values holds, when they are submitted at a terminal, then they and their results come
+/// through; one that is too large for the server is said to be that.
+#[tokio::test]
+async fn a_payload_is_sent_and_shown_as_it_was_written() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    for payload in ["12345678901234567890123", "0.10", r#"{"b":1,"a":1e999}"#, "null"] {
+        let said = world.command(["submit", "echo", payload, "--wait=30s", "--json"]).output().await.unwrap();
+        let (out, err) = (String::from_utf8(said.stdout).unwrap(), String::from_utf8(said.stderr).unwrap());
+        assert!(payload == "null" || out.contains(&format!(r#""result":{payload},"#)), "{payload}: {out} {err}");
+        assert!(said.status.success(), "{err}");
+        let said = world.command(["submit", "echo", payload, "--wait=30s"]).output().await.unwrap();
+        let out = String::from_utf8(said.stdout).unwrap();
+        assert!(payload == "null" || out.contains(payload), "for people, too: {out}");
+    }
+    let mut large = world.command(["submit", "echo", "-"]);
+    let mut large = large.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = large.stdin.take().unwrap();
+    stdin.write_all(format!("\"{}\"", "x".repeat(1_100_000)).as_bytes()).await.unwrap();
+    drop(stdin);
+    let said = large.wait_with_output().await.unwrap();
+    let err = String::from_utf8(said.stderr).unwrap();
+    assert!(err.contains("the request has 1100") && err.contains("1048576") && !err.contains("start a node"), "{err}");
+    assert_eq!(said.status.code(), Some(1));
 }
 
 /// Given dead letters, when they are listed, grouped and shown, then each fits its line and nothing is missing.

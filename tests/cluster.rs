@@ -138,6 +138,33 @@ async fn a_queue_is_served_where_it_is_declared() {
     world.history(&receipts, Vec::new()).await.assert_sound();
 }
 
+/// Given a node, when another is started under its name, then that one is refused and told why; once the first is gone,
+/// however it went, its name is free at once.
+#[tokio::test]
+async fn a_name_is_one_nodes() {
+    let world = world().await;
+    let first = world.node().name("same").start().await;
+
+    let refusal = world.node().name("same").try_start().await.unwrap_err();
+
+    assert_eq!(refusal.status.code(), Some(1), "{refusal}");
+    assert!(refusal.log.contains("is taken by another node") && refusal.log.contains("node.name"), "{refusal}");
+    let run = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    first.kill9().await;
+    let mark = first.log().mark();
+    first.restart().await;
+    assert!(!first.log().since(mark).iter().any(|line| line.contains("is there")), "it waited for nobody");
+    // One that is about to end is waited for.
+    let third = world.node().name("same").try_start();
+    let (third, status) = tokio::join!(third, async {
+        let mark = first.log().mark();
+        first.log().seen(mark, |line| line.contains("a node of this name is there")).await;
+        first.stop().await
+    });
+    assert!(status.success() && third.is_ok(), "{third:?}");
+}
+
 /// Given a cluster with work in flight, when a node comes back under its name, then what it held is not confused.
 #[tokio::test]
 async fn a_node_comes_back_under_its_name() {

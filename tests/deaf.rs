@@ -1,9 +1,10 @@
 //! A handler that neither ends in time nor hears that it should costs its attempt, not the node.
 
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longshore::{Configuration, Connection, Context, HandlerError, Node, handlers};
+use longshore_harness::SlowLink;
 use serde_json::json;
 
 use crate::world;
@@ -42,6 +43,44 @@ async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     assert!(error.message.contains("nor heard"), "{error:?}");
     world.eventually_reads(&blocks, "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2").await;
     assert_eq!(node.metrics().deaf.with_label_values(&["block"]).get(), 1);
+    node.drain().await.unwrap();
+}
+
+/// Given a server that takes its time, when the record of a job that lasts is written, then its handler goes on meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_goes_on_while_its_record_is_written() {
+    /// How long the write takes: there and back.
+    const WRITE: Duration = Duration::from_secs(2);
+    let world = world().await;
+    let link = SlowLink::to(&world, Duration::ZERO).await;
+    let (began, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let step = move |_: Context| {
+        let began = began.clone();
+        async move {
+            began.send(()).unwrap();
+            let mut longest = Duration::ZERO;
+            for _ in 0..150 {
+                let before = Instant::now();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                longest = longest.max(before.elapsed());
+            }
+            Ok::<_, HandlerError>(json!(u64::try_from(longest.as_millis()).unwrap()))
+        }
+    };
+    let handlers = handlers::built_in().with("step", step);
+    let configuration = Configuration::load(None, &[], &handlers).unwrap();
+    let node = Node::start(configuration.settings().clone(), Connection::to(link.url()), handlers).await.unwrap();
+    let receipt = world.publish("step").send("{}").await.unwrap();
+    begins.recv().await.unwrap();
+    link.takes(WRITE / 2);
+
+    let ends = world.ends(std::slice::from_ref(&receipt), Duration::from_secs(60)).await;
+    link.takes(Duration::ZERO);
+
+    let end = world.record(&receipt.run_id).await.unwrap();
+    assert_eq!((ends, end.attempt), (vec!["completed".to_owned()], 1));
+    let longest = Duration::from_millis(end.result.unwrap().as_u64().unwrap());
+    assert!(longest < WRITE / 2, "it was kept waiting for {longest:?}");
     node.drain().await.unwrap();
 }
 

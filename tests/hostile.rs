@@ -354,7 +354,7 @@ async fn nonsense_of_a_handler_is_contained() {
     for (says, state) in [
         ("code", "dead"),
         ("codes", "dead"),
-        ("snooze", "completed"),
+        ("snooze", "dead"),
         ("after", "dead"),
         ("retryable", "dead"),
         ("", "completed"),

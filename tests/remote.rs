@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use longshore_harness::{EventName, Job, Live, Reply, World, reads};
+use longshore_harness::{EventName, Job, Live, Reply, SlowLink, World, reads};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
@@ -50,9 +50,10 @@ async fn a_subscription_is_a_handler_as_it_stands() {
     ] {
         assert_eq!(header(name), Some(value), "{name}");
     }
-    let limit: jiff::Timestamp = header("Longshore-Deadline").unwrap().parse().unwrap();
+    let limit: jiff::Timestamp = header("Longshore-Attempt-Deadline").unwrap().parse().unwrap();
     assert!(limit > end.started_at.unwrap(), "{limit}");
     assert_eq!(header("Nats-Msg-Id"), None, "an instruction to the server");
+    assert_eq!(header("Longshore-Timeout"), None, "asked of the node, and not to be passed on to a follow-up job");
     assert_eq!((job.payload.as_ref(), handler.calls().len()), (br#"{"to":"a@b.c"}"#.as_slice(), 1));
 }
 
@@ -151,14 +152,161 @@ async fn a_snooze_and_a_full_house_use_no_attempt() {
             }
         })
         .await;
-    for way in ["snooze", "busy"] {
+    for (way, told) in [("snooze", "started 1\ndeferred snoozed"), ("busy", "deferred busy")] {
         let run = world.publish("nap").json(json!(way)).await;
         let end = world.wait(&run).await;
         assert_eq!((end.state.as_str(), end.attempt, end.result), ("completed", 1, Some(json!(1))), "{way}");
-        world.eventually_reads(&run, "enqueued\nstarted 1\ndeferred snoozed\nstarted 1\ncompleted 1").await;
+        world.eventually_reads(&run, &format!("enqueued\n{told}\nstarted 1\ncompleted 1")).await;
     }
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given handlers without room for long, when they say so again and again, then that is told once and never a failure.
+#[tokio::test]
+async fn a_full_house_is_told_once_and_never_fails_a_job() {
+    let world = world().await;
+    let settings = served_by("remote", "max_attempts = 1\nmax_snoozes = 1");
+    let node = world.node().with("types.full", &settings).start().await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let handler = world.handler("full").start(move |job: Job| {
+        let call = count.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match call {
+                // At once, and once after the node was told that the work had begun.
+                0 | 1 => Reply::error(429, "no room"),
+                2 => {
+                    job.signal("started", "").await;
+                    Reply::error(429, "no room after all")
+                }
+                _ => Reply::json(json!(job.attempt)),
+            }
+        }
+    });
+    let handler = handler.await;
+    let receipt = world.publish("full").send("{}").await.unwrap();
+
+    let end = world.wait(&receipt.run_id).await;
+
+    assert_eq!((end.state.as_str(), end.attempt, end.result), ("completed", 1, Some(json!(1))));
+    let story = "enqueued\ndeferred busy\nstarted 1\ndeferred busy\nstarted 1\ncompleted 1";
+    world.eventually_reads(&receipt.run_id, story).await;
+    let starts: Vec<_> = handler.calls().iter().map(|call| call.start).collect();
+    let pauses: Vec<f64> = starts.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64()).collect();
+    assert!(pauses[0] >= 0.7 && pauses[1] >= 1.4 && pauses[2] >= 2.9, "they grow: {pauses:?}");
+    node.stop().await;
+    world.history(&[receipt], handler.calls()).await.assert_sound();
+}
+
+/// Given replies whose wishes cannot be read, when they come, then that is a failure that says so, never a success.
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_is_no_success() {
+    let world = world().await;
+    let node = world.node().with("types.slip", &served_by("remote", &format!("max_attempts = 2\n{AT_ONCE}")));
+    let node = node.start().await;
+    let handler = world.handler("slip").start(async |job: Job| {
+        let headers: Vec<(String, String)> = serde_json::from_slice(&job.payload).unwrap();
+        headers.iter().fold(Reply::bytes("1"), |reply, (name, value)| reply.header(name, value))
+    });
+    let _handler = handler.await;
+    for (headers, kind, says) in [
+        (json!([["longshore-snooze", "soon"]]), "retryable", "the handler's reply cannot be read: longshore-snooze: "),
+        (json!([["Longshore-Snoze", "5m"]]), "retryable", "Longshore-Snoze is not a header of a reply"),
+        (json!([["Longshore-Snooze", "5m"], ["longshore-snooze", "6m"]]), "retryable", "twice"),
+        (json!([["Longshore-Snooze", "5m"], ["Nats-Service-Error-Code", "422"]]), "retryable", "beside a failure"),
+        (json!([["nats-service-error-code", "422"], ["nats-service-error", "no"]]), "permanent", "422: no: 1"),
+        (json!([["Nats-Service-Error", "only words"]]), "retryable", "only words: 1"),
+    ] {
+        let run = world.publish("slip").json(headers.clone()).await;
+        let end = world.wait(&run).await;
+        let error = end.error.unwrap();
+        assert_eq!((end.state.as_str(), error.kind.as_str()), ("dead", kind), "{headers}: {}", error.message);
+        assert!(error.message.contains(says), "{headers}: {}", error.message);
+    }
+    // What a later version acts upon is not a mistake.
+    let run = world.publish("slip").json(json!([["Longshore-Hold", "30s"], ["X-Mine", "1"]])).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    assert!(node.stop().await.success());
+}
+
+/// Given a node far from its server, when it looks for handlers, then it tells what it finds and no more.
+#[tokio::test]
+async fn what_a_far_off_node_tells_is_true() {
+    let world = world().await;
+    let link = SlowLink::to(&world, Duration::from_millis(60)).await;
+    let node = world.node().env("NATS_URL", &link.url()).start().await;
+    let mut live = world.live_events("default").await;
+    let receipt = world.publish("far").send("{}").await.unwrap();
+    live.until_told("deferred", &receipt.run_id).await;
+
+    let handler = world.handler("far").start(async |_| {
+        // So that its reply is not what tells the node that it is there.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Reply::json(json!(1))
+    });
+    let handler = handler.await;
+    live.until_told("started", &receipt.run_id).await;
+    let told_at_once = handler.calls()[0].end.is_none();
+    let end = world.wait(&receipt.run_id).await;
+
+    assert!(told_at_once, "its start is told before its end");
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
+    let story = "enqueued\ndeferred no_handler_online\nstarted 1\ncompleted 1";
+    let events = world.eventually_reads(&receipt.run_id, story).await;
+    assert_eq!(events.len(), 4, "nothing is told twice");
+    node.stop().await;
+    world.history(&[receipt], handler.calls()).await.assert_sound();
+}
+
+/// Given a handler with one place, when many jobs wait as it is met for the first time, then it never has two.
+#[tokio::test]
+async fn a_handler_is_asked_before_it_gets_a_second_job() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let house = House::new();
+    let visited = Arc::clone(&house);
+    let handler = world.handler("alone").announce("longshore.slots", "1");
+    let handler = handler.start(move |_| Arc::clone(&visited).visit()).await;
+    let receipts = world.publish("alone").many((0..6).map(|number| json!(number))).await;
+    house.holds(1).await;
+    // What else the node has sent by now has come to the handler.
+    for _ in 0..3 {
+        let passes_by = world.publish("noop").json(json!({})).await;
+        world.wait(&passes_by).await;
+    }
+    house.door.add_permits(6);
+    for receipt in &receipts {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+    assert_eq!(house.most.load(Ordering::SeqCst), 1);
+    node.stop().await;
+    world.history(&receipts, handler.calls()).await.assert_sound();
+}
+
+/// Given handlers that announce nonsense, when they are asked, then a warning names each once, and the type's own
+/// number holds.
+#[tokio::test]
+async fn a_bad_announcement_is_warned_of_by_name() {
+    let world = world().await;
+    let node = world.node().with("types.vague", &served_by("remote", "slots = 2")).start().await;
+    let house = House::new();
+    let mark = node.log().mark();
+    let visited = Arc::clone(&house);
+    let handler = world.handler("vague").announce("longshore.slots", "many").announce("longshore.heartbeat", "soon");
+    let _handler = handler.start(move |_| Arc::clone(&visited).visit()).await;
+    let receipts = world.publish("vague").many((0..4).map(|number| json!(number))).await;
+
+    house.holds(2).await;
+    let slots = node.log().seen(mark, |line| line.contains("WARN") && line.contains("longshore.slots")).await;
+    assert!(slots.contains("many") && slots.contains("\"service\":\"harness-handler "), "{slots}");
+    node.log().seen(mark, |line| line.contains("WARN") && line.contains("longshore.heartbeat")).await;
+    house.door.add_permits(4);
+    for receipt in &receipts {
+        world.wait(&receipt.run_id).await;
+    }
+    let warned = node.log().since(mark).iter().filter(|line| line.contains("cannot be read")).count();
+    assert_eq!((warned, house.most.load(Ordering::SeqCst)), (2, 2));
 }
 
 /// Given a handler that tells how far it is, when it does, then everybody hears, and it hears that it may go on.

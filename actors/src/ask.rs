@@ -54,8 +54,14 @@ pub(crate) struct Ask {
 pub(crate) struct Set {
     queue: Option<String>,
     priority: Option<u64>,
+    #[serde(deserialize_with = "any_json")]
     pub(crate) payload: Option<Box<RawValue>>,
     pub(crate) headers: BTreeMap<String, Option<String>>,
+}
+
+/// Reads a payload, which may be any JSON, so that `null` is one, too.
+pub(crate) fn any_json<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// Which runs are meant.
@@ -86,7 +92,41 @@ fn malformed(error: &longshore_domain::NameError) -> ApiError {
 /// A name of the contract's lists, such as a state.
 fn word<'a, T: Deserialize<'a>>(field: &str, text: Option<&'a str>) -> Result<Option<T>, ApiError> {
     let read = |text: &'a str| T::deserialize(text.into_deserializer());
-    text.map(read).transpose().map_err(|error: WordError| ApiError::malformed(format!("{field}: {error}")))
+    let wrong = |error: WordError| ApiError::malformed(format!("{field}: {}", in_words(&error.to_string())));
+    text.map(read).transpose().map_err(wrong)
+}
+
+/// What the JSON reader says, without the names that things have in this program.
+pub(crate) fn in_words(error: &str) -> String {
+    let mut words = error.to_owned();
+    if let Some(at) = words.find("struct ") {
+        let end = words[at + 7..].find(|c: char| !c.is_alphanumeric()).map_or(words.len(), |end| at + 7 + end);
+        words.replace_range(at..end, "an object");
+    }
+    for (inner, plain) in [
+        ("u64", "a whole number"),
+        ("u32", "a whole number"),
+        ("usize", "a whole number"),
+        ("f64", "a number"),
+        ("a sequence", "an array"),
+        ("a map", "an object"),
+    ] {
+        words = words.replace(&format!("expected {inner}"), &format!("expected {plain}"));
+    }
+    for (inner, plain) in [("sequence", "array"), ("map", "object")] {
+        words = words.replace(&format!("invalid type: {inner}"), &format!("invalid type: {plain}"));
+    }
+    words.replace("unknown variant", "unknown word")
+}
+
+/// A tenant that the operator names; `_` is that of jobs whose tenant could not be read.
+pub(crate) fn named(tenant: &str) -> Result<Tenant, longshore_domain::NameError> {
+    if tenant == Tenant::unreadable().as_str() { Ok(Tenant::unreadable()) } else { Tenant::parse(tenant) }
+}
+
+/// A run's id is one tenant's.
+pub(crate) fn whose() -> ApiError {
+    ApiError::malformed(format!("tenant: is missing; a run_id asked for under {OPERATOR} needs the tenant whose it is"))
 }
 
 fn time(field: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
@@ -120,7 +160,7 @@ impl Ask {
     fn tenant(&self, asker: &str) -> Result<Option<Tenant>, ApiError> {
         match (asker, self.tenant.as_deref()) {
             (OPERATOR, None) => Ok(None),
-            (OPERATOR, Some(named)) => Tenant::parse(named).map(Some).map_err(|error| malformed(&error)),
+            (OPERATOR, Some(tenant)) => named(tenant).map(Some).map_err(|error| malformed(&error)),
             (own, Some(named)) if own != named => {
                 Err(ApiError::new(Code::Forbidden, "tenant: a tenant sees its own runs only"))
             }
@@ -131,7 +171,7 @@ impl Ask {
     /// The one run that is meant.
     pub(crate) fn one(&self, asker: &str) -> Result<(Tenant, RunId), ApiError> {
         let Some(run_id) = &self.run_id else { return Err(ApiError::malformed("run_id: is missing")) };
-        let tenant = self.tenant(asker)?.unwrap_or_else(Tenant::default_tenant);
+        let tenant = self.tenant(asker)?.ok_or_else(whose)?;
         Ok((tenant, RunId::parse(run_id).map_err(|error| malformed(&error))?))
     }
 
@@ -203,6 +243,16 @@ impl Filter {
 mod tests {
     use super::*;
 
+    #[test]
+    fn an_error_does_not_speak_of_this_programs_types() {
+        let said = |body: &str| in_words(&serde_json::from_str::<Ask>(body).unwrap_err().to_string());
+        assert!(said("[[]]").starts_with("invalid type: array, expected a string"), "{}", said("[[]]"));
+        assert!(said("7").starts_with("invalid type: integer `7`, expected an object"), "{}", said("7"));
+        assert!(said(r#"{"limit":-1}"#).contains("expected a whole number"));
+        assert!(said(r#"{"queue":{}}"#).starts_with("invalid type: object, expected a string"));
+        assert!(said(r#"{"rate_per_s":"x"}"#).contains("expected a number"));
+    }
+
     fn ask(body: serde_json::Value) -> Ask {
         serde_json::from_value(body).unwrap()
     }
@@ -211,7 +261,7 @@ mod tests {
     fn a_filter_is_read_and_what_is_wrong_is_named() {
         let reason = |body| ask(body).which("acme").unwrap_err().message;
         assert!(reason(json!({})).starts_with("run_id: is missing"));
-        assert!(reason(json!({"state": "asleep"})).starts_with("state: unknown variant `asleep`"));
+        assert!(reason(json!({"state": "asleep"})).starts_with("state: unknown word `asleep`"));
         assert!(reason(json!({"error_kind": "x"})).starts_with("error_kind: "));
         assert!(reason(json!({"since": "today"})).starts_with("since: "));
         assert!(reason(json!({"run_id": "r", "queue": "main"})).starts_with("run_id: stands beside"));
@@ -221,6 +271,10 @@ mod tests {
         assert_eq!(limited.unwrap_err().message, "limit: is no field of runs.erase");
         let Which::Those(all) = ask(json!({"all": true})).which(OPERATOR).unwrap() else { panic!("a filter") };
         assert!(all.tenant.is_none());
+        let whose = ask(json!({"run_id": "r"})).which(OPERATOR).unwrap_err();
+        assert!(whose.message.starts_with("tenant: is missing"), "{whose}");
+        let unreadable = ask(json!({"run_id": "r", "tenant": "_"}));
+        assert!(unreadable.which("_").is_err() && unreadable.which(OPERATOR).is_ok());
         let Which::One(tenant, run) = ask(json!({"run_id": "r"})).which("acme").unwrap() else { panic!("one run") };
         assert_eq!((tenant.as_str(), run.as_str()), ("acme", "r"));
     }

@@ -442,6 +442,12 @@ impl Course {
         deferral.filter(|deferral| deferral.reason == DeferReason::Snoozed).map_or(0, |deferral| deferral.count)
     }
 
+    /// How often in a row its handlers had no room.
+    pub(crate) fn busy(&self) -> u32 {
+        let deferral = self.run.deferral.as_ref();
+        deferral.filter(|deferral| deferral.reason == DeferReason::Busy).map_or(0, |deferral| deferral.count)
+    }
+
     /// Since when, and how often, the job was put off for want of a handler.
     pub(crate) fn no_handler(&self) -> Option<(longshore_domain::Timestamp, u32)> {
         let deferral: Option<&Deferral> = self.run.deferral.as_ref();

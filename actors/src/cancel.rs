@@ -16,6 +16,7 @@ use longshore_backbone::records::Written;
 use longshore_backbone::scan::Place;
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header::names;
+use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Priority, Run, RunId, RunState, Tenant};
@@ -126,7 +127,7 @@ async fn nodes(shared: &Shared) -> Result<Arc<[String]>, ApiError> {
 }
 
 /// The endpoint `runs.cancel`.
-pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
     let fields = ["run_id", "tag", "state", "error_kind", "since", "until", "all", "limit", "dry_run"];
     let ask = ask.only("runs.cancel", &fields)?;
     match ask.which(asker)? {
@@ -135,7 +136,9 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Valu
             Some(run) => Ok(record::show(&run)),
             None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
         },
-        Which::Those(filter) => cancel_those(shared, &filter, ask.limit.unwrap_or(usize::MAX), ask.dry_run).await,
+        Which::Those(filter) => {
+            cancel_those(shared, &filter, ask.limit.unwrap_or(usize::MAX), ask.dry_run).await.map(Object::from)
+        }
     }
 }
 

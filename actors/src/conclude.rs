@@ -59,6 +59,7 @@ pub(crate) async fn judge(
         deadline: deadline(&job, &course.run),
         snoozes: course.snoozes(),
         max_snoozes: policy.max_snoozes,
+        busy: course.busy(),
         no_handler: course.no_handler(),
         no_handler_grace: policy.no_handler_grace,
     };
@@ -131,6 +132,7 @@ fn write_up(
     let mut story = if nothing_kept && expected == 0 {
         let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
         story.lines.forget_log();
+        shared.unkept.add(&story.run);
         story
     } else {
         // Of a run that completes, what was told at its start is told as it was. Other ends may take a start back.

@@ -1,24 +1,27 @@
 //! Control: the endpoints of the API, served as the NATS micro service `longshore`.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use longshore_backbone::Error;
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
 use longshore_domain::{Queue, RunId, Tenant};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::ask::OPERATOR;
+use crate::ask::{self, OPERATOR};
 use crate::carry_out::chain;
 use crate::deaf::SPARE_THREADS;
-use crate::intake::{self, Submit};
+use crate::intake;
 use crate::queue::QueueState;
 use crate::shared::{Shared, now};
 use crate::{cancel, dlq, erase, replay, runs};
@@ -47,10 +50,14 @@ const BATCH_AT_ONCE: usize = 128;
 /// How long `runs.wait` waits where the client does not say.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
+/// Room for one answer in that to a batch: a success with the longest id, or an error that says enough.
+const BATCH_ANSWER: usize = 512;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch {
-    jobs: Vec<Value>,
+    /// Byte for byte as they were sent.
+    jobs: Vec<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -82,26 +89,27 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<QueueState>>) {
 }
 
 impl Serve for Control {
-    async fn serve(&self, request: Request) -> Result<Value, ApiError> {
+    async fn serve(&self, request: Request) -> Result<Object, ApiError> {
         let operator = request.tenant == OPERATOR;
-        match request.endpoint.as_str() {
+        let value = match request.endpoint.as_str() {
             "submit" => intake::submit(&self.shared, &tenant(&request)?, read(&request.body)?).await,
             "submit.batch" => self.submit_batch(&tenant(&request)?, read(&request.body)?).await,
             "runs.get" => {
                 let asked: RunRequest = read(&request.body)?;
                 let (tenant, run_id) = run_of(&request, &asked)?;
-                runs::get(&self.shared, &tenant, &run_id).await.map(|run| record::show(&run))
+                return runs::get(&self.shared, &tenant, &run_id).await.map(|run| record::show(&run));
             }
             "runs.wait" => {
                 let asked: RunRequest = read(&request.body)?;
                 let (tenant, run_id) = run_of(&request, &asked)?;
+                let _waits = self.shared.waits.enter(&request.tenant)?;
                 let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
-                runs::wait(&self.shared, &tenant, &run_id, timeout).await
+                return runs::wait(&self.shared, &tenant, &run_id, timeout).await;
             }
-            "runs.cancel" => cancel::serve(&self.shared, &request.tenant, read(&request.body)?).await,
-            "runs.erase" => erase::serve(&self.shared, &request.tenant, read(&request.body)?).await,
-            "dlq.list" => dlq::list(&self.shared, &request.tenant, read_or_default(&request.body)?).await,
-            "dlq.get" => dlq::get(&self.shared, &request.tenant, read(&request.body)?).await,
+            "runs.cancel" => return cancel::serve(&self.shared, &request.tenant, read(&request.body)?).await,
+            "runs.erase" => return erase::serve(&self.shared, &request.tenant, read(&request.body)?).await,
+            "dlq.list" => return dlq::list(&self.shared, &request.tenant, read_or_default(&request.body)?).await,
+            "dlq.get" => return dlq::get(&self.shared, &request.tenant, read(&request.body)?).await,
             "dlq.groups" => dlq::groups(&self.shared, &request.tenant, read_or_default(&request.body)?).await,
             "dlq.replay" => replay::replay(&self.shared, &request.tenant, read(&request.body)?).await,
             "dlq.discard" => replay::discard(&self.shared, &request.tenant, read(&request.body)?).await,
@@ -112,25 +120,30 @@ impl Serve for Control {
             }
             "health" => Ok(self.health()),
             other => Err(ApiError::not_found(format!("no endpoint {other:?}"))),
-        }
+        };
+        value.map(Object::from)
+    }
+
+    fn waits(&self, endpoint: &str) -> bool {
+        endpoint == "runs.wait"
     }
 }
 
 impl Control {
     async fn submit_batch(&self, tenant: &Tenant, batch: Batch) -> Result<Value, ApiError> {
-        if batch.jobs.len() > BATCH_MAX {
-            let message = format!("jobs: has {} jobs, {BATCH_MAX} are allowed", batch.jobs.len());
+        // What is accepted must be answered, so a batch whose answer might not fit is refused before anything is done.
+        let most = BATCH_MAX.min(self.shared.backbone.max_payload() / BATCH_ANSWER);
+        if batch.jobs.len() > most {
+            let message = format!("jobs: has {} jobs, {most} are allowed", batch.jobs.len());
             return Err(ApiError::new(Code::TooLarge, message));
         }
-        let one = |job: Value| async move {
-            let submit: Submit = match read(job.to_string().as_bytes()) {
-                Ok(submit) => submit,
-                Err(error) => return json!(error),
-            };
-            match intake::submit(&self.shared, tenant, submit).await {
-                Ok(answer) => answer,
-                Err(error) => json!(error),
-            }
+        let one = |job: Box<RawValue>| async move {
+            let submitted = async { intake::submit(&self.shared, tenant, read(job.get().as_bytes())?).await };
+            let answer = AssertUnwindSafe(submitted).catch_unwind().await.unwrap_or_else(|_| {
+                tracing::error!(%tenant, "a job of a batch panicked");
+                Err(ApiError::new(Code::Internal, "the node failed over this job; its log says why"))
+            });
+            answer.unwrap_or_else(|error| json!(short(error)))
         };
         let answers: Vec<Value> =
             futures_util::stream::iter(batch.jobs).map(one).buffered(BATCH_AT_ONCE).collect().await;
@@ -204,17 +217,29 @@ impl Control {
     }
 }
 
+/// An error that fits into its place in the answer to a batch.
+fn short(mut error: ApiError) -> ApiError {
+    const CUT: &str = "…";
+    let room = |error: &ApiError| serde_json::to_vec(error).map_or(0, |text| text.len()) <= BATCH_ANSWER - 16;
+    while !room(&error) {
+        let kept = error.message.trim_end_matches(CUT).len() * 3 / 4;
+        error.message.truncate(error.message.floor_char_boundary(kept));
+        error.message.push_str(CUT);
+    }
+    error
+}
+
 /// Reads a request; the error names the field.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    // An array would be read as the fields in the order in which this program has them.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(ApiError::malformed("the request is not a JSON object"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        let inner = error.into_inner();
-        if path == "." {
-            ApiError::malformed(inner.to_string())
-        } else {
-            ApiError::malformed(format!("{path}: {inner}"))
-        }
+        let reason = ask::in_words(&error.into_inner().to_string());
+        if path == "." { ApiError::malformed(reason) } else { ApiError::malformed(format!("{path}: {reason}")) }
     })?;
     reader.end().map_err(|error| ApiError::malformed(error.to_string()))?;
     Ok(value)
@@ -235,8 +260,8 @@ fn run_of(request: &Request, asked: &RunRequest) -> Result<(Tenant, RunId), ApiE
     let run_id = RunId::parse(&asked.run_id).map_err(|error| ApiError::malformed(error.to_string()))?;
     let named = asked.tenant.as_deref();
     let tenant = match (request.tenant.as_str(), named) {
-        (OPERATOR, Some(named)) => Tenant::parse(named),
-        (OPERATOR, None) => Ok(Tenant::default_tenant()),
+        (OPERATOR, Some(named)) => ask::named(named),
+        (OPERATOR, None) => return Err(ask::whose()),
         (own, Some(named)) if own != named => {
             return Err(ApiError::new(Code::Forbidden, "tenant: a tenant sees its own runs only"));
         }

@@ -7,6 +7,7 @@ use futures_util::StreamExt as _;
 use longshore_backbone::dead_letters::Letter;
 use longshore_backbone::scan::Place;
 use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
 use longshore_domain::fingerprint::{fingerprint, pattern};
 use longshore_domain::protocol::{LetterVerdict, on_letter};
@@ -21,6 +22,8 @@ use crate::shared::Shared;
 const LIST_DEFAULT: usize = 100;
 /// Most entries on a page.
 const LIST_MOST: usize = 500;
+/// What a message may take beside its payload, of the server's `max_payload`.
+const BESIDE: usize = 1_024;
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
 /// Letters that one call groups; more are grouped by going on from the cursor.
@@ -51,7 +54,7 @@ async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run
 }
 
 /// The endpoint `dlq.list`.
-pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
     let ask = ask.only("dlq.list", &["tag", "state", "error_kind", "since", "until", "all", "limit", "cursor"])?;
     let filter = ask.filter(asker)?;
     let limit = ask.limit.unwrap_or(LIST_DEFAULT);
@@ -71,30 +74,25 @@ pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Value
             futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE);
         while let Some(letter) = looked_at.next().await {
             let Some((letter, run)) = letter? else { continue };
-            let sequence = letter.sequence;
-            let mut entry = show(&letter, &run);
-            let mut size = entry.to_string().len();
-            if entries.len() == limit || (size > room && !entries.is_empty()) {
-                return Ok(json!({"entries": entries, "cursor": sequence.to_string()}));
+            let whole = show(&letter, &run);
+            if entries.len() == limit || (whole.size() > room && !entries.is_empty()) {
+                let cursor = letter.sequence.to_string();
+                return Ok(Object::default().with("entries", &entries).with("cursor", &cursor));
             }
-            if size > room {
-                // One that fills a page by itself is listed without what makes it large; `dlq.get` has it.
-                entry["payload_bytes"] = json!(letter.payload.len());
-                entry.as_object_mut().map(|fields| fields.remove("payload_base64"));
-                size = entry.to_string().len();
-            }
-            room = room.saturating_sub(size);
+            // One that fills a page by itself is listed without what makes it large; `dlq.get` has more of it.
+            let entry = if whole.size() > room { show_within(&letter, &run, room) } else { whole };
+            room = room.saturating_sub(entry.size());
             entries.push(entry);
         }
     }
-    Ok(json!({"entries": entries}))
+    Ok(Object::default().with("entries", &entries))
 }
 
 /// The endpoint `dlq.get`.
-pub(crate) async fn get(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+pub(crate) async fn get(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
     let (tenant, run_id) = ask.only("dlq.get", &["run_id"])?.one(asker)?;
     let (letter, run) = find(shared, &tenant, &run_id).await?;
-    Ok(show(&letter, &run))
+    Ok(show_within(&letter, &run, shared.backbone.max_payload() - BESIDE))
 }
 
 /// The letter of a run, and its run.
@@ -111,20 +109,37 @@ pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Re
 }
 
 /// A letter as it is answered: its run's record, the job's payload and headers, and what it is grouped by.
-fn show(letter: &Letter, run: &Run) -> Value {
-    let mut entry = record::show(run);
+fn show(letter: &Letter, run: &Run) -> Object {
+    described(letter, run, record::show(run), letter.left_out)
+}
+
+/// The same, no longer than `most` bytes: first the payload is left out, then of the history what does not fit.
+fn show_within(letter: &Letter, run: &Run, most: usize) -> Object {
+    let whole = show(letter, run);
+    if whole.size() <= most {
+        return whole;
+    }
+    let bytes = letter.left_out.unwrap_or(letter.payload.len() as u64);
+    let without = described(letter, run, record::show(run), Some(bytes));
+    if without.size() <= most {
+        return without;
+    }
+    let beside = without.size() - record::show(run).size();
+    described(letter, run, record::show_within(run, most.saturating_sub(beside)), Some(bytes))
+}
+
+fn described(letter: &Letter, run: &Run, record: Object, left_out: Option<u64>) -> Object {
     let mut headers: BTreeMap<String, String> = BTreeMap::new();
     for (name, values) in letter.headers.iter() {
         headers.insert(name.to_string(), values.last().map_or_else(String::new, |value| value.as_str().to_owned()));
     }
     headers.remove("Longshore-Run-Id");
-    entry["headers"] = json!(headers);
-    match letter.left_out {
-        None => entry["payload_base64"] = json!(base64::engine::general_purpose::STANDARD.encode(&letter.payload)),
-        Some(bytes) => entry["payload_bytes"] = json!(bytes),
-    }
-    entry["fingerprint"] = json!(mark(run).2);
-    entry
+    let entry = record.with("headers", &headers);
+    let entry = match left_out {
+        None => entry.with("payload_base64", &base64::engine::general_purpose::STANDARD.encode(&letter.payload)),
+        Some(bytes) => entry.with("payload_bytes", &bytes),
+    };
+    entry.with("fingerprint", &mark(run).2)
 }
 
 /// What a run is grouped by: its error's kind and pattern, and a name for both with the type.

@@ -4,15 +4,15 @@
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Place;
 use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
-use serde_json::Value;
 
 use crate::ask::Ask;
 use crate::dlq::unavailable;
 use crate::shared::{Shared, now};
 
 /// The endpoint `runs.erase`.
-pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
+pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
     let (tenant, run_id) = ask.only("runs.erase", &["run_id"])?.one(asker)?;
     let backbone = &shared.backbone;
     let mut letters = 0;
@@ -36,7 +36,7 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Valu
         backbone.purge_checkpoints(&tenant, run_id.as_str()).await.map_err(|error| unavailable(&error))?;
         let Some(found) = found else {
             // The record had gone by its age; its letter, at least, is erased now.
-            return if letters > 0 { Ok(serde_json::json!({"run_id": run_id})) } else { Err(unknown()) };
+            return if letters > 0 { Ok(Object::default().with("run_id", &run_id)) } else { Err(unknown()) };
         };
         let mut run = found.run;
         run.erase(now());

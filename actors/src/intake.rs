@@ -42,6 +42,7 @@ use crate::story::{Follow, Matter, Story, Then, Told};
 pub(crate) struct Submit {
     #[serde(rename = "type")]
     job_type: String,
+    #[serde(default, deserialize_with = "crate::ask::any_json")]
     payload: Option<Box<RawValue>>,
     payload_base64: Option<String>,
     queue: Option<String>,
@@ -201,6 +202,7 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
         }),
     };
     let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
+    let run_at = submit.run_at.as_deref().map(header::run_at).transpose().map_err(|error| wrong("run_at", error))?;
     let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
     Ok(JobOptions {
         own_run_id,
@@ -209,7 +211,7 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
         unique: unique.unwrap_or_default(),
         max_attempts: submit.max_attempts,
         retry: submit.retry.clone(),
-        run_at: either(("run_at", "delay_ms"), moment("run_at", &submit.run_at)?, submit.delay_ms)?,
+        run_at: either(("run_at", "delay_ms"), run_at, submit.delay_ms)?,
         keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
         timeout: submit.timeout_ms.map(|ms| positive("timeout_ms", ms)).transpose()?,
         deadline,

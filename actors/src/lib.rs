@@ -19,6 +19,7 @@ mod supervision;
 mod queue;
 mod ready;
 mod turns;
+mod waits;
 
 mod gather;
 mod pool;
@@ -61,6 +62,7 @@ mod dlq_watch;
 mod erase;
 mod replay;
 
+mod namesake;
 mod presence;
 
 mod shared;

@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, presence, timekeeper};
+use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, namesake, presence, timekeeper};
 
 /// How long the lanes may take to be closed, which is one way to the server and back.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -48,6 +48,14 @@ pub enum Error {
     /// NATS cannot be reached, or not brought into shape.
     #[error("the node cannot start")]
     Start(#[source] longshore_backbone::Error),
+    /// Another node has its name.
+    #[error("the name {name:?} is taken by another node ({who}); each needs its own: node.name, LONGSHORE_NODE__NAME")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// What the other says of itself.
+        who: String,
+    },
     /// The supervision tree could not be started.
     #[error("the supervision tree cannot start: {0}")]
     Tree(String),
@@ -92,6 +100,9 @@ impl Node {
         let book = Arc::new(Book::default());
         let shared = Shared::new(backbone, name.into(), policies, handlers, door, book, caller, Arc::clone(&metrics));
         let shared = Arc::new(shared);
+        let (name, backbone) = (&shared.node, &shared.backbone);
+        let taken = |who| Error::NameTaken { name: name.to_string(), who };
+        namesake::wait_for_name(backbone, name, &shared.instance).await.map_err(taken)?;
         let children = children(&shared, &queues, desk);
         let (tell, reason) = oneshot::channel();
         let tree = Tree { shared: Arc::clone(&shared), queues: queues.clone(), children, tell };
@@ -170,7 +181,7 @@ fn children(
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
     let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
-    let (cancels, letters) = (Arc::clone(shared), Arc::clone(shared));
+    let (cancels, letters, name) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
     vec![
@@ -183,6 +194,7 @@ fn children(
         ChildSpec::new("cancels", move || cancel::watch(Arc::clone(&cancels))),
         ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
         ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
+        ChildSpec::new("namesake", move || namesake::answer(Arc::clone(&name))),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
     ]
 }

@@ -123,45 +123,65 @@ async fn see_through(
     let deadline = tokio::time::Instant::from_std(stop_at);
     let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
     let mut claimed = is_on_record(slot);
-    loop {
+    let mut claim: Option<BoxFuture<'_, Whose>> = None;
+    let outcome = loop {
         tokio::select! {
             biased;
-            outcome = &mut work => return if stop.is_lost() { End::NotOurs } else { End::Outcome(outcome) },
+            outcome = &mut work => break outcome,
             () = &mut lasts, if !claimed => {
                 claimed = true;
-                // The handler is not polled while its record is written, which takes a millisecond.
-                let end = match claim_running(shared, slot).await {
-                    Whose::Ours => continue,
-                    // Its end is on record already; judged once more, it is told and acknowledged.
-                    Whose::Cancelled => End::Outcome(Outcome::Cancelled),
-                    Whose::Anothers => End::NotOurs,
-                };
-                token.cancel();
-                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
-                return end;
+                claim = Some(Box::pin(claim_running(shared, slot)));
+            }
+            // Beside the work, which goes on: without a quorum, the write may take a minute.
+            whose = in_flight(&mut claim) => {
+                claim = None;
+                if let Some(end) = end_of(whose) {
+                    token.cancel();
+                    let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                    return end;
+                }
             }
             () = stop.token.cancelled() => {
                 token.cancel();
-                let outcome = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
-                return match outcome {
-                    _ if stop.is_lost() => End::NotOurs,
-                    _ => End::Outcome(Outcome::Cancelled),
-                };
+                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                break Outcome::Cancelled;
             }
             () = shared.release.cancelled() => {
                 token.cancel();
-                return End::Outcome(Outcome::Released);
+                break Outcome::Released;
             }
             () = tokio::time::sleep_until(deadline) => {
                 token.cancel();
                 let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
-                if stop.is_lost() {
-                    return End::NotOurs;
-                }
                 let message = format!("the attempt took longer than its limit of {}", DurationText(limit_text(limit)));
-                return End::Outcome(failed(ErrorKind::Timeout, message));
+                break failed(ErrorKind::Timeout, message);
             }
         }
+    };
+    // Its end is decided on the revision that the write leaves, so it waits for that.
+    let whose = if claim.is_some() { in_flight(&mut claim).await } else { Whose::Ours };
+    match end_of(whose) {
+        _ if stop.is_lost() => End::NotOurs,
+        Some(end) => end,
+        None => End::Outcome(outcome),
+    }
+}
+
+/// The claim that is being written; never, if there is none.
+async fn in_flight(claim: &mut Option<BoxFuture<'_, Whose>>) -> Whose {
+    match claim {
+        Some(claim) => claim.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How an attempt ends whose run is not ours.
+fn end_of(whose: Whose) -> Option<End> {
+    match whose {
+        Whose::Ours => None,
+        // Its end is on record already; judged once more, it is told and acknowledged.
+        Whose::Cancelled => Some(End::Outcome(Outcome::Cancelled)),
+        Whose::Anothers => Some(End::NotOurs),
     }
 }
 

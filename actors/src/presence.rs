@@ -1,13 +1,14 @@
 //! Presence: says every two seconds that this node is there and how busy it is, and asks remote handlers what they
 //! announce.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::control::{PRESENCE_EVERY, Presence, QueueLoad};
+use longshore_backbone::work::Announced;
 use longshore_domain::DurationText;
 
 use crate::carry_out::chain;
@@ -88,18 +89,45 @@ pub(crate) async fn tell(shared: &Shared, event: &str, details: serde_json::Valu
     shared.backbone.tell(subject, body).await;
 }
 
-/// Asks remote handlers what they announce, every few seconds in which there was a job for one.
+/// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every few
+/// seconds in which there was one.
 pub(crate) async fn census(shared: Arc<Shared>) {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut warned = HashSet::new();
     loop {
-        tick.tick().await;
-        if !shared.take_remote_seen() {
-            continue;
+        tokio::select! {
+            _ = tick.tick() => if !shared.take_remote_seen() { continue },
+            () = shared.met_strangers() => tick.reset(),
         }
-        match shared.backbone.census(CENSUS_WAIT).await {
-            Ok(announced) => *shared.census.write().unwrap_or_else(PoisonError::into_inner) = announced,
-            Err(error) => tracing::debug!("no census of handlers: {}", chain(&error)),
+        let at = Instant::now();
+        let announced = match shared.backbone.census(CENSUS_WAIT).await {
+            Ok(announced) => announced,
+            Err(error) => {
+                tracing::debug!("no census of handlers: {}", chain(&error));
+                continue;
+            }
+        };
+        for handler in &announced {
+            warn_of(handler, &mut warned);
+        }
+        shared.census.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
+        shared.slots.changed();
+    }
+}
+
+/// Most handlers of which it is remembered that they were warned of.
+const WARNED_MOST: usize = 1_024;
+
+/// Says once what a handler announces that cannot be read.
+fn warn_of(handler: &Announced, warned: &mut HashSet<(String, String)>) {
+    for wrong in &handler.wrong {
+        if warned.len() >= WARNED_MOST {
+            warned.clear();
+        }
+        if warned.insert((handler.service.clone(), wrong.clone())) {
+            tracing::warn!(service = %handler.service, subject = %handler.subject,
+                "a handler announces what cannot be read, so the type's own setting holds: {wrong}");
         }
     }
 }

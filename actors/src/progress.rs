@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use longshore_backbone::wire::event;
+use longshore_backbone::wire::{event, json};
 use longshore_domain::story::{Event, EventKind};
 
 use crate::herald::Telling;
@@ -24,9 +24,9 @@ pub(crate) async fn tell(shared: &Shared, slot: &Slot, body: &Bytes) {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(InWork { course, .. }) = slot.as_mut() else { return };
         let run = &mut course.run;
-        match serde_json::from_slice(body) {
-            Ok(progress) if body.len() <= MOST => run.progress = Some(progress),
-            _ => {
+        match json::compact(body).filter(|_| body.len() <= MOST) {
+            Some(progress) => run.progress = Some(progress),
+            None => {
                 tracing::warn!(run_id = %run.run_id, "progress of {} bytes dropped: it is no JSON of at most {MOST}", body.len());
                 return;
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Headers;
 use longshore_backbone::wire::header::{for_handler, names};
 use longshore_backbone::wire::record;
-use longshore_backbone::work::{Call, HandlerReply, Reply, Signal, SignalKind};
+use longshore_backbone::work::{Call, HandlerReply, Reply, ServiceError, Signal, SignalKind};
 use longshore_domain::policy::TypePolicy;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
@@ -18,10 +18,11 @@ use crate::perform::{InWork, Slot, announce};
 use crate::progress;
 use crate::shared::{Shared, now};
 
-/// The server says at once that nobody is subscribed. Silence for this long means that somebody is.
-const SOMEBODY_THERE: Duration = Duration::from_millis(50);
-/// What a handler without room is given to find some, where it does not say.
-const BUSY: Duration = Duration::from_secs(1);
+/// Most handlers answer sooner, and then nothing need be found out. After this long the server is asked whether anybody
+/// is subscribed at all, which it would have said at once; but it may be far away.
+const ASK_AFTER: Duration = Duration::from_millis(50);
+/// The question or its answer may have gone with a connection.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Has the job in the slot done by whoever handles its type.
 pub(crate) async fn perform(shared: &Shared, slot: &Slot, context: Context) -> Outcome {
@@ -58,10 +59,11 @@ impl Drop for CancelOnDrop<'_> {
 async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call) -> Outcome {
     let promised = shared.heartbeat(&context.job);
     let mut heard = Instant::now();
+    let mut ask_at = heard + ASK_AFTER;
     let mut announced = false;
     let mut told_to_stop = false;
     loop {
-        let silence = if announced { promised.map(|every| heard + every) } else { Some(heard + SOMEBODY_THERE) };
+        let silence = if announced { promised.map(|every| heard + every) } else { Some(ask_at) };
         let silence = silence.map(tokio::time::Instant::from_std);
         tokio::select! {
             biased;
@@ -75,15 +77,25 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
                 take_signal(shared, slot, context, signal).await;
             }
             reply = &mut call.reply => return match reply {
-                Ok(Reply::NobodyThere) => Outcome::NoHandler,
+                Ok(Reply::NobodyThere) => {
+                    shared.forget_handlers(&context.job);
+                    Outcome::NoHandler
+                }
                 Ok(Reply::Answer(reply)) => {
-                    if !announced {
+                    let outcome = outcome_of(*reply, shared.policy(&context.job), announced);
+                    // One that had no room has not started anything.
+                    if !announced && !matches!(outcome, Outcome::Busy { .. }) {
                         announce(shared, slot).await;
                     }
-                    outcome_of(*reply, shared.policy(&context.job))
+                    outcome
                 }
                 Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
+            Ok(()) = &mut call.found, if !announced => {
+                heard = Instant::now();
+                announced = true;
+                announce(shared, slot).await;
+            }
             () = context.cancellation.cancelled(), if !told_to_stop => {
                 told_to_stop = true;
                 shared.caller.cancel(&context.job).await;
@@ -93,8 +105,8 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
                     let silent = promised.map(DurationText).unwrap_or_default();
                     return failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
                 }
-                announced = true;
-                announce(shared, slot).await;
+                ask_at = Instant::now() + ASK_AGAIN_AFTER;
+                shared.caller.probe(call).await;
             }
         }
     }
@@ -134,7 +146,7 @@ fn headers(slot: &Slot, context: &Context) -> Headers {
     headers.insert(names::PRIORITY, job.priority.to_string());
     headers.insert(names::TYPE, job.job_type.as_str());
     headers.insert(names::MAX_ATTEMPTS, context.max_attempts.to_string());
-    headers.insert(names::DEADLINE, deadline.to_string());
+    headers.insert(names::ATTEMPT_DEADLINE, deadline.to_string());
     headers
 }
 
@@ -142,26 +154,40 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
-/// Reads a handler's reply by the contract (section 6).
-fn outcome_of(reply: HandlerReply, policy: &TypePolicy) -> Outcome {
+/// Reads a handler's reply by the contract (section 6). `started`: its start was told before it came.
+fn outcome_of(reply: HandlerReply, policy: &TypePolicy, started: bool) -> Outcome {
+    if let Some(what) = reply.unreadable {
+        let said = match reply.error {
+            Some(error) => format!(" (it failed: {})", message_of(&error, &reply.payload)),
+            None => String::new(),
+        };
+        return failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {what}{said}"));
+    }
+    if let Some(hold) = reply.hold {
+        tracing::debug!(hold = %DurationText(hold), "a handler asks for a hold, which this version does not act upon");
+    }
     if let Some(wait) = reply.snooze {
         return Outcome::Snoozed(wait);
     }
-    let Some((code, text)) = reply.error else {
+    let Some(error) = reply.error else {
         return Outcome::Completed(record::keep(&reply.payload, reply.content_type.as_deref()));
     };
-    if code == 429 && reply.retry_after.is_none() && reply.retryable.is_none() {
-        return Outcome::Busy(BUSY);
+    if error.code == Some(429) && reply.retry_after.is_none() && reply.retryable.is_none() {
+        return Outcome::Busy { started };
     }
-    let retryable = reply.retryable.unwrap_or_else(|| is_retryable(code, policy));
+    let by_code = || error.code.is_none_or(|code| is_retryable(code, policy));
+    let retryable = reply.retryable.unwrap_or_else(by_code);
     let kind = if retryable { ErrorKind::Retryable } else { ErrorKind::Permanent };
-    let said = String::from_utf8_lossy(&reply.payload);
-    let message = match (text.is_empty(), said.trim().is_empty()) {
-        (false, true) => format!("{code}: {text}"),
-        (true, _) => format!("{code}: {said}"),
-        (false, false) => format!("{code}: {text}: {said}"),
-    };
+    let message = message_of(&error, &reply.payload);
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: reply.retry_after }
+}
+
+fn message_of(error: &ServiceError, payload: &[u8]) -> String {
+    let said = String::from_utf8_lossy(payload);
+    let code = error.code.map(|code| code.to_string());
+    let text = Some(error.text.clone()).filter(|text| !text.is_empty());
+    let said = Some(said.trim().to_owned()).filter(|said| !said.is_empty());
+    code.into_iter().chain(text).chain(said).collect::<Vec<_>>().join(": ")
 }
 
 /// 4xx is the job's own fault and no attempt helps, but for those that speak of time or load.
@@ -181,7 +207,7 @@ mod tests {
         let mut reply = HandlerReply::default();
         let policy = TypePolicy { retryable_codes: vec![409], permanent_codes: vec![501], ..TypePolicy::default() };
         change(&mut reply);
-        match outcome_of(reply, &policy) {
+        match outcome_of(reply, &policy, false) {
             Outcome::Completed(_) => "completed".to_owned(),
             Outcome::Failed { failure, retry_after } => {
                 format!("{:?} {} {retry_after:?}", failure.kind, failure.message)
@@ -192,7 +218,8 @@ mod tests {
 
     #[test]
     fn the_decision_table_of_replies() {
-        let error = |code: u16| move |reply: &mut HandlerReply| reply.error = Some((code, "no".to_owned()));
+        let service_error = |code, text: &str| Some(ServiceError { code, text: text.to_owned() });
+        let error = |code: u16| move |reply: &mut HandlerReply| reply.error = service_error(Some(code), "no");
         assert_eq!(said(|_| ()), "completed");
         assert_eq!(said(error(422)), "Permanent 422: no None");
         for code in [408, 425, 500, 503, 200] {
@@ -200,18 +227,26 @@ mod tests {
         }
         assert_eq!(said(error(409)), "Retryable 409: no None");
         assert_eq!(said(error(501)), "Permanent 501: no None");
-        assert_eq!(said(error(429)), "Busy(1s)");
+        assert_eq!(said(error(429)), "Busy { started: false }");
         let later = |reply: &mut HandlerReply| {
-            reply.error = Some((429, "slow down".to_owned()));
+            reply.error = service_error(Some(429), "slow down");
             reply.retry_after = Some(Duration::from_secs(30));
         };
         assert_eq!(said(later), "Retryable 429: slow down Some(30s)");
         let again = |reply: &mut HandlerReply| {
-            reply.error = Some((422, String::new()));
+            reply.error = service_error(Some(422), "");
             reply.retryable = Some(true);
             reply.payload = Bytes::from_static(b"body");
         };
         assert_eq!(said(again), "Retryable 422: body None");
+        assert_eq!(said(|reply| reply.error = service_error(None, "text alone")), "Retryable text alone None");
+        let unreadable = |reply: &mut HandlerReply| {
+            reply.error = service_error(Some(422), "no");
+            reply.unreadable = Some("Longshore-Snoze is not a header of a reply".to_owned());
+        };
+        let says = "the handler's reply cannot be read: Longshore-Snoze is not a header of a reply";
+        assert_eq!(said(unreadable), format!("Retryable {says} (it failed: 422: no) None"));
+        assert_eq!(said(|reply| reply.hold = Some(Duration::from_secs(30))), "completed");
         assert_eq!(said(|reply| reply.snooze = Some(Duration::from_secs(300))), "Snoozed(300s)");
     }
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
-use longshore_domain::{Run, RunId, Tenant};
-use serde_json::Value;
+use longshore_domain::policy::History;
+use longshore_domain::{JobType, Queue, Run, RunId, Tenant, Timestamp};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::assignment::Assignment;
 use crate::carry_out::chain;
@@ -15,15 +18,41 @@ use crate::shared::Shared;
 pub(crate) const WAIT_MOST: Duration = Duration::from_secs(600);
 /// An end could go by unheard, as live events may; so the record is looked at now and then as well.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Who waits for long looks less often: a thousand may wait.
+const LOOK_EVERY_MOST: Duration = Duration::from_secs(5);
 
 /// The run, from its record or its lane.
 pub(crate) async fn get(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Run, ApiError> {
-    let found = shared.backbone.read_record(tenant, run_id).await;
-    if let Some(found) = found.map_err(|error| ApiError::unavailable(chain(&error)))? {
-        return Ok(found.run);
+    match find(shared, tenant, run_id).await? {
+        Some(run) => Ok(run),
+        None => Err(missing(shared, tenant, run_id).await),
     }
-    let unknown = || ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"));
-    waiting(shared, tenant, run_id).await?.ok_or_else(unknown)
+}
+
+async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    let found = shared.backbone.read_record(tenant, run_id).await;
+    match found.map_err(|error| ApiError::unavailable(chain(&error)))? {
+        Some(found) => Ok(Some(found.run)),
+        None => waiting(shared, tenant, run_id).await,
+    }
+}
+
+/// Why a run is not known. Of types that keep their failures only, one that completed at once is not to be told from one
+/// whose record has gone; but its id was given.
+async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
+    let policies = &shared.policies;
+    let mut types = policies.types.values().chain([&policies.default_type]);
+    if let Some((queue, priority, sequence)) = run_id.as_minted()
+        && types.any(|policy| policy.history == History::Failures)
+        && shared.backbone.lane_reached(&queue, priority).await.is_ok_and(|last| sequence <= last)
+    {
+        let message = format!(
+            "run_id: nothing is kept of run {run_id} of tenant {tenant}: its record has gone, or it completed and its \
+             type keeps failures only (history = \"failures\")"
+        );
+        return ApiError::new(Code::NotKept, message);
+    }
+    ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))
 }
 
 /// The run of a job that waits in its lane under a minted id, as if it were on record.
@@ -43,17 +72,88 @@ pub(crate) async fn wait(
     tenant: &Tenant,
     run_id: &RunId,
     timeout: Duration,
-) -> Result<Value, ApiError> {
+) -> Result<Object, ApiError> {
     let until = tokio::time::Instant::now() + timeout.min(WAIT_MOST);
     let subject = shared.backbone.names().events_of_run(tenant, run_id);
     let mut events = shared.backbone.listen(subject).await.map_err(|error| ApiError::unavailable(chain(&error)))?;
+    let mut look_every = LOOK_EVERY;
+    let mut told = None;
     loop {
-        let run = get(shared, tenant, run_id).await?;
-        if run.state.is_ended() || tokio::time::Instant::now() >= until {
-            return Ok(record::show(&run));
+        let run = find(shared, tenant, run_id).await?;
+        let now = tokio::time::Instant::now();
+        match run {
+            Some(run) if run.state.is_ended() => return Ok(record::show(&run)),
+            Some(run) if told.is_none() && now >= until => return Ok(record::show(&run)),
+            Some(_) if told.is_none() => {}
+            // Its end was told, and no record will say so; or it was told before anybody listened.
+            _ => match told.or_else(|| shared.unkept.find(tenant, run_id)) {
+                Some(end) => return Ok(end),
+                None => return Err(missing(shared, tenant, run_id).await),
+            },
         }
-        let look_at = (tokio::time::Instant::now() + LOOK_EVERY).min(until);
+        let look_at = (now + look_every).min(until);
+        look_every = (look_every * 2).min(LOOK_EVERY_MOST);
         // Any event of the run, or time to look by itself.
-        let _ = tokio::time::timeout_at(look_at, events.next()).await;
+        if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
+            told = end_told(shared, &event);
+        }
     }
+}
+
+/// What the event of a run's end says of it, where its type keeps no record of such ends.
+fn end_told(shared: &Shared, event: &[u8]) -> Option<Object> {
+    let event: Ended<'_> = serde_json::from_slice(event).ok().filter(|event: &Ended<'_>| event.event == "completed")?;
+    if shared.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
+        return None;
+    }
+    let took = Duration::from_millis(event.duration_ms);
+    let started_at = event.at.minus(took);
+    let attempt = Object::default()
+        .with("round", &event.round)
+        .with("attempt", &event.attempt)
+        .with("started_at", &started_at)
+        .with("ended_at", &event.at)
+        .with("node", &event.node);
+    let record = Object::default()
+        .with("run_id", &event.run_id)
+        .with("tenant", &event.tenant)
+        .with("queue", &event.queue)
+        .with("priority", &event.priority)
+        .with("type", &event.job_type)
+        .with("state", "completed")
+        .with("round", &event.round)
+        .with("attempt", &event.attempt)
+        .with("max_attempts", &event.max_attempts)
+        .with("started_at", &started_at)
+        .with("ended_at", &event.at)
+        .with("node", &event.node);
+    let record = match event.result {
+        Some(result) => record.with("result", result),
+        None => record,
+    };
+    let record = record.with("attempts", &[attempt]);
+    Some(if event.tags.is_empty() { record } else { record.with("tags", &event.tags) })
+}
+
+/// The event of a run's end.
+#[derive(Deserialize)]
+struct Ended<'a> {
+    event: &'a str,
+    run_id: RunId,
+    tenant: Tenant,
+    queue: Queue,
+    priority: u8,
+    #[serde(rename = "type")]
+    job_type: JobType,
+    round: u32,
+    attempt: u32,
+    max_attempts: u32,
+    at: Timestamp,
+    node: String,
+    #[serde(default)]
+    duration_ms: u64,
+    #[serde(default, borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(default)]
+    tags: Vec<String>,
 }

@@ -1,13 +1,15 @@
 //! What all lives of a node have in common: where to reach the others, and the settings they work by.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use longshore_backbone::Backbone;
 use longshore_backbone::work::{Announced, Caller, falls_under};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, SmolStr, Timestamp, format_smolstr};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::handler::{Handler, Handlers};
@@ -15,11 +17,14 @@ use crate::herald::Herald;
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
 use crate::slots::{Room, Slots};
+use crate::waits::{Unkept, Waits};
 
 /// Shared by every actor of a node.
 pub(crate) struct Shared {
     pub(crate) backbone: Backbone,
     pub(crate) node: SmolStr,
+    /// This very start of it.
+    pub(crate) instance: String,
     pub(crate) started_at: Timestamp,
     pub(crate) policies: Policies,
     pub(crate) handlers: Handlers,
@@ -40,21 +45,52 @@ pub(crate) struct Shared {
     /// Its jobs with remote handlers.
     pub(crate) slots: Arc<Slots>,
     /// What remote handlers announce of themselves.
-    pub(crate) census: RwLock<Vec<Announced>>,
+    pub(crate) census: RwLock<Census>,
+    /// Who waits for runs' ends.
+    pub(crate) waits: Arc<Waits>,
+    /// Ends that stand on no record.
+    pub(crate) unkept: Unkept,
     /// Handlers that neither ended in time nor heard that they should.
     pub(crate) deaf: Arc<AtomicUsize>,
     /// The room for run records is all but full.
     pub(crate) records_full: AtomicBool,
     /// A job for a remote handler was seen since the last census.
     remote_seen: AtomicBool,
+    /// Its handlers are not known yet.
+    strangers_seen: Notify,
     writer: SmolStr,
     writes: AtomicU64,
 }
 
 /// So many bits less than 64 name a writer: so its first four billion tokens lie within the value (`SmolStr`).
 const WRITER_SPARES: u32 = 8;
+/// Handlers are asked every few seconds while there are jobs for them. What is older says little of who is there now.
+const CENSUS_HOLDS: Duration = Duration::from_secs(15);
 /// Short retries that one node may keep in hand; more go through schedules.
 pub(crate) const IN_HAND_RETRIES: usize = 1_024;
+
+/// What remote handlers announced when they were last asked.
+#[derive(Debug, Default)]
+pub(crate) struct Census {
+    /// Each endpoint that answered.
+    announced: Vec<Announced>,
+    /// When they were asked.
+    at: Option<Instant>,
+    /// Subjects on which nobody was found since.
+    missed: HashSet<String>,
+}
+
+impl Census {
+    /// What came of asking at `at`.
+    pub(crate) fn replace(&mut self, announced: Vec<Announced>, at: Instant) {
+        *self = Self { announced, at: Some(at), missed: HashSet::new() };
+    }
+
+    /// Whether it says what holds for this subject.
+    fn knows(&self, subject: &str) -> bool {
+        self.at.is_some_and(|at| at.elapsed() < CENSUS_HOLDS) && !self.missed.contains(subject)
+    }
+}
 
 impl Shared {
     #[expect(clippy::too_many_arguments, reason = "each is a field; the node is the only caller")]
@@ -71,6 +107,7 @@ impl Shared {
         Self {
             backbone,
             node,
+            instance: uuid::Uuid::now_v7().simple().to_string(),
             started_at: now(),
             policies,
             handlers,
@@ -85,9 +122,12 @@ impl Shared {
             in_hand_retries: AtomicUsize::new(0),
             slots: Arc::default(),
             census: RwLock::default(),
+            waits: Arc::default(),
+            unkept: Unkept::default(),
             deaf: Arc::default(),
             records_full: AtomicBool::new(false),
             remote_seen: AtomicBool::new(false),
+            strangers_seen: Notify::new(),
             writer: format_smolstr!("{:x}", rand::random::<u64>() >> WRITER_SPARES),
             writes: AtomicU64::new(0),
         }
@@ -127,13 +167,31 @@ impl Shared {
         self.remote_seen.swap(false, Ordering::Relaxed)
     }
 
+    /// Waits until there is a job whose handlers have to be asked before there can be more than one at once.
+    pub(crate) async fn met_strangers(&self) {
+        self.strangers_seen.notified().await;
+    }
+
+    /// Nobody was there for this job: whoever comes is asked first.
+    pub(crate) fn forget_handlers(&self, job: &Job) {
+        let mut census = self.census.write().unwrap_or_else(PoisonError::into_inner);
+        census.missed.insert(self.backbone.names().work(&job.tenant, &job.job_type));
+        drop(census);
+        self.strangers_seen.notify_one();
+    }
+
     /// How many jobs may be with the remote handlers of this one at once, all that those serve together: what they
-    /// announce, in sum, or the type's own number where they announce nothing.
+    /// announce, in sum, or the type's own number where they announce nothing. One, until they were asked.
     pub(crate) fn room(&self, job: &Job) -> Room {
         let names = self.backbone.names();
         let subject = names.work(&job.tenant, &job.job_type);
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
-        let mine = census.iter().filter(|service| falls_under(&subject, &service.subject));
+        if !census.knows(&subject) {
+            self.strangers_seen.notify_one();
+            let shared_by = vec![names.work_of_all(&job.job_type)];
+            return Room { subject, shared_by, most: 1 };
+        }
+        let mine = census.announced.iter().filter(|service| falls_under(&subject, &service.subject));
         let announced: Vec<_> = mine.filter_map(|service| Some((&service.subject, service.slots?))).collect();
         let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
         match announced.iter().map(|(_, slots)| places(*slots)).sum() {
@@ -152,7 +210,7 @@ impl Shared {
     pub(crate) fn heartbeat(&self, job: &Job) -> Option<Duration> {
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
-        let mine = census.iter().filter(|service| falls_under(&subject, &service.subject));
+        let mine = census.announced.iter().filter(|service| falls_under(&subject, &service.subject));
         self.policy(job).heartbeat.or_else(|| mine.filter_map(|service| service.heartbeat).max())
     }
 

@@ -44,6 +44,11 @@ impl Slots {
         Some(WithHandler { slots: Arc::clone(self), subject: room.subject })
     }
 
+    /// There may be more places than before, or fewer.
+    pub(crate) fn changed(&self) {
+        self.freed.notify_waiters();
+    }
+
     /// Waits until a place is given up, by whichever queue.
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;

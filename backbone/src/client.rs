@@ -5,12 +5,11 @@ use std::time::Duration;
 use async_nats::{Client as Nats, RequestErrorKind};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use serde_json::Value;
 
 use crate::connect::Link;
 use crate::error::Error;
 use crate::settings::Connection;
-use crate::wire::api::ApiError;
+use crate::wire::api::{ApiError, Code};
 use crate::wire::subject::Names;
 
 /// Talks to the nodes of one namespace.
@@ -36,18 +35,27 @@ impl Client {
         &self.names
     }
 
-    /// Asks an endpoint of the API.
+    /// Asks an endpoint of the API with this text of JSON; gives the text of the answer.
     ///
     /// # Errors
-    /// The endpoint's own error answer, 503 where no node is there, 504 where none answered within `timeout`.
+    /// The endpoint's own error answer, 413 where the server takes no message of that size, 503 where no node is there,
+    /// 504 where none answered within `timeout`.
     pub async fn request(
         &self,
         tenant: &str,
         endpoint: &str,
-        body: Value,
+        body: String,
         timeout: Duration,
-    ) -> Result<Value, ApiError> {
-        let request = async_nats::Request::new().payload(Bytes::from(body.to_string())).timeout(Some(timeout));
+    ) -> Result<String, ApiError> {
+        let most = self.nats.server_info().max_payload;
+        if body.len() > most {
+            let message = format!(
+                "the request has {} bytes, {most} are allowed in a message by this NATS server's max_payload",
+                body.len()
+            );
+            return Err(ApiError::new(Code::TooLarge, message));
+        }
+        let request = async_nats::Request::new().payload(Bytes::from(body)).timeout(Some(timeout));
         let answer = self.nats.send_request(self.names.api(tenant, endpoint), request).await;
         let message = answer.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => ApiError::unavailable("no Longshore node is running on this NATS server"),
@@ -59,12 +67,11 @@ impl Client {
             },
             _ => ApiError::unavailable(error.to_string()),
         })?;
-        let body: Value = serde_json::from_slice(&message.payload).map_err(|error| {
-            ApiError::new(crate::wire::api::Code::Internal, format!("the answer is no JSON: {error}"))
-        })?;
+        let body = String::from_utf8(message.payload.to_vec())
+            .map_err(|error| ApiError::new(Code::Internal, format!("the answer is no text: {error}")))?;
         let failed = message.headers.is_some_and(|headers| headers.get("Nats-Service-Error-Code").is_some());
         if failed {
-            return Err(serde_json::from_value(body).unwrap_or_else(|error| ApiError::unavailable(error.to_string())));
+            return Err(serde_json::from_str(&body).unwrap_or_else(|error| ApiError::unavailable(error.to_string())));
         }
         Ok(body)
     }

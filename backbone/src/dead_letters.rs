@@ -136,7 +136,8 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize)
     }
     headers.insert(names::RUN_ID, run.run_id.as_str());
     headers.insert(names::ROUND, run.round.to_string());
-    headers.insert(RECORD, record::show_within(run, room.min(RECORD_MAX)).to_string());
+    let record = record::show_within(run, room.min(RECORD_MAX)).into_bytes();
+    headers.insert(RECORD, String::from_utf8_lossy(&record).as_ref());
     headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
     (headers, payload)
 }

@@ -57,6 +57,20 @@ impl Backbone {
         Ok(Some(self.look_at(stored, &stream)))
     }
 
+    /// The last sequence that a lane has given; 0 where there is no such lane.
+    ///
+    /// # Errors
+    /// The lane cannot be read.
+    pub async fn lane_reached(&self, queue: &Queue, priority: Priority) -> Result<u64, Error> {
+        use async_nats::jetstream::context::GetStreamErrorKind;
+        let name = self.names().lane_stream(queue, priority);
+        match self.jetstream().get_stream(&name).await {
+            Ok(stream) => Ok(stream.cached_info().state.last_sequence),
+            Err(error) if matches!(error.kind(), GetStreamErrorKind::JetStream(_)) => Ok(0),
+            Err(error) => Err(Error::Read { subject: name, source: Box::new(error) }),
+        }
+    }
+
     /// A stored message of a stream as if it had been delivered; its right settles nothing.
     #[must_use]
     pub fn look_at(&self, stored: Stored, stream: &str) -> Delivery {

@@ -4,25 +4,31 @@
 //! to it, so a client could make a privileged node write into `$JS.API` or another tenant's subjects; the library's
 //! service answers wherever it is told to.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_nats::{HeaderMap, Message, Subject};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use longshore_domain::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::wire::api::ApiError;
+use crate::wire::api::{ApiError, Code};
 use crate::wire::header::names;
+use crate::wire::json::Object;
 
 /// The queue group of every instance, as the micro protocol has it by default.
 const GROUP: &str = "q";
 /// Requests that one node works on at once; more are refused with 503.
 const AT_ONCE: usize = 1_024;
+/// Most bytes of an error's text. It stands in a header, too, and may quote what was sent.
+const MESSAGE_MAX: usize = 4_096;
+/// What a message may take beside its payload, of the server's `max_payload`.
+const BESIDE: usize = 1_024;
 
 /// One request to an endpoint.
 #[derive(Debug, Clone)]
@@ -38,7 +44,11 @@ pub struct Request {
 /// What serves requests.
 pub trait Serve: Send + Sync + 'static {
     /// Answers one request.
-    fn serve(&self, request: Request) -> impl Future<Output = Result<Value, ApiError>> + Send;
+    fn serve(&self, request: Request) -> impl Future<Output = Result<Object, ApiError>> + Send;
+
+    /// Whether requests to this endpoint wait for something to happen. Those take none of the places of others; whoever
+    /// serves them bounds them.
+    fn waits(&self, endpoint: &str) -> bool;
 }
 
 struct Endpoint {
@@ -115,18 +125,30 @@ impl<S: Serve> Service<S> {
             let _ = self.backbone.control().publish(reply, Bytes::from(body)).await;
             return;
         }
-        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
-            let error = ApiError::unavailable(format!("this node is working on {AT_ONCE} requests already"));
-            return self.answer(reply, Err(error)).await;
+        let endpoint = self.backbone.names().read_api(&message.subject).map(|(_, endpoint)| endpoint);
+        let room = match endpoint.is_some_and(|endpoint| self.serve.waits(endpoint)) {
+            true => None,
+            false => match Arc::clone(&self.room).try_acquire_owned() {
+                Ok(room) => Some(room),
+                Err(_) => {
+                    let error = ApiError::unavailable(format!("this node is working on {AT_ONCE} requests already"));
+                    return self.answer(reply, Err(error)).await;
+                }
+            },
         };
         tokio::spawn(async move {
-            let answer = self.call(message).await;
+            let subject = message.subject.clone();
+            let answer = AssertUnwindSafe(self.call(message)).catch_unwind().await.unwrap_or_else(|_| {
+                // What it was has gone to stderr by the panic hook.
+                tracing::error!(%subject, "a request to the API panicked");
+                Err(ApiError::new(Code::Internal, "the node failed over this request; its log says why"))
+            });
             self.answer(reply, answer).await;
             drop(room);
         });
     }
 
-    async fn call(&self, message: Message) -> Result<Value, ApiError> {
+    async fn call(&self, message: Message) -> Result<Object, ApiError> {
         let Some((tenant, name)) = self.backbone.names().read_api(&message.subject) else {
             return Err(ApiError::not_found("no such endpoint"));
         };
@@ -145,15 +167,17 @@ impl<S: Serve> Service<S> {
         answer
     }
 
-    async fn answer(&self, reply: Subject, answer: Result<Value, ApiError>) {
+    async fn answer(&self, reply: Subject, answer: Result<Object, ApiError>) {
         let client = self.backbone.control();
-        let _ = match answer {
-            Ok(value) => client.publish(reply, Bytes::from(value.to_string())).await,
-            Err(error) => {
+        let most = self.backbone.max_payload().saturating_sub(BESIDE);
+        let _ = match answer.and_then(|object| within(object, most)) {
+            Ok(object) => client.publish(reply, Bytes::from(object.into_bytes())).await,
+            Err(mut error) => {
+                error.message.truncate(error.message.floor_char_boundary(MESSAGE_MAX.min(most / 4)));
                 let mut headers = HeaderMap::new();
                 headers.insert(names::ERROR_CODE, error.code.to_string());
                 // A header holds one line, whatever the text came from.
-                headers.insert(names::ERROR, error.message.replace(['\r', '\n'], " "));
+                headers.insert(names::ERROR, error.message.replace(char::is_control, " "));
                 let body = serde_json::to_vec(&error).unwrap_or_default();
                 client.publish_with_headers(reply, headers, Bytes::from(body)).await
             }
@@ -207,4 +231,14 @@ impl<S: Serve> Service<S> {
         }
         value
     }
+}
+
+/// The answer, if one message holds it.
+fn within(answer: Object, most: usize) -> Result<Object, ApiError> {
+    if answer.size() <= most {
+        return Ok(answer);
+    }
+    let message =
+        format!("the answer has {} bytes, {most} fit into a message by this NATS server's max_payload", answer.size());
+    Err(ApiError::new(Code::TooLarge, message))
 }

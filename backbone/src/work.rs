@@ -22,6 +22,9 @@ use crate::wire::header::names;
 /// Signals of one job that may wait to be read.
 const SIGNALS: usize = 64;
 
+/// Marks our own message to the inbox of a request. A handler that sends it says only that it is there.
+const PROBE: &str = "Longshore-Probe";
+
 /// Sends jobs to remote handlers.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -37,6 +40,7 @@ type Waiting = Arc<Mutex<HashMap<u64, Ear>>>;
 struct Ear {
     signals: mpsc::Sender<Signal>,
     reply: Option<oneshot::Sender<Reply>>,
+    found: Option<oneshot::Sender<()>>,
 }
 
 /// One job that is with a remote handler; dropped, nobody listens any more.
@@ -46,6 +50,8 @@ pub struct Call {
     pub signals: mpsc::Receiver<Signal>,
     /// Its reply.
     pub reply: oneshot::Receiver<Reply>,
+    /// Filled once it is certain that somebody is subscribed: see [`Caller::probe`].
+    pub found: oneshot::Receiver<()>,
     number: u64,
     waiting: Waiting,
 }
@@ -93,14 +99,27 @@ pub struct HandlerReply {
     pub payload: Bytes,
     /// What the body is.
     pub content_type: Option<String>,
-    /// Code and text of a failure.
-    pub error: Option<(u16, String)>,
+    /// A failure.
+    pub error: Option<ServiceError>,
     /// Whether a failure is worth another attempt, where the handler says so.
     pub retryable: Option<bool>,
     /// Not before this long.
     pub retry_after: Option<Duration>,
     /// Put back for so long.
     pub snooze: Option<Duration>,
+    /// Its limit key or type is to be held for so long.
+    pub hold: Option<Duration>,
+    /// What in its headers cannot be read: what it meant to say is not known.
+    pub unreadable: Option<String>,
+}
+
+/// A failure as NATS services tell it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ServiceError {
+    /// Its code; `None` where there is a text alone.
+    pub code: Option<u16>,
+    /// Its text.
+    pub text: String,
 }
 
 impl Caller {
@@ -132,7 +151,8 @@ impl Caller {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (signals, heard) = mpsc::channel(SIGNALS);
         let (reply, replied) = oneshot::channel();
-        let ear = Ear { signals, reply: Some(reply) };
+        let (find, found) = oneshot::channel();
+        let ear = Ear { signals, reply: Some(reply), found: Some(find) };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, ear);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         let inbox = format!("{}.{number}", self.inbox);
@@ -140,7 +160,16 @@ impl Caller {
         if let Err(error) = sent {
             tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
         }
-        Call { signals: heard, reply: replied, number, waiting: Arc::clone(&self.waiting) }
+        Call { signals: heard, reply: replied, found, number, waiting: Arc::clone(&self.waiting) }
+    }
+
+    /// Finds out whether somebody is subscribed, however far away the server is: it answers one connection in order, so
+    /// once a message of ours that was sent after the request has come back, "no responders" would have come before.
+    pub async fn probe(&self, call: &Call) {
+        let subject = format!("{}.{}", self.inbox, call.number);
+        let mut headers = HeaderMap::new();
+        headers.insert(PROBE, "1");
+        let _ = self.backbone.client().publish_with_headers(subject, headers, Bytes::new()).await;
     }
 
     /// Answers a signal that was sent as a request: whether the run is cancelled.
@@ -166,6 +195,10 @@ fn hear(waiting: &Waiting, message: Message) {
         ear.reply.take().map(|reply| reply.send(Reply::NobodyThere));
         return;
     }
+    if text(message.headers.as_ref(), PROBE).is_some() {
+        ear.found.take().map(|found| found.send(()));
+        return;
+    }
     match read_signal(&message) {
         Some(kind) => {
             let _ = ear.signals.try_send(Signal { kind, answer_to: message.reply });
@@ -176,8 +209,11 @@ fn hear(waiting: &Waiting, message: Message) {
     }
 }
 
+/// A header's value, whatever the case of its name.
 fn text<'a>(headers: Option<&'a HeaderMap>, name: &str) -> Option<&'a str> {
-    headers?.get(name).map(async_nats::HeaderValue::as_str)
+    let mut all = headers?.iter();
+    let (_, values) = all.find(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name))?;
+    values.last().map(async_nats::HeaderValue::as_str)
 }
 
 fn read_signal(message: &Message) -> Option<SignalKind> {
@@ -192,31 +228,111 @@ fn read_signal(message: &Message) -> Option<SignalKind> {
 
 fn read_reply(message: Message) -> HandlerReply {
     let headers = message.headers.as_ref();
-    let span = |name| text(headers, name).and_then(|text| duration::parse(text).ok());
     let code = text(headers, names::ERROR_CODE).map(|code| code.trim().parse().unwrap_or(500));
-    HandlerReply {
-        error: code.map(|code| (code, text(headers, names::ERROR).unwrap_or_default().to_owned())),
+    let said = text(headers, names::ERROR).map(str::trim).unwrap_or_default();
+    let is_error = code.is_some() || !said.is_empty();
+    let mut reply = HandlerReply {
+        error: is_error.then(|| ServiceError { code, text: said.to_owned() }),
         content_type: text(headers, names::CONTENT_TYPE).map(str::to_owned),
-        retryable: text(headers, names::RETRYABLE).and_then(|text| text.parse().ok()),
-        retry_after: span(names::RETRY_AFTER),
-        snooze: span(names::SNOOZE),
-        payload: message.payload,
+        ..HandlerReply::default()
+    };
+    let read = headers.map_or(Ok(()), |headers| read_wishes(headers, &mut reply));
+    reply.unreadable = read.and_then(|()| contradiction(&reply)).err();
+    reply.payload = message.payload;
+    reply
+}
+
+/// Reads what a reply asks for. A wish that cannot be read must not be taken for none.
+fn read_wishes(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
+    let mut seen: HashMap<String, String> = HashMap::new();
+    for (name, values) in headers.iter() {
+        let full: &str = name.as_ref();
+        let lower = full.to_ascii_lowercase();
+        if !lower.starts_with("longshore-") {
+            continue;
+        }
+        for value in values.iter().map(async_nats::HeaderValue::as_str) {
+            let value = value.trim();
+            let other = seen.insert(lower.clone(), value.to_owned());
+            if other.is_some_and(|other| other != value) {
+                return Err(format!("{full} stands there twice, with different values"));
+            }
+            let wrong = |error: &dyn std::fmt::Display| format!("{full}: {error}");
+            let span = || duration::parse(value).map(Some).map_err(|error| wrong(&error));
+            let is = |name: &str| lower.eq_ignore_ascii_case(name);
+            if is(names::RETRYABLE) {
+                let read = value.to_ascii_lowercase().parse();
+                reply.retryable = Some(read.map_err(|_| wrong(&format!("{value:?} is neither true nor false")))?);
+            } else if is(names::RETRY_AFTER) {
+                reply.retry_after = span()?;
+            } else if is(names::SNOOZE) {
+                reply.snooze = span()?;
+            } else if is(names::HOLD) {
+                reply.hold = span()?;
+            } else {
+                return Err(format!("{full} is not a header of a reply"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A reply that says two things of which only one can be done.
+fn contradiction(reply: &HandlerReply) -> Result<(), String> {
+    let failed = reply.error.is_some();
+    let of_failure = reply.retryable.is_some() || reply.retry_after.is_some();
+    match reply.snooze {
+        Some(_) if failed || of_failure => Err(format!("{} stands beside a failure", names::SNOOZE)),
+        None if of_failure && !failed => {
+            Err(format!("{} and {} are for failures, and it is not one", names::RETRYABLE, names::RETRY_AFTER))
+        }
+        _ => Ok(()),
     }
 }
 
 /// What a remote handler announces of itself as a NATS micro service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {
+    /// Its service's name and id.
+    pub service: String,
     /// The subject it listens on, wildcards and all.
     pub subject: String,
     /// How many jobs it takes at once.
     pub slots: Option<u32>,
     /// It promises to signal at least this often.
     pub heartbeat: Option<Duration>,
+    /// What it announces that cannot be read, and so does not count.
+    pub wrong: Vec<String>,
 }
+
+impl Announced {
+    fn read(service: String, subject: String, says: impl Fn(&str) -> Option<String>) -> Self {
+        let mut announced = Self { service, subject, slots: None, heartbeat: None, wrong: Vec::new() };
+        if let Some(text) = says(SLOTS) {
+            announced.slots = text.trim().parse().ok().filter(|slots| *slots > 0);
+            if announced.slots.is_none() {
+                announced.wrong.push(format!("{SLOTS} = {text:?} is not a whole number from 1 on"));
+            }
+        }
+        if let Some(text) = says(HEARTBEAT) {
+            announced.heartbeat = duration::parse(text.trim()).ok().filter(|every| !every.is_zero());
+            if announced.heartbeat.is_none() {
+                announced.wrong.push(format!("{HEARTBEAT} = {text:?} is not a duration such as 30s"));
+            }
+        }
+        announced
+    }
+}
+
+const SLOTS: &str = "longshore.slots";
+const HEARTBEAT: &str = "longshore.heartbeat";
 
 #[derive(Deserialize)]
 struct Info {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    id: String,
     #[serde(default)]
     metadata: Option<HashMap<String, String>>,
     #[serde(default)]
@@ -246,14 +362,11 @@ impl Backbone {
         while let Ok(Some(message)) = tokio::time::timeout_at(until, answers.next()).await {
             let Ok(info) = serde_json::from_slice::<Info>(&message.payload) else { continue };
             let service = info.metadata.unwrap_or_default();
+            let called = format!("{} {}", info.name, info.id);
             for endpoint in info.endpoints.into_iter().filter(|endpoint| endpoint.subject.starts_with(&prefix)) {
                 let own = endpoint.metadata.unwrap_or_default();
                 let says = |key: &str| own.get(key).or_else(|| service.get(key)).cloned();
-                announced.push(Announced {
-                    subject: endpoint.subject,
-                    slots: says("longshore.slots").and_then(|slots| slots.parse().ok()),
-                    heartbeat: says("longshore.heartbeat").and_then(|text| duration::parse(&text).ok()),
-                });
+                announced.push(Announced::read(called.clone(), endpoint.subject, says));
             }
         }
         Ok(announced)
@@ -276,6 +389,75 @@ pub fn falls_under(subject: &str, pattern: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn reply(headers: &[(&str, &str)]) -> HandlerReply {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, *value);
+        }
+        let message = Message {
+            subject: "inbox".into(),
+            reply: None,
+            payload: Bytes::new(),
+            headers: Some(map),
+            status: None,
+            description: None,
+            length: 0,
+        };
+        read_reply(message)
+    }
+
+    #[test]
+    fn a_reply_is_read_whatever_the_case_of_its_headers() {
+        let failed = reply(&[("nats-service-error-code", "422"), ("NATS-SERVICE-ERROR", "no"), ("content-type", "x")]);
+        assert_eq!(failed.error, Some(ServiceError { code: Some(422), text: "no".to_owned() }));
+        assert_eq!((failed.content_type.as_deref(), failed.unreadable), (Some("x"), None));
+        let wishes = reply(&[
+            ("Nats-Service-Error", "text alone"),
+            ("longshore-retryable", "True"),
+            ("LONGSHORE-RETRY-AFTER", " 30s "),
+            ("Longshore-Hold", "1m"),
+        ]);
+        assert_eq!(wishes.error, Some(ServiceError { code: None, text: "text alone".to_owned() }));
+        let seconds = |span: Option<Duration>| span.map(|span| span.as_secs());
+        assert_eq!((wishes.retryable, seconds(wishes.retry_after)), (Some(true), Some(30)));
+        assert_eq!((seconds(wishes.hold), wishes.unreadable), (Some(60), None));
+        assert_eq!(reply(&[("Nats-Service-Error", "")]).error, None, "no text is no failure");
+        assert_eq!(seconds(reply(&[("longshore-snooze", "5m"), ("Longshore-Snooze", "5m")]).snooze), Some(300));
+    }
+
+    #[test]
+    fn what_cannot_be_read_in_a_reply_is_said() {
+        for (headers, says) in [
+            (&[("Longshore-Snooze", "soon")][..], "Longshore-Snooze: "),
+            (&[("Longshore-Snoze", "5m")], "Longshore-Snoze is not a header of a reply"),
+            (&[("Longshore-Run-Id", "x")], "Longshore-Run-Id is not a header of a reply"),
+            (&[("Longshore-Hold", "-1s")], "Longshore-Hold: "),
+            (&[("Longshore-Retryable", "maybe"), ("Nats-Service-Error-Code", "503")], "Longshore-Retryable: "),
+            (&[("Longshore-Snooze", "5m"), ("longshore-snooze", "6m")], "twice"),
+            (&[("Longshore-Snooze", "5m"), ("Longshore-Snooze", "6m")], "twice"),
+            (&[("Longshore-Snooze", "5m"), ("Nats-Service-Error-Code", "503")], "stands beside a failure"),
+            (&[("Longshore-Retryable", "true")], "are for failures"),
+        ] {
+            let unreadable = reply(headers).unreadable;
+            assert!(unreadable.as_ref().is_some_and(|text| text.contains(says)), "{headers:?}: {unreadable:?}");
+        }
+    }
+
+    #[test]
+    fn a_bad_announcement_does_not_count_and_is_said() {
+        let announced = |key: &'static str, value: &'static str| {
+            let says = move |asked: &str| (asked == key).then(|| value.to_owned());
+            Announced::read("mailer 7".to_owned(), "s".to_owned(), says)
+        };
+        assert_eq!(announced(SLOTS, "3").slots, Some(3));
+        assert_eq!(announced(HEARTBEAT, "5s").heartbeat, Some(Duration::from_secs(5)));
+        for (key, value) in [(SLOTS, "many"), (SLOTS, "0"), (SLOTS, "-1"), (HEARTBEAT, "soon"), (HEARTBEAT, "0s")] {
+            let found = announced(key, value);
+            assert_eq!((found.slots, found.heartbeat, found.wrong.len()), (None, None, 1), "{key} {value}");
+            assert!(found.wrong[0].starts_with(&format!("{key} = {value:?}")), "{:?}", found.wrong);
+        }
+    }
 
     #[test]
     fn subjects_fall_under_patterns_as_nats_has_it() {

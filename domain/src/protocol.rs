@@ -296,6 +296,7 @@ mod tests {
             deadline: None,
             snoozes: 0,
             max_snoozes: 3,
+            busy: 0,
             no_handler: None,
             no_handler_grace: std::time::Duration::ZERO,
         };
@@ -335,8 +336,14 @@ mod tests {
         assert_eq!(judge(&released, &again), Verdict::BeginAgain { round: 1, attempt: 1 });
         assert_eq!(judge(&released, &other), Verdict::Drop);
 
-        let snoozed =
-            after(running(&first), Settlement::Defer { at: at(900), reason: crate::run::DeferReason::Snoozed });
+        let snoozed = after(
+            running(&first),
+            Settlement::Defer {
+                at: at(900),
+                reason: crate::run::DeferReason::Snoozed,
+                put_back: Some(crate::run::PutBack::Snoozed),
+            },
+        );
         assert_eq!(judge(&snoozed, &again), Verdict::TakeOver);
         let moved = Arrival { deferrals: 1, ..arrival(13, 1, 1, 1, true) };
         assert_eq!(judge(&snoozed, &moved), begin(1, 1));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::run::{DeferReason, RunResult};
+use crate::run::{DeferReason, PutBack, RunResult};
 use crate::{ErrorKind, Failure, RunId, Timestamp};
 
 /// How an attempt ended.
@@ -20,8 +20,11 @@ pub enum Outcome {
     },
     /// The handler wants to see the job again later; the attempt is not used up.
     Snoozed(Duration),
-    /// The handler had no room; the attempt is not used up.
-    Busy(Duration),
+    /// The handler had no room; the attempt is not used up, however often that happens.
+    Busy {
+        /// The attempt's start was told before the handler said so.
+        started: bool,
+    },
     /// Nobody serves the type; the attempt did not start.
     NoHandler,
     /// The node shuts down; the attempt is not used up.
@@ -53,6 +56,8 @@ pub enum Settlement {
         at: Timestamp,
         /// Why.
         reason: DeferReason,
+        /// The attempt had started and is put back; else it is as if it had not begun.
+        put_back: Option<PutBack>,
     },
     /// Given back to whoever has room, the attempt unused.
     Release,
@@ -87,6 +92,8 @@ pub struct Terms<'a> {
     pub snoozes: u32,
     /// How often it may.
     pub max_snoozes: u32,
+    /// How often in a row its handlers had no room.
+    pub busy: u32,
     /// Since when the job has been waiting for a handler, if it was deferred for want of one before, and how often.
     pub no_handler: Option<(Timestamp, u32)>,
     /// How long it may wait for one.
@@ -95,6 +102,10 @@ pub struct Terms<'a> {
 
 /// Longest wait between two looks for a remote handler.
 const NO_HANDLER_MAX: Duration = Duration::from_secs(5);
+
+/// First and longest pause before handlers without room are asked again.
+const BUSY: Duration = Duration::from_secs(1);
+const BUSY_MAX: Duration = Duration::from_secs(30);
 
 /// Judges `outcome` at `now`; `chance` is evenly distributed in 0 ≤ chance < 1.
 #[must_use]
@@ -106,8 +117,15 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             let message = format!("its handler put the job back more than {} times in a row", terms.max_snoozes);
             fail(Failure::new(ErrorKind::Retryable, message), None, terms, now, chance)
         }
-        Outcome::Snoozed(wait) => Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed },
-        Outcome::Busy(wait) => Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed },
+        Outcome::Snoozed(wait) => {
+            let put_back = Some(PutBack::Snoozed);
+            Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed, put_back }
+        }
+        Outcome::Busy { started } => {
+            let pause = (BUSY * (1 << terms.busy.min(5))).min(BUSY_MAX);
+            let put_back = started.then_some(PutBack::Busy);
+            Settlement::Defer { at: now.plus(spread(pause, chance)), reason: DeferReason::Busy, put_back }
+        }
         Outcome::NoHandler => {
             let (since, count) = terms.no_handler.unwrap_or((now, 0));
             if now.since(since) >= terms.no_handler_grace {
@@ -116,12 +134,17 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
                 return fail(failure, None, terms, now, chance);
             }
             let wait = Duration::from_millis(250 << count.min(5)).min(NO_HANDLER_MAX);
-            let spread = wait.mul_f64(0.75 + 0.5 * chance).min(terms.no_handler_grace);
-            Settlement::Defer { at: now.plus(spread), reason: DeferReason::NoHandlerOnline }
+            let wait = spread(wait, chance).min(terms.no_handler_grace);
+            Settlement::Defer { at: now.plus(wait), reason: DeferReason::NoHandlerOnline, put_back: None }
         }
         Outcome::Released => Settlement::Release,
         Outcome::Cancelled => Settlement::Cancel,
     }
+}
+
+/// A quarter more or less, so that those that were turned away together do not come back together.
+fn spread(wait: Duration, chance: f64) -> Duration {
+    wait.mul_f64(0.75 + 0.5 * chance)
 }
 
 fn fail(failure: Failure, after: Option<Duration>, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
@@ -153,6 +176,7 @@ mod tests {
             deadline: None,
             snoozes: 0,
             max_snoozes: 3,
+            busy: 0,
             no_handler: None,
             no_handler_grace: Duration::from_secs(60),
         };
@@ -160,7 +184,9 @@ mod tests {
         match settle(outcome, terms, Timestamp::from_millis(NOW), 0.5) {
             Settlement::Retry { at, failure } => format!("retry +{} {:?}", at.millis() - NOW, failure.kind),
             Settlement::Dead { failure } => format!("dead {:?}", failure.kind),
-            Settlement::Defer { at, reason } => format!("defer +{} {reason:?}", at.millis() - NOW),
+            Settlement::Defer { at, reason, put_back } => {
+                format!("defer +{} {reason:?} {put_back:?}", at.millis() - NOW)
+            }
             Settlement::Complete(_) => "complete".to_owned(),
             other => format!("{other:?}").to_lowercase(),
         }
@@ -186,13 +212,18 @@ mod tests {
         assert_eq!(judge(failed(ErrorKind::Panic), 3, |_| ()), "dead Panic");
         assert_eq!(judge(failed(ErrorKind::Permanent), 1, |_| ()), "dead Permanent");
         assert_eq!(judge(failed(ErrorKind::Retryable), 1, soon), "dead Timeout");
-        assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 3, |_| ()), "defer +5000 Snoozed");
+        assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 3, |_| ()), "defer +5000 Snoozed Some(Snoozed)");
         let snoozed = |times| move |terms: &mut Terms<'_>| terms.snoozes = times;
-        assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(2)), "defer +5000 Snoozed");
+        assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(2)), "defer +5000 Snoozed Some(Snoozed)");
         assert_eq!(judge(Outcome::Snoozed(Duration::from_secs(5)), 1, snoozed(3)), "retry +2000 Retryable");
-        assert_eq!(judge(Outcome::Busy(Duration::from_secs(5)), 1, snoozed(3)), "defer +5000 Snoozed");
-        assert_eq!(judge(Outcome::NoHandler, 1, |_| ()), "defer +250 NoHandlerOnline");
-        assert_eq!(judge(Outcome::NoHandler, 1, waited(59_999)), "defer +5000 NoHandlerOnline");
+        let busy = |times| move |terms: &mut Terms<'_>| (terms.busy, terms.snoozes, terms.attempt) = (times, 3, 3);
+        let pauses = [(0, 1), (1, 2), (4, 16), (5, 30), (1_000_000, 30)];
+        for (times, pause) in pauses {
+            assert_eq!(judge(Outcome::Busy { started: false }, 1, busy(times)), format!("defer +{pause}000 Busy None"));
+        }
+        assert_eq!(judge(Outcome::Busy { started: true }, 1, busy(1)), "defer +2000 Busy Some(Busy)");
+        assert_eq!(judge(Outcome::NoHandler, 1, |_| ()), "defer +250 NoHandlerOnline None");
+        assert_eq!(judge(Outcome::NoHandler, 1, waited(59_999)), "defer +5000 NoHandlerOnline None");
         assert_eq!(judge(Outcome::NoHandler, 1, waited(60_000)), "retry +2000 NoHandler");
         assert_eq!(judge(Outcome::Released, 3, |_| ()), "release");
         assert_eq!(judge(Outcome::Cancelled, 3, |_| ()), "cancel");

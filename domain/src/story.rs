@@ -9,7 +9,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::run::{Attempt, DeferReason, PutBack};
+use crate::run::{Attempt, DeferReason, Deferral, PutBack};
 use crate::{Run, RunState, Timestamp};
 
 /// What an event tells.
@@ -133,12 +133,19 @@ pub fn of_round(run: &Run) -> Story<'_> {
     for attempt in run.attempts_of_round() {
         tell_attempt(run, attempt, &mut story);
     }
-    // A job that was deferred before it started; a snoozed one is told by its attempt.
-    let told = |reason| reason != DeferReason::Snoozed && run.state != RunState::Running;
-    if let Some(deferral) = run.deferral.as_ref().filter(|deferral| told(deferral.reason)) {
+    // A job that was deferred before it started, told once for an unbroken row of deferrals for one reason: a later one
+    // of the row could not be before the first was told. One that was put back after its start is told by its attempt.
+    let waits = |deferral: &Deferral| {
+        let last = run.attempts_of_round().last().filter(|last| last.ended_at == Some(deferral.at));
+        let put_back = last.and_then(|last| last.put_back).is_some_and(|why| reason_of(why).is_some());
+        deferral.count == 1 && !put_back && run.state != RunState::Running
+    };
+    if let Some(deferral) = run.deferral.as_ref().filter(|deferral| waits(deferral)) {
         let nth = run.deferrals;
         let reason = Some(deferral.reason);
-        let attempt = run.next_attempt();
+        // By the history and not by the state, which an end changes: the event stays what it was.
+        let put_back = run.attempts_of_round().last().is_some_and(|last| last.put_back.is_some());
+        let attempt = if put_back { run.attempt } else { run.attempt + 1 };
         story.push(Event { run, kind: EventKind::Deferred, attempt, nth, at: deferral.at, of: None, reason });
     }
     let end = match run.state {
@@ -171,6 +178,15 @@ pub fn latest(run: &Run) -> Story<'_> {
     story
 }
 
+/// Why an attempt that had started is deferred.
+fn reason_of(why: PutBack) -> Option<DeferReason> {
+    match why {
+        PutBack::Snoozed => Some(DeferReason::Snoozed),
+        PutBack::Busy => Some(DeferReason::Busy),
+        PutBack::Released | PutBack::NotStarted => None,
+    }
+}
+
 fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
     let mut tell = |kind, at, reason| {
         story.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
@@ -182,7 +198,7 @@ fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
     let Some(ended_at) = attempt.ended_at else { return };
     match attempt.put_back {
         Some(PutBack::Released) => tell(EventKind::Released, ended_at, None),
-        Some(PutBack::Snoozed) => tell(EventKind::Deferred, ended_at, Some(DeferReason::Snoozed)),
+        Some(why @ (PutBack::Snoozed | PutBack::Busy)) => tell(EventKind::Deferred, ended_at, reason_of(why)),
         // A cancelled attempt did not fail: the run's own end tells of it.
         None if attempt.error.as_ref().is_some_and(|error| error.kind != crate::ErrorKind::Cancelled) => {
             tell(EventKind::Failed, ended_at, None);
@@ -199,6 +215,35 @@ mod tests {
 
     fn told(run: &Run) -> Vec<String> {
         of_round(run).iter().map(|event| event.id().split_once('/').unwrap().1.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_deferral_is_told_once_for_each_row_of_one_reason() {
+        let at = Timestamp::from_millis;
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        let mut run = Run::new(&job, 2, at(1));
+        let mut look = |reason, put_back, now: i64| {
+            run.begin(run.next_attempt(), &"n".into(), at(now));
+            run.settle(Settlement::Defer { at: at(now + 50), reason, put_back }, at(now));
+            told(&run).iter().skip(1).map(|event| event[4..].to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        use DeferReason::{Busy, NoHandlerOnline, Snoozed};
+        assert_eq!(look(NoHandlerOnline, None, 10), "0/deferred");
+        assert_eq!(look(NoHandlerOnline, None, 20), "", "told before");
+        assert_eq!(look(Busy, None, 30), "0/deferred/3", "another reason");
+        assert_eq!(look(Busy, None, 40), "");
+        assert_eq!(look(Busy, Some(PutBack::Busy), 50), "1/started 1/deferred", "it had started");
+        assert_eq!(look(Busy, None, 60), "");
+        assert_eq!(look(Snoozed, Some(PutBack::Snoozed), 70), "1/started/3 1/deferred/3");
+        assert_eq!(look(Snoozed, Some(PutBack::Snoozed), 80), "1/started/4 1/deferred/4");
+        assert_eq!((run.attempt, run.deferrals), (1, 8), "no attempt is used up");
     }
 
     #[test]

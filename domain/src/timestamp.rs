@@ -18,6 +18,9 @@ const LATEST: i64 = 253_402_300_799_999;
 pub struct TimestampError(pub String);
 
 impl Timestamp {
+    /// 2262-04-11T23:47:16.854Z: the last moment that the server's schedules can hold, in nanoseconds since 1970.
+    pub const LAST_SCHEDULE: Self = Self(i64::MAX / 1_000_000);
+
     /// From milliseconds since 1970 UTC; what lies before 1970 or beyond the year 9999 is brought to that bound.
     #[must_use]
     pub fn from_millis(millis: i64) -> Self {

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use longshore_backbone::Client;
-use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::api::{ApiError, Code};
 use serde_json::Value;
 
-use super::Global;
+use super::{Global, exact};
 
 /// How long an answer may take. A node answers within milliseconds; a server that is just electing takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// The tenant of jobs whose own could not be read.
+const UNREADABLE: &str = "_";
 
 /// A connection, and whose jobs it is about.
 pub(crate) struct Api {
@@ -29,11 +32,25 @@ impl Api {
 
     /// For an endpoint that itself takes up to `more` before it answers.
     pub(crate) async fn ask_patiently(&self, endpoint: &str, body: Value, more: Duration) -> Result<Value, ApiError> {
-        self.client.request(&self.tenant, endpoint, body, ANSWER_WITHIN + more).await
+        self.request(&self.tenant, endpoint, &body, ANSWER_WITHIN + more).await
     }
 
     /// What only exists for the whole cluster, whatever tenant was chosen.
     pub(crate) async fn ask_cluster(&self, endpoint: &str, body: Value) -> Result<Value, ApiError> {
-        self.client.request("_all", endpoint, body, ANSWER_WITHIN).await
+        self.request("_all", endpoint, &body, ANSWER_WITHIN).await
+    }
+
+    async fn request(&self, tenant: &str, endpoint: &str, body: &Value, within: Duration) -> Result<Value, ApiError> {
+        let mut body = body.clone();
+        let tenant = match (tenant, body.as_object_mut()) {
+            // Jobs whose tenant could not be read are the operator's to look after.
+            (UNREADABLE, Some(fields)) => {
+                fields.insert("tenant".to_owned(), Value::from(UNREADABLE));
+                "_all"
+            }
+            _ => tenant,
+        };
+        let answer = self.client.request(tenant, endpoint, exact::write(&body), within).await?;
+        exact::read(&answer).map_err(|error| ApiError::new(Code::Internal, format!("the answer is not JSON: {error}")))
     }
 }

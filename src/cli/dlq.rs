@@ -9,7 +9,7 @@ use super::bulk::{self, Work};
 use super::client::Api;
 use super::output::{self, FAINT, age, cut, number, styled, text};
 use super::which::{self, Chosen, Filter, Which};
-use super::{Ended, Global, Usage, runs, submit};
+use super::{Ended, Global, Usage, exact, runs, submit};
 
 /// Most letters on a page of the API.
 const PAGE: u64 = 500;
@@ -299,12 +299,10 @@ fn payload(letter: &Value) -> String {
         return format!("left out, it had {} bytes; replay it with --set-payload", number(bytes));
     }
     let bytes = base64::engine::general_purpose::STANDARD.decode(text(letter, "payload_base64")).unwrap_or_default();
-    let laid_out = serde_json::from_slice::<Value>(&bytes).and_then(|json| serde_json::to_string_pretty(&json));
-    match (laid_out, String::from_utf8(bytes)) {
+    match String::from_utf8(bytes) {
         _ if text(letter, "payload_base64").is_empty() => "none".to_owned(),
-        (Ok(json), _) => output::plain(&json),
-        (Err(_), Ok(words)) => output::plain(&words),
-        (Err(_), Err(error)) => {
+        Ok(words) => output::plain(&exact::laid_out(&words)),
+        Err(error) => {
             format!("{} bytes that are no text; --json has them", number(error.as_bytes().len() as u64))
         }
     }
@@ -379,7 +377,8 @@ letters  type        first  last  for example  error
         let Any::Dlq(Command::Replay(replay)) = cli.command else { panic!("not replay") };
         let set = replay.set(submit::payload(replay.set_payload.as_deref()).unwrap());
         let expected = json!({"queue": "bulk", "priority": 2, "payload": [1], "headers": {"X-A": "b=c", "X-B": null}});
-        assert_eq!((Value::Object(set), replay.discard.rate), (expected, Some(2.5)));
+        let set: Value = serde_json::from_str(&exact::write(&Value::Object(set))).unwrap();
+        assert_eq!((set, replay.discard.rate), (expected, Some(2.5)));
         for (line, reason) in [
             ("longshore dlq replay --all --rate 0", "0.001 or more"),
             ("longshore dlq replay --all --set-header X", "NAME=VALUE"),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::client::Api;
 use super::output::{self, FAINT, style_of, styled, text};
-use super::{Ended, Global};
+use super::{Ended, Global, exact};
 
 const EVENTS: [&str; 14] = [
     "scheduled",
@@ -64,7 +64,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let mut events = std::pin::pin!(api.client.subscribe(subject.clone()).await?);
     eprintln!("listening to {subject}; Ctrl-C ends");
     while let Some((subject, payload)) = events.next().await {
-        let event = serde_json::from_slice::<Value>(&payload);
+        let event = std::str::from_utf8(&payload).map_err(anyhow::Error::from).and_then(|text| Ok(exact::read(text)?));
         match event {
             Ok(event) if arguments.json => output::json(&event)?,
             Ok(event) => output::say(&line(&event))?,

@@ -6,11 +6,12 @@
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use longshore::config::nats;
+use longshore::config::{check_namespace, nats};
 use longshore_backbone::wire::api::ApiError;
 use longshore_domain::{Queue, Tenant};
 
 mod client;
+mod exact;
 pub(crate) mod output;
 
 pub(crate) mod serve;
@@ -54,9 +55,9 @@ pub(crate) struct Global {
     #[command(flatten)]
     pub(crate) nats: nats::Options,
     /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
-    #[arg(long, value_name = "NAME", global = true, value_parser = token)]
+    #[arg(long, value_name = "NAME", global = true, value_parser = namespace)]
     pub(crate) namespace: Option<String>,
-    /// Whose jobs; _all is every tenant's, for operators
+    /// Whose jobs; _all is every tenant's, for operators, _ those whose tenant could not be read
     #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant)]
     pub(crate) tenant: String,
 }
@@ -198,6 +199,7 @@ pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
             "runs are looked up per tenant (--tenant) and kept for a set time; a job published bare with an id of its own \
              is known once it has started",
         ),
+        413 => Some("keep what is large elsewhere and submit its address, or raise max_payload of the NATS server"),
         503 => Some("start a node: longshore serve, or longshore dev; longshore health says what is missing"),
         504 => Some("the nodes are busy or just gone; longshore nodes shows them, and trying again does no harm"),
         _ => None,
@@ -208,10 +210,14 @@ fn token(text: &str) -> Result<String, String> {
     Queue::parse(text).map(|name| name.to_string()).map_err(|error| error.reason)
 }
 
+fn namespace(text: &str) -> Result<String, String> {
+    check_namespace(text).map(|()| text.to_owned())
+}
+
 fn tenant(text: &str) -> Result<String, String> {
     match text {
         "" => Ok("default".to_owned()), // a variable that is set but empty
-        "_all" => Ok(text.to_owned()),
+        "_all" | "_" => Ok(text.to_owned()),
         name => Tenant::parse(name).map(|name| name.to_string()).map_err(|error| error.reason),
     }
 }

@@ -7,6 +7,8 @@ use anstyle::{AnsiColor, Color, Style};
 use longshore_domain::Timestamp;
 use serde_json::Value;
 
+use super::exact;
+
 const fn coloured(color: AnsiColor) -> Style {
     Style::new().fg_color(Some(Color::Ansi(color)))
 }
@@ -117,7 +119,7 @@ pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 /// JSON on one line, cut where it is long.
 pub(crate) fn brief(value: &Value, most: usize) -> String {
-    cut(&value.to_string(), most)
+    cut(&exact::write(value), most)
 }
 
 /// Text without control characters, which could drive the terminal, and cut where it is long.
@@ -134,7 +136,7 @@ pub(crate) fn plain(text: &str) -> String {
 
 /// Writes JSON for machines: one value on one line.
 pub(crate) fn json(value: &Value) -> anyhow::Result<()> {
-    say(&value.to_string())
+    say(&exact::write(value))
 }
 
 /// Writes a line to stdout.

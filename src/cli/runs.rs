@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled, text};
 use super::which::{Chosen, Which};
-use super::{Ended, Global, bulk, submit};
+use super::{Ended, Global, bulk, exact, submit};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -216,7 +216,7 @@ pub(crate) fn show(record: &Value) -> String {
     }
     for field in ["tags", "progress", "result", "result_bytes"] {
         if let Some(value) = record.get(field) {
-            lines.push((field, output::plain(&serde_json::to_string_pretty(value).unwrap_or_default())));
+            lines.push((field, output::plain(&exact::laid_out(&exact::write(value)))));
         }
     }
     if let Some(error) = record.get("error") {

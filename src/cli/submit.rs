@@ -9,7 +9,7 @@ use longshore_domain::{JobType, RunId, Timestamp, duration};
 use serde_json::{Map, Value, json};
 
 use super::client::Api;
-use super::{Ended, Global, Usage, output, runs};
+use super::{Ended, Global, Usage, exact, output, runs};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -108,7 +108,7 @@ impl Arguments {
     }
 }
 
-/// Reads the payload and makes sure that it is JSON, which the API asks for.
+/// Reads the payload and makes sure that it is JSON, which the API asks for. It is sent as it was written.
 pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Value>> {
     let text = match argument {
         None => return Ok(None),
@@ -120,7 +120,7 @@ pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Value>> {
         Some(text) => text.to_owned(),
     };
     let wrong = |error| Usage(format!("the payload is no JSON: {error}; a text needs its quotes: '\"text\"'"));
-    Ok(Some(serde_json::from_str(&text).map_err(wrong)?))
+    Ok(Some(exact::hold(&text).map_err(wrong)?))
 }
 
 fn job_type(text: &str) -> Result<String, String> {
@@ -156,7 +156,7 @@ mod tests {
         let cli = Cli::try_parse_from(["longshore", "submit"].into_iter().chain(line.split(' '))).unwrap();
         let Command::Submit(arguments) = cli.command else { panic!("not submit") };
         let payload = payload(arguments.payload.as_deref()).unwrap();
-        arguments.body(payload)
+        serde_json::from_str(&exact::write(&arguments.body(payload))).unwrap()
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! found all the same.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use longshore_actors::Settings;
 use longshore_backbone::Storage;
@@ -144,6 +145,7 @@ impl Checker<'_> {
     }
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {
+        self.times(section);
         TypePolicy {
             handler: self.handler(section),
             max_attempts: section.get(&entry::MAX_ATTEMPTS),
@@ -158,6 +160,24 @@ impl Checker<'_> {
             keep: section.get(&entry::KEEP),
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
+        }
+    }
+
+    /// The times of an attempt, beside each other.
+    fn times(&mut self, section: &Section<'_>) {
+        let longer = |longer, than: &str, other| {
+            format!("{} is longer than {than}, {}", DurationText(longer), DurationText(other))
+        };
+        let (timeout, most) = (section.get(&entry::TIMEOUT), section.get(&entry::TIMEOUT_MAX));
+        // Where no limit was written, the longest one stands in for it.
+        let written = section.node(entry::TIMEOUT.name).is_some();
+        if let Some(most) = most.filter(|most| written && timeout > *most) {
+            self.problems.push(section.problem(entry::TIMEOUT.name, longer(timeout, "timeout_max", most)));
+        }
+        let timeout = timeout.min(most.unwrap_or(Duration::MAX));
+        if let Some(heartbeat) = section.get(&entry::HEARTBEAT).filter(|heartbeat| *heartbeat > timeout) {
+            let reason = longer(heartbeat, "timeout", timeout) + ": it would never be missed";
+            self.problems.push(section.problem(entry::HEARTBEAT.name, reason));
         }
     }
 
@@ -231,9 +251,20 @@ impl Checker<'_> {
         if let Err(reason) = check_reply_prefix(&reply_prefix, &namespace) {
             self.problems.push(node.problem(entry::REPLY_PREFIX.name, reason));
         }
+        if let Err(reason) = check_namespace(&namespace) {
+            self.problems.push(root.problem(entry::NAMESPACE.name, reason));
+        }
+        let replicas = section.get(&entry::REPLICAS);
+        if replicas.is_multiple_of(2) {
+            let reason = format!(
+                "{replicas} is even: of {replicas} servers, more than half must be up, as of {} already; write 1, 3 or 5",
+                replicas + 1
+            );
+            self.problems.push(section.problem(entry::REPLICAS.name, reason));
+        }
         Storage {
             namespace,
-            replicas: section.get(&entry::REPLICAS),
+            replicas,
             jobs_max_messages: section.get(&entry::JOBS_MAX_MESSAGES),
             jobs_max_bytes: section.get(&entry::JOBS_MAX_BYTES).0,
             events_max_age: section.get(&entry::EVENTS_MAX_AGE),
@@ -272,6 +303,17 @@ fn jitter(form: JitterForm, spread: Option<Spread>) -> Result<Jitter, String> {
         (JitterForm::Full | JitterForm::None, Some(_)) => {
             Err("has no meaning where jitter is \"full\" or \"none\"; take it away".into())
         }
+    }
+}
+
+/// Whether a namespace can be one. Streams have it in capitals: two that differ in case would share them.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn check_namespace(namespace: &str) -> Result<(), String> {
+    match namespace.chars().find(|c| !(c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '-')) {
+        Some(wrong) => Err(format!("{namespace:?} has {wrong:?}; allowed are a-z 0-9 -")),
+        None => Ok(()),
     }
 }
 

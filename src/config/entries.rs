@@ -44,7 +44,8 @@ pub(crate) static ROOT: Table = Table::of(
 pub(crate) static NAMESPACE: Entry<Token> = Entry::new(
     "namespace",
     || Token(Storage::default().namespace),
-    "First token of every subject and, in upper case, prefix of every stream. Several clusters can share one server.",
+    "First token of every subject and, in upper case, prefix of every stream: a-z, 0-9 and -. Several clusters can share \
+     one server.",
 );
 
 // [node]
@@ -92,6 +93,9 @@ static HTTP_LISTEN: Entry<Option<Listen>> =
 
 // [storage]
 
+/// For so long the server remembers message ids; it makes no stream that is kept for shorter than that.
+const DUPLICATE_WINDOW: Duration = secs(120);
+
 static STORAGE: Table = Table::of(
     "What is stored in JetStream, and for how long. The same on all nodes of a cluster.",
     &[
@@ -129,7 +133,7 @@ pub(crate) static JOBS_MAX_BYTES: Entry<Size> =
 
 pub(crate) static EVENTS_MAX_AGE: Entry<Duration> =
     Entry::new("events_max_age", || Storage::default().events_max_age, "How long the event log is kept.")
-        .at_least(|| secs(1));
+        .at_least(|| DUPLICATE_WINDOW);
 
 pub(crate) static EVENTS_MAX_BYTES: Entry<Size> = Entry::new(
     "events_max_bytes",
@@ -163,9 +167,10 @@ pub(crate) static RUNS_MAX_RECORDS: Entry<u64> = Entry::new(
 pub(crate) static DLQ_MAX_AGE: Entry<Duration> = Entry::new(
     "dlq_max_age",
     || Storage::default().dlq_max_age,
-    "How long dead letters are kept, unless discarded or replayed before.",
+    "How long dead letters are kept, unless discarded or replayed before; also beyond the record of their run (keep, \
+     failed_max_age).",
 )
-.at_least(|| secs(1));
+.at_least(|| DUPLICATE_WINDOW);
 
 pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
     "dlq_max_bytes",

@@ -31,6 +31,7 @@ pub mod nats;
 #[cfg(test)]
 mod tests;
 
+pub use check::check_namespace;
 pub use problem::Problems;
 
 use entries::ROOT;

@@ -408,3 +408,23 @@ fn what_is_in_force_is_shown_with_its_origin() {
     let again = load(&shown, &[]).unwrap();
     assert_eq!(again.settings.policies, load(text, &[]).unwrap().settings.policies, "what is shown means the same");
 }
+
+#[test]
+fn what_does_not_go_together_is_told_before_the_start() {
+    for (text, told) in [
+        ("namespace = 'Shop'", "namespace: \"Shop\" has 'S'; allowed are a-z 0-9 -"),
+        ("namespace = 'my_shop'", "namespace: \"my_shop\" has '_'"),
+        ("[storage]\nreplicas = 2", "storage.replicas: 2 is even"),
+        ("[storage]\nreplicas = 4", "storage.replicas: 4 is even"),
+        ("[storage]\nevents_max_age = '119s'", "storage.events_max_age: "),
+        ("[storage]\ndlq_max_age = '1m'", "storage.dlq_max_age: "),
+        ("[types.a]\nheartbeat = '61s'", "types.a.heartbeat: 61s is longer than timeout, 1m"),
+        ("[types.a]\nheartbeat = '9s'\ntimeout_max = '8s'", "types.a.heartbeat: 9s is longer than timeout, 8s"),
+        ("[defaults]\ntimeout = '2m'\ntimeout_max = '1m'", "defaults.timeout: 2m is longer than timeout_max, 1m"),
+        ("[defaults]\ntimeout = '2m'\n[types.a]\ntimeout_max = '1m'", "defaults.timeout: 2m is longer"),
+    ] {
+        let problems = problems(text);
+        assert!(problems.contains(told), "{text}: {problems}");
+    }
+    settings("namespace = 'shop-2'\n[storage]\nreplicas = 3\nevents_max_age = '2m'\n[types.a]\ntimeout_max = '1s'");
+}

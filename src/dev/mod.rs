@@ -14,7 +14,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use longshore::handlers;
 use longshore_actors::Node;
 use longshore_backbone::{Client, Connection};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::cli::output::{FAINT, STRONG};
@@ -167,5 +167,6 @@ async fn watch(
 /// What waits, asked of the node as anybody can.
 async fn ask_queues(client: &Client) -> Option<Value> {
     tokio::time::sleep(ASK_EVERY).await;
-    client.request("_all", "queues.list", json!({}), ASK_EVERY).await.ok()
+    let answer = client.request("_all", "queues.list", "{}".to_owned(), ASK_EVERY).await.ok()?;
+    serde_json::from_str(&answer).ok()
 }

@@ -12,6 +12,8 @@ pub enum Code {
     Forbidden,
     /// 404
     NotFound,
+    /// 404, too: there was such a run, but its type keeps nothing of those that complete at once.
+    NotKept,
     /// 409
     WrongState,
     /// 413
@@ -31,7 +33,7 @@ impl Code {
         match self {
             Self::Malformed => 400,
             Self::Forbidden => 403,
-            Self::NotFound => 404,
+            Self::NotFound | Self::NotKept => 404,
             Self::WrongState => 409,
             Self::TooLarge => 413,
             Self::RateLimited => 429,
@@ -47,6 +49,7 @@ impl Code {
             Self::Malformed => "malformed",
             Self::Forbidden => "forbidden",
             Self::NotFound => "not_found",
+            Self::NotKept => "not_kept",
             Self::WrongState => "wrong_state",
             Self::TooLarge => "too_large",
             Self::RateLimited => "rate_limited",

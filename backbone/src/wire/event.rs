@@ -1,4 +1,5 @@
-//! Lifecycle events as JSON, written out by hand: there are three for every job.
+//! Lifecycle events as JSON, written out by hand: there are three for every job. An event is one line: what handlers
+//! said stands in it as the run has it, and there it is compact (`record::keep`, `json::compact`).
 
 use longshore_domain::Run;
 use longshore_domain::run::whole_millis;

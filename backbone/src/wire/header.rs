@@ -36,7 +36,7 @@ pub mod names {
     /// Attempts in a round.
     pub const MAX_ATTEMPTS: &str = "Longshore-Max-Attempts";
     /// When the attempt is over.
-    pub const DEADLINE: &str = "Longshore-Deadline";
+    pub const ATTEMPT_DEADLINE: &str = "Longshore-Attempt-Deadline";
     /// What is told before the reply: `started`, `heartbeat`, `progress`, `log`.
     pub const SIGNAL: &str = "Longshore-Signal";
     /// Whether a failure is worth another attempt.
@@ -45,6 +45,8 @@ pub mod names {
     pub const RETRY_AFTER: &str = "Longshore-Retry-After";
     /// Put back for so long.
     pub const SNOOZE: &str = "Longshore-Snooze";
+    /// Its limit key or type is held for so long, for everybody.
+    pub const HOLD: &str = "Longshore-Hold";
     /// Told in the answer to a signal: the run is cancelled.
     pub const CANCEL: &str = "Longshore-Cancel";
     /// Error code of a NATS service.
@@ -193,7 +195,7 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
         "unique" => options.unique = unique(value)?,
         "max-attempts" => options.max_attempts = Some(number(value, ATTEMPTS_MAX)?),
         "retry" => options.retry = Some(text(value, TAG_MAX)?),
-        "run-at" => options.run_at = Some(When::At(moment(value)?)),
+        "run-at" => options.run_at = Some(When::At(run_at(value)?)),
         "delay" => options.run_at = Some(When::After(span(value)?)),
         "timeout" => options.timeout = Some(positive(value)?),
         "deadline" => options.deadline = Some(moment_or_span(value)?),
@@ -219,8 +221,9 @@ pub fn tags<'a>(values: impl Iterator<Item = &'a str>) -> Result<Vec<String>, St
     if tags.len() > TAGS_MAX {
         return Err(format!("has {} tags, {TAGS_MAX} are allowed", tags.len()));
     }
-    match tags.iter().find(|tag| tag.len() > TAG_MAX) {
-        Some(tag) => Err(format!("has a tag of {} bytes, {TAG_MAX} are allowed", tag.len())),
+    match tags.iter().find(|tag| tag.len() > TAG_MAX || tag.contains(|c: char| c.is_control() || c == ',')) {
+        Some(tag) if tag.len() > TAG_MAX => Err(format!("has a tag of {} bytes, {TAG_MAX} are allowed", tag.len())),
+        Some(tag) => Err(format!("has a tag with a line break, another control character or a comma: {tag:?}")),
         None => Ok(tags),
     }
 }
@@ -265,6 +268,18 @@ fn positive(value: &str) -> Result<std::time::Duration, String> {
 
 fn moment(value: &str) -> Result<Timestamp, String> {
     Timestamp::parse(value).map_err(|error| error.to_string())
+}
+
+/// Reads the time of a schedule: the server counts in nanoseconds since 1970, and what does not fit would fire at once.
+///
+/// # Errors
+/// It is not a time, or one that no schedule can hold.
+pub fn run_at(value: &str) -> Result<Timestamp, String> {
+    let at = moment(value)?;
+    if at > Timestamp::LAST_SCHEDULE {
+        return Err(format!("{value:?} is later than a schedule can hold: {}", Timestamp::LAST_SCHEDULE));
+    }
+    Ok(at)
 }
 
 fn moment_or_span(value: &str) -> Result<When, String> {
@@ -491,6 +506,8 @@ mod tests {
             ("Longshore-Run-Id", "a.b", "'.' at byte 1"),
             ("Longshore-Unique", "never", "not one of"),
             ("Longshore-Tags", "1,2,3,4,5,6,7,8,9", "has 9 tags"),
+            ("Longshore-Tags", "a\u{7}", "control character"),
+            ("Longshore-Run-At", "2262-04-12T00:00:00Z", "later than a schedule can hold"),
             ("Longshore-Idempotency-Key", "", "is empty"),
         ] {
             let error = read_job(&headers(&[(name, value)])).unwrap_err().to_string();

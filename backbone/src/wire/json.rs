@@ -1,6 +1,10 @@
-//! JSON written out by hand, for what is written for every job.
+//! JSON written out by hand, for what is written for every job; and other people's JSON, carried byte for byte.
+//!
+//! What clients and handlers send never becomes a tree of values here: that would round numbers, refuse what lies deep,
+//! and sort fields.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 
 /// Writes parts as they are: names and what the rules have checked, which JSON need not escape.
 pub(super) fn text(out: &mut Vec<u8>, parts: &[&str]) {
@@ -39,4 +43,155 @@ pub(super) fn maybe<T: Serialize>(out: &mut Vec<u8>, name: &str, value: Option<&
 pub(super) fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     // Writing to memory cannot fail, and what is written here has no map with keys that are not text.
     let _ = serde_json::to_writer(out, value);
+}
+
+/// Reads JSON and takes the blanks between its tokens out; numbers and texts stay as they were sent, however long or
+/// deep. `None` for what is not JSON. The result has no line break, so that it may stand in a line of the event log.
+#[must_use]
+pub fn compact(bytes: &[u8]) -> Option<Box<RawValue>> {
+    let value: Box<RawValue> = serde_json::from_slice(bytes).ok()?;
+    let is_blank = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+    if !value.get().bytes().any(is_blank) {
+        return Some(value);
+    }
+    let mut kept = String::with_capacity(value.get().len());
+    let (mut rest, mut in_text) = (value.get(), false);
+    // Within a text up to its closing quote; outside of one up to the next blank or opening quote.
+    while !rest.is_empty() {
+        let stops = |byte: u8| if in_text { matches!(byte, b'"' | b'\\') } else { is_blank(byte) || byte == b'"' };
+        let at = rest.bytes().position(stops).unwrap_or(rest.len());
+        kept.push_str(&rest[..at]);
+        // What follows a backslash is a character of the text, also if it is a quote.
+        let taken = match rest.as_bytes().get(at) {
+            Some(b'\\') => 2,
+            Some(_) => 1,
+            None => 0,
+        };
+        let (token, behind) = rest[at..].split_at(taken);
+        if token == "\"" {
+            in_text = !in_text;
+        }
+        if in_text || token == "\"" {
+            kept.push_str(token);
+        }
+        rest = behind;
+    }
+    RawValue::from_string(kept).ok()
+}
+
+/// A JSON object in the making, field by field: what [`RawValue`]s it is given stand in it as they are.
+#[derive(Debug, Clone)]
+pub struct Object(Vec<u8>);
+
+impl Default for Object {
+    fn default() -> Self {
+        Self(b"{}".to_vec())
+    }
+}
+
+impl Object {
+    /// An object from its text, which was written here.
+    pub(super) fn written(text: Vec<u8>) -> Self {
+        Self(text)
+    }
+
+    /// The same with one field more.
+    #[must_use]
+    pub fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
+        self.0.pop();
+        if self.0.len() > 1 {
+            self.0.push(b',');
+        }
+        json(&mut self.0, name);
+        self.0.push(b':');
+        json(&mut self.0, value);
+        self.0.push(b'}');
+        self
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_slice(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl From<serde_json::Value> for Object {
+    fn from(value: serde_json::Value) -> Self {
+        Self(value.to_string().into_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn compacted(text: &str) -> Option<String> {
+        compact(text.as_bytes()).map(|value| value.get().to_owned())
+    }
+
+    #[test]
+    fn blanks_go_and_all_else_stays() {
+        let text = "\t{ \"a b\" : [ 1e999 ,\r\n 0.10 ], \"q\\\" \\\\\" : \"x \\\" y\" } \n";
+        assert_eq!(compacted(text).unwrap(), r#"{"a b":[1e999,0.10],"q\" \\":"x \" y"}"#);
+        for none in ["", "{", "1 2", "{}\n{}", "nul", "\"a\nb\""] {
+            assert_eq!(compacted(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn no_depth_is_too_deep() {
+        let deep = format!("{}{}", "[ ".repeat(100_000), "] ".repeat(100_000));
+        assert_eq!(compacted(&deep).unwrap().len(), 200_000);
+    }
+
+    /// JSON with blanks wherever they are allowed, and the same without.
+    fn drawn() -> impl Strategy<Value = (String, String)> {
+        let same = |text: String| (text.clone(), text);
+        let leaf = prop_oneof![
+            Just("null".to_owned()).prop_map(same),
+            "-?[1-9][0-9]{0,40}(\\.[0-9]{1,30})?(e[+-]?[1-9][0-9]{0,3})?".prop_map(same),
+            any::<String>().prop_map(move |text| same(serde_json::to_string(&text).unwrap())),
+        ];
+        let blank = "[ \t\r\n]{0,2}";
+        leaf.prop_recursive(6, 40, 5, move |inner| {
+            let item = (inner, any::<String>(), blank, blank);
+            (proptest::collection::vec(item, 0..5), any::<bool>()).prop_map(|(items, is_object)| {
+                let (mut wide, mut narrow) = (Vec::new(), Vec::new());
+                for ((loose, tight), name, before, after) in items {
+                    let name = serde_json::to_string(&name).unwrap();
+                    let (left, right) =
+                        if is_object { (format!("{name}{before}:"), format!("{name}:")) } else { Default::default() };
+                    wide.push(format!("{before}{left}{after}{loose}{after}"));
+                    narrow.push(format!("{right}{tight}"));
+                }
+                let (open, close) = if is_object { ('{', '}') } else { ('[', ']') };
+                (format!("{open}{}{close}", wide.join(",")), format!("{open}{}{close}", narrow.join(",")))
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn only_blanks_between_tokens_are_lost((wide, narrow) in drawn()) {
+            prop_assert_eq!(compacted(&wide).unwrap(), narrow.clone());
+            let object = Object::default().with("before", &1).with("raw", &compact(wide.as_bytes()).unwrap());
+            let text = String::from_utf8(object.into_bytes()).unwrap();
+            prop_assert_eq!(text, format!(r#"{{"before":1,"raw":{narrow}}}"#));
+        }
+    }
 }

@@ -5,7 +5,7 @@ pub mod subject;
 mod by_node;
 pub mod header;
 
-mod json;
+pub mod json;
 
 pub mod event;
 pub mod record;

@@ -1,11 +1,9 @@
 //! The run record's bytes.
 
+use super::json::{Object, compact, maybe, number, quoted, text};
 use bytes::Bytes;
 use longshore_domain::run::{Attempt, Holding};
 use longshore_domain::{Run, Timestamp};
-use serde_json::value::RawValue;
-
-use super::json::{maybe, number, quoted, text};
 
 /// Largest result that a record keeps, in bytes.
 pub const RESULT_MAX: usize = 64 * 1024;
@@ -44,12 +42,27 @@ pub fn append_within(run: &Run, most: impl FnOnce() -> usize, out: &mut Vec<u8>)
 /// Writes a record behind what is in `out`: what serde would write, whose general encoder was 7 % of a
 /// busy node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
+    append_as(run, Shape::Stored, out);
+}
+
+/// Which fields are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// All.
+    Stored,
+    /// Those that are the contract's; what the protocol keeps for itself is left out.
+    Shown,
+}
+
+fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     text(out, &[r#"{"run_id":""#, run.run_id.as_str(), r#"","tenant":""#, run.tenant.as_str(), r#"","queue":""#]);
     text(out, &[run.queue.as_str(), r#"","priority":"#]);
     number(out, u64::from(run.priority.number()));
     text(out, &[r#","type":""#, run.job_type.as_str(), r#"","state":""#, run.state.as_str(), r#"","round":"#]);
     number(out, u64::from(run.round));
-    count(out, "attempt", run.attempt);
+    if shape == Shape::Stored || run.attempt > 0 {
+        count(out, "attempt", run.attempt);
+    }
     count(out, "max_attempts", run.max_attempts);
     time(out, "enqueued_at", run.enqueued_at);
     time(out, "started_at", run.started_at);
@@ -72,10 +85,19 @@ pub fn append(run: &Run, out: &mut Vec<u8>) {
     out.push(b']');
     maybe(out, "tags", Some(&run.tags).filter(|tags| !tags.is_empty()));
     maybe(out, "duplicate_of", run.duplicate_of.as_ref());
-    maybe(out, "deferral", run.deferral.as_ref());
-    maybe(out, "deferrals", Some(&run.deferrals).filter(|deferrals| **deferrals > 0));
+    if shape == Shape::Stored {
+        maybe(out, "deferral", run.deferral.as_ref());
+        maybe(out, "deferrals", Some(&run.deferrals).filter(|deferrals| **deferrals > 0));
+    }
     maybe(out, "keep_ms", run.keep_ms.as_ref());
     time(out, "erased_at", run.erased_at);
+    if shape == Shape::Stored {
+        append_protocol(run, out);
+    }
+    out.push(b'}');
+}
+
+fn append_protocol(run: &Run, out: &mut Vec<u8>) {
     maybe(out, "key_claimed_ms", run.key_claimed_ms.as_ref());
     if run.published {
         text(out, &[r#","published":true"#]);
@@ -88,7 +110,6 @@ pub fn append(run: &Run, out: &mut Vec<u8>) {
     time(out, "origin", Some(run.origin));
     text(out, &[r#","token":"#]);
     quoted(out, &run.token);
-    out.push(b'}');
 }
 
 fn append_holding(Holding { message, delivery }: &Holding, out: &mut Vec<u8>) {
@@ -139,27 +160,20 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
 
-/// The record as an answer shows it: without what only the protocol needs.
+/// The record as an answer shows it: without what only the protocol needs. Result and progress stand in it byte for byte.
 #[must_use]
-pub fn show(run: &Run) -> serde_json::Value {
-    let mut value = serde_json::to_value(run).unwrap_or_default();
-    if let Some(fields) = value.as_object_mut() {
-        for inner in ["held_by", "origin", "token", "seal", "published", "key_claimed_ms", "deferral", "deferrals"] {
-            fields.remove(inner);
-        }
-        if run.attempt == 0 {
-            fields.remove("attempt");
-        }
-    }
-    value
+pub fn show(run: &Run) -> Object {
+    let mut text = Vec::with_capacity(768);
+    append_as(run, Shape::Shown, &mut text);
+    Object::written(text)
 }
 
 /// The same, no longer than `most` bytes (1 KiB at least): error texts are cut, then attempts from the middle of the
 /// history left out, as `attempts_left_out` says.
 #[must_use]
-pub fn show_within(run: &Run, most: usize) -> serde_json::Value {
+pub fn show_within(run: &Run, most: usize) -> Object {
     let whole = show(run);
-    if length(&whole) <= most {
+    if whole.size() <= most {
         return whole;
     }
     let mut short = run.clone();
@@ -169,12 +183,12 @@ pub fn show_within(run: &Run, most: usize) -> serde_json::Value {
     }
     let mut left_out = 0;
     loop {
-        let mut value = show(&short);
+        let mut shown = show(&short);
         if left_out > 0 {
-            value["attempts_left_out"] = serde_json::json!(left_out);
+            shown = shown.with("attempts_left_out", &left_out);
         }
-        if length(&value) <= most || short.attempts.len() <= 2 {
-            return value;
+        if shown.size() <= most || short.attempts.len() <= 2 {
+            return shown;
         }
         // The first and the last say most: what is left out is what lies between.
         let go = (short.attempts.len() / 4).max(1);
@@ -187,23 +201,15 @@ pub fn show_within(run: &Run, most: usize) -> serde_json::Value {
 /// How much of an error's text a letter keeps where the whole does not fit.
 const SHORT_MESSAGE: usize = 200;
 
-fn length(value: &serde_json::Value) -> usize {
-    value.to_string().len()
-}
-
 /// Reads a record back from what [`show`] made of it.
 ///
 /// # Errors
 /// It is none.
 pub fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
-    let mut value: serde_json::Value = serde_json::from_str(text)?;
-    if let Some(fields) = value.as_object_mut() {
-        fields.entry("attempt").or_insert_with(|| 0.into());
-    }
-    serde_json::from_value(value)
+    serde_json::from_str(text)
 }
 
-/// A result as the record keeps it: JSON as it is, anything else in base64, nothing above [`RESULT_MAX`].
+/// A result as the record keeps it: JSON without its blanks, anything else in base64, nothing above [`RESULT_MAX`].
 #[must_use]
 pub fn keep(result: &Bytes, content_type: Option<&str>) -> longshore_domain::run::RunResult {
     use base64::Engine as _;
@@ -215,9 +221,9 @@ pub fn keep(result: &Bytes, content_type: Option<&str>) -> longshore_domain::run
         return RunResult::TooLarge(result.len() as u64);
     }
     let json = content_type.is_none_or(|kind| kind.contains("json"));
-    match serde_json::from_slice::<Box<RawValue>>(result) {
-        Ok(value) if json => RunResult::Json(value),
-        _ => RunResult::Other {
+    match compact(result).filter(|_| json) {
+        Some(value) => RunResult::Json(value),
+        None => RunResult::Other {
             base64: base64::engine::general_purpose::STANDARD.encode(result),
             content_type: content_type.map(str::to_owned),
         },
@@ -230,6 +236,7 @@ mod tests {
     use longshore_domain::run::{DeferReason, Deferral, MessageId, PutBack};
     use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
     use proptest::prelude::*;
+    use serde_json::value::RawValue;
 
     const STATES: [RunState; 10] = [
         RunState::Scheduled,
@@ -327,6 +334,31 @@ mod tests {
         let read = read(&short).unwrap();
         assert_eq!((read.attempts.len(), read.round, &read.token), (50, long.round, &long.token));
         assert_eq!(read.attempts[49], long.attempts[49], "the last one says why");
+    }
+
+    #[test]
+    fn what_handlers_said_is_shown_and_read_back_byte_for_byte() {
+        let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
+        for said in ["1e999", "1234567890123456789012345678901234567890", "0.10", r#"{"b":1,"a":2}"#, &deep] {
+            let mut whole = run(RunState::Dead, 0, 3, "words");
+            whole.result = compact(said.as_bytes());
+            whole.progress = compact(said.as_bytes());
+            let text = String::from_utf8(show(&whole).into_bytes()).unwrap();
+            assert!(text.contains(&format!(r#""progress":{said},"result":{said},"#)), "{text}");
+            assert!(!text.contains("token") && !text.contains("held_by"), "{text}");
+            for read in [read_shown(&text).unwrap(), read(&write(&whole)).unwrap()] {
+                assert_eq!((read.result.unwrap().get(), read.progress.unwrap().get()), (said, said));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_shown_has_an_attempt_only_where_one_started() {
+        let mut waits = run(RunState::Enqueued, 0, 0, "words");
+        waits.attempt = 0;
+        let shown: serde_json::Value = serde_json::from_slice(&show(&waits).into_bytes()).unwrap();
+        assert_eq!(shown.get("attempt"), None);
+        assert_eq!(read_shown(&shown.to_string()).unwrap().attempt, 0);
     }
 
     proptest! {

@@ -214,6 +214,12 @@ impl Names {
         format!("{}.events._sys.{event}.{queue}.{node}.{job_type}", self.namespace)
     }
 
+    /// Where a node is asked whether it has this name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> String {
+        format!("{}.nodes.{name}", self.namespace)
+    }
+
     /// The event log of a tenant.
     #[must_use]
     pub fn event_log(&self, tenant: &str) -> String {

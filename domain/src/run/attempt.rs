@@ -51,6 +51,8 @@ pub enum PutBack {
     Released,
     /// Its handler asked for it.
     Snoozed,
+    /// Its handler had no room after all.
+    Busy,
     /// Nobody was there to run it: it was claimed, but never started.
     NotStarted,
 }

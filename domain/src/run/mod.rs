@@ -128,6 +128,7 @@ pub struct Run {
     /// 1, and one more with each replay.
     pub round: u32,
     /// The attempt that was last started in this round; 0 before the first.
+    #[serde(default)]
     pub attempt: u32,
     /// Attempts in a round.
     pub max_attempts: u32,
@@ -339,7 +340,7 @@ impl Run {
                 self.error = Some(failure);
                 self.end(RunState::Dead, now);
             }
-            Settlement::Defer { at, reason } => self.defer(at, reason, now),
+            Settlement::Defer { at, reason, put_back } => self.defer(at, reason, put_back, now),
             Settlement::Release => {
                 self.put_back(PutBack::Released, now);
                 self.deferral = None;
@@ -443,13 +444,13 @@ impl Run {
         }
     }
 
-    fn defer(&mut self, at: Timestamp, reason: DeferReason, now: Timestamp) {
-        match (self.state, reason) {
-            (RunState::Running, DeferReason::Snoozed) => {
-                self.put_back(PutBack::Snoozed, now);
+    fn defer(&mut self, at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, now: Timestamp) {
+        match (self.state, put_back) {
+            (RunState::Running, Some(why)) => {
+                self.put_back(why, now);
                 self.state = RunState::Enqueued;
             }
-            (RunState::Running, _) => self.take_back_start(now),
+            (RunState::Running, None) => self.take_back_start(now),
             // A retry that is deferred stays a retry: its next attempt keeps its number either way.
             (RunState::Scheduled, _) => self.state = RunState::Enqueued,
             _ => {}

@@ -16,8 +16,12 @@ pub enum DeferReason {
     Concurrency,
     /// Its key or type is held for everybody.
     Held,
+    /// Its queue is paused.
+    Paused,
     /// No remote handler is there.
     NoHandlerOnline,
+    /// Its remote handlers have no room.
+    Busy,
     /// Its handler put it back.
     Snoozed,
 }
@@ -31,7 +35,9 @@ impl DeferReason {
             Self::BreakerOpen => "breaker_open",
             Self::Concurrency => "concurrency",
             Self::Held => "held",
+            Self::Paused => "paused",
             Self::NoHandlerOnline => "no_handler_online",
+            Self::Busy => "busy",
             Self::Snoozed => "snoozed",
         }
     }

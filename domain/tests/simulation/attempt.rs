@@ -117,6 +117,7 @@ impl Hand<'_> {
     pub(crate) fn settlement(&self, outcome: Outcome, run: &Run) -> Settlement {
         let deadline = self.plan.options.as_ref().and_then(|options| options.deadline);
         let unserved = run.deferral.as_ref().filter(|deferral| deferral.reason == DeferReason::NoHandlerOnline);
+        let busy = run.deferral.as_ref().filter(|deferral| deferral.reason == DeferReason::Busy);
         let terms = Terms {
             attempt: run.attempt,
             max_attempts: run.max_attempts,
@@ -124,6 +125,7 @@ impl Hand<'_> {
             deadline: deadline.map(|deadline: When| deadline.from(enqueued_at(run))),
             snoozes: 0,
             max_snoozes: u32::MAX,
+            busy: busy.map_or(0, |deferral| deferral.count),
             no_handler: unserved.map(|deferral| (deferral.since, deferral.count)),
             no_handler_grace: GRACE,
         };

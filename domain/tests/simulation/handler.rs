@@ -42,7 +42,9 @@ pub(crate) fn script(world: &World, plan: usize, run: &Run) -> Option<Script> {
             Some(Script { lasts: TIME_LIMIT, ends: End::Returns(failed(ErrorKind::Timeout)) })
         }
         Behaviour::Snoozes(times) if calls < times => script(Outcome::Snoozed(short())),
-        Behaviour::Snoozes(_) if calls < 6 && world.chance.hits(2_000) => script(Outcome::Busy(short())),
+        Behaviour::Snoozes(_) if calls < 6 && world.chance.hits(2_000) => {
+            script(Outcome::Busy { started: world.chance.hits(5_000) })
+        }
         _ => script(Outcome::Completed(RunResult::None)),
     }
 }

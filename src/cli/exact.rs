@@ -1,0 +1,102 @@
+//! JSON of other people within ours, byte for byte: payloads that are sent, results and progress that are shown.
+//!
+//! A tree of values would round their numbers, sort their fields and refuse what lies deep. So what is theirs stands in
+//! our trees as one text, marked by a character of private use; what is written and shown here takes the mark off again.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// Begins a text that is JSON and not a string.
+const MARK: char = '\u{f8ff}';
+
+/// Fields that hold what clients and handlers sent.
+const THEIRS: [&str; 3] = ["payload", "progress", "result"];
+
+/// JSON as it was written, to stand in a tree.
+///
+/// # Errors
+/// It is not JSON.
+pub(crate) fn hold(text: &str) -> Result<Value, serde_json::Error> {
+    let json: &RawValue = serde_json::from_str(text)?;
+    Ok(Value::String(format!("{MARK}{}", json.get())))
+}
+
+/// Reads an answer; what is theirs is held as it was written.
+///
+/// # Errors
+/// It is not JSON, or ours lies too deep to be an answer.
+pub(crate) fn read(text: &str) -> Result<Value, serde_json::Error> {
+    if let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
+        let read = |(name, value): (String, &RawValue)| {
+            let value = if THEIRS.contains(&name.as_str()) { hold(value.get()) } else { read(value.get()) }?;
+            Ok((name, value))
+        };
+        return fields.into_iter().map(read).collect::<Result<Map<_, _>, _>>().map(Value::Object);
+    }
+    if let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(text) {
+        return items.into_iter().map(|item| read(item.get())).collect();
+    }
+    Ok(match serde_json::from_str(text)? {
+        // A text that happens to begin like a mark is none.
+        Value::String(text) => Value::String(text.trim_start_matches(MARK).to_owned()),
+        other => other,
+    })
+}
+
+/// Writes a tree; what is held in it as it was.
+pub(crate) fn write(value: &Value) -> String {
+    match (value, held(value)) {
+        (_, Some(json)) => json.to_owned(),
+        (Value::Array(items), _) => format!("[{}]", items.iter().map(write).collect::<Vec<_>>().join(",")),
+        (Value::Object(fields), _) => {
+            let field = |(name, value): (&String, &Value)| format!("{}:{}", Value::from(name.as_str()), write(value));
+            format!("{{{}}}", fields.iter().map(field).collect::<Vec<_>>().join(","))
+        }
+        (other, _) => other.to_string(),
+    }
+}
+
+/// Lays JSON out for people, unless that would change it.
+pub(crate) fn laid_out(json: &str) -> String {
+    let value = serde_json::from_str::<Value>(json).ok().filter(|value| value.to_string() == json);
+    value.and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_else(|| json.to_owned())
+}
+
+fn held(value: &Value) -> Option<&str> {
+    value.as_str()?.strip_prefix(MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_theirs_comes_through_and_ours_is_read() {
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        for theirs in ["1e999", "12345678901234567890123", "0.10", r#"{"b":1,"a":[ 2]}"#, "null", r#""x""#, &deep] {
+            let text = format!(r#"{{"entries":[{{"attempt":2,"result":{theirs},"run_id":"r"}}]}}"#);
+            let read = read(&text).unwrap();
+            assert_eq!((&read["entries"][0]["attempt"], &read["entries"][0]["run_id"]), (&json!(2), &json!("r")));
+            assert_eq!(write(&read), text);
+        }
+        assert!(hold("no json").is_err() && read("{").is_err());
+    }
+
+    #[test]
+    fn a_text_cannot_pass_for_json() {
+        let hostile = json!({"message": format!("{MARK}}}\n{{\"forged\":1")});
+        let read = read(&hostile.to_string()).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&write(&read)).unwrap()["message"], "}\n{\"forged\":1");
+    }
+
+    #[test]
+    fn it_is_laid_out_only_where_that_changes_nothing() {
+        assert_eq!(laid_out(r#"{"a":1,"b":[2]}"#), "{\n  \"a\": 1,\n  \"b\": [\n    2\n  ]\n}");
+        for same in [r#"{"b":1,"a":0.10}"#, "1e999", "12345678901234567890123"] {
+            assert_eq!(laid_out(same), same);
+        }
+    }
+}
