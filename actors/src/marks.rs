@@ -17,6 +17,8 @@ use crate::shared::Shared;
 
 /// How long a lane that could not be read is left alone.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// How long a scheduler that starts waits for its marks.
+const AT_START: Duration = Duration::from_millis(500);
 /// Every sequence lies at or below it.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -99,6 +101,16 @@ impl Marks {
             let state = patiently(&queue, || shared.backbone.lane_of(&queue, priority)).await;
             vec![Read { lane, asked, mark: state.last_sequence }]
         });
+    }
+
+    /// Waits until all lanes are known, but not for long: it only saves the first jobs their claims.
+    pub(crate) async fn known(&mut self) {
+        let known = std::future::poll_fn(|context| {
+            self.poll(context);
+            let known = self.lanes.iter().all(|lane| lane.mark != UNKNOWN);
+            if known { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let _ = tokio::time::timeout(AT_START, known).await;
     }
 
     /// Notes what readers have found; the task is woken when there is more.

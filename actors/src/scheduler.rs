@@ -82,6 +82,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     let lease = shared.backbone.storage().lease;
     queue.ready.clear(lease);
     let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, freshness);
+    scheduler.marks.known().await;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let draining = scheduler.shared.draining.clone();
