@@ -11,6 +11,7 @@ mod cli; // whoever sits at a terminal sees what died, runs it again, throws it 
 mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
 mod deaf; // a handler that hears nothing costs its attempt, not the node
+mod elections; // while servers elect, nodes start, answer truly and go on
 mod events; // what happened is told live and kept in order
 mod fail_points; // death between any two steps loses nothing
 mod frozen; // a node that was frozen starts nothing that is another's by now

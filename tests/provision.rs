@@ -2,9 +2,17 @@
 
 use std::time::Duration;
 
+use longshore_harness::Node;
+
 use crate::world;
 
 const STREAM: &str = "LONGSHORE_EVENTS";
+
+/// The first line of its log with these words.
+fn said(node: &Node, words: &str) -> String {
+    let lines = node.log().since(0);
+    lines.into_iter().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{:?} was not said", words))
+}
 
 /// Given a stream that holds more than a node is set to, when that node starts, then it stays and the node says so; only
 /// where it may shrink it does, and what was and is stands in the log.
@@ -21,13 +29,13 @@ async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
 
     let small = world.node().name("small").with("storage", "events_max_age = '1h'").start().await;
     assert_eq!(age().await, week);
-    let line = small.log().seen(0, |line| line.contains("allow_shrink")).await;
+    let line = said(&small, "allow_shrink");
     assert!(line.contains(STREAM) && line.contains("max_age") && line.contains("604800s"), "{line}");
     small.stop().await;
 
     let asked = world.node().name("asked").with("storage", "events_max_age = '1h'\nallow_shrink = true").start().await;
     assert_eq!(age().await, Duration::from_secs(3_600));
-    let line = asked.log().seen(0, |line| line.contains("max_age was 604800s, is 3600s now")).await;
+    let line = said(&asked, "max_age was 604800s, is 3600s now");
     assert!(line.contains(STREAM), "{line}");
     asked.stop().await;
 
