@@ -372,7 +372,7 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
         // It comes again when the lease would be over, unless its holder renews it meanwhile.
         let started_at = run.attempts.last().map(|attempt| attempt.started_at);
         let over_at = started_at.max(seen_at).unwrap_or_else(now).plus(lease);
-        shared.backbone.hand_back_in(assignment.right, over_at.since(now())).await;
+        shared.backbone.hand_back_after(assignment.right, over_at.since(now())).await;
     } else {
         assignment.right.leave();
     }

@@ -22,6 +22,7 @@ mod turns;
 mod waits;
 
 mod gather;
+mod marks;
 mod pool;
 mod scheduler;
 mod slots;
@@ -51,6 +52,10 @@ mod herald;
 
 mod lease_keeper;
 mod lines;
+
+mod closed_lanes;
+mod due;
+mod sweep;
 mod timekeeper;
 
 mod control;

@@ -8,6 +8,7 @@
 //! ├─ control         the API
 //! ├─ cancels         hears of cancelled runs, stops those that run here
 //! ├─ presence        says that the node is there
+//! ├─ sweep           makes up for schedules that did not fire
 //! ├─ census          asks remote handlers what they announce
 //! └─ queue …         one each: its scheduler and its workers
 //! ```
@@ -30,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, namesake, presence, timekeeper};
+use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, namesake, presence, sweep, timekeeper};
 
 /// How long the lanes may take to be closed, which is one way to the server and back.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -182,6 +183,7 @@ fn children(
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
     let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     let (cancels, letters, name) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    let swept = Arc::clone(shared);
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
     vec![
@@ -195,6 +197,7 @@ fn children(
         ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
         ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
         ChildSpec::new("namesake", move || namesake::answer(Arc::clone(&name))),
+        ChildSpec::new("sweep", move || sweep::run(Arc::clone(&swept))),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
     ]
 }

@@ -40,6 +40,7 @@ pub mod dead_letters;
 pub mod control;
 pub mod look;
 pub mod namesakes;
+pub mod sweep;
 
 pub mod service;
 
@@ -49,6 +50,7 @@ pub mod client;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use async_nats::{Client as Nats, HeaderMap, Subject, jetstream};
 use bytes::Bytes;
@@ -221,11 +223,11 @@ impl Backbone {
         }
     }
 
-    /// Hands a job back that is to come again after `wait`, unless its holder renews it meanwhile.
-    pub async fn hand_back_in(&self, right: delivery::Right, wait: std::time::Duration) {
+    /// The job goes back to the server, which hands it out again no sooner than `after`.
+    pub async fn hand_back_after(&self, right: delivery::Right, after: Duration) {
         if let Some(reply) = right.into_ack() {
-            let body = format!(r#"-NAK {{"delay":{}}}"#, wait.as_nanos().max(1));
-            let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from(body)).await;
+            let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos());
+            let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from(nak)).await;
         }
     }
 

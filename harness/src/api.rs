@@ -141,7 +141,7 @@ impl World {
     pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = std::process::Command::new(self.binary());
         without_ours(&mut command);
-        command.args(arguments).env("NATS_URL", self.server().url()).current_dir(self.dir());
+        command.args(arguments).env("NATS_URL", self.urls()).current_dir(self.dir());
         let mut command = Command::from(command);
         command.kill_on_drop(true);
         command

@@ -28,12 +28,14 @@
 
 mod api;
 pub mod chaos;
+mod cluster;
 mod eventually;
 pub mod history;
 mod live;
 pub mod load;
 mod node;
 mod observe;
+mod proxy;
 mod publish;
 mod read;
 mod remote;
@@ -46,11 +48,13 @@ mod wire;
 mod world;
 
 pub use api::ApiError;
+pub use cluster::{SERVERS, ServerCluster};
 pub use eventually::eventually;
 pub use live::{Live, LiveEvents};
 pub use longshore_natsd as natsd;
 pub use node::{Node, NodeBuilder, Refusal};
 pub use observe::{Letter, Logged};
+pub use proxy::{Direction, Proxy};
 pub use publish::{Publish, Receipt, Refused};
 pub use read::{Extent, Reader};
 pub use remote::{Handler, HandlerBuilder, Job, Reply};

@@ -36,7 +36,11 @@ pub struct NodeBuilder<'w> {
 
 impl<'w> NodeBuilder<'w> {
     pub(crate) fn new(world: &'w World) -> NodeBuilder<'w> {
-        NodeBuilder { world, name: None, pieces: vec!["[http]\nlisten = \"off\"".to_owned()], env: Vec::new() }
+        let mut pieces = vec!["[http]\nlisten = \"off\"".to_owned()];
+        if world.server_cluster().is_some() {
+            pieces.push("[storage]\nreplicas = 3".to_owned());
+        }
+        NodeBuilder { world, name: None, pieces, env: Vec::new() }
     }
 
     /// Its name in records and events; `n1`, `n2`, … in the order of starting if not given.
@@ -89,7 +93,7 @@ impl<'w> NodeBuilder<'w> {
         let own_name = format!("[node]\nname = \"{name}\"");
         let text = merged([own_name.as_str()].into_iter().chain(self.pieces.iter().map(String::as_str)));
         std::fs::write(&config, text).unwrap_or_else(|error| panic!("cannot write {}: {error}", config.display()));
-        let mut env = vec![("NATS_URL".to_owned(), world.server().url())];
+        let mut env = vec![("NATS_URL".to_owned(), world.urls())];
         env.extend(self.env);
         let launch = Launch { binary: world.binary(), config, env, dir: world.dir().to_owned() };
         let process = launch.go(&name, &log).await?;

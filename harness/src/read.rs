@@ -107,10 +107,18 @@ impl Reader {
     /// # Errors
     /// Also that it is no record.
     pub async fn record(&self, tenant: &str, run: &str) -> anyhow::Result<Option<Record>> {
-        let bucket = self.jetstream.get_key_value(format!("{}_runs", self.namespace)).await?;
-        let Some(value) = bucket.get(format!("{tenant}.{run}")).await? else { return Ok(None) };
-        let record = serde_json::from_slice(&value);
-        Ok(Some(record.with_context(|| format!("no run record: {}", String::from_utf8_lossy(&value)))?))
+        use async_nats::jetstream::stream::LastRawMessageErrorKind;
+        // Asked of the stream's leader: a bucket's own `get` may be answered by a replica that is behind.
+        let bucket = format!("{}_runs", self.namespace);
+        let stream = self.jetstream.get_stream_no_info(format!("KV_{bucket}")).await?;
+        let found = match stream.get_last_raw_message_by_subject(&format!("$KV.{bucket}.{tenant}.{run}")).await {
+            Ok(found) if found.headers.get("KV-Operation").is_none() => found,
+            Ok(_deleted) => return Ok(None),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("record of {run}")),
+        };
+        let record = serde_json::from_slice(&found.payload);
+        Ok(Some(record.with_context(|| format!("no run record: {}", String::from_utf8_lossy(&found.payload)))?))
     }
 
     /// Every dead letter of a tenant, `*` for everybody's, oldest first.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use crate::cluster::ServerCluster;
 use crate::observe::{Letter, Logged};
 use crate::publish::Receipt;
 use crate::wire::EventName;
@@ -187,8 +188,11 @@ impl World {
                 let _ = writeln!(story, "{line}");
             }
         }
-        let server = self.server().log();
-        let _ = writeln!(story, "-- the end of the log of nats-server:\n{}", server.tail(SHOWN / 3));
+        let one = std::slice::from_ref(self.server());
+        for server in self.server_cluster().map_or(one, ServerCluster::servers) {
+            let end = server.log().tail(SHOWN / 3);
+            let _ = writeln!(story, "-- the end of the log of nats-server at port {}:\n{end}", server.port());
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! One test's world: a temporary folder, a nats-server of its own in it, a client connected to that server.
+//! One test's world: a temporary folder, a nats-server of its own in it (or three), a client connected to it.
 //!
-//! Worlds share nothing, so tests run side by side. The server can be killed and restarted under the client, which comes
+//! Worlds share nothing, so tests run side by side. A server can be killed and restarted under the client, which comes
 //! back by itself. With the environment variable `LONGSHORE_KEEP` set, the folder stays for a look.
 
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use async_nats::{Client, ConnectOptions, jetstream};
 use longshore_natsd::{Log, Options, Server};
 use tempfile::TempDir;
 
+use crate::cluster::ServerCluster;
 use crate::node::NodeBuilder;
 use crate::publish::Publish;
 use crate::remote::HandlerBuilder;
@@ -37,11 +38,18 @@ pub fn use_binary(path: impl Into<PathBuf>) {
 pub struct World {
     client: Client,
     jetstream: jetstream::Context,
-    server: Server,
+    backing: Backing,
     /// The logs of every node there was, in the order of their first start.
     logs: Mutex<Vec<(String, Arc<Log>)>>,
     // Dropped last: the server in it must be dead before the folder goes.
     dir: Folder,
+}
+
+/// What the world's nodes and clients connect to.
+#[derive(Debug)]
+enum Backing {
+    One(Box<Server>),
+    Three(Box<ServerCluster>),
 }
 
 impl World {
@@ -64,14 +72,51 @@ impl World {
         let server = Server::start(Options { dir: Some(dir.path().join("nats")), ..options }).await;
         let server = server.unwrap_or_else(|error| panic!("no world without a server: {}", chain(&error)));
         let client = connect(&server.url(), login).await;
-        let mut jetstream = jetstream::new(client.clone());
-        jetstream.set_timeout(Duration::from_secs(10));
-        World { client, jetstream, server, logs: Mutex::new(Vec::new()), dir }
+        World::of(client, Backing::One(Box::new(server)), dir)
     }
 
-    /// The server: to kill, freeze, restart, or ask for its address.
+    /// A world of three servers in one cluster, each with a store of its own. Nodes keep three replicas of everything
+    /// unless told otherwise, and know all three servers, as does the client.
+    pub async fn cluster() -> World {
+        let dir = Folder::new();
+        let servers = ServerCluster::start(dir.path()).await;
+        let client = connect(&servers.urls(), ConnectOptions::new()).await;
+        World::of(client, Backing::Three(Box::new(servers)), dir)
+    }
+
+    fn of(client: Client, backing: Backing, dir: Folder) -> World {
+        let mut jetstream = jetstream::new(client.clone());
+        jetstream.set_timeout(Duration::from_secs(10));
+        World { client, jetstream, backing, logs: Mutex::new(Vec::new()), dir }
+    }
+
+    /// The server: to kill, freeze, restart, or ask for its address. Of three, the first.
     pub fn server(&self) -> &Server {
-        &self.server
+        match &self.backing {
+            Backing::One(server) => server,
+            Backing::Three(servers) => servers.server(0),
+        }
+    }
+
+    /// The three servers of [`World::cluster`], `None` in a world of one.
+    pub fn server_cluster(&self) -> Option<&ServerCluster> {
+        match &self.backing {
+            Backing::One(_) => None,
+            Backing::Three(servers) => Some(servers),
+        }
+    }
+
+    /// The three servers: to kill, freeze, cut from each other, and to move leaders between them.
+    ///
+    /// # Panics
+    /// In a world of one server.
+    pub fn servers(&self) -> &ServerCluster {
+        self.server_cluster().expect("this world was made by World::cluster()")
+    }
+
+    /// The addresses of all servers, as `NATS_URL` has them.
+    pub fn urls(&self) -> String {
+        self.server_cluster().map_or_else(|| self.server().url(), ServerCluster::urls)
     }
 
     /// The client behind the verbs, for what no verb does.
@@ -86,7 +131,7 @@ impl World {
 
     /// Another connection: as another user, or one that a test wants to break.
     pub async fn connect(&self, options: ConnectOptions) -> Client {
-        connect(&self.server.url(), options).await
+        connect(&self.urls(), options).await
     }
 
     /// The world's folder, for files of the test's own. It goes with the world.
@@ -147,12 +192,13 @@ impl Drop for World {
 }
 
 /// Connects so that a silent or restarted server is noticed within seconds and a test need not wait for its client.
-async fn connect(url: &str, options: ConnectOptions) -> Client {
+pub(crate) async fn connect(urls: &str, options: ConnectOptions) -> Client {
+    let addresses: Vec<&str> = urls.split(',').collect();
     let options = options
         .ping_interval(Duration::from_secs(2))
         .request_timeout(Some(Duration::from_secs(10)))
         .reconnect_delay_callback(|tries| Duration::from_millis(20 * tries.min(10) as u64));
-    options.connect(url).await.unwrap_or_else(|error| panic!("cannot connect to {url}: {}", chain(&error)))
+    options.connect(addresses).await.unwrap_or_else(|error| panic!("cannot connect to {urls}: {}", chain(&error)))
 }
 
 /// An error with everything it came from, in one line.
