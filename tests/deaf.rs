@@ -70,6 +70,9 @@ async fn a_handler_goes_on_while_its_record_is_written() {
     let handlers = handlers::built_in().with("step", step);
     let configuration = Configuration::load(None, &[], &handlers).unwrap();
     let node = Node::start(configuration.settings().clone(), Connection::to(link.url()), handlers).await.unwrap();
+    // What was there before the node came has its record before it begins.
+    let first = world.publish("noop").json(json!({})).await;
+    world.wait(&first).await;
     let receipt = world.publish("step").send("{}").await.unwrap();
     begins.recv().await.unwrap();
     link.takes(WRITE / 2);
