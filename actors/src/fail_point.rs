@@ -94,9 +94,9 @@ pub fn pass(name: &str) {
     match point.action {
         Action::Kill => drop(rustix::process::kill_process(process, rustix::process::Signal::KILL)),
         Action::Stop => {
-            drop(rustix::process::kill_process(process, rustix::process::Signal::STOP));
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::STOP);
             // Another thread may be the one that takes the signal, and this one run on until it has.
-            std::thread::sleep(STOPS_WITHIN);
+            std::thread::park_timeout(STOPS_WITHIN);
         }
         Action::Panic => panic!("fail point {name}"),
     }
