@@ -103,3 +103,48 @@ async fn a_lane_that_cannot_be_read_stops_no_other() {
     assert_eq!(world.wait(&run).await.state, "completed");
     assert!(node.stop().await.success());
 }
+
+/// Given delayed jobs on one server of three, when two replicas are added under way, then all of them run: also those that
+/// fell due while their stream had no leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_falls_due_while_replicas_are_added_runs() {
+    let world = three_servers().await;
+    let node = |name: &str, replicas: usize| {
+        let node = world.node().name(name).with("node", "lease = '6s'");
+        node.with("storage", &format!("replicas = {replicas}")).start()
+    };
+    let one = node("one", 1).await;
+    let (mut runs, mut tick) = (Vec::new(), tokio::time::interval(Duration::from_millis(20)));
+    let load = async {
+        loop {
+            tick.tick().await;
+            let job = json!({"type": "noop", "delay_ms": 2_000}).to_string();
+            let answer = world.ask("default", "submit", job, Duration::from_secs(20)).await;
+            runs.extend(answer.ok().and_then(|answer| answer["run_id"].as_str().map(str::to_owned)));
+        }
+    };
+    let grow = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let three = node("three", 3).await;
+        world.servers().in_step().await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        three
+    };
+    let three = tokio::select! {
+        () = load => unreachable!("it goes on for ever"),
+        three = grow => three,
+    };
+    assert!(runs.len() > 50, "{} jobs", runs.len());
+    for run in &runs {
+        assert_eq!(world.wait_as("default", run, WITHIN).await.state, "completed");
+    }
+    let swept = |node: &Node| node.log().since(0).iter().filter(|line| line.contains("had not fired")).count();
+    println!(
+        "{} delayed jobs while replicas were added; sweeps that found some: {}",
+        runs.len(),
+        swept(&one) + swept(&three)
+    );
+    for node in [one, three] {
+        assert!(node.stop().await.success());
+    }
+}

@@ -1,6 +1,5 @@
 //! What fails is tried again by its policy; what cannot succeed is not.
 
-use longshore_harness::reads;
 use serde_json::json;
 
 use crate::{AT_ONCE, SOON, served_by, times, world};

@@ -100,7 +100,7 @@ pub fn pass(name: &str) {
         Action::Stop => {
             let _ = rustix::process::kill_process(process, rustix::process::Signal::STOP);
             // Another thread may be the one that takes the signal, and this one run on until it has.
-            std::thread::sleep(STOPS_WITHIN);
+            std::thread::park_timeout(STOPS_WITHIN);
         }
         Action::Panic => panic!("fail point {name}"),
     }
