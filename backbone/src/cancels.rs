@@ -5,20 +5,20 @@
 
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Subject, Subscriber};
+use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use longshore_domain::{RunId, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::subscription::Subscription;
 use crate::wire::header::names;
 
 /// The runs that are being cancelled, as they are told.
 #[derive(Debug)]
 pub struct Cancels {
     backbone: Backbone,
-    messages: Subscriber,
+    messages: Subscription,
 }
 
 /// A run is being cancelled.
@@ -54,30 +54,28 @@ impl Backbone {
     /// # Errors
     /// The subject cannot be subscribed to.
     pub async fn cancels(&self) -> Result<Cancels, Error> {
-        let subject = self.names().cancel_all();
-        let messages = self.control().subscribe(subject.clone()).await;
-        let messages = messages.map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let messages = self.control().subscribe(self.names().cancel_all()).await?;
         Ok(Cancels { backbone: self.clone(), messages })
     }
 
     /// Says that the run is here and will be ended here.
     pub async fn is_here(&self, cancel: &Cancel) {
         if let Some(reply) = &cancel.answer_to {
-            let _ = self.control().publish(reply.clone(), Bytes::from_static(b"here")).await;
+            self.control().publish(reply.clone(), Bytes::from_static(b"here")).await;
         }
     }
 
     /// Tells everybody that a run is cancelled.
     pub async fn tell_cancelled(&self, tenant: &Tenant, run: &RunId) {
         let subject = self.names().cancel(tenant, run);
-        let _ = self.control().publish_with_headers(subject, cancelled(), Bytes::new()).await;
+        self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
     }
 
     /// The same, and asks whether a node has it at work; that node will end it. Nobody's answer within `wait` is a no.
     pub async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, wait: Duration) -> bool {
         let subject = self.names().cancel(tenant, run);
         let request = async_nats::Request::new().headers(cancelled()).timeout(Some(wait));
-        self.control().send_request(subject, request).await.is_ok()
+        self.control().request(subject, request).await.is_ok()
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use async_nats::Subscriber;
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::TryStreamExt as _;
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
 
@@ -11,10 +10,11 @@ use crate::Backbone;
 use crate::delivery::{Delivery, Right};
 use crate::error::Error;
 use crate::request::{self, Stored};
+use crate::subscription::Subscription;
 
 /// Messages as they come.
 #[derive(Debug)]
-pub struct Listening(Subscriber);
+pub struct Listening(Subscription);
 
 impl Listening {
     /// The next message's payload; `None` when the connection has ended.
@@ -30,8 +30,8 @@ impl Backbone {
     /// The subject cannot be subscribed to.
     pub async fn listen(&self, subject: String) -> Result<Listening, Error> {
         let failed = |source| Error::Subscribe { subject: subject.clone(), source };
-        let messages = self.control().subscribe(subject.clone()).await.map_err(|error| failed(Box::new(error)))?;
-        self.control().flush().await.map_err(|error| failed(Box::new(error)))?;
+        let messages = self.service().subscribe(subject.clone()).await?;
+        self.service().flush().await.map_err(failed)?;
         Ok(Listening(messages))
     }
 
@@ -47,7 +47,7 @@ impl Backbone {
     ) -> Result<Option<Delivery>, Error> {
         let stream = self.names().lane_stream(queue, priority);
         let stored =
-            match request::direct_get(self.control(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await {
+            match request::direct_get(self.service(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await {
                 Ok(Some(stored)) => stored,
                 Ok(None) => return Ok(None),
                 // A queue that was never declared has no lane to look into.
@@ -72,7 +72,7 @@ impl Backbone {
             holding: Holding { message, delivery: 1 },
             behind: 0,
             leased_from: Instant::now(),
-            right: Right::none(self.returns()),
+            right: Right::none(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Backbone {
     /// It cannot be found out just now.
     pub async fn is_declared(&self, queue: &Queue) -> Result<bool, Error> {
         let stream = self.names().lane_stream(queue, Priority::DEFAULT);
-        match request::direct_get(self.control(), self.api(), &stream, r#"{"seq":1}"#.to_owned()).await {
+        match request::direct_get(self.service(), self.api(), &stream, r#"{"seq":1}"#.to_owned()).await {
             Ok(_) => Ok(true),
             Err(error) if request::nobody_answered(&error) => Ok(false),
             Err(error) => Err(error),

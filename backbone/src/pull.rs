@@ -5,18 +5,22 @@
 //! belongs to an *epoch* of its lane, which stands in its inbox. A reconnect, a change of the consumer's leader or two
 //! missed heartbeats begin a new epoch; messages of an old one are as good as any.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, Message, StatusCode, Subject, Subscriber};
+use async_nats::{Message, StatusCode, Subject};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use longshore_domain::{Priority, Queue, SmolStr};
 
 use crate::Backbone;
-use crate::delivery::{AckInfo, Delivery, Returns, Right};
+use crate::connect::Link;
+use crate::custody::{Custody, MARK};
+use crate::delivery::{AckInfo, Delivery, Right};
 use crate::error::Error;
 use crate::shape::LANE_CONSUMER;
+use crate::subscription::Subscription;
 
 /// How long the server keeps a pull that finds nothing.
 const EXPIRES: Duration = Duration::from_secs(30);
@@ -27,14 +31,19 @@ const SILENT: Duration = Duration::from_millis(4_500);
 /// Largest batch of one pull.
 const BATCH_MAX: usize = 500;
 
+/// Where nobody answers for a consumer, it is asked again after this long, then ever longer, up to [`REFUSED_MOST`].
+const REFUSED_FIRST: Duration = Duration::from_millis(50);
+const REFUSED_MOST: Duration = Duration::from_secs(1);
+/// The server's word for a consumer that somebody has deleted.
+const CONSUMER_DELETED: &str = "Consumer Deleted";
+
 /// Pulls from the lanes of one queue, or from the due jobs.
 #[derive(Debug)]
 pub struct Puller {
-    client: Client,
+    link: Link,
     inbox: String,
-    messages: Subscriber,
+    messages: Subscription,
     lanes: Vec<Lane>,
-    returns: Returns,
     connected: tokio::sync::watch::Receiver<u64>,
 }
 
@@ -46,6 +55,28 @@ struct Lane {
     /// Jobs asked for and not yet come.
     outstanding: usize,
     heard: Instant,
+    custody: Arc<Custody>,
+    /// How often in a row a pull found nobody who answers for the consumer, and how long it is left alone for that.
+    refused: u32,
+    left_alone_until: Option<Instant>,
+}
+
+impl Lane {
+    fn heard_from(&mut self, now: Instant) {
+        self.heard = now;
+        if self.refused > 0 {
+            (self.refused, self.left_alone_until) = (0, None);
+            self.custody.unanswered.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody answers for its consumer: it is gone, or has no leader just now. [`Backbone::restore`] finds out.
+    fn leave_alone(&mut self, now: Instant) {
+        let wait = REFUSED_FIRST.saturating_mul(1 << self.refused.min(10)).min(REFUSED_MOST);
+        self.refused = self.refused.saturating_add(1);
+        self.left_alone_until = Some(now + wait);
+        self.custody.unanswered.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What came.
@@ -77,24 +108,23 @@ impl Puller {
     }
 
     async fn open(backbone: &Backbone, streams: Vec<String>, consumer: &str) -> Result<Self, Error> {
-        let client = backbone.client().clone();
-        let inbox = client.new_inbox();
-        let subject = format!("{inbox}.>");
-        let messages = client
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let link = backbone.client().clone();
+        let inbox = link.new_inbox();
+        let connected = backbone.connected();
+        let messages = link.subscribe(format!("{inbox}.>")).await?;
         let lane = |stream: String| Lane {
             next: Subject::from(format!("{}.CONSUMER.MSG.NEXT.{stream}.{consumer}", backbone.api())),
+            custody: backbone.custody(&stream),
             stream: SmolStr::from(stream),
             epoch: 0,
             outstanding: 0,
             heard: Instant::now(),
+            refused: 0,
+            left_alone_until: None,
         };
-        let lanes = streams.into_iter().map(lane).collect();
-        let mut connected = backbone.connected();
-        connected.mark_unchanged();
-        Ok(Self { client, inbox, messages, lanes, returns: backbone.returns(), connected })
+        let lanes: Vec<Lane> = streams.into_iter().map(lane).collect();
+        lanes.iter().for_each(|lane| lane.custody.pulled_by(&inbox));
+        Ok(Self { link, inbox, messages, lanes, connected })
     }
 
     /// How many lanes there are.
@@ -119,7 +149,7 @@ impl Puller {
     /// comes now any time since, and counts the lease from there.
     pub fn poll(&mut self, context: &mut Context<'_>, read_at: Instant, now: Instant) -> Poll<Option<Pulled>> {
         loop {
-            match self.messages.poll_next_unpin(context) {
+            match self.messages.poll_next(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(message)) => {
@@ -135,7 +165,7 @@ impl Puller {
     pub async fn top_up(&mut self, lane: usize, held: usize, want: usize) {
         let state = &mut self.lanes[lane];
         let have = state.outstanding + held;
-        if want == 0 || have * 2 > want {
+        if want == 0 || have * 2 > want || state.left_alone_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
         let batch = (want - have).min(BATCH_MAX);
@@ -150,8 +180,8 @@ impl Puller {
             HEARTBEAT.as_nanos()
         );
         let next = state.next.clone();
-        // A failure means that the client was closed; then the connection's own end is reported elsewhere.
-        let _ = self.client.publish_with_reply(next, reply, Bytes::from(request)).await;
+        // One that is lost is forgotten with its connection, or for its silence.
+        self.link.publish_with_reply(next, reply, Bytes::from(request)).await;
     }
 
     /// Whether the connection was made anew since this was last asked: every pull is forgotten then.
@@ -187,7 +217,7 @@ impl Puller {
 
     /// Stops taking: the server forgets the pulls, and keeps what it has not sent.
     pub async fn close(mut self) {
-        let _ = self.messages.unsubscribe().await;
+        self.messages.unsubscribe().await;
         // What was on its way still comes in, and goes back when it is dropped.
         let read_at = Instant::now();
         while let Some(message) = self.messages.next().await {
@@ -196,16 +226,21 @@ impl Puller {
     }
 
     fn take(&mut self, message: Message, read_at: Instant, now: Instant) -> Option<Pulled> {
-        if message.status.is_some() {
+        let Some(reply) = message.reply.clone() else {
             return self.word(&message, now).map(Pulled::Word);
-        }
-        let reply = message.reply?;
+        };
         let info = AckInfo::read(&reply)?;
         let lane = self.lanes.iter().position(|lane| *lane.stream == *info.stream)?;
         let state = &mut self.lanes[lane];
         state.outstanding = state.outstanding.saturating_sub(1);
-        state.heard = now;
-        let holding = info.holding(&state.stream);
+        state.heard_from(now);
+        let (holding, sequence) = (info.holding(&state.stream), info.sequence);
+        if message.status.is_some() {
+            // The client reads a job whose header line has a status; no client means that. It is looked at as it is
+            // stored, and taken out.
+            state.custody.suspect(sequence);
+            return Some(Pulled::Word(lane));
+        }
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
             lane,
@@ -217,7 +252,7 @@ impl Puller {
                 holding,
                 behind: info.pending,
                 leased_from: read_at,
-                right: Right::new(reply, self.returns.clone()),
+                right: Right::new(reply, Arc::clone(&state.custody), sequence),
             },
         ))
     }
@@ -226,13 +261,23 @@ impl Puller {
     fn word(&mut self, message: &Message, now: Instant) -> Option<usize> {
         let rest = message.subject.strip_prefix(self.inbox.as_str())?.strip_prefix('.')?;
         let (lane, epoch) = rest.split_once('.')?;
+        if lane == MARK {
+            let mark = epoch.parse().ok()?;
+            self.lanes.iter().for_each(|lane| lane.custody.read_up_to(mark));
+            return None;
+        }
         let lane: usize = lane.parse().ok()?;
         let state = self.lanes.get_mut(lane)?;
         if epoch.parse() != Ok(state.epoch) {
             return None;
         }
-        state.heard = now;
         let status = message.status?;
+        if status == StatusCode::NO_RESPONDERS || message.description.as_deref() == Some(CONSUMER_DELETED) {
+            state.leave_alone(now);
+            self.forget(lane);
+            return Some(lane);
+        }
+        state.heard_from(now);
         if status == StatusCode::IDLE_HEARTBEAT {
             return None;
         }

@@ -1,10 +1,11 @@
 //! One request and its answer: confirmed publishes and reads of what is stored. The slow way of doing things, one at a
 //! time; what happens for every job goes through the pipelines of [`crate::pull`] and [`crate::window`].
 
-use async_nats::{Client, HeaderMap, Message, RequestErrorKind, StatusCode, Subject};
+use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
 use serde::Deserialize;
 
+use crate::connect::Link;
 use crate::error::Error;
 
 /// JetStream's answer to a publish, or its refusal.
@@ -43,10 +44,10 @@ pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 ///
 /// # Errors
 /// [`Error::Refused`] is decided; [`Error::Publish`] leaves open whether it was stored.
-pub async fn publish(client: &Client, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
+pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
     let failed = |source| Error::Publish { subject: subject.clone(), source };
-    let answer = client.request_with_headers(subject.clone(), headers, payload).await;
-    let message = answer.map_err(|error| failed(Box::new(error)))?;
+    let request = Request::new().headers(headers).payload(payload);
+    let message = link.request(subject.clone(), request).await.map_err(failed)?;
     let ack: PubAck = serde_json::from_slice(&message.payload).map_err(|error| failed(Box::new(error)))?;
     match ack.error {
         None => Ok(ack),
@@ -91,13 +92,11 @@ pub struct Stored {
 ///
 /// # Errors
 /// No answer, or one that is neither a message nor "not found".
-pub async fn direct_get(client: &Client, api: &str, stream: &str, query: String) -> Result<Option<Stored>, Error> {
+pub async fn direct_get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Stored>, Error> {
     let subject = format!("{api}.DIRECT.GET.{stream}");
     let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
-    let message = client
-        .request(Subject::from(subject), Bytes::from(query.clone()))
-        .await
-        .map_err(|error| read(Box::new(error)))?;
+    let request = Request::new().payload(Bytes::from(query.clone()));
+    let message = link.request(Subject::from(subject), request).await.map_err(read)?;
     match message.status {
         Some(StatusCode::NOT_FOUND) => Ok(None),
         Some(status) if !status.is_success() => {

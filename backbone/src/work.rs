@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use longshore_domain::{Job, duration};
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
@@ -109,13 +108,8 @@ impl Caller {
     /// # Errors
     /// Its inbox cannot be subscribed to.
     pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
-        let inbox = backbone.client().new_inbox();
-        let subject = format!("{inbox}.*");
-        let mut messages = backbone
-            .client()
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let inbox = backbone.work().new_inbox();
+        let mut messages = backbone.work().subscribe(format!("{inbox}.*")).await?;
         let waiting = Waiting::default();
         let ears = Arc::downgrade(&waiting);
         tokio::spawn(async move {
@@ -136,7 +130,7 @@ impl Caller {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, ear);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         let inbox = format!("{}.{number}", self.inbox);
-        let sent = self.backbone.client().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
+        let sent = self.backbone.work().client().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
         if let Err(error) = sent {
             tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
         }
@@ -148,13 +142,13 @@ impl Caller {
         let Some(reply) = signal.answer_to.filter(|reply| self.backbone.may_answer(reply)) else { return };
         let mut headers = HeaderMap::new();
         headers.insert(names::CANCEL, if cancelled { "true" } else { "false" });
-        let _ = self.backbone.client().publish_with_headers(reply, headers, Bytes::new()).await;
+        self.backbone.work().publish_with_headers(reply, headers, Bytes::new()).await;
     }
 
     /// Tells a remote handler that its run was cancelled.
     pub async fn cancel(&self, job: &Job) {
         let subject = self.backbone.names().cancel(&job.tenant, &job.run_id);
-        let _ = self.backbone.client().publish(subject, Bytes::new()).await;
+        self.backbone.work().publish(subject, Bytes::new()).await;
     }
 }
 
@@ -236,10 +230,9 @@ impl Backbone {
     /// # Errors
     /// The answers' inbox cannot be subscribed to.
     pub async fn census(&self, wait: Duration) -> Result<Vec<Announced>, Error> {
-        let inbox = self.control().new_inbox();
-        let failed = |source| Error::Subscribe { subject: inbox.clone(), source };
-        let mut answers = self.control().subscribe(inbox.clone()).await.map_err(|error| failed(Box::new(error)))?;
-        let _ = self.control().publish_with_reply("$SRV.INFO", inbox.clone(), Bytes::new()).await;
+        let inbox = self.work().new_inbox();
+        let mut answers = self.work().subscribe(inbox.clone()).await?;
+        self.work().publish_with_reply(Subject::from_static("$SRV.INFO"), inbox, Bytes::new()).await;
         let prefix = self.names().work_prefix();
         let mut announced = Vec::new();
         let until = tokio::time::Instant::now() + wait;
