@@ -18,6 +18,7 @@ mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
 mod nothing_lost; // killed and frozen in mid-run, nothing is lost
 mod order; // the urgent first, by rank
+mod poison; // bytes that no client can read cost no more than their own message
 mod remote; // a handler in any language, over plain NATS
 mod replay; // what died can be run again, thrown away, erased
 mod retries; // what fails is tried again by its policy, what cannot succeed is not

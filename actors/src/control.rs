@@ -193,6 +193,11 @@ impl Control {
         if self.shared.records_full.load(Ordering::Relaxed) {
             reasons.push("the room for run records is full (storage.runs_max_records)");
         }
+        let unanswered = self.shared.backbone.unanswered();
+        let nobody = format!("nobody answers for the consumer of {}", unanswered.join(", "));
+        if !unanswered.is_empty() {
+            reasons.push(&nobody);
+        }
         json!({
             "live": true,
             "ready": reasons.is_empty(),

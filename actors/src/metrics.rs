@@ -21,6 +21,10 @@ pub struct Metrics {
     pub fenced: IntCounter,
     /// `longshore_leases_lost_total`
     pub leases_lost: IntCounter,
+    /// `longshore_poison_removed_total`: messages that no client library can read, made dead letters.
+    pub poison_removed: IntCounter,
+    /// `longshore_connections_rebuilt_total{connection}`: connections to NATS made anew, whatever ended them.
+    pub connections_rebuilt: IntCounterVec,
     /// `longshore_jobs_running{queue}`
     pub running: IntGaugeVec,
     /// `longshore_jobs_in_hand{queue}`: pulled, not yet started.
@@ -77,6 +81,13 @@ impl Metrics {
             deferred: metric!(IntCounterVec, "longshore_jobs_deferred_total", "Jobs put off, by reason", "reason"),
             fenced: metric!(IntCounter, "longshore_results_fenced_total", "Results dropped: the run went on elsewhere"),
             leases_lost: metric!(IntCounter, "longshore_leases_lost_total", "Leases lost by running jobs"),
+            poison_removed: metric!(IntCounter, "longshore_poison_removed_total", "Messages that cannot be read, taken out"),
+            connections_rebuilt: metric!(
+                IntCounterVec,
+                "longshore_connections_rebuilt_total",
+                "Connections to NATS made anew",
+                "connection"
+            ),
             running: metric!(IntGaugeVec, "longshore_jobs_running", "Jobs running on this node", "queue"),
             in_hand: metric!(IntGaugeVec, "longshore_jobs_in_hand", "Jobs pulled and not yet started", "queue"),
             in_flight: metric!(IntGauge, "longshore_herald_in_flight", "Ended jobs that are not confirmed yet"),

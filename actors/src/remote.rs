@@ -76,6 +76,9 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
             }
             reply = &mut call.reply => return match reply {
                 Ok(Reply::NobodyThere) => Outcome::NoHandler,
+                Ok(Reply::Unreadable(reason)) => {
+                    failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"))
+                }
                 Ok(Reply::Answer(reply)) => {
                     if !announced {
                         announce(shared, slot).await;

@@ -118,6 +118,12 @@ impl Link {
         made
     }
 
+    /// How often it was made anew.
+    #[must_use]
+    pub fn rebuilt(&self) -> u64 {
+        self.0.counts.made.borrow().saturating_sub(1)
+    }
+
     /// Whether it stands.
     #[must_use]
     pub fn stands(&self) -> bool {

@@ -39,6 +39,7 @@ pub mod dead_letters;
 
 pub mod control;
 pub mod look;
+pub mod poison;
 mod raw;
 
 pub mod service;

@@ -38,6 +38,11 @@ pub(crate) async fn everything<'a>(
         stream(js, wanted).await?;
     }
     consumer(js, &names.schedules_stream(), shape::due_consumer(names, storage)).await?;
+    if let Err(error) = stream(js, shape::replies(names, storage)).await {
+        // A server without memory for streams, perhaps: jobs run all the same.
+        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        tracing::warn!("{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit");
+    }
     for queue in queues {
         lanes(ground, queue).await?;
     }
@@ -105,7 +110,7 @@ fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
     matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED)
 }
 
-async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<PullConsumer, Error> {
+pub(crate) async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<PullConsumer, Error> {
     // Creating one that is there updates it, and is how the server wants it.
     js.create_consumer_on_stream(wanted, stream).await.map_err(|error| Error::Provision {
         doing: "create",

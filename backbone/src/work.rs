@@ -2,6 +2,12 @@
 //!
 //! One inbox serves all requests of a node. A reply is handed over whatever happens; signals are dropped when their
 //! receiver does not keep up, because the next one says as much.
+//!
+//! A handler may reply with bytes that end the connection, and nobody says whose reply that was; others that were on their
+//! way are lost with it. To call a handler again for that could run a slow one twice. So a stream in the server's memory
+//! ([`crate::shape::replies`]) keeps the last message to each call for a while, and after every loss the open calls are
+//! looked up there: a reply that can be read is handed over, one that cannot fails its own call, and a call that has none
+//! goes on. Without that stream a lost reply ends its attempt at its time limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +16,18 @@ use std::time::Duration;
 
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use longshore_domain::{Job, duration};
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::raw::{self, Raw};
 use crate::wire::header::names;
 
+/// Open calls that are looked up at once after a loss.
+const LOOKS: usize = 64;
 /// Signals of one job that may wait to be read.
 const SIGNALS: usize = 64;
 
@@ -81,6 +91,8 @@ pub enum SignalKind {
 pub enum Reply {
     /// Nobody is subscribed.
     NobodyThere,
+    /// The handler replied with something that cannot be read, for this reason.
+    Unreadable(String),
     /// The handler replied.
     Answer(Box<HandlerReply>),
 }
@@ -108,17 +120,28 @@ impl Caller {
     /// # Errors
     /// Its inbox cannot be subscribed to.
     pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
-        let inbox = backbone.work().new_inbox();
+        let inbox: Arc<str> = Arc::from(backbone.names().replies(&uuid::Uuid::now_v7().simple().to_string()));
+        let mut made = backbone.work().connected();
         let mut messages = backbone.work().subscribe(format!("{inbox}.*")).await?;
         let waiting = Waiting::default();
-        let ears = Arc::downgrade(&waiting);
+        let caller = Self { backbone: backbone.clone(), inbox, next: Arc::default(), waiting };
+        let ears = Arc::downgrade(&caller.waiting);
+        let (backbone, inbox) = (caller.backbone.clone(), Arc::clone(&caller.inbox));
         tokio::spawn(async move {
-            while let Some(message) = messages.next().await {
-                let Some(ears) = ears.upgrade() else { break };
-                hear(&ears, message);
+            loop {
+                tokio::select! {
+                    message = messages.next() => {
+                        let (Some(message), Some(ears)) = (message, ears.upgrade()) else { break };
+                        hear(&ears, message);
+                    }
+                    _ = made.changed() => {
+                        let Some(ears) = ears.upgrade() else { break };
+                        tokio::spawn(look_up(backbone.clone(), Arc::clone(&inbox), ears));
+                    }
+                }
             }
         });
-        Ok(Self { backbone: backbone.clone(), inbox: Arc::from(inbox), next: Arc::default(), waiting })
+        Ok(caller)
     }
 
     /// Sends a job to whoever handles its type.
@@ -149,6 +172,39 @@ impl Caller {
     pub async fn cancel(&self, job: &Job) {
         let subject = self.backbone.names().cancel(&job.tenant, &job.run_id);
         self.backbone.work().publish(subject, Bytes::new()).await;
+    }
+}
+
+/// Looks for what was sent to open calls while nobody listened, or in bytes that cannot be read.
+async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
+    let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+    let stream = backbone.names().replies_stream();
+    let looks = futures_util::stream::iter(open).for_each_concurrent(LOOKS, async |number| {
+        let query = format!(r#"{{"last_by_subj":"{inbox}.{number}"}}"#);
+        match raw::get(backbone.control(), backbone.api(), &stream, query).await {
+            Ok(Some(found)) => hear_stored(&waiting, number, found),
+            Ok(None) => {}
+            Err(error) => tracing::debug!("a handler's reply may be lost: {error}"),
+        }
+    });
+    looks.await;
+}
+
+fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
+    if raw::readable(&found.headers).get(names::SIGNAL).is_some() {
+        return;
+    }
+    match raw::parse(&found.headers) {
+        Ok(headers) => {
+            let headers = (!headers.is_empty()).then_some(headers);
+            let (subject, payload, length) = (found.subject.into(), found.payload, 0);
+            hear(waiting, Message { subject, reply: None, payload, headers, status: None, description: None, length });
+        }
+        Err(reason) => {
+            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let reply = waiting.get_mut(&number).and_then(|ear| ear.reply.take());
+            reply.map(|reply| reply.send(Reply::Unreadable(format!("its headers {reason}"))));
+        }
     }
 }
 

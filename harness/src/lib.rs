@@ -27,6 +27,7 @@
 //! ```
 
 mod api;
+mod bytes;
 pub mod chaos;
 mod eventually;
 pub mod history;
@@ -45,6 +46,7 @@ mod wire;
 mod world;
 
 pub use api::ApiError;
+pub use bytes::Bytes;
 pub use eventually::eventually;
 pub use live::{Live, LiveEvents};
 pub use longshore_natsd as natsd;

@@ -272,6 +272,18 @@ impl Names {
         format!("{}.work.*.{job_type}", self.namespace)
     }
 
+    /// Where one caller hears what handlers reply; a token is added for each call. An inbox, as their rights have it.
+    #[must_use]
+    pub fn replies(&self, caller: &str) -> String {
+        format!("_INBOX.{}-replies.{caller}", self.namespace)
+    }
+
+    /// The last replies of handlers.
+    #[must_use]
+    pub fn replies_stream(&self) -> String {
+        format!("{}_REPLIES", self.prefix)
+    }
+
     /// What every remote handler's subject begins with.
     #[must_use]
     pub fn work_prefix(&self) -> String {
@@ -294,6 +306,12 @@ impl Names {
     #[must_use]
     pub fn read_cancel<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
         subject.strip_prefix(&*self.namespace)?.strip_prefix(".cancel.")?.split_once('.')
+    }
+
+    /// Where nodes ask each other which deliveries they hold.
+    #[must_use]
+    pub fn held(&self) -> String {
+        format!("{}.nodes.held", self.namespace)
     }
 
     /// An API endpoint; `tenant` may be `*` to serve all.
