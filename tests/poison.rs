@@ -97,7 +97,7 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
     }
     let end = world.wait(&long).await;
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
-    world.eventually_reads(&long, "enqueued started completed").await;
+    world.eventually_reads(&long, "enqueued\nstarted 1\ncompleted 1").await;
     is_unharmed(&world, &node).await;
     assert!(node.stop().await.success());
 }
@@ -156,7 +156,9 @@ async fn what_cannot_be_read_in_a_request_costs_nobody_else() {
     let long = world.publish("long").json(json!({"ms": 5_000})).await;
     let mut bytes = world.bytes().await;
     for (headers, _) in BROKEN.iter().copied().chain(STATUS.iter().map(|headers| (*headers, ""))) {
-        for subject in ["longshore.api.default.submit", "longshore.api.default.runs.get", "$SRV.PING", "$SRV.INFO.longshore"] {
+        for subject in
+            ["longshore.api.default.submit", "longshore.api.default.runs.get", "$SRV.PING", "$SRV.INFO.longshore"]
+        {
             bytes.publish(subject.as_bytes(), Some("_INBOX.nobody"), headers, br#"{"type":"noop"}"#);
             bytes.flush().await;
         }

@@ -15,8 +15,8 @@ use longshore_domain::{Queue, RunId, SmolStr};
 use tokio::sync::mpsc;
 
 use crate::assignment::{Assignment, Start};
-use crate::carry_out::chain;
 use crate::begin;
+use crate::carry_out::chain;
 use crate::shared::{Shared, now};
 
 /// Broken messages in hand at once.

@@ -81,7 +81,11 @@ impl Metrics {
             deferred: metric!(IntCounterVec, "longshore_jobs_deferred_total", "Jobs put off, by reason", "reason"),
             fenced: metric!(IntCounter, "longshore_results_fenced_total", "Results dropped: the run went on elsewhere"),
             leases_lost: metric!(IntCounter, "longshore_leases_lost_total", "Leases lost by running jobs"),
-            poison_removed: metric!(IntCounter, "longshore_poison_removed_total", "Messages that cannot be read, taken out"),
+            poison_removed: metric!(
+                IntCounter,
+                "longshore_poison_removed_total",
+                "Messages that cannot be read, taken out"
+            ),
             connections_rebuilt: metric!(
                 IntCounterVec,
                 "longshore_connections_rebuilt_total",

@@ -76,6 +76,7 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
             }
             reply = &mut call.reply => return match reply {
                 Ok(Reply::NobodyThere) => Outcome::NoHandler,
+                Ok(Reply::NotSent) => failed(ErrorKind::Retryable, "the request was lost with the connection to NATS"),
                 Ok(Reply::Unreadable(reason)) => {
                     failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"))
                 }

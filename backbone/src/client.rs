@@ -51,7 +51,9 @@ impl Client {
         let answer = self.nats.request(self.names.api(tenant, endpoint), request).await;
         let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
         let message = answer.map_err(|error| match kind(&error) {
-            Some(RequestErrorKind::NoResponders) => ApiError::unavailable("no Longshore node is running on this NATS server"),
+            Some(RequestErrorKind::NoResponders) => {
+                ApiError::unavailable("no Longshore node is running on this NATS server")
+            }
             Some(RequestErrorKind::TimedOut) => ApiError {
                 code: 504,
                 error: "no_answer".to_owned(),

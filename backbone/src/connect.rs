@@ -236,7 +236,10 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
         let mut places = link.places.lock().await;
         link.replacing.store(true, Ordering::Release);
         link.counts.lost.send_modify(|lost| *lost += 1);
-        tracing::warn!(connection = link.name, "the NATS client ended over what it was sent; a new one takes its place");
+        tracing::warn!(
+            connection = link.name,
+            "the NATS client ended over what it was sent; a new one takes its place"
+        );
         let known = link.client.read().unwrap_or_else(PoisonError::into_inner).server_info().connect_urls;
         let client = connect_until(&connection, &known, link.name, &shown, &link.counts).await;
         alive = sentinel(&client).await;

@@ -14,8 +14,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::SmolStr;
+use longshore_domain::run::{Holding, MessageId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -197,7 +197,8 @@ impl Backbone {
             }
         }
         // Over the holes of what is done with, or what is not due.
-        let filter = if self.consumer_of(stream) == shape::LANE_CONSUMER { ">".to_owned() } else { self.names().due_all() };
+        let filter =
+            if self.consumer_of(stream) == shape::LANE_CONSUMER { ">".to_owned() } else { self.names().due_all() };
         let next = get(format!(r#"{{"seq":{at},"next_by_subj":"{filter}"}}"#)).await?;
         Ok(next.filter(|raw| raw.sequence <= until).into_iter().collect())
     }

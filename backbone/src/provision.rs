@@ -41,7 +41,9 @@ pub(crate) async fn everything<'a>(
     if let Err(error) = stream(js, shape::replies(names, storage)).await {
         // A server without memory for streams, perhaps: jobs run all the same.
         let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-        tracing::warn!("{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit");
+        tracing::warn!(
+            "{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit"
+        );
     }
     for queue in queues {
         lanes(ground, queue).await?;

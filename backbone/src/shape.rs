@@ -139,7 +139,7 @@ pub fn replies(names: &Names, storage: &Storage) -> Config {
         allow_direct: false,
         max_messages_per_subject: 1,
         max_age: REMEMBERED,
-        ..base(storage, names.replies_stream(), vec![names.replies("*.*")], REPLIES_BYTES)
+        ..base(storage, names.replies_stream(), vec![names.replies("*.*"), names.replies("*.*.sent")], REPLIES_BYTES)
     }
 }
 

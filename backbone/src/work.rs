@@ -7,12 +7,13 @@
 //! way are lost with it. To call a handler again for that could run a slow one twice. So a stream in the server's memory
 //! ([`crate::shape::replies`]) keeps the last message to each call for a while, and after every loss the open calls are
 //! looked up there: a reply that can be read is handed over, one that cannot fails its own call, and a call that has none
-//! goes on. Without that stream a lost reply ends its attempt at its time limit.
+//! goes on, unless its request never reached the server: a mark is sent behind every request, which the stream keeps as
+//! well. Without that stream a lost reply ends its attempt at its time limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
@@ -28,6 +29,10 @@ use crate::wire::header::names;
 
 /// Open calls that are looked up at once after a loss.
 const LOOKS: usize = 64;
+/// A request that was asked for so long ago went out, or its connection is long gone.
+const YOUNG: Duration = Duration::from_secs(2);
+/// So long may the server take to read what a connection had brought when it ended.
+const READ_WITHIN: Duration = Duration::from_millis(100);
 /// Signals of one job that may wait to be read.
 const SIGNALS: usize = 64;
 
@@ -46,6 +51,7 @@ type Waiting = Arc<Mutex<HashMap<u64, Ear>>>;
 struct Ear {
     signals: mpsc::Sender<Signal>,
     reply: Option<oneshot::Sender<Reply>>,
+    asked: Instant,
 }
 
 /// One job that is with a remote handler; dropped, nobody listens any more.
@@ -93,6 +99,8 @@ pub enum Reply {
     NobodyThere,
     /// The handler replied with something that cannot be read, for this reason.
     Unreadable(String),
+    /// The request was lost with the connection before the server had it.
+    NotSent,
     /// The handler replied.
     Answer(Box<HandlerReply>),
 }
@@ -149,7 +157,7 @@ impl Caller {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (signals, heard) = mpsc::channel(SIGNALS);
         let (reply, replied) = oneshot::channel();
-        let ear = Ear { signals, reply: Some(reply) };
+        let ear = Ear { signals, reply: Some(reply), asked: Instant::now() };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, ear);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         let inbox = format!("{}.{number}", self.inbox);
@@ -157,6 +165,7 @@ impl Caller {
         if let Err(error) = sent {
             tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
         }
+        self.backbone.work().publish(self.backbone.names().request_sent(&self.inbox, number), Bytes::new()).await;
         Call { signals: heard, reply: replied, number, waiting: Arc::clone(&self.waiting) }
     }
 
@@ -183,6 +192,9 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
         let query = format!(r#"{{"last_by_subj":"{inbox}.{number}"}}"#);
         match raw::get(backbone.control(), backbone.api(), &stream, query).await {
             Ok(Some(found)) => hear_stored(&waiting, number, found),
+            Ok(None) if is_young(&waiting, number) && !was_sent(&backbone, &inbox, number).await => {
+                settle(&waiting, number, Reply::NotSent);
+            }
             Ok(None) => {}
             Err(error) => tracing::debug!("a handler's reply may be lost: {error}"),
         }
@@ -200,12 +212,35 @@ fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
             let (subject, payload, length) = (found.subject.into(), found.payload, 0);
             hear(waiting, Message { subject, reply: None, payload, headers, status: None, description: None, length });
         }
-        Err(reason) => {
-            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let reply = waiting.get_mut(&number).and_then(|ear| ear.reply.take());
-            reply.map(|reply| reply.send(Reply::Unreadable(format!("its headers {reason}"))));
-        }
+        Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers {reason}"))),
     }
+}
+
+/// Whether a call is so young that its mark, if it ever came, still lies in the stream.
+fn is_young(waiting: &Waiting, number: u64) -> bool {
+    let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    waiting.get(&number).is_some_and(|ear| ear.asked.elapsed() < YOUNG)
+}
+
+/// Whether the server had a call's request: then it had the mark as well that was sent behind it. Where that cannot be
+/// found out it counts as sent, because a handler may be at work.
+async fn was_sent(backbone: &Backbone, inbox: &str, number: u64) -> bool {
+    let query = format!(r#"{{"last_by_subj":"{}"}}"#, backbone.names().request_sent(inbox, number));
+    let stream = backbone.names().replies_stream();
+    for _ in 0..2 {
+        if !matches!(raw::get(backbone.control(), backbone.api(), &stream, query.clone()).await, Ok(None)) {
+            return true;
+        }
+        // What the old connection had brought may still lie before the server.
+        tokio::time::sleep(READ_WITHIN).await;
+    }
+    false
+}
+
+fn settle(waiting: &Waiting, number: u64, how: Reply) {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let reply = waiting.get_mut(&number).and_then(|ear| ear.reply.take());
+    reply.map(|reply| reply.send(how));
 }
 
 fn hear(waiting: &Waiting, message: Message) {

@@ -104,7 +104,20 @@ async fn what_is_judged_broken_is_what_the_client_cannot_read() {
 #[tokio::test]
 async fn drawn_headers_are_judged_as_the_client_reads_them() {
     let parts: [&[u8]; 14] = [
-        b"\r\n", b"\n", b"\r", b"A", b":", b" ", b"b", b"\t", b"\xc2\xa0", b"\xff", b"\x00", b"A: b\r\n", b"-Z_", b"1",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"A",
+        b":",
+        b" ",
+        b"b",
+        b"\t",
+        b"\xc2\xa0",
+        b"\xff",
+        b"\x00",
+        b"A: b\r\n",
+        b"-Z_",
+        b"1",
     ];
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..150 {

@@ -278,6 +278,12 @@ impl Names {
         format!("_INBOX.{}-replies.{caller}", self.namespace)
     }
 
+    /// Where a caller marks that the server has the request of a call.
+    #[must_use]
+    pub fn request_sent(&self, inbox: &str, number: u64) -> String {
+        format!("{inbox}.{number}.sent")
+    }
+
     /// The last replies of handlers.
     #[must_use]
     pub fn replies_stream(&self) -> String {
