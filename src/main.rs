@@ -17,6 +17,13 @@ const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // What a NATS client cannot read costs its connection, which is made anew and said in the log.
+        if !longshore_backbone::connect::is_clients_own(panic) {
+            print(panic);
+        }
+    }));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // On a small machine more threads than cores, so that one is left when handlers block some; they cost 3 to 6 % there.
     let threads = cores.max(longshore_actors::SPARE_THREADS + 1);

@@ -85,7 +85,8 @@ impl Recent {
 
 /// Hears of cancelled runs until the process ends, and stops those that run here; answers who asks what this node holds.
 pub(crate) async fn watch(shared: Arc<Shared>) {
-    let listening = async { Ok((shared.backbone.cancels().await?, shared.backbone.questions(&shared.node).await?)) };
+    let listening =
+        async { Ok((shared.backbone.cancels().await?, shared.backbone.holder_questions(&shared.node).await?)) };
     let (mut cancels, mut questions) = match listening.await {
         Ok(both) => both,
         Err::<_, longshore_backbone::Error>(error) => panic!("cancelled runs cannot be heard of: {}", chain(&error)),

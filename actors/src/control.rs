@@ -210,6 +210,11 @@ impl Control {
         let full = full.iter().map(|(queue, priority)| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
         });
+        let unanswered = self.shared.backbone.unanswered();
+        let nobody = format!("nobody answers for the consumer of {}", unanswered.join(", "));
+        if !unanswered.is_empty() {
+            reasons.push(&nobody);
+        }
         json!({
             "live": true,
             "ready": reasons.is_empty(),

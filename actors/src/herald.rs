@@ -37,7 +37,7 @@ pub(crate) const IN_FLIGHT: usize = 4_096;
 /// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// How often overdue answers are looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What the herald is told.
 #[derive(Debug)]

@@ -50,6 +50,7 @@ mod cancel;
 mod carry_out;
 mod herald;
 
+mod lane_guard;
 mod lease_keeper;
 mod lines;
 

@@ -25,6 +25,10 @@ pub struct Metrics {
     pub leases_judged_lost: IntCounter,
     /// `longshore_stale_reads_total`: records that were older than the job that came.
     pub stale_reads: IntCounter,
+    /// `longshore_poison_removed_total`: messages that no client library can read, made dead letters.
+    pub poison_removed: IntCounter,
+    /// `longshore_connections_rebuilt_total{connection}`: connections to NATS made anew, whatever ended them.
+    pub connections_rebuilt: IntCounterVec,
     /// `longshore_jobs_running{queue}`
     pub running: IntGaugeVec,
     /// `longshore_jobs_in_hand{queue}`: pulled, not yet started.
@@ -95,6 +99,17 @@ impl Metrics {
                 "Attempts of silent holders settled as lease_expired"
             ),
             stale_reads: metric!(IntCounter, "longshore_stale_reads_total", "Records older than the job that came"),
+            poison_removed: metric!(
+                IntCounter,
+                "longshore_poison_removed_total",
+                "Messages that cannot be read, taken out"
+            ),
+            connections_rebuilt: metric!(
+                IntCounterVec,
+                "longshore_connections_rebuilt_total",
+                "Connections to NATS made anew",
+                "connection"
+            ),
             running: metric!(IntGaugeVec, "longshore_jobs_running", "Jobs running on this node", "queue"),
             in_hand: metric!(IntGaugeVec, "longshore_jobs_in_hand", "Jobs pulled and not yet started", "queue"),
             in_flight: metric!(IntGauge, "longshore_herald_in_flight", "Ended jobs that are not confirmed yet"),

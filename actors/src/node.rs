@@ -4,6 +4,7 @@
 //! node
 //! ├─ herald          tells what was decided, acknowledges what is confirmed
 //! ├─ lease-keeper    renews the leases of running jobs
+//! ├─ lane-guard      takes out what cannot be read
 //! ├─ timekeeper      brings due jobs into their lanes
 //! ├─ control         the API
 //! ├─ cancels         hears of cancelled runs, stops those that run here
@@ -31,7 +32,9 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, namesake, presence, sweep, timekeeper};
+use crate::{
+    Handlers, Settings, cancel, control, dlq_watch, herald, lane_guard, namesake, presence, sweep, timekeeper,
+};
 
 /// How long the lanes may take to be closed, which is one way to the server and back.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -186,11 +189,13 @@ fn children(
     let swept = Arc::clone(shared);
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
+    let (guard, names) = (Arc::clone(shared), queues.iter().map(|queue| queue.name.clone()).collect::<Vec<_>>());
     vec![
         ChildSpec::new("herald", move || herald::run(Arc::clone(&desk))),
         ChildSpec::new("lease-keeper", move || {
             lease_keeper::run(backbone.clone(), Arc::clone(&book), Arc::clone(&metrics))
         }),
+        ChildSpec::new("lane-guard", move || lane_guard::run(Arc::clone(&guard), names.clone())),
         ChildSpec::new("timekeeper", move || timekeeper::run(Arc::clone(&time))),
         ChildSpec::new("control", move || control::run(Arc::clone(&serve), queues.clone())),
         ChildSpec::new("cancels", move || cancel::watch(Arc::clone(&cancels))),

@@ -81,6 +81,10 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
                     shared.forget_handlers(&context.job);
                     Outcome::NoHandler
                 }
+                Ok(Reply::NotSent) => failed(ErrorKind::Retryable, "the request was lost with the connection to NATS"),
+                Ok(Reply::Unreadable(reason)) => {
+                    failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"))
+                }
                 Ok(Reply::Answer(reply)) => {
                     let outcome = outcome_of(*reply, shared.policy(&context.job), announced);
                     // One that had no room has not started anything.

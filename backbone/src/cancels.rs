@@ -5,20 +5,20 @@
 
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Subject, Subscriber};
+use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use longshore_domain::{RunId, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::subscription::Subscription;
 use crate::wire::header::names;
 
 /// The runs that are being cancelled, as they are told.
 #[derive(Debug)]
 pub struct Cancels {
     backbone: Backbone,
-    messages: Subscriber,
+    messages: Subscription,
 }
 
 /// A run is being cancelled.
@@ -54,9 +54,7 @@ impl Backbone {
     /// # Errors
     /// The subject cannot be subscribed to.
     pub async fn cancels(&self) -> Result<Cancels, Error> {
-        let subject = self.names().cancel_all();
-        let messages = self.control().subscribe(subject.clone()).await;
-        let messages = messages.map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let messages = self.control().subscribe(self.names().cancel_all()).await?;
         Ok(Cancels { backbone: self.clone(), messages })
     }
 
@@ -64,14 +62,14 @@ impl Backbone {
     pub async fn heard(&self, cancel: &Cancel, node: &str, runs_here: bool) {
         if let Some(reply) = &cancel.answer_to {
             let body = Bytes::from(format!("{}{node}", if runs_here { RUNS_HERE } else { HEARD }));
-            let _ = self.control().publish(reply.clone(), body).await;
+            self.control().publish(reply.clone(), body).await;
         }
     }
 
     /// Tells everybody that a run is cancelled.
     pub async fn tell_cancelled(&self, tenant: &Tenant, run: &RunId) {
         let subject = self.names().cancel(tenant, run);
-        let _ = self.control().publish_with_headers(subject, cancelled(), Bytes::new()).await;
+        self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
     }
 
     /// The same, and waits until each of `nodes` has heard it, for `wait` at most; whether one has the run at work, which
@@ -80,7 +78,8 @@ impl Backbone {
         let inbox = self.control().new_inbox();
         let Ok(mut answers) = self.control().subscribe(inbox.clone()).await else { return false };
         let subject = self.names().cancel(tenant, run);
-        let _ = self.control().publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
+        let client = self.control().client();
+        let _ = client.publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
         let until = tokio::time::Instant::now() + wait;
         let mut silent: Vec<&str> = nodes.iter().map(String::as_str).collect();
         while !silent.is_empty() {

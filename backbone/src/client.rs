@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use async_nats::{Client as Nats, RequestErrorKind};
+use async_nats::{RequestError, RequestErrorKind};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::Stream;
 
 use crate::connect::Link;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::settings::Connection;
 use crate::wire::api::{ApiError, Code};
 use crate::wire::subject::Names;
@@ -15,7 +15,7 @@ use crate::wire::subject::Names;
 /// Talks to the nodes of one namespace.
 #[derive(Debug, Clone)]
 pub struct Client {
-    nats: Nats,
+    nats: Link,
     names: Names,
 }
 
@@ -25,8 +25,8 @@ impl Client {
     /// # Errors
     /// The server cannot be reached, or refuses the credentials.
     pub async fn connect(connection: &Connection, namespace: &str) -> Result<Self, Error> {
-        let link = Link::open(connection, "longshore client").await?;
-        Ok(Self { nats: link.client, names: Names::new(namespace) })
+        let link = Link::open(connection, "client", "longshore client").await?;
+        Ok(Self { nats: link, names: Names::new(namespace) })
     }
 
     /// The subjects of the namespace.
@@ -56,10 +56,13 @@ impl Client {
             return Err(ApiError::new(Code::TooLarge, message));
         }
         let request = async_nats::Request::new().payload(Bytes::from(body)).timeout(Some(timeout));
-        let answer = self.nats.send_request(self.names.api(tenant, endpoint), request).await;
-        let message = answer.map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => ApiError::unavailable("no Longshore node is running on this NATS server"),
-            RequestErrorKind::TimedOut => ApiError {
+        let answer = self.nats.request(self.names.api(tenant, endpoint), request).await;
+        let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
+        let message = answer.map_err(|error| match kind(&error) {
+            Some(RequestErrorKind::NoResponders) => {
+                ApiError::unavailable("no Longshore node is running on this NATS server")
+            }
+            Some(RequestErrorKind::TimedOut) => ApiError {
                 code: 504,
                 error: "no_answer".to_owned(),
                 message: format!("no answer within {timeout:?}"),
@@ -81,13 +84,12 @@ impl Client {
     /// # Errors
     /// The subject is not allowed.
     pub async fn subscribe(&self, subject: String) -> Result<impl Stream<Item = (String, Bytes)> + use<>, Error> {
-        let messages = self
-            .nats
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let messages = self.nats.subscribe(subject).await?;
         // The subscription must have reached the server before the caller does what it wants to hear about.
         let _ = self.nats.flush().await;
-        Ok(messages.map(|message| (message.subject.to_string(), message.payload)))
+        Ok(futures_util::stream::unfold(messages, async |mut messages| {
+            let message = messages.next().await?;
+            Some(((message.subject.to_string(), message.payload), messages))
+        }))
     }
 }

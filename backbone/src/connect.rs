@@ -1,16 +1,24 @@
-//! Connections to NATS, set so that a silent or restarted server is noticed within seconds.
+//! Connections to NATS, set so that a silent or restarted server is noticed within seconds, and that outlive whatever
+//! they are sent.
 //!
-//! A node has two: one for jobs, records and events, one for control (leases, API), so that a busy read loop cannot
-//! starve the leases.
+//! A node has four, by what can be written to them: one for jobs, records and events; one for leases and what nodes say
+//! to each other; one for the API; one for remote handlers. So a stranger's bytes, or a flood of jobs, cannot hold up a
+//! lease. The client library drops its connection over headers that it cannot read, and panics over some: it then
+//! connects again by itself, or its client is dead, and is replaced here.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event};
-use tokio::sync::watch;
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
 
 use crate::error::{Cause, Error};
 use crate::settings::Connection;
+use crate::subscription::{Place, Subscription};
 
 /// The oldest server that will do: from here on clients cannot keep or move a schedule by forged headers.
 const NEEDED: (i64, i64, i64) = (2, 14, 5);
@@ -22,57 +30,321 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 /// How long one request may take before it counts as unanswered.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// A connection, and how often it was (re)made.
+/// How long a subscription waits for a client that is just being replaced.
+const REPLACED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The connection ended while an answer was waited for: whether the request was carried out is open.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection to NATS was lost before the answer came")]
+pub struct Lost;
+
+/// A connection that is made anew as often as need be. Cheap to clone; it ends with its last clone.
 #[derive(Debug, Clone)]
-pub struct Link {
-    /// The client.
-    pub client: Client,
-    /// Counts connections: a change means that the server may have forgotten what it was asked.
-    pub connected: watch::Receiver<u64>,
+pub struct Link(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: &'static str,
+    client: RwLock<Arc<Client>>,
+    /// What is subscribed to again on a new client, before anybody else gets hold of that. Locked while there is none.
+    places: Mutex<Vec<Place>>,
+    counts: Arc<Counts>,
+    replacing: AtomicBool,
+    watcher: OnceLock<AbortHandle>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Connections made.
+    made: watch::Sender<u64>,
+    /// Connections lost.
+    lost: watch::Sender<u64>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.abort();
+        }
+    }
 }
 
 impl Link {
-    /// Connects under `name`, which the server shows in its lists of connections.
+    /// Connects; `name` says in logs and metrics what the connection is for, `shown` is what the server shows.
     ///
     /// # Errors
     /// The server cannot be reached, refuses the credentials, or is too old.
-    pub async fn open(connection: &Connection, name: &str) -> Result<Self, Error> {
+    pub async fn open(connection: &Connection, name: &'static str, shown: &str) -> Result<Self, Error> {
         // TLS asks for a process-wide provider; an embedding program may have set one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let (count, connected) = watch::channel(0u64);
-        let count = Arc::new(count);
-        let options = options(connection)?
-            .name(name)
-            .ping_interval(PING_EVERY)
-            .connection_timeout(Duration::from_secs(5))
-            .request_timeout(Some(ANSWER_WITHIN))
-            .max_reconnects(None)
-            .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(10)))
-            .event_callback(move |event| {
-                let count = Arc::clone(&count);
-                async move { note(&event, &count) }
-            });
-        let refused = |source: Cause| Error::Connect { url: connection.url.clone(), source };
-        let addresses: Vec<&str> = connection.url.split(',').map(str::trim).collect();
-        let client = options.connect(addresses).await.map_err(|error| refused(Box::new(error)))?;
+        let counts = Arc::new(Counts::default());
+        let client = connect(connection, &[], name, shown, &counts).await?;
         let info = client.server_info();
         if !is_new_enough(&info.version) {
             return Err(Error::ServerTooOld { found: info.version, needed: NEEDED_TEXT });
         }
-        Ok(Self { client, connected })
+        counts.made.send_modify(|made| *made += 1);
+        let alive = sentinel(&client).await;
+        let link = Self(Arc::new(Inner {
+            name,
+            client: RwLock::new(Arc::new(client)),
+            places: Mutex::default(),
+            counts,
+            replacing: AtomicBool::new(false),
+            watcher: OnceLock::new(),
+        }));
+        let watcher = watch_over(Arc::downgrade(&link.0), alive, connection.clone(), shown.to_owned());
+        let _ = link.0.watcher.set(tokio::spawn(watcher).abort_handle());
+        Ok(link)
+    }
+
+    /// What the connection is for.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// The client of the moment. Kept for longer than a call, it may be a dead one.
+    pub(crate) fn client(&self) -> Arc<Client> {
+        Arc::clone(&self.0.client.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts connections: a change means that the server may have forgotten what it was asked, and that what it had
+    /// sent may be lost. What was subscribed to before is subscribed to again by then.
+    #[must_use]
+    pub fn connected(&self) -> watch::Receiver<u64> {
+        let mut made = self.0.counts.made.subscribe();
+        made.mark_unchanged();
+        made
+    }
+
+    /// How often it was made anew.
+    #[must_use]
+    pub fn rebuilt(&self) -> u64 {
+        self.0.counts.made.borrow().saturating_sub(1)
+    }
+
+    /// Whether it stands.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        let state = self.client().connection_state();
+        !self.0.replacing.load(Ordering::Acquire) && state == async_nats::connection::State::Connected
+    }
+
+    pub(crate) fn server_info(&self) -> ServerInfo {
+        self.client().server_info()
+    }
+
+    pub(crate) fn new_inbox(&self) -> String {
+        self.client().new_inbox()
+    }
+
+    /// Publishes. What is handed to a client that is just being replaced is lost, as is what was on its way when a
+    /// connection ended; whoever needs to know asks for an answer.
+    pub(crate) async fn publish(&self, subject: impl async_nats::ToSubject, payload: Bytes) {
+        let _ = self.client().publish(subject, payload).await;
+    }
+
+    /// As [`Link::publish`], with headers.
+    pub(crate) async fn publish_with_headers(&self, subject: Subject, headers: HeaderMap, payload: Bytes) {
+        let _ = self.client().publish_with_headers(subject, headers, payload).await;
+    }
+
+    /// As [`Link::publish`], with a subject for the answer.
+    pub(crate) async fn publish_with_reply(&self, subject: Subject, reply: String, payload: Bytes) {
+        let _ = self.client().publish_with_reply(subject, reply, payload).await;
+    }
+
+    /// Asks, and waits for the answer: for five seconds, or for as long as the request says.
+    ///
+    /// # Errors
+    /// The client's own, or [`Lost`] as soon as the connection is.
+    pub(crate) async fn request(&self, subject: impl Into<Subject>, request: Request) -> Result<Message, Cause> {
+        let mut lost = self.0.counts.lost.subscribe();
+        let client = self.client();
+        tokio::select! {
+            answer = client.send_request(subject.into(), request) => answer.map_err(|error| Box::new(error) as Cause),
+            _ = lost.changed() => Err(Box::new(Lost)),
+        }
+    }
+
+    /// Subscribes, for as long as the value lives and over every reconnect.
+    ///
+    /// # Errors
+    /// The subject is not allowed, or there is no connection.
+    pub(crate) async fn subscribe(&self, subject: String) -> Result<Subscription, Error> {
+        self.subscribe_as(subject, None).await
+    }
+
+    /// The same as one of a queue group.
+    pub(crate) async fn queue_subscribe(&self, subject: String, group: &'static str) -> Result<Subscription, Error> {
+        self.subscribe_as(subject, Some(group)).await
+    }
+
+    async fn subscribe_as(&self, subject: String, group: Option<&'static str>) -> Result<Subscription, Error> {
+        let mut made = self.connected();
+        loop {
+            let mut places = self.0.places.lock().await;
+            let failed = match subscribe(&self.client(), &subject, group).await {
+                Ok(messages) => {
+                    let (place, subscription) = Subscription::new(subject, group, messages);
+                    places.retain(Place::is_wanted);
+                    places.push(place);
+                    return Ok(subscription);
+                }
+                Err(error) => error,
+            };
+            drop(places);
+            // The client may be dead, and not replaced yet.
+            if !matches!(tokio::time::timeout(REPLACED_WITHIN, made.changed()).await, Ok(Ok(()))) {
+                return Err(Error::Subscribe { subject, source: failed });
+            }
+        }
+    }
+
+    /// Everything handed to the connection is on its way to the server.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub(crate) async fn flush(&self) -> Result<(), Cause> {
+        self.client().flush().await.map_err(|error| Box::new(error) as Cause)
     }
 }
 
-fn note(event: &Event, count: &watch::Sender<u64>) {
-    match event {
-        Event::Connected => {
-            tracing::info!("connected to NATS");
-            count.send_modify(|count| *count += 1);
+async fn subscribe(client: &Client, subject: &str, group: Option<&str>) -> Result<Subscriber, Cause> {
+    let subject = subject.to_owned();
+    let made = match group {
+        Some(group) => client.queue_subscribe(subject, group.to_owned()).await,
+        None => client.subscribe(subject).await,
+    };
+    made.map_err(|error| Box::new(error) as Cause)
+}
+
+/// A subscription to nothing. It ends with the client's task, which is how that task's death is noticed: the client says
+/// nothing of it and would take publishes for connected.
+async fn sentinel(client: &Client) -> Option<Subscriber> {
+    client.subscribe(client.new_inbox()).await.ok()
+}
+
+/// Puts a new client in the place of every one that died.
+async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection: Connection, shown: String) {
+    loop {
+        if let Some(alive) = &mut alive {
+            while alive.next().await.is_some() {}
         }
-        Event::Disconnected => tracing::warn!("lost the connection to NATS; trying again"),
-        Event::SlowConsumer(id) => tracing::warn!(subscription = id, "messages were dropped: this node is too slow"),
-        other => tracing::info!("NATS: {other}"),
+        let Some(link) = link.upgrade() else { return };
+        let mut places = link.places.lock().await;
+        link.replacing.store(true, Ordering::Release);
+        link.counts.lost.send_modify(|lost| *lost += 1);
+        tracing::warn!(
+            connection = link.name,
+            "the NATS client ended over what it was sent; a new one takes its place"
+        );
+        let known = link.client.read().unwrap_or_else(PoisonError::into_inner).server_info().connect_urls;
+        let client = connect_until(&connection, &known, link.name, &shown, &link.counts).await;
+        alive = sentinel(&client).await;
+        places.retain(Place::is_wanted);
+        for place in places.iter() {
+            // An error is the next client's death, which is seen at once.
+            if let Ok(messages) = subscribe(&client, &place.subject, place.group).await {
+                place.fill(messages);
+            }
+        }
+        *link.client.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(client);
+        link.replacing.store(false, Ordering::Release);
+        link.counts.made.send_modify(|made| *made += 1);
     }
+}
+
+/// Connects, however long it takes.
+async fn connect_until(
+    connection: &Connection,
+    known: &[String],
+    name: &'static str,
+    shown: &str,
+    counts: &Arc<Counts>,
+) -> Client {
+    for turn in 1.. {
+        match connect(connection, known, name, shown, counts).await {
+            Ok(client) => return client,
+            Err(error) if turn == 1 => tracing::warn!(connection = name, "cannot connect, trying again: {error}"),
+            Err(_) => {}
+        }
+        tokio::time::sleep(delay(turn)).await;
+    }
+    unreachable!("the loop only ends by returning")
+}
+
+/// At once, because most losses are not the server's; then ever more slowly, up to half a second.
+fn delay(turn: usize) -> Duration {
+    Duration::from_millis(50 * (turn as u64).saturating_sub(1).min(10))
+}
+
+async fn connect(
+    connection: &Connection,
+    known: &[String],
+    name: &'static str,
+    shown: &str,
+    counts: &Arc<Counts>,
+) -> Result<Client, Error> {
+    let counts = Arc::clone(counts);
+    let first = Arc::new(AtomicBool::new(true));
+    let options = options(connection)?
+        .name(shown)
+        .ping_interval(PING_EVERY)
+        .connection_timeout(Duration::from_secs(5))
+        .request_timeout(Some(ANSWER_WITHIN))
+        .max_reconnects(None)
+        .reconnect_delay_callback(delay)
+        .event_callback(move |event| {
+            let (counts, first) = (Arc::clone(&counts), Arc::clone(&first));
+            async move { note(&event, name, &counts, &first) }
+        });
+    let refused = |source: Cause| Error::Connect { url: connection.url.clone(), source };
+    let addresses = addresses(&connection.url, known);
+    options.connect(addresses).await.map_err(|error| refused(Box::new(error)))
+}
+
+/// The addresses that are set, and those that the servers named of themselves, which may be the only ones left.
+fn addresses(url: &str, known: &[String]) -> Vec<String> {
+    let mut addresses: Vec<String> = url.split(',').map(|address| address.trim().to_owned()).collect();
+    let scheme = addresses.first().and_then(|first| first.split_once("://")).map(|(scheme, _)| scheme.to_owned());
+    for host in known {
+        let address = scheme.as_ref().map_or_else(|| host.clone(), |scheme| format!("{scheme}://{host}"));
+        if address.parse::<async_nats::ServerAddr>().is_ok() && !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) {
+    match event {
+        // Whoever made the client says that it is there, once everything is subscribed to.
+        Event::Connected if first.swap(false, Ordering::AcqRel) => {
+            tracing::info!(connection = name, "connected to NATS");
+        }
+        Event::Connected => {
+            tracing::info!(connection = name, "connected to NATS again");
+            counts.made.send_modify(|made| *made += 1);
+        }
+        Event::Disconnected => {
+            tracing::warn!(connection = name, "lost the connection to NATS; trying again");
+            counts.lost.send_modify(|lost| *lost += 1);
+        }
+        // The client's task has come to its end; if that was not wanted, it is replaced, and that is said.
+        Event::Closed => {}
+        Event::SlowConsumer(id) => tracing::warn!(subscription = id, "messages were dropped: this node is too slow"),
+        other => tracing::info!(connection = name, "NATS: {other}"),
+    }
+}
+
+/// Whether a panic is the client library's own, over bytes that it cannot read: the connection is made anew, and that is
+/// said. A program's panic hook leaves those out.
+#[must_use]
+pub fn is_clients_own(panic: &std::panic::PanicHookInfo<'_>) -> bool {
+    let file = panic.location().map_or("", std::panic::Location::file);
+    file.contains("async-nats-") && file.ends_with("header.rs")
 }
 
 /// Compares `2.15.1`, `2.14.5-RC.1` and the like with what is needed.

@@ -3,13 +3,15 @@
 //! The right is an owned value. Settling consumes it, so twice does not compile; dropped, in a dead actor's mailbox or
 //! a cancelled future, the job goes back to the server at once and keeps its place.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{SmolStr, Timestamp};
-use tokio::sync::mpsc::UnboundedSender;
+
+use crate::custody::Custody;
 
 /// A message that a consumer handed out.
 #[derive(Debug)]
@@ -36,33 +38,58 @@ pub struct Delivery {
 #[derive(Debug)]
 pub struct Right {
     reply: Option<Subject>,
-    returns: Returns,
+    of: Of,
 }
 
-/// Where rights that were dropped hand their jobs back. Unbounded, because a destructor cannot wait; it never holds
-/// more than the deliveries in hand.
-pub(crate) type Returns = UnboundedSender<Subject>;
+/// What a right is about.
+#[derive(Debug)]
+enum Of {
+    /// A delivery, which is this node's for as long as the right lives.
+    Delivery(Arc<Custody>, u64),
+    /// A stored message that cannot be delivered: what is sent to have it deleted.
+    Stored(Bytes),
+    /// Nothing.
+    Nothing,
+}
+
+/// The job is done with.
+const ACK: &[u8] = b"+ACK";
 
 impl Right {
-    pub(crate) fn new(reply: Subject, returns: Returns) -> Self {
-        Self { reply: Some(reply), returns }
+    pub(crate) fn new(reply: Subject, custody: Arc<Custody>, sequence: u64) -> Self {
+        custody.take(sequence);
+        Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
+    }
+
+    /// The right to have a stored message deleted by `request` to `subject`. Dropped, the message stays.
+    pub(crate) fn to_delete(subject: Subject, request: Bytes) -> Self {
+        Self { reply: Some(subject), of: Of::Stored(request) }
     }
 
     /// A right to nothing, for a job that is only looked at.
-    pub(crate) fn none(returns: Returns) -> Self {
-        Self { reply: None, returns }
+    pub(crate) fn none() -> Self {
+        Self { reply: None, of: Of::Nothing }
     }
 
     /// Where a renewal of the lease is sent.
     #[must_use]
     pub fn reply(&self) -> Option<&Subject> {
-        self.reply.as_ref()
+        self.reply.as_ref().filter(|_| matches!(self.of, Of::Delivery(..)))
     }
 
-    /// The job is done with: where the acknowledgement is to be sent.
+    /// The job is done with: where that is said, and how.
     #[must_use]
-    pub fn into_ack(mut self) -> Option<Subject> {
-        self.reply.take()
+    pub fn into_ack(mut self) -> Option<(Subject, Bytes)> {
+        let how = match &self.of {
+            Of::Stored(request) => request.clone(),
+            _ => Bytes::from_static(ACK),
+        };
+        Some((self.reply.take()?, how))
+    }
+
+    /// The delivery is done with here: where the server hears of it. None where there is none.
+    pub(crate) fn into_reply(mut self) -> Option<Subject> {
+        self.reply.take().filter(|_| matches!(self.of, Of::Delivery(..)))
     }
 
     /// The job goes back to the server at once and keeps its place.
@@ -78,9 +105,8 @@ impl Right {
 
 impl Drop for Right {
     fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            // The receiver ends with the connection; then the server's ack wait brings the job back.
-            let _ = self.returns.send(reply);
+        if let Of::Delivery(custody, sequence) = &self.of {
+            custody.give_up(*sequence, self.reply.take());
         }
     }
 }
@@ -136,9 +162,11 @@ mod tests {
     #[test]
     fn a_dropped_right_hands_its_job_back_and_a_used_one_does_not() {
         let (returns, mut returned) = tokio::sync::mpsc::unbounded_channel();
-        let right = |name: &'static str| Right::new(Subject::from_static(name), returns.clone());
+        let custody = Arc::new(Custody::new(returns, Arc::default()));
+        let right = |name: &'static str| Right::new(Subject::from_static(name), Arc::clone(&custody), 7);
         drop(right("dropped"));
-        assert_eq!(right("acked").into_ack().as_deref(), Some("acked"));
+        let (subject, said) = right("acked").into_ack().unwrap();
+        assert_eq!((subject.as_str(), said.as_ref()), ("acked", ACK));
         right("left").leave();
         assert_eq!(returned.try_recv().ok().as_deref(), Some("dropped"));
         assert!(returned.try_recv().is_err());

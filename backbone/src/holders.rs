@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use async_nats::{Subject, Subscriber};
+use async_nats::Subject;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use longshore_domain::SmolStr;
 use longshore_domain::run::MessageId;
 use serde::{Deserialize, Serialize};
@@ -16,6 +15,7 @@ use crate::Backbone;
 use crate::control::Presence;
 use crate::error::Error;
 use crate::request;
+use crate::subscription::Subscription;
 
 /// What a node says of a job that it is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct HolderAnswer {
 #[derive(Debug)]
 pub struct Questions {
     backbone: Backbone,
-    messages: Subscriber,
+    messages: Subscription,
 }
 
 /// Another node asks whether this one holds a job.
@@ -60,7 +60,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The subject cannot be subscribed to.
-    pub async fn questions(&self, node: &str) -> Result<Questions, Error> {
+    pub async fn holder_questions(&self, node: &str) -> Result<Questions, Error> {
         let subject = self.names().holder(node);
         let messages = self.control().subscribe(subject.clone()).await;
         let messages = messages.map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
@@ -70,14 +70,14 @@ impl Backbone {
     /// Answers a question.
     pub async fn answer(&self, question: Question, answer: &HolderAnswer) {
         let body = serde_json::to_vec(answer).unwrap_or_default();
-        let _ = self.control().publish(question.answer_to, Bytes::from(body)).await;
+        self.control().publish(question.answer_to, Bytes::from(body)).await;
     }
 
     /// Asks a node whether it holds a job; `None` where it does not answer within `wait`.
     pub async fn ask_holder(&self, node: &str, message: &MessageId, wait: Duration) -> Option<HolderAnswer> {
         let body = Bytes::from(serde_json::to_vec(message).ok()?);
         let request = async_nats::Request::new().payload(body).timeout(Some(wait));
-        let answer = self.control().send_request(self.names().holder(node), request).await.ok()?;
+        let answer = self.control().request(self.names().holder(node), request).await.ok()?;
         serde_json::from_slice(&answer.payload).ok()
     }
 

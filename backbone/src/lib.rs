@@ -11,11 +11,13 @@ pub mod settings;
 pub mod error;
 
 pub mod connect;
+mod subscription;
 
 pub mod shape;
 
 mod provision;
 
+mod custody;
 pub mod delivery;
 pub mod pull;
 
@@ -40,6 +42,8 @@ pub mod dead_letters;
 pub mod control;
 pub mod look;
 pub mod namesakes;
+pub mod poison;
+mod raw;
 pub mod sweep;
 
 pub mod service;
@@ -48,14 +52,15 @@ pub mod work;
 
 pub mod client;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_nats::{Client as Nats, HeaderMap, Subject, jetstream};
+use async_nats::{HeaderMap, Subject, jetstream};
 use bytes::Bytes;
-use longshore_domain::Queue;
-use tokio::sync::{mpsc, watch};
+use longshore_domain::{Queue, SmolStr};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// Headers of a message, as the client library has them: the one NATS type that other rooms pass through unopened.
 pub use async_nats::HeaderMap as Headers;
@@ -75,19 +80,21 @@ pub struct Backbone(Arc<Inner>);
 struct Inner {
     jobs: Link,
     control: Link,
-    jetstream: jetstream::Context,
-    api: String,
+    api: Link,
+    work: Link,
+    jetstream_domain: Option<String>,
+    jetstream_api: String,
     names: Names,
     storage: Storage,
-    returns: delivery::Returns,
+    returns: custody::Returns,
+    custody: Mutex<HashMap<SmolStr, Arc<custody::Custody>>>,
+    suspected: Arc<Notify>,
     /// For how long the record of a run that completes now is kept, in milliseconds.
     completed_kept: AtomicU64,
 }
 
 /// Hands a job back; it keeps its place.
 const NAK: &[u8] = b"-NAK";
-/// The job is done with.
-const ACK: &[u8] = b"+ACK";
 
 impl Backbone {
     /// Connects, and brings everything that `queues` need into shape.
@@ -100,20 +107,34 @@ impl Backbone {
         node: &str,
         queues: impl Iterator<Item = &'a Queue>,
     ) -> Result<Self, Error> {
-        let jobs = Link::open(connection, &format!("longshore {node}")).await?;
-        let control = Link::open(connection, &format!("longshore {node} control")).await?;
-        let (jetstream, api) = match &connection.jetstream_domain {
-            Some(domain) => (jetstream::with_domain(control.client.clone(), domain), format!("$JS.{domain}.API")),
-            None => (jetstream::new(control.client.clone()), "$JS.API".to_owned()),
-        };
+        let jobs = Link::open(connection, "jobs", &format!("longshore {node}")).await?;
+        let link = async |name| Link::open(connection, name, &format!("longshore {node} {name}")).await;
+        let (control, api, work) = (link("control").await?, link("api").await?, link("work").await?);
+        let jetstream_domain = connection.jetstream_domain.clone();
+        let jetstream_api = jetstream_domain.as_ref().map(|domain| format!("$JS.{domain}.API"));
+        let jetstream_api = jetstream_api.unwrap_or_else(|| "$JS.API".to_owned());
+        let jetstream = context(&control, jetstream_domain.as_deref());
         let names = Names::new(&storage.namespace);
-        let max_payload = jobs.client.server_info().max_payload;
+        let max_payload = jobs.server_info().max_payload;
         let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
         provision::everything(&ground, &connection.url, queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
-        tokio::spawn(hand_back(jobs.client.clone(), returned));
+        tokio::spawn(hand_back(jobs.clone(), returned));
         let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
-        Ok(Self(Arc::new(Inner { jobs, control, jetstream, api, names, storage, returns, completed_kept })))
+        Ok(Self(Arc::new(Inner {
+            jobs,
+            control,
+            api,
+            work,
+            jetstream_domain,
+            jetstream_api,
+            names,
+            storage,
+            returns,
+            custody: Mutex::default(),
+            suspected: Arc::default(),
+            completed_kept,
+        })))
     }
 
     /// Every subject, stream and bucket.
@@ -131,36 +152,48 @@ impl Backbone {
     /// Changes whenever the connection for jobs was made anew.
     #[must_use]
     pub fn connected(&self) -> watch::Receiver<u64> {
-        self.0.jobs.connected.clone()
+        self.0.jobs.connected()
     }
 
-    /// Whether both connections stand.
+    /// All connections.
+    #[must_use]
+    pub fn connections(&self) -> [&Link; 4] {
+        [&self.0.jobs, &self.0.control, &self.0.api, &self.0.work]
+    }
+
+    /// Whether all connections stand.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        let stands = |link: &Link| link.client.connection_state() == async_nats::connection::State::Connected;
-        stands(&self.0.jobs) && stands(&self.0.control)
+        self.connections().iter().all(|link| link.stands())
     }
 
     /// The connection for jobs, records and events.
-    pub(crate) fn client(&self) -> &Nats {
-        &self.0.jobs.client
+    pub(crate) fn client(&self) -> &Link {
+        &self.0.jobs
     }
 
-    /// The connection for leases and the API.
-    pub(crate) fn control(&self) -> &Nats {
-        &self.0.control.client
+    /// The connection for leases, and for what nodes say to each other.
+    pub(crate) fn control(&self) -> &Link {
+        &self.0.control
     }
 
-    pub(crate) fn jetstream(&self) -> &jetstream::Context {
-        &self.0.jetstream
-    }
-
-    pub(crate) fn api(&self) -> &str {
+    /// The connection for the API, and for reading what strangers have stored: its headers come as they were written.
+    pub(crate) fn service(&self) -> &Link {
         &self.0.api
     }
 
-    pub(crate) fn returns(&self) -> delivery::Returns {
-        self.0.returns.clone()
+    /// The connection for remote handlers.
+    pub(crate) fn work(&self) -> &Link {
+        &self.0.work
+    }
+
+    /// JetStream over the control connection; to be asked for anew for each use.
+    pub(crate) fn jetstream(&self) -> jetstream::Context {
+        context(&self.0.control, self.0.jetstream_domain.as_deref())
+    }
+
+    pub(crate) fn api(&self) -> &str {
+        &self.0.jetstream_api
     }
 
     /// Most bytes that a submission may have, payload and headers together.
@@ -184,7 +217,7 @@ impl Backbone {
     /// Most bytes of one message that the server takes.
     #[must_use]
     pub fn max_payload(&self) -> usize {
-        self.0.jobs.client.server_info().max_payload
+        self.0.jobs.server_info().max_payload
     }
 
     /// Whether a node may answer to a reply subject: only to inboxes, never into the namespace or the system's own.
@@ -199,35 +232,34 @@ impl Backbone {
     /// # Errors
     /// Its inbox cannot be subscribed to.
     pub async fn window(&self) -> Result<window::Window, Error> {
-        window::Window::open(self.0.jobs.client.clone()).await
+        window::Window::open(self.0.jobs.clone()).await
     }
 
     /// Publishes without confirmation: live events, which whoever is not listening misses anyway.
     pub async fn tell(&self, subject: String, payload: Bytes) {
-        // A failure means that the client was closed.
-        let _ = self.0.jobs.client.publish(subject, payload).await;
+        self.0.jobs.publish(subject, payload).await;
     }
 
     /// As [`Backbone::tell`], where subject and payload are parts of one piece of memory.
     pub async fn tell_part(&self, subject: Bytes, payload: Bytes) {
         if let Ok(subject) = Subject::from_utf8(subject) {
-            let _ = self.0.jobs.client.publish(Given::new(subject), payload).await;
+            self.0.jobs.publish(Given::new(subject), payload).await;
         }
     }
 
     /// Acknowledges a job: the last step of its way. Not confirmed, because a lost one only brings a repeat that the
     /// record answers.
     pub async fn ack(&self, right: delivery::Right) {
-        if let Some(reply) = right.into_ack() {
-            let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from_static(ACK)).await;
+        if let Some((subject, how)) = right.into_ack() {
+            self.0.jobs.publish(Given::new(subject), how).await;
         }
     }
 
     /// The job goes back to the server, which hands it out again no sooner than `after`.
     pub async fn hand_back_after(&self, right: delivery::Right, after: Duration) {
-        if let Some(reply) = right.into_ack() {
-            let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos());
-            let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from(nak)).await;
+        if let Some(reply) = right.into_reply() {
+            let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos().max(1));
+            self.0.jobs.publish(Given::new(reply), Bytes::from(nak)).await;
         }
     }
 
@@ -236,19 +268,29 @@ impl Backbone {
     /// # Errors
     /// Refused, or not answered.
     pub async fn publish(&self, subject: String, headers: HeaderMap, payload: Bytes) -> Result<request::PubAck, Error> {
-        request::publish(&self.0.jobs.client, subject, headers, payload).await
+        request::publish(&self.0.jobs, subject, headers, payload).await
     }
 
     /// Everything handed to the connections is on its way to the server.
     pub async fn flush(&self) {
-        let _ = self.0.jobs.client.flush().await;
-        let _ = self.0.control.client.flush().await;
+        for link in self.connections() {
+            // One that is down has nothing left to send that anybody could confirm.
+            let _ = link.flush().await;
+        }
     }
 }
 
 /// Hands back what was dropped, until the last right and the backbone are gone.
-async fn hand_back(client: Nats, mut returned: mpsc::UnboundedReceiver<Subject>) {
+async fn hand_back(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>) {
     while let Some(reply) = returned.recv().await {
-        let _ = client.publish(reply, Bytes::from_static(NAK)).await;
+        jobs.publish(reply, Bytes::from_static(NAK)).await;
+    }
+}
+
+fn context(link: &Link, domain: Option<&str>) -> jetstream::Context {
+    let client = link.client().as_ref().clone();
+    match domain {
+        Some(domain) => jetstream::with_domain(client, domain),
+        None => jetstream::new(client),
     }
 }

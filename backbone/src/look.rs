@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use async_nats::Subscriber;
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::TryStreamExt as _;
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
 
@@ -11,10 +10,11 @@ use crate::Backbone;
 use crate::delivery::{Delivery, Right};
 use crate::error::Error;
 use crate::request::{self, Stored};
+use crate::subscription::Subscription;
 
 /// Messages as they come.
 #[derive(Debug)]
-pub struct Listening(Subscriber);
+pub struct Listening(Subscription);
 
 impl Listening {
     /// The next message's payload; `None` when the connection has ended.
@@ -30,8 +30,8 @@ impl Backbone {
     /// The subject cannot be subscribed to.
     pub async fn listen(&self, subject: String) -> Result<Listening, Error> {
         let failed = |source| Error::Subscribe { subject: subject.clone(), source };
-        let messages = self.control().subscribe(subject.clone()).await.map_err(|error| failed(Box::new(error)))?;
-        self.control().flush().await.map_err(|error| failed(Box::new(error)))?;
+        let messages = self.service().subscribe(subject.clone()).await?;
+        self.service().flush().await.map_err(failed)?;
         Ok(Listening(messages))
     }
 
@@ -47,7 +47,7 @@ impl Backbone {
     ) -> Result<Option<Delivery>, Error> {
         let stream = self.names().lane_stream(queue, priority);
         let stored =
-            match request::direct_get(self.control(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await {
+            match request::direct_get(self.service(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await {
                 Ok(Some(stored)) => stored,
                 Ok(None) => return Ok(None),
                 // A queue that was never declared has no lane to look into.
@@ -86,7 +86,7 @@ impl Backbone {
             holding: Holding { message, delivery: 1 },
             behind: 0,
             leased_from: Instant::now(),
-            right: Right::none(self.returns()),
+            right: Right::none(),
         }
     }
 
@@ -100,7 +100,8 @@ impl Backbone {
         let failed = |source| Error::Read { subject: format!("the streams of queue {queue}"), source };
         let subject = format!("{}.STREAM.NAMES", self.api());
         let query = format!(r#"{{"subject":"{}"}}"#, self.names().lane_subjects(queue, Priority::DEFAULT));
-        let answer = self.control().request(subject, query.into()).await.map_err(|error| failed(Box::new(error)))?;
+        let answer =
+            self.service().request(subject, async_nats::Request::new().payload(query.into())).await.map_err(failed)?;
         let answer: StreamNames = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
         match answer.error {
             None => Ok(answer.streams.unwrap_or_default().contains(&stream)),

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use async_nats::{Subject, Subscriber};
+use async_nats::Subject;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::subscription::Subscription;
 
 /// How long whoever has the name is given to say so. A server that knows of nobody says that at once.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -17,7 +17,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Namesakes {
     backbone: Backbone,
-    questions: Subscriber,
+    questions: Subscription,
 }
 
 /// Somebody asks for the name.
@@ -42,7 +42,7 @@ impl Backbone {
     pub async fn who_is(&self, name: &str, instance: &str) -> Option<String> {
         let question = Bytes::copy_from_slice(instance.as_bytes());
         let request = async_nats::Request::new().payload(question).timeout(Some(ANSWER_WITHIN));
-        let answer = self.control().send_request(self.names().node(name), request).await.ok()?;
+        let answer = self.control().request(self.names().node(name), request).await.ok()?;
         Some(String::from_utf8_lossy(&answer.payload).into_owned())
     }
 
@@ -60,7 +60,7 @@ impl Backbone {
     /// Says that the name is taken, and by whom.
     pub async fn is_mine(&self, namesake: &Namesake, who: &str) {
         if let Some(reply) = &namesake.reply {
-            let _ = self.control().publish(reply.clone(), Bytes::copy_from_slice(who.as_bytes())).await;
+            self.control().publish(reply.clone(), Bytes::copy_from_slice(who.as_bytes())).await;
         }
     }
 }

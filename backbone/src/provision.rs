@@ -89,7 +89,15 @@ pub(crate) async fn everything<'a>(
     };
     let wanted: Vec<Wanted> = common.chain(queues.flat_map(lane)).collect();
     let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, storage.allow_shrink, until));
-    futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await
+    futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
+        // A server without memory for streams, perhaps: jobs run all the same.
+        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        tracing::warn!(
+            "{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit"
+        );
+    }
+    Ok(())
 }
 
 async fn bring_about(js: &Context, wanted: Wanted, allow_shrink: bool, until: Instant) -> Result<(), Error> {
@@ -98,12 +106,7 @@ async fn bring_about(js: &Context, wanted: Wanted, allow_shrink: bool, until: In
         .await?;
     let Some(consumer) = consumer else { return Ok(()) };
     let what = format!("the consumer of stream {}", stream.name);
-    patiently(until, &what, async || {
-        // Creating one that is there updates it, and is how the server wants it.
-        let made = js.create_consumer_on_stream(consumer.clone(), &stream.name).await;
-        made.map(|_| ()).map_err(|error| failed("create", what.clone(), Box::new(error)))
-    })
-    .await
+    patiently(until, &what, async || self::consumer(js, &stream.name, consumer.clone()).await).await
 }
 
 /// Tries again what passes by itself, and says what it waits for.
@@ -218,4 +221,10 @@ fn is_taken(kind: &CreateStreamErrorKind) -> bool {
 
 fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
     matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED)
+}
+
+pub(crate) async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<(), Error> {
+    // Creating one that is there updates it, and is how the server wants it.
+    let made = js.create_consumer_on_stream(wanted, stream).await;
+    made.map(|_| ()).map_err(|error| failed("create", format!("the consumer of stream {stream}"), Box::new(error)))
 }

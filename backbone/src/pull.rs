@@ -5,18 +5,22 @@
 //! belongs to an *epoch* of its lane, which stands in its inbox. A reconnect, a change of the consumer's leader or two
 //! missed heartbeats begin a new epoch; messages of an old one are as good as any.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, Message, StatusCode, Subject, Subscriber};
+use async_nats::{Message, StatusCode, Subject};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use longshore_domain::{Priority, Queue, SmolStr};
 
 use crate::Backbone;
-use crate::delivery::{AckInfo, Delivery, Returns, Right};
+use crate::connect::Link;
+use crate::custody::{Custody, MARK};
+use crate::delivery::{AckInfo, Delivery, Right};
 use crate::error::Error;
 use crate::shape::LANE_CONSUMER;
+use crate::subscription::Subscription;
 
 /// How long the server keeps a pull that finds nothing.
 const EXPIRES: Duration = Duration::from_secs(30);
@@ -29,14 +33,19 @@ const PROBE: &str = "probe";
 /// Largest batch of one pull.
 const BATCH_MAX: usize = 500;
 
+/// Where nobody answers for a consumer, it is asked again after this long, then ever longer, up to [`REFUSED_MOST`].
+const REFUSED_FIRST: Duration = Duration::from_millis(50);
+const REFUSED_MOST: Duration = Duration::from_secs(1);
+/// The server's word for a consumer that somebody has deleted.
+const CONSUMER_DELETED: &str = "Consumer Deleted";
+
 /// Pulls from the lanes of one queue, or from the due jobs.
 #[derive(Debug)]
 pub struct Puller {
-    client: Client,
+    link: Link,
     inbox: String,
-    messages: Subscriber,
+    messages: Subscription,
     lanes: Vec<Lane>,
-    returns: Returns,
     connected: tokio::sync::watch::Receiver<u64>,
 }
 
@@ -48,6 +57,28 @@ struct Lane {
     /// Jobs asked for and not yet come.
     outstanding: usize,
     heard: Instant,
+    custody: Arc<Custody>,
+    /// How often in a row a pull found nobody who answers for the consumer, and how long it is left alone for that.
+    refused: u32,
+    left_alone_until: Option<Instant>,
+}
+
+impl Lane {
+    fn heard_from(&mut self, now: Instant) {
+        self.heard = now;
+        if self.refused > 0 {
+            (self.refused, self.left_alone_until) = (0, None);
+            self.custody.unanswered.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody answers for its consumer: it is gone, or has no leader just now. [`Backbone::restore`] finds out.
+    fn leave_alone(&mut self, now: Instant) {
+        let wait = REFUSED_FIRST.saturating_mul(1 << self.refused.min(10)).min(REFUSED_MOST);
+        self.refused = self.refused.saturating_add(1);
+        self.left_alone_until = Some(now + wait);
+        self.custody.unanswered.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What came.
@@ -81,24 +112,23 @@ impl Puller {
     }
 
     async fn open(backbone: &Backbone, streams: Vec<String>, consumer: &str) -> Result<Self, Error> {
-        let client = backbone.client().clone();
-        let inbox = client.new_inbox();
-        let subject = format!("{inbox}.>");
-        let messages = client
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let link = backbone.client().clone();
+        let inbox = link.new_inbox();
+        let connected = backbone.connected();
+        let messages = link.subscribe(format!("{inbox}.>")).await?;
         let lane = |stream: String| Lane {
             next: Subject::from(format!("{}.CONSUMER.MSG.NEXT.{stream}.{consumer}", backbone.api())),
+            custody: backbone.custody(&stream),
             stream: SmolStr::from(stream),
             epoch: 0,
             outstanding: 0,
             heard: Instant::now(),
+            refused: 0,
+            left_alone_until: None,
         };
-        let lanes = streams.into_iter().map(lane).collect();
-        let mut connected = backbone.connected();
-        connected.mark_unchanged();
-        Ok(Self { client, inbox, messages, lanes, returns: backbone.returns(), connected })
+        let lanes: Vec<Lane> = streams.into_iter().map(lane).collect();
+        lanes.iter().for_each(|lane| lane.custody.pulled_by(&inbox));
+        Ok(Self { link, inbox, messages, lanes, connected })
     }
 
     /// How many lanes there are.
@@ -127,14 +157,13 @@ impl Puller {
 
     /// Sends a probe to the own inbox, by way of the server: it comes back behind all that was sent before.
     pub async fn probe(&self, number: u64) {
-        // A failure means that the client was closed; then nothing comes any more.
-        let _ = self.client.publish(format!("{}.{PROBE}.{number}", self.inbox), Bytes::new()).await;
+        self.link.publish(format!("{}.{PROBE}.{number}", self.inbox), Bytes::new()).await;
     }
 
     /// What has come, as it is `now`. The server sent it at `sent_from` or later, and counts the lease from there.
     pub fn poll(&mut self, context: &mut Context<'_>, sent_from: Instant, now: Instant) -> Poll<Option<Pulled>> {
         loop {
-            match self.messages.poll_next_unpin(context) {
+            match self.messages.poll_next(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(message)) => {
@@ -150,7 +179,7 @@ impl Puller {
     pub async fn top_up(&mut self, lane: usize, held: usize, want: usize) {
         let state = &mut self.lanes[lane];
         let have = state.outstanding + held;
-        if want == 0 || have * 2 > want {
+        if want == 0 || have * 2 > want || state.left_alone_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
         let batch = (want - have).min(BATCH_MAX);
@@ -165,8 +194,8 @@ impl Puller {
             HEARTBEAT.as_nanos()
         );
         let next = state.next.clone();
-        // A failure means that the client was closed; then the connection's own end is reported elsewhere.
-        let _ = self.client.publish_with_reply(next, reply, Bytes::from(request)).await;
+        // One that is lost is forgotten with its connection, or for its silence.
+        self.link.publish_with_reply(next, reply, Bytes::from(request)).await;
     }
 
     /// Whether the connection was made anew since this was last asked: every pull is forgotten then.
@@ -218,13 +247,24 @@ impl Puller {
         if message.status.is_some() {
             return self.word(&message, now).map(Pulled::Word);
         }
-        let Some(reply) = message.reply else { return self.echo(&message.subject).map(Pulled::Echo) };
+        let Some(reply) = message.reply.clone() else {
+            return match self.echo(&message.subject) {
+                Some(number) => Some(Pulled::Echo(number)),
+                None => self.word(&message, now).map(Pulled::Word),
+            };
+        };
         let info = AckInfo::read(&reply)?;
         let lane = self.lanes.iter().position(|lane| *lane.stream == *info.stream)?;
         let state = &mut self.lanes[lane];
         state.outstanding = state.outstanding.saturating_sub(1);
-        state.heard = now;
-        let holding = info.holding(&state.stream);
+        state.heard_from(now);
+        let (holding, sequence) = (info.holding(&state.stream), info.sequence);
+        if message.status.is_some() {
+            // The client reads a job whose header line has a status; no client means that. It is looked at as it is
+            // stored, and taken out.
+            state.custody.suspect(sequence);
+            return Some(Pulled::Word(lane));
+        }
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
             lane,
@@ -236,7 +276,7 @@ impl Puller {
                 holding,
                 behind: info.pending,
                 leased_from: sent_from,
-                right: Right::new(reply, self.returns.clone()),
+                right: Right::new(reply, Arc::clone(&state.custody), sequence),
             },
         ))
     }
@@ -250,13 +290,23 @@ impl Puller {
     fn word(&mut self, message: &Message, now: Instant) -> Option<usize> {
         let rest = message.subject.strip_prefix(self.inbox.as_str())?.strip_prefix('.')?;
         let (lane, epoch) = rest.split_once('.')?;
+        if lane == MARK {
+            let mark = epoch.parse().ok()?;
+            self.lanes.iter().for_each(|lane| lane.custody.read_up_to(mark));
+            return None;
+        }
         let lane: usize = lane.parse().ok()?;
         let state = self.lanes.get_mut(lane)?;
         if epoch.parse() != Ok(state.epoch) {
             return None;
         }
-        state.heard = now;
         let status = message.status?;
+        if status == StatusCode::NO_RESPONDERS || message.description.as_deref() == Some(CONSUMER_DELETED) {
+            state.leave_alone(now);
+            self.forget(lane);
+            return Some(lane);
+        }
+        state.heard_from(now);
         if status == StatusCode::IDLE_HEARTBEAT {
             return None;
         }

@@ -3,13 +3,14 @@
 //! What a confirmation proves is little: the server confirms a renewal of a job that ended long ago as well. It proves
 //! that the server was there and read it, so that nobody else was given the job for lack of it.
 
-use async_nats::{Client, Subject, Subscriber};
+use async_nats::Subject;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 
 use crate::Backbone;
+use crate::connect::Link;
 use crate::delivery::Right;
 use crate::error::Error;
+use crate::subscription::Subscription;
 
 /// Where a renewal goes.
 #[derive(Debug, Clone)]
@@ -18,9 +19,9 @@ pub struct ReplyTo(Subject);
 /// Sends renewals and hears their confirmations.
 #[derive(Debug)]
 pub struct Renewals {
-    client: Client,
+    link: Link,
     inbox: String,
-    answers: Subscriber,
+    answers: Subscription,
 }
 
 /// A renewal that was confirmed.
@@ -47,21 +48,17 @@ impl Renewals {
     /// # Errors
     /// The inbox cannot be subscribed to.
     pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
-        let client = backbone.control().clone();
-        let inbox = client.new_inbox();
-        let subject = format!("{inbox}.*");
-        let answers = client
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
-        Ok(Self { client, inbox, answers })
+        let link = backbone.control().clone();
+        let inbox = link.new_inbox();
+        let answers = link.subscribe(format!("{inbox}.*")).await?;
+        Ok(Self { link, inbox, answers })
     }
 
     /// Asks for a renewal.
     pub async fn ask(&self, number: u64, reply: &ReplyTo) {
         let inbox = format!("{}.{number}", self.inbox);
-        // A failure means that the client was closed; the lease then runs out, as it must.
-        let _ = self.client.publish_with_reply(reply.0.clone(), inbox, Bytes::from_static(WORK_IN_PROGRESS)).await;
+        // What is lost is asked for again; if it always is, the lease runs out, as it must.
+        self.link.publish_with_reply(reply.0.clone(), inbox, Bytes::from_static(WORK_IN_PROGRESS)).await;
     }
 
     /// The next confirmation.

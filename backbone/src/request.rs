@@ -1,13 +1,14 @@
 //! One request and its answer: confirmed publishes and reads of what is stored. The slow way of doing things, one at a
 //! time; what happens for every job goes through the pipelines of [`crate::pull`] and [`crate::window`].
 
-use async_nats::{Client, HeaderMap, Message, RequestErrorKind, StatusCode, Subject};
+use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use longshore_domain::Timestamp;
 use serde::Deserialize;
 
+use crate::connect::Link;
 use crate::error::Error;
 
 /// JetStream's answer to a publish, or its refusal.
@@ -46,10 +47,10 @@ pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 ///
 /// # Errors
 /// [`Error::Refused`] is decided; [`Error::Publish`] leaves open whether it was stored.
-pub async fn publish(client: &Client, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
+pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
     let failed = |source| Error::Publish { subject: subject.clone(), source };
-    let answer = client.request_with_headers(subject.clone(), headers, payload).await;
-    let message = answer.map_err(|error| failed(Box::new(error)))?;
+    let request = Request::new().headers(headers).payload(payload);
+    let message = link.request(subject.clone(), request).await.map_err(failed)?;
     let ack: PubAck = serde_json::from_slice(&message.payload).map_err(|error| failed(Box::new(error)))?;
     match ack.error {
         None => Ok(ack),
@@ -107,21 +108,16 @@ pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
 ///
 /// # Errors
 /// No answer, or one that is neither a message nor "not found".
-pub(crate) async fn latest(client: &Client, api: &str, stream: &str, subject: &str) -> Result<Option<Latest>, Error> {
-    from_leader(client, api, stream, &format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
+pub(crate) async fn latest(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Option<Latest>, Error> {
+    from_leader(link, api, stream, &format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
 }
 
 /// The same for any query of `STREAM.MSG.GET`.
-pub(crate) async fn from_leader(
-    client: &Client,
-    api: &str,
-    stream: &str,
-    query: &str,
-) -> Result<Option<Latest>, Error> {
+pub(crate) async fn from_leader(link: &Link, api: &str, stream: &str, query: &str) -> Result<Option<Latest>, Error> {
     let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
     let request = format!("{api}.STREAM.MSG.GET.{stream}");
-    let answer = client.request(Subject::from(request), Bytes::from(query.to_owned())).await;
-    let answer = answer.map_err(|error| read(Box::new(error)))?;
+    let body = Request::new().payload(Bytes::from(query.to_owned()));
+    let answer = link.request(Subject::from(request), body).await.map_err(read)?;
     let answer: MessageAnswer = serde_json::from_slice(&answer.payload).map_err(|error| read(Box::new(error)))?;
     let message = match (answer.message, answer.error) {
         (Some(message), _) => message,
@@ -155,13 +151,11 @@ pub struct Stored {
 ///
 /// # Errors
 /// No answer, or one that is neither a message nor "not found".
-pub async fn direct_get(client: &Client, api: &str, stream: &str, query: String) -> Result<Option<Stored>, Error> {
+pub async fn direct_get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Stored>, Error> {
     let subject = format!("{api}.DIRECT.GET.{stream}");
     let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
-    let message = client
-        .request(Subject::from(subject), Bytes::from(query.clone()))
-        .await
-        .map_err(|error| read(Box::new(error)))?;
+    let request = Request::new().payload(Bytes::from(query.clone()));
+    let message = link.request(Subject::from(subject), request).await.map_err(read)?;
     match message.status {
         Some(StatusCode::NOT_FOUND) => Ok(None),
         Some(status) if !status.is_success() => {

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use async_nats::{Client, StatusCode};
+use async_nats::{Request, StatusCode};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use longshore_domain::run::MessageId;
 use longshore_domain::{Priority, Queue, Run, Tenant, Timestamp};
 
 use crate::Backbone;
+use crate::connect::Link;
 use crate::error::Error;
 use crate::request::{self, Stored};
 
@@ -54,7 +54,7 @@ impl Backbone {
     /// The server did not answer.
     pub async fn page(&self, place: &Place, subject: &str, from: u64) -> Result<Page, Error> {
         let stream = self.stream_of(place);
-        page(self.control(), self.api(), &stream, subject, &format!(r#""seq":{}"#, from.max(1))).await
+        page(self.service(), self.api(), &stream, subject, &format!(r#""seq":{}"#, from.max(1))).await
     }
 
     /// The same from a moment on.
@@ -63,7 +63,7 @@ impl Backbone {
     /// The server did not answer.
     pub async fn page_since(&self, place: &Place, subject: &str, since: Timestamp) -> Result<Page, Error> {
         let stream = self.stream_of(place);
-        page(self.control(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
+        page(self.service(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
     }
 
     /// The last sequence that a place gave; 0 if it does not exist.
@@ -100,8 +100,8 @@ impl Backbone {
 
     async fn ask_to_delete(&self, subject: String, body: String) -> Result<bool, Error> {
         let failed = |source| Error::Publish { subject: subject.clone(), source };
-        let answer = self.control().request(subject.clone(), Bytes::from(body)).await;
-        let answer = answer.map_err(|error| failed(Box::new(error)))?;
+        let request = Request::new().payload(Bytes::from(body));
+        let answer = self.control().request(subject.clone(), request).await.map_err(failed)?;
         let answer: Deleted = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
         match answer.error {
             None => Ok(answer.success),
@@ -118,7 +118,7 @@ impl Backbone {
         let subject = self.schedule_of(run);
         let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
         let stream = self.names().schedules_stream();
-        match request::direct_get(self.control(), self.api(), &stream, query).await? {
+        match request::direct_get(self.service(), self.api(), &stream, query).await? {
             Some(stored) => self.take_out(&Place::Schedules, stored.sequence).await,
             None => Ok(false),
         }
@@ -158,18 +158,25 @@ struct Deleted {
 }
 
 /// A batched direct get (ADR-31): the messages, then a word that there are no more in this page.
-pub(crate) async fn page(client: &Client, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
+pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
     let failed = |source| Error::Read { subject: format!("{stream} {subject}"), source };
-    let inbox = client.new_inbox();
-    let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(Box::new(error)))?;
+    let inbox = link.new_inbox();
+    let mut made = link.connected();
+    let mut answers = link.subscribe(inbox.clone()).await?;
     let query = format!(r#"{{{from},"batch":{PAGE},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}"}}"#);
-    let asked = client.publish_with_reply(format!("{api}.DIRECT.GET.{stream}"), inbox, Bytes::from(query)).await;
-    asked.map_err(|error| failed(Box::new(error)))?;
+    link.publish_with_reply(format!("{api}.DIRECT.GET.{stream}").into(), inbox, Bytes::from(query)).await;
     let mut messages: Vec<Stored> = Vec::new();
     loop {
-        let message = match tokio::time::timeout(WITHIN, answers.next()).await {
+        let answer = tokio::time::timeout(WITHIN, async {
+            tokio::select! {
+                answer = answers.next() => answer,
+                // What the page still had to bring is lost.
+                _ = made.changed() => None,
+            }
+        });
+        let message = match answer.await {
             Ok(Some(message)) => message,
-            Ok(None) => return Err(failed("the connection was closed".into())),
+            Ok(None) => return Err(failed(Box::new(crate::connect::Lost))),
             Err(_) => return Err(failed("no answer within 5 s".into())),
         };
         match message.status {

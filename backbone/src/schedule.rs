@@ -45,7 +45,7 @@ impl Backbone {
     pub async fn has_schedule(&self, run: &Run) -> Result<bool, Error> {
         let subject = self.names().schedule(&run.tenant, run.run_id.as_str());
         let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
-        let stored = request::direct_get(self.control(), self.api(), &self.names().schedules_stream(), query).await?;
+        let stored = request::direct_get(self.service(), self.api(), &self.names().schedules_stream(), query).await?;
         Ok(stored.is_some())
     }
 

@@ -7,16 +7,18 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use async_nats::{HeaderMap, Message, Subject};
 use bytes::Bytes;
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 use longshore_domain::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::subscription::Subscription;
 use crate::wire::api::{ApiError, Code};
 use crate::wire::header::names;
 use crate::wire::json::Object;
@@ -79,7 +81,7 @@ pub async fn run<S: Serve>(
     endpoints: &[&'static str],
     serve: S,
 ) -> Result<(), Error> {
-    let client = backbone.control().clone();
+    let link = backbone.service().clone();
     let endpoint = |name: &&'static str| Endpoint {
         name,
         requests: AtomicU64::new(0),
@@ -95,25 +97,31 @@ pub async fn run<S: Serve>(
         serve,
         backbone,
     });
-    let failed = |subject: &str, error: async_nats::SubscribeError| Error::Subscribe {
-        subject: subject.to_owned(),
-        source: Box::new(error),
-    };
-    let mut streams = futures_util::stream::SelectAll::new();
+    let mut subscriptions = Vec::new();
     for verb in ["PING", "INFO", "STATS"] {
         for tail in [String::new(), ".longshore".to_owned(), format!(".longshore.{}", service.id)] {
             let subject = format!("$SRV.{verb}{tail}");
-            streams.push(client.subscribe(subject.clone()).await.map_err(|error| failed(&subject, error))?);
+            subscriptions.push(link.subscribe(subject).await?);
         }
     }
-    let subject = service.backbone.names().api("*", ">");
-    streams.push(
-        client.queue_subscribe(subject.clone(), GROUP.to_owned()).await.map_err(|error| failed(&subject, error))?,
-    );
-    while let Some(message) = streams.next().await {
+    subscriptions.push(link.queue_subscribe(service.backbone.names().api("*", ">"), GROUP).await?);
+    while let Some(message) = next(&mut subscriptions).await {
         Arc::clone(&service).take(message).await;
     }
     Ok(())
+}
+
+/// The next message of any of these; requests, which come last, give way to the few that ask who is there.
+async fn next(subscriptions: &mut [Subscription]) -> Option<Message> {
+    std::future::poll_fn(|context| {
+        for subscription in subscriptions.iter_mut() {
+            if let Poll::Ready(message) = subscription.poll_next(context) {
+                return Poll::Ready(message);
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 impl<S: Serve> Service<S> {
@@ -122,7 +130,7 @@ impl<S: Serve> Service<S> {
         if let Some(rest) = message.subject.strip_prefix("$SRV.") {
             let verb = rest.split('.').next().unwrap_or_default();
             let body = self.describe(verb).to_string();
-            let _ = self.backbone.control().publish(reply, Bytes::from(body)).await;
+            self.backbone.service().publish(reply, Bytes::from(body)).await;
             return;
         }
         let endpoint = self.backbone.names().read_api(&message.subject).map(|(_, endpoint)| endpoint);
@@ -168,10 +176,10 @@ impl<S: Serve> Service<S> {
     }
 
     async fn answer(&self, reply: Subject, answer: Result<Object, ApiError>) {
-        let client = self.backbone.control();
+        let link = self.backbone.service();
         let most = self.backbone.max_payload().saturating_sub(BESIDE);
-        let _ = match answer.and_then(|object| within(object, most)) {
-            Ok(object) => client.publish(reply, Bytes::from(object.into_bytes())).await,
+        match answer.and_then(|object| within(object, most)) {
+            Ok(object) => link.publish(reply, Bytes::from(object.into_bytes())).await,
             Err(mut error) => {
                 error.message.truncate(error.message.floor_char_boundary(MESSAGE_MAX.min(most / 4)));
                 let mut headers = HeaderMap::new();
@@ -179,9 +187,9 @@ impl<S: Serve> Service<S> {
                 // A header holds one line, whatever the text came from.
                 headers.insert(names::ERROR, error.message.replace(char::is_control, " "));
                 let body = serde_json::to_vec(&error).unwrap_or_default();
-                client.publish_with_headers(reply, headers, Bytes::from(body)).await
+                link.publish_with_headers(reply, headers, Bytes::from(body)).await;
             }
-        };
+        }
     }
 
     fn describe(&self, verb: &str) -> Value {

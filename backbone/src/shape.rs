@@ -20,6 +20,8 @@ const REMEMBERED: Duration = Duration::from_secs(120);
 const MAX_WAITING: i64 = 4_096;
 
 const MIB: u64 = 1 << 20;
+/// Room for the last replies of handlers.
+const REPLIES_BYTES: u64 = 32 * MIB;
 const GIB: u64 = 1 << 30;
 
 fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) -> Config {
@@ -122,6 +124,23 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         bucket("idempotency", 512 * MIB),
         bucket("control", 64 * MIB),
     ]
+}
+
+/// The last message to each call of a remote handler, for a while and in the server's memory: what is lost with a connection
+/// is looked up here. It answers nobody, because a handler may send its signals as requests.
+#[must_use]
+pub fn replies(names: &Names, storage: &Storage) -> Config {
+    Config {
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::Old,
+        storage: StorageType::Memory,
+        num_replicas: 1,
+        no_ack: true,
+        allow_direct: false,
+        max_messages_per_subject: 1,
+        max_age: REMEMBERED,
+        ..base(storage, names.replies_stream(), vec![names.replies("*.*"), names.replies("*.*.sent")], REPLIES_BYTES)
+    }
 }
 
 /// The consumer of a lane. `ack_wait` is the lease; the number of jobs in hand is bounded by the pulls, not here.

@@ -121,8 +121,9 @@ impl Backbone {
     async fn at_leader(&self, stream: &str, query: String) -> Result<Option<AtLeader>, Error> {
         let subject = format!("{}.STREAM.MSG.GET.{stream}", self.api());
         let failed = |source| Error::Read { subject: format!("{stream} {query}"), source };
-        let answer = self.control().request(subject, Bytes::from(query.clone())).await;
-        let answer = answer.map_err(|error| failed(Box::new(error)))?;
+        let answer =
+            self.control().request(subject, async_nats::Request::new().payload(Bytes::from(query.clone()))).await;
+        let answer = answer.map_err(failed)?;
         let answer: Answer = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
         match answer.error {
             None => Ok(answer.message),

@@ -5,20 +5,21 @@
 
 use std::task::{Context, Poll};
 
-use async_nats::{Client, HeaderMap, Message, StatusCode, Subject, Subscriber};
+use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 
+use crate::connect::Link;
 use crate::error::Error;
 use crate::given::Given;
 use crate::request::{PubAck, Refusal};
+use crate::subscription::Subscription;
 
 /// Sends publishes and reads their answers.
 #[derive(Debug)]
 pub struct Window {
-    client: Client,
+    link: Link,
     inbox: String,
-    answers: Subscriber,
+    answers: Subscription,
     /// Reply subjects of the same length, one after the other, from number `first` on.
     page: Bytes,
     first: u64,
@@ -41,18 +42,14 @@ pub enum Answer {
 }
 
 impl Window {
-    /// A window on `client`.
+    /// A window on `link`.
     ///
     /// # Errors
     /// The inbox cannot be subscribed to.
-    pub async fn open(client: Client) -> Result<Self, Error> {
-        let inbox = client.new_inbox();
-        let subject = format!("{inbox}.*");
-        let answers = client
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
-        Ok(Self { client, inbox, answers, page: Bytes::new(), first: 0 })
+    pub async fn open(link: Link) -> Result<Self, Error> {
+        let inbox = link.new_inbox();
+        let answers = link.subscribe(format!("{inbox}.*")).await?;
+        Ok(Self { link, inbox, answers, page: Bytes::new(), first: 0 })
     }
 
     /// Publishes; the answer comes under `number`.
@@ -60,9 +57,9 @@ impl Window {
         let (Ok(subject), Ok(reply)) = (Subject::from_utf8(subject), Subject::from_utf8(self.reply(number))) else {
             return;
         };
-        // A failure means that the client was closed: no answer comes, which is what the caller is prepared for.
-        let _ =
-            self.client.publish_with_reply_and_headers(Given::new(subject), Given::new(reply), headers, payload).await;
+        // A failure means that the client is dead: no answer comes, which is what the caller is prepared for.
+        let client = self.link.client();
+        let _ = client.publish_with_reply_and_headers(Given::new(subject), Given::new(reply), headers, payload).await;
     }
 
     /// Where the answer under `number` comes. Numbers mostly follow one another, so a page of them is written at once.
@@ -85,7 +82,7 @@ impl Window {
     /// The next answer, and its number.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(u64, Answer)>> {
         loop {
-            match self.answers.poll_next_unpin(context) {
+            match self.answers.poll_next(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(message)) => {

@@ -2,11 +2,18 @@
 //!
 //! One inbox serves all requests of a node. A reply is handed over whatever happens; signals are dropped when their
 //! receiver does not keep up, because the next one says as much.
+//!
+//! A handler may reply with bytes that end the connection, and nobody says whose reply that was; others that were on their
+//! way are lost with it. To call a handler again for that could run a slow one twice. So a stream in the server's memory
+//! ([`crate::shape::replies`]) keeps the last message to each call for a while, and after every loss the open calls are
+//! looked up there: a reply that can be read is handed over, one that cannot fails its own call, and a call that has none
+//! goes on, unless its request never reached the server: a mark is sent behind every request, which the stream keeps as
+//! well. Without that stream a lost reply ends its attempt at its time limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
@@ -17,8 +24,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::raw::{self, Raw};
 use crate::wire::header::names;
 
+/// Open calls that are looked up at once after a loss.
+const LOOKS: usize = 64;
+/// A request that was asked for so long ago went out, or its connection is long gone.
+const YOUNG: Duration = Duration::from_secs(2);
+/// So long may the server take to read what a connection had brought when it ended.
+const READ_WITHIN: Duration = Duration::from_millis(100);
 /// Signals of one job that may wait to be read.
 const SIGNALS: usize = 64;
 
@@ -41,6 +55,7 @@ struct Ear {
     signals: mpsc::Sender<Signal>,
     reply: Option<oneshot::Sender<Reply>>,
     found: Option<oneshot::Sender<()>>,
+    asked: Instant,
 }
 
 /// One job that is with a remote handler; dropped, nobody listens any more.
@@ -88,6 +103,10 @@ pub enum SignalKind {
 pub enum Reply {
     /// Nobody is subscribed.
     NobodyThere,
+    /// The handler replied with something that cannot be read, for this reason.
+    Unreadable(String),
+    /// The request was lost with the connection before the server had it.
+    NotSent,
     /// The handler replied.
     Answer(Box<HandlerReply>),
 }
@@ -128,22 +147,28 @@ impl Caller {
     /// # Errors
     /// Its inbox cannot be subscribed to.
     pub async fn open(backbone: &Backbone) -> Result<Self, Error> {
-        let inbox = backbone.client().new_inbox();
-        let subject = format!("{inbox}.*");
-        let mut messages = backbone
-            .client()
-            .subscribe(subject.clone())
-            .await
-            .map_err(|error| Error::Subscribe { subject, source: Box::new(error) })?;
+        let inbox: Arc<str> = Arc::from(backbone.names().replies(&uuid::Uuid::now_v7().simple().to_string()));
+        let mut made = backbone.work().connected();
+        let mut messages = backbone.work().subscribe(format!("{inbox}.*")).await?;
         let waiting = Waiting::default();
-        let ears = Arc::downgrade(&waiting);
+        let caller = Self { backbone: backbone.clone(), inbox, next: Arc::default(), waiting };
+        let ears = Arc::downgrade(&caller.waiting);
+        let (backbone, inbox) = (caller.backbone.clone(), Arc::clone(&caller.inbox));
         tokio::spawn(async move {
-            while let Some(message) = messages.next().await {
-                let Some(ears) = ears.upgrade() else { break };
-                hear(&ears, message);
+            loop {
+                tokio::select! {
+                    message = messages.next() => {
+                        let (Some(message), Some(ears)) = (message, ears.upgrade()) else { break };
+                        hear(&ears, message);
+                    }
+                    _ = made.changed() => {
+                        let Some(ears) = ears.upgrade() else { break };
+                        tokio::spawn(look_up(backbone.clone(), Arc::clone(&inbox), ears));
+                    }
+                }
             }
         });
-        Ok(Self { backbone: backbone.clone(), inbox: Arc::from(inbox), next: Arc::default(), waiting })
+        Ok(caller)
     }
 
     /// Sends a job to whoever handles its type.
@@ -152,14 +177,15 @@ impl Caller {
         let (signals, heard) = mpsc::channel(SIGNALS);
         let (reply, replied) = oneshot::channel();
         let (find, found) = oneshot::channel();
-        let ear = Ear { signals, reply: Some(reply), found: Some(find) };
+        let ear = Ear { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, ear);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         let inbox = format!("{}.{number}", self.inbox);
-        let sent = self.backbone.client().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
+        let sent = self.backbone.work().client().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
         if let Err(error) = sent {
             tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
         }
+        self.backbone.work().publish(self.backbone.names().request_sent(&self.inbox, number), Bytes::new()).await;
         Call { signals: heard, reply: replied, found, number, waiting: Arc::clone(&self.waiting) }
     }
 
@@ -169,7 +195,7 @@ impl Caller {
         let subject = format!("{}.{}", self.inbox, call.number);
         let mut headers = HeaderMap::new();
         headers.insert(PROBE, "1");
-        let _ = self.backbone.client().publish_with_headers(subject, headers, Bytes::new()).await;
+        self.backbone.work().publish_with_headers(subject.into(), headers, Bytes::new()).await;
     }
 
     /// Answers a signal that was sent as a request: whether the run is cancelled.
@@ -177,14 +203,73 @@ impl Caller {
         let Some(reply) = signal.answer_to.filter(|reply| self.backbone.may_answer(reply)) else { return };
         let mut headers = HeaderMap::new();
         headers.insert(names::CANCEL, if cancelled { "true" } else { "false" });
-        let _ = self.backbone.client().publish_with_headers(reply, headers, Bytes::new()).await;
+        self.backbone.work().publish_with_headers(reply, headers, Bytes::new()).await;
     }
 
     /// Tells a remote handler that its run was cancelled.
     pub async fn cancel(&self, job: &Job) {
         let subject = self.backbone.names().cancel(&job.tenant, &job.run_id);
-        let _ = self.backbone.client().publish(subject, Bytes::new()).await;
+        self.backbone.work().publish(subject, Bytes::new()).await;
     }
+}
+
+/// Looks for what was sent to open calls while nobody listened, or in bytes that cannot be read.
+async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
+    let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+    let stream = backbone.names().replies_stream();
+    let looks = futures_util::stream::iter(open).for_each_concurrent(LOOKS, async |number| {
+        let query = format!(r#"{{"last_by_subj":"{inbox}.{number}"}}"#);
+        match raw::get(backbone.control(), backbone.api(), &stream, query).await {
+            Ok(Some(found)) => hear_stored(&waiting, number, found),
+            Ok(None) if is_young(&waiting, number) && !was_sent(&backbone, &inbox, number).await => {
+                settle(&waiting, number, Reply::NotSent);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!("a handler's reply may be lost: {error}"),
+        }
+    });
+    looks.await;
+}
+
+fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
+    if raw::readable(&found.headers).get(names::SIGNAL).is_some() {
+        return;
+    }
+    match raw::parse(&found.headers) {
+        Ok(headers) => {
+            let headers = (!headers.is_empty()).then_some(headers);
+            let (subject, payload, length) = (found.subject.into(), found.payload, 0);
+            hear(waiting, Message { subject, reply: None, payload, headers, status: None, description: None, length });
+        }
+        Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers {reason}"))),
+    }
+}
+
+/// Whether a call is so young that its mark, if it ever came, still lies in the stream.
+fn is_young(waiting: &Waiting, number: u64) -> bool {
+    let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    waiting.get(&number).is_some_and(|ear| ear.asked.elapsed() < YOUNG)
+}
+
+/// Whether the server had a call's request: then it had the mark as well that was sent behind it. Where that cannot be
+/// found out it counts as sent, because a handler may be at work.
+async fn was_sent(backbone: &Backbone, inbox: &str, number: u64) -> bool {
+    let query = format!(r#"{{"last_by_subj":"{}"}}"#, backbone.names().request_sent(inbox, number));
+    let stream = backbone.names().replies_stream();
+    for _ in 0..2 {
+        if !matches!(raw::get(backbone.control(), backbone.api(), &stream, query.clone()).await, Ok(None)) {
+            return true;
+        }
+        // What the old connection had brought may still lie before the server.
+        tokio::time::sleep(READ_WITHIN).await;
+    }
+    false
+}
+
+fn settle(waiting: &Waiting, number: u64, how: Reply) {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let reply = waiting.get_mut(&number).and_then(|ear| ear.reply.take());
+    reply.map(|reply| reply.send(how));
 }
 
 fn hear(waiting: &Waiting, message: Message) {
@@ -352,10 +437,9 @@ impl Backbone {
     /// # Errors
     /// The answers' inbox cannot be subscribed to.
     pub async fn census(&self, wait: Duration) -> Result<Vec<Announced>, Error> {
-        let inbox = self.control().new_inbox();
-        let failed = |source| Error::Subscribe { subject: inbox.clone(), source };
-        let mut answers = self.control().subscribe(inbox.clone()).await.map_err(|error| failed(Box::new(error)))?;
-        let _ = self.control().publish_with_reply("$SRV.INFO", inbox.clone(), Bytes::new()).await;
+        let inbox = self.work().new_inbox();
+        let mut answers = self.work().subscribe(inbox.clone()).await?;
+        self.work().publish_with_reply(Subject::from_static("$SRV.INFO"), inbox, Bytes::new()).await;
         let prefix = self.names().work_prefix();
         let mut announced = Vec::new();
         let until = tokio::time::Instant::now() + wait;

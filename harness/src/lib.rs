@@ -27,6 +27,7 @@
 //! ```
 
 mod api;
+mod bytes;
 pub mod chaos;
 mod cluster;
 mod eventually;
@@ -48,6 +49,7 @@ mod wire;
 mod world;
 
 pub use api::ApiError;
+pub use bytes::Bytes;
 pub use cluster::{SERVERS, ServerCluster};
 pub use eventually::eventually;
 pub use live::{Live, LiveEvents};

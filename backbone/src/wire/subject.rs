@@ -278,6 +278,24 @@ impl Names {
         format!("{}.work.*.{job_type}", self.namespace)
     }
 
+    /// Where one caller hears what handlers reply; a token is added for each call. An inbox, as their rights have it.
+    #[must_use]
+    pub fn replies(&self, caller: &str) -> String {
+        format!("_INBOX.{}-replies.{caller}", self.namespace)
+    }
+
+    /// Where a caller marks that the server has the request of a call.
+    #[must_use]
+    pub fn request_sent(&self, inbox: &str, number: u64) -> String {
+        format!("{inbox}.{number}.sent")
+    }
+
+    /// The last replies of handlers.
+    #[must_use]
+    pub fn replies_stream(&self) -> String {
+        format!("{}_REPLIES", self.prefix)
+    }
+
     /// What every remote handler's subject begins with.
     #[must_use]
     pub fn work_prefix(&self) -> String {
@@ -306,6 +324,12 @@ impl Names {
     #[must_use]
     pub fn holder(&self, node: &str) -> String {
         format!("{}.holder._sys.{node}", self.namespace)
+    }
+
+    /// Where nodes ask each other which deliveries they hold.
+    #[must_use]
+    pub fn held(&self) -> String {
+        format!("{}.nodes.held", self.namespace)
     }
 
     /// An API endpoint; `tenant` may be `*` to serve all.

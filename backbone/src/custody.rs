@@ -1,0 +1,148 @@
+//! What this node has in its hands of one stream, from the moment it reads a delivery until its right is gone.
+//!
+//! Kept for one question: when a connection ended over what it was sent, which of the deliveries that the server still
+//! counts as pending were lost with it? Those that no node has. They are handed back by [`crate::poison`], so that they
+//! need not wait for the lease to run out.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::Subject;
+use bytes::Bytes;
+use longshore_domain::SmolStr;
+use tokio::sync::{Notify, mpsc::UnboundedSender, watch};
+
+use crate::Backbone;
+
+/// Where rights that were dropped hand their jobs back. Unbounded, because a destructor cannot wait; it never holds
+/// more than the deliveries in hand.
+pub(crate) type Returns = UnboundedSender<Subject>;
+
+/// How long a puller may take to read what lies in its inbox.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
+/// This node's deliveries of one stream.
+#[derive(Debug)]
+pub(crate) struct Custody {
+    returns: Returns,
+    /// Sequences in hand, and how many deliveries of each.
+    held: Mutex<HashMap<u64, u32>>,
+    /// Where the puller of the stream listens; `None`: there is none on this node.
+    inbox: Mutex<Option<String>>,
+    /// The last mark that the puller has read.
+    read: watch::Sender<u64>,
+    /// Messages that came and cannot be jobs.
+    suspects: Mutex<Vec<u64>>,
+    suspected: Arc<Notify>,
+    /// Pulls find nobody who answers for the consumer.
+    pub(crate) unanswered: AtomicBool,
+}
+
+impl Custody {
+    pub(crate) fn new(returns: Returns, suspected: Arc<Notify>) -> Self {
+        Self {
+            returns,
+            held: Mutex::default(),
+            inbox: Mutex::default(),
+            read: watch::Sender::default(),
+            suspects: Mutex::default(),
+            suspected,
+            unanswered: AtomicBool::new(false),
+        }
+    }
+
+    /// A delivery has come.
+    pub(crate) fn take(&self, sequence: u64) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner).entry(sequence).or_default() += 1;
+    }
+
+    /// Its right is gone; with a reply subject, the job goes back there.
+    pub(crate) fn give_up(&self, sequence: u64, back_to: Option<Subject>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = held.get_mut(&sequence) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&sequence);
+            }
+        }
+        if let Some(reply) = back_to {
+            // The receiver ends with the node; then the server's ack wait brings the job back.
+            let _ = self.returns.send(reply);
+        }
+    }
+
+    /// A puller of this stream listens there.
+    pub(crate) fn pulled_by(&self, inbox: &str) {
+        *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(inbox.to_owned());
+    }
+
+    /// The puller has read everything that lay before this mark.
+    pub(crate) fn read_up_to(&self, mark: u64) {
+        self.read.send_modify(|read| *read = mark.max(*read));
+    }
+
+    /// This message came and cannot be a job.
+    pub(crate) fn suspect(&self, sequence: u64) {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(sequence);
+        self.suspected.notify_one();
+    }
+
+    /// The messages that came and cannot be jobs.
+    pub(crate) fn take_suspects(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn within(&self, from: u64, to: u64) -> Vec<u64> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.keys().copied().filter(|sequence| (from..=to).contains(sequence)).collect()
+    }
+}
+
+/// What a puller's inbox has for a token where a mark comes.
+pub(crate) const MARK: &str = "mark";
+
+static MARKS: AtomicU64 = AtomicU64::new(0);
+
+impl Backbone {
+    /// What this node has of a stream.
+    pub(crate) fn custody(&self, stream: &str) -> Arc<Custody> {
+        let mut all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Custody::new(self.0.returns.clone(), Arc::clone(&self.0.suspected)));
+        Arc::clone(all.entry(SmolStr::from(stream)).or_insert_with(new))
+    }
+
+    /// Waits until a message has come that cannot be a job.
+    pub async fn suspected(&self) {
+        self.0.suspected.notified().await;
+    }
+
+    /// Streams whose consumer nobody answers for, as far as this node has tried.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<SmolStr> {
+        let all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams: Vec<SmolStr> = all
+            .iter()
+            .filter(|(_, custody)| custody.unanswered.load(Ordering::Relaxed))
+            .map(|(stream, _)| stream.clone())
+            .collect();
+        streams.sort();
+        streams
+    }
+
+    /// The sequences of a stream, within these bounds, that this node has in hand, once its puller has read what the
+    /// server had sent by now; `None` if it does not get to that in time.
+    pub async fn held(&self, stream: &str, from: u64, to: u64) -> Option<Vec<u64>> {
+        let custody = self.custody(stream);
+        let inbox = custody.inbox.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(inbox) = inbox {
+            let mark = MARKS.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut read = custody.read.subscribe();
+            self.client().publish(format!("{inbox}.{MARK}.{mark}"), Bytes::new()).await;
+            let reached = read.wait_for(|read| *read >= mark);
+            tokio::time::timeout(READ_WITHIN, reached).await.ok()?.ok()?;
+        }
+        Some(custody.within(from, to))
+    }
+}

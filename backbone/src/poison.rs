@@ -1,0 +1,313 @@
+//! Messages that the client library cannot read: found among what was delivered and not acknowledged, taken over as
+//! what they are byte for byte, deleted where they lie; and consumers that somebody has deleted, made anew.
+//!
+//! A connection that is sent such a message ends, and what was on its way behind it is lost with it until the lease runs
+//! out. So after every loss the deliveries that are pending are looked through, by a read that parses no header. What is
+//! broken among them goes to the dead letters ([`Poison`] says how it stands there). Where there is one there are mostly
+//! more, so the jobs behind are looked through as well, for as long as any are found. What is sound among the pending, and
+//! in no node's hand, was lost with the connection: it is handed back for the server, and comes again at once.
+
+use std::time::{Duration, Instant};
+
+use async_nats::{HeaderMap, Subject};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_domain::SmolStr;
+use longshore_domain::run::{Holding, MessageId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::delivery::{Delivery, Right};
+use crate::error::Error;
+use crate::raw::{self, Raw};
+use crate::request::Refusal;
+use crate::subscription::Subscription;
+use crate::{Backbone, NAK, provision, shape};
+
+/// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.
+pub const HEADERS_BASE64: &str = "Longshore-Headers-Base64";
+/// Longer headers are not kept like that: the letter has its record there, and the server's bound is 64 KiB.
+const KEPT_MOST: usize = 8 * 1024;
+
+/// Reads at once.
+const AT_ONCE: usize = 64;
+/// So many jobs behind the last broken one are looked through.
+const AHEAD: u64 = 256;
+/// How long the other nodes have to say what they hold.
+const SAY_WITHIN: Duration = Duration::from_millis(1_500);
+/// How long one that nobody knows of yet has for it.
+const UNKNOWN_SAY_WITHIN: Duration = Duration::from_millis(50);
+/// JetStream's word for a consumer that is not there.
+const NO_CONSUMER: u64 = 10_014;
+
+/// A message that cannot be read.
+#[derive(Debug)]
+pub struct Poison {
+    /// What of it.
+    pub reason: String,
+    /// The message as a delivery: with the headers that can be read, and the right to have it deleted.
+    pub delivery: Delivery,
+}
+
+/// What was pending at a lane's consumer when it was looked through.
+#[derive(Debug)]
+pub struct Pending {
+    stream: SmolStr,
+    consumer: &'static str,
+    /// The consumer's own count at that moment, which a settlement must name.
+    delivered: u64,
+    /// Sound messages.
+    sound: Vec<u64>,
+}
+
+/// What became of a consumer that nobody answered for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Restored {
+    /// It was gone, and is there again.
+    Anew,
+    /// It is there: it has no leader, or nobody could be reached.
+    There,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    delivered: Option<Position>,
+    ack_floor: Option<Position>,
+    #[serde(default)]
+    num_ack_pending: u64,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Position {
+    consumer_seq: u64,
+    stream_seq: u64,
+}
+
+/// A node asks the others which of these they hold.
+#[derive(Serialize, Deserialize)]
+struct Asked {
+    stream: String,
+    from: u64,
+    to: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Said {
+    node: String,
+    held: Vec<u64>,
+}
+
+impl Backbone {
+    /// The streams that jobs of these queues come from, due ones included.
+    #[must_use]
+    pub fn job_streams<'q>(&self, queues: impl Iterator<Item = &'q longshore_domain::Queue>) -> Vec<SmolStr> {
+        let lanes = queues.flat_map(|queue| {
+            longshore_domain::Priority::all().map(|priority| self.names().lane_stream(queue, priority))
+        });
+        lanes.chain([self.names().schedules_stream()]).map(SmolStr::from).collect()
+    }
+
+    fn consumer_of(&self, stream: &str) -> &'static str {
+        if stream == self.names().schedules_stream() { shape::DUE_CONSUMER } else { shape::LANE_CONSUMER }
+    }
+
+    async fn consumer_info(&self, stream: &str) -> Result<Info, Error> {
+        let subject = format!("{}.CONSUMER.INFO.{stream}.{}", self.api(), self.consumer_of(stream));
+        let failed = |source| Error::Read { subject: subject.clone(), source };
+        let answer = self.control().request(subject.clone(), async_nats::Request::new()).await.map_err(failed)?;
+        serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))
+    }
+
+    /// Makes a consumer anew that somebody has deleted.
+    ///
+    /// # Errors
+    /// The server did not answer, or refused.
+    pub async fn restore(&self, stream: &str) -> Result<Restored, Error> {
+        match self.consumer_info(stream).await?.error {
+            Some(refusal) if refusal.err_code == NO_CONSUMER => {}
+            _ => return Ok(Restored::There),
+        }
+        let wanted = match self.consumer_of(stream) {
+            shape::DUE_CONSUMER => shape::due_consumer(self.names(), self.storage()),
+            _ => shape::lane_consumer(self.storage()),
+        };
+        provision::consumer(&self.jetstream(), stream, wanted).await?;
+        Ok(Restored::Anew)
+    }
+
+    /// Looks through what a stream of jobs has delivered and not had acknowledged, and further where anything is found;
+    /// what cannot be read goes to `found`. `None`: nothing is pending.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn look_through(&self, stream: &str, found: &mpsc::Sender<Poison>) -> Result<Option<Pending>, Error> {
+        let info = self.consumer_info(stream).await?;
+        let (Some(delivered), Some(floor)) = (info.delivered, info.ack_floor) else { return Ok(None) };
+        let suspects = self.custody(stream).take_suspects();
+        if info.num_ack_pending == 0 && suspects.is_empty() {
+            return Ok(None);
+        }
+        let mut pending = Pending {
+            stream: SmolStr::from(stream),
+            consumer: self.consumer_of(stream),
+            delivered: delivered.consumer_seq,
+            sound: Vec::new(),
+        };
+        let mut at = floor.stream_seq + 1;
+        let mut until = delivered.stream_seq;
+        while at <= until {
+            let read = self.read_from(stream, at, until).await?;
+            let Some(next) = read.last().map(|raw| raw.sequence + 1) else { break };
+            at = next;
+            for raw in read.into_iter().filter(|raw| self.is_job(&raw.subject)) {
+                match raw::fault(&raw.subject, &raw.headers) {
+                    Some(reason) => {
+                        until = until.max(raw.sequence + AHEAD);
+                        // The receiver ends with the node.
+                        let _ = found.send(self.poison(stream, raw, reason)).await;
+                    }
+                    None if raw.sequence <= delivered.stream_seq => pending.sound.push(raw.sequence),
+                    None => {}
+                }
+            }
+        }
+        Ok(Some(pending))
+    }
+
+    fn is_job(&self, subject: &str) -> bool {
+        self.names().read_job(subject).is_some()
+    }
+
+    /// The next messages from `at` on, in order: some of them, or none if there are no more up to `until`.
+    async fn read_from(&self, stream: &str, at: u64, until: u64) -> Result<Vec<Raw>, Error> {
+        let get = |query| raw::get(self.control(), self.api(), stream, query);
+        if self.consumer_of(stream) == shape::LANE_CONSUMER {
+            let last = until.min(at + AT_ONCE as u64 - 1);
+            let read = futures_util::stream::iter(at..=last).map(|sequence| get(format!(r#"{{"seq":{sequence}}}"#)));
+            let read: Vec<_> = read.buffered(AT_ONCE).collect().await;
+            let mut there = Vec::with_capacity(read.len());
+            for raw in read {
+                there.extend(raw?);
+            }
+            if !there.is_empty() || last == until {
+                return Ok(there);
+            }
+        }
+        // Over the holes of what is done with, or what is not due.
+        let filter =
+            if self.consumer_of(stream) == shape::LANE_CONSUMER { ">".to_owned() } else { self.names().due_all() };
+        let next = get(format!(r#"{{"seq":{at},"next_by_subj":"{filter}"}}"#)).await?;
+        Ok(next.filter(|raw| raw.sequence <= until).into_iter().collect())
+    }
+
+    fn poison(&self, stream: &str, raw: Raw, reason: String) -> Poison {
+        let mut headers = raw::readable(&raw.headers);
+        if !raw.headers.is_empty() && raw.headers.len() <= KEPT_MOST {
+            headers.insert(HEADERS_BASE64, STANDARD.encode(&raw.headers));
+        }
+        let request = Bytes::from(format!(r#"{{"seq":{},"no_erase":true}}"#, raw.sequence));
+        let right = Right::to_delete(Subject::from(format!("{}.STREAM.MSG.DELETE.{stream}", self.api())), request);
+        Poison { reason, delivery: stored(stream, raw, headers, right) }
+    }
+
+    /// Hands back what is pending and in no node's hand: it was lost with a connection. `nodes` are those that must have
+    /// said what they hold before anything is. Says how many.
+    ///
+    /// # Errors
+    /// The other nodes cannot be asked.
+    pub async fn hand_back_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<usize, Error> {
+        let (Some(from), Some(to)) = (pending.sound.first(), pending.sound.last()) else { return Ok(0) };
+        let (from, to) = (*from, *to);
+        let Some(mut held) = self.held(&pending.stream, from, to).await else { return Ok(0) };
+        match self.held_elsewhere(&pending.stream, (from, to), node, nodes).await? {
+            Some(elsewhere) => held.extend(elsewhere),
+            None => return Ok(0),
+        }
+        let held: std::collections::HashSet<u64> = held.into_iter().collect();
+        let lost: Vec<u64> = pending.sound.iter().copied().filter(|sequence| !held.contains(sequence)).collect();
+        let Pending { stream, consumer, delivered, .. } = &pending;
+        for sequence in &lost {
+            let subject = format!("$JS.ACK.{stream}.{consumer}.1.{sequence}.{delivered}.0.0");
+            self.control().publish(subject, Bytes::from_static(NAK)).await;
+        }
+        Ok(lost.len())
+    }
+
+    /// What the other nodes hold of a stream within these bounds; `None` if one that must has not said so in time.
+    async fn held_elsewhere(
+        &self,
+        stream: &str,
+        (from, to): (u64, u64),
+        node: &str,
+        nodes: &[String],
+    ) -> Result<Option<Vec<u64>>, Error> {
+        let inbox = self.control().new_inbox();
+        let mut answers = self.control().subscribe(inbox.clone()).await?;
+        let question = serde_json::to_vec(&Asked { stream: stream.to_owned(), from, to }).unwrap_or_default();
+        self.control().publish_with_reply(self.names().held().into(), inbox, Bytes::from(question)).await;
+        let asked = Instant::now();
+        let mut missing: Vec<&str> = nodes.iter().map(String::as_str).filter(|other| *other != node).collect();
+        let mut held = Vec::new();
+        loop {
+            // One that has only just come says what it has as well; it is not known of yet.
+            let wait = if missing.is_empty() { UNKNOWN_SAY_WITHIN } else { SAY_WITHIN };
+            let left = wait.saturating_sub(asked.elapsed());
+            let Ok(Some(message)) = tokio::time::timeout(left, answers.next()).await else { break };
+            let Ok(said) = serde_json::from_slice::<Said>(&message.payload) else { continue };
+            missing.retain(|other| *other != said.node);
+            if said.node != node {
+                held.extend(said.held);
+            }
+        }
+        if !missing.is_empty() {
+            tracing::debug!(stream, "did not say what they hold: {}", missing.join(", "));
+        }
+        Ok(missing.is_empty().then_some(held))
+    }
+
+    /// Listens for other nodes' questions.
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub async fn questions(&self) -> Result<Questions, Error> {
+        Ok(Questions { backbone: self.clone(), messages: self.control().subscribe(self.names().held()).await? })
+    }
+}
+
+/// Questions of other nodes: which deliveries of a stream are held here.
+#[derive(Debug)]
+pub struct Questions {
+    backbone: Backbone,
+    messages: Subscription,
+}
+
+impl Questions {
+    /// Answers the next one, for the node of this name. It is answered once all that was sent to this node is read; if
+    /// that takes too long, not at all.
+    pub async fn answer(&mut self, node: &str) {
+        let Some(message) = self.messages.next().await else { return std::future::pending().await };
+        let Some(reply) = message.reply.filter(|reply| self.backbone.may_answer(reply)) else { return };
+        let Ok(Asked { stream, from, to }) = serde_json::from_slice(&message.payload) else { return };
+        if let Some(held) = self.backbone.held(&stream, from, to).await {
+            let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
+            self.backbone.control().publish(reply, Bytes::from(said)).await;
+        }
+    }
+}
+
+fn stored(stream: &str, raw: Raw, headers: HeaderMap, right: Right) -> Delivery {
+    let message = MessageId { stream: SmolStr::from(stream), sequence: raw.sequence, at: raw.at };
+    Delivery {
+        size: raw.payload.len() + raw.headers.len(),
+        subject: raw.subject.into(),
+        headers: (!headers.is_empty()).then_some(headers),
+        payload: raw.payload,
+        holding: Holding { message, delivery: 1 },
+        behind: 0,
+        leased_from: Instant::now(),
+        right,
+    }
+}

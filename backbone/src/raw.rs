@@ -1,0 +1,146 @@
+//! A stored message byte for byte: how it is read without any header being parsed, and what of it the client library
+//! cannot read.
+//!
+//! The judge here is to agree with the client's own reading, line for line: what it cannot read ends its connection, so
+//! it must be found; what it can read must not be taken for broken. A test lets both judge the same bytes. One thing is
+//! judged more strictly: a status in a job's first header line is the server's to set, and never a job.
+
+use std::str::FromStr as _;
+
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Request};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use longshore_domain::Timestamp;
+use serde::Deserialize;
+
+use crate::connect::Link;
+use crate::error::Error;
+use crate::request::Refusal;
+
+/// JetStream's words for a message that is not there.
+const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
+
+/// A stored message as its bytes are.
+#[derive(Debug, Clone)]
+pub(crate) struct Raw {
+    /// Its subject; bytes in it that are not UTF-8 stand as U+FFFD.
+    pub(crate) subject: String,
+    /// Its sequence.
+    pub(crate) sequence: u64,
+    /// When it was stored.
+    pub(crate) at: Timestamp,
+    /// Its headers, with the line that begins them; empty if it has none.
+    pub(crate) headers: Bytes,
+    /// Its payload.
+    pub(crate) payload: Bytes,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    message: Option<Found>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    subject: String,
+    seq: u64,
+    #[serde(default)]
+    hdrs: String,
+    #[serde(default)]
+    data: String,
+    time: String,
+}
+
+/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`.
+pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
+    let failed = |source| Error::Read { subject: format!("{stream} {query}"), source };
+    let request = Request::new().payload(Bytes::from(query.clone()));
+    let answer = link.request(format!("{api}.STREAM.MSG.GET.{stream}"), request).await.map_err(failed)?;
+    let answer: Answer = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
+    let found = match answer {
+        Answer { message: Some(found), .. } => found,
+        Answer { error: Some(refusal), .. } if NO_MESSAGE.contains(&refusal.err_code) => return Ok(None),
+        Answer { error, .. } => {
+            let said = error.map(|refusal| refusal.description).unwrap_or_default();
+            return Err(failed(format!("the server refused: {said}").into()));
+        }
+    };
+    let bytes = |text: &str| STANDARD.decode(text).map(Bytes::from).map_err(|error| failed(Box::new(error)));
+    Ok(Some(Raw {
+        headers: bytes(&found.hdrs)?,
+        payload: bytes(&found.data)?,
+        at: Timestamp::parse(&found.time).unwrap_or_default(),
+        subject: found.subject,
+        sequence: found.seq,
+    }))
+}
+
+/// What of a message the client library cannot read; `None`: it reads all of it.
+pub(crate) fn fault(subject: &str, headers: &[u8]) -> Option<String> {
+    if subject.contains('\u{fffd}') {
+        return Some("subject: is not UTF-8".to_owned());
+    }
+    if headers.is_empty() {
+        return None;
+    }
+    if subject.contains(char::is_whitespace) {
+        return Some("subject: has a blank".to_owned());
+    }
+    let Ok(text) = std::str::from_utf8(headers) else {
+        return Some("headers: are not UTF-8".to_owned());
+    };
+    read(text, &mut |_, _| {}).err().map(|reason| format!("headers: {reason}"))
+}
+
+/// The headers that can be read, line by line, whatever the others are.
+pub(crate) fn readable(headers: &[u8]) -> HeaderMap {
+    let mut all = HeaderMap::new();
+    for line in headers.split(|byte| *byte == b'\n').skip(1) {
+        let Ok(line) = std::str::from_utf8(line) else { continue };
+        let Some((name, value)) = line.strip_suffix('\r').unwrap_or(line).split_once(':') else { continue };
+        if let (Ok(name), Ok(value)) = (HeaderName::from_str(name), HeaderValue::from_str(value.trim())) {
+            all.append(name, value);
+        }
+    }
+    all
+}
+
+/// Reads headers as they stand on the wire, for those that were not read there.
+pub(crate) fn parse(headers: &[u8]) -> Result<HeaderMap, String> {
+    let mut all = HeaderMap::new();
+    let text = std::str::from_utf8(headers).map_err(|_| "are not UTF-8".to_owned())?;
+    if !text.is_empty() {
+        read(text, &mut |name, value| all.append(name, value))?;
+    }
+    Ok(all)
+}
+
+/// Reads headers as the client library does, but for the status that it takes from the first line.
+fn read(text: &str, take: &mut dyn FnMut(HeaderName, HeaderValue)) -> Result<(), String> {
+    let mut lines = text.lines().peekable();
+    match lines.next().and_then(|first| first.strip_prefix("NATS/1.0")) {
+        None => return Err("do not begin with NATS/1.0".to_owned()),
+        Some(rest) if !rest.trim().is_empty() => return Err(format!("have {:?} in the first line", rest.trim())),
+        Some(_) => {}
+    }
+    while let Some(line) = lines.next() {
+        if line.is_empty() {
+            continue;
+        }
+        let (name, value) = line.split_once(':').ok_or_else(|| format!("the line {line:?} has no colon"))?;
+        let header = HeaderName::from_str(name).map_err(|_| format!("{name:?} is not a valid name"))?;
+        let mut value = value.trim_start().to_owned();
+        while let Some(more) = lines.next_if(|line| line.starts_with(char::is_whitespace)) {
+            value.push_str(more);
+        }
+        value.truncate(value.trim_end().len());
+        let value = HeaderValue::from_str(&value).map_err(|_| format!("{name} has a carriage return in its value"))?;
+        take(header, value);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! A subscription that outlives its client: where a dead client is replaced, the new one is subscribed in its place
+//! before anybody can publish over it, and the messages go on here.
+
+use std::task::{Context, Poll};
+
+use async_nats::{Message, Subscriber};
+use futures_util::StreamExt as _;
+use tokio::sync::mpsc;
+
+/// Messages of one subject, over every reconnect.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    messages: Subscriber,
+    next: mpsc::UnboundedReceiver<Subscriber>,
+    closed: bool,
+}
+
+/// What the connection knows of a subscription, to make it anew.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) subject: String,
+    pub(crate) group: Option<&'static str>,
+    /// Unbounded, but one a client; the old ones are read to their end first.
+    next: mpsc::UnboundedSender<Subscriber>,
+}
+
+impl Place {
+    /// Whether anybody still listens.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.next.is_closed()
+    }
+
+    /// Goes on with these messages.
+    pub(crate) fn fill(&self, messages: Subscriber) {
+        let _ = self.next.send(messages);
+    }
+}
+
+impl Subscription {
+    pub(crate) fn new(subject: String, group: Option<&'static str>, messages: Subscriber) -> (Place, Self) {
+        let (sender, next) = mpsc::unbounded_channel();
+        (Place { subject, group, next: sender }, Self { messages, next, closed: false })
+    }
+
+    /// The next message; `None` once it was closed, or the connection is gone for good.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Message>> {
+        loop {
+            match self.messages.poll_next_unpin(context) {
+                Poll::Ready(None) if self.closed => return Poll::Ready(None),
+                Poll::Ready(None) => match self.next.poll_recv(context) {
+                    Poll::Ready(Some(messages)) => self.messages = messages,
+                    Poll::Ready(None) => return Poll::Ready(None),
+                    Poll::Pending => return Poll::Pending,
+                },
+                came => return came,
+            }
+        }
+    }
+
+    /// The same as a future.
+    pub(crate) async fn next(&mut self) -> Option<Message> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Takes no more; what is on its way still comes.
+    pub(crate) async fn unsubscribe(&mut self) {
+        self.closed = true;
+        let _ = self.messages.unsubscribe().await;
+    }
+}

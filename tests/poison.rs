@@ -1,0 +1,290 @@
+//! Bytes that no client library can read cost no more than their own message: the node lives, the jobs around them end as
+//! ever, each of them is a dead letter of kind `invalid`, kept byte for byte.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use longshore_harness::{Letter, Node, Reply, World};
+use serde_json::{Value, json};
+
+use crate::{is_emptied, times, world};
+
+/// Well below the lease of 30 s: who had to wait for that would come too late.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// Headers that cannot be read, and what is said of them.
+const BROKEN: &[(&[u8], &str)] = &[
+    (b"NATS/1.0\r\nX: a\rb\r\n\r\n", "carriage return"),
+    (b"NATS/1.0\r\nX: caf\xe9\r\n\r\n", "UTF-8"),
+    (b"NATS/1.0\r\nno colon\r\n\r\n", "no colon"),
+    (b"NATS/1.0\r\n\xff\xfe: a\r\n\r\n", "UTF-8"),
+];
+
+/// A status in the first line. JetStream in nats-server 2.15 takes it out, and the job is as good as any.
+const STATUS: &[&[u8]] =
+    &[b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"NATS/1.0 garbage\r\nX: a\r\n\r\n"];
+
+/// Headers that are strange and can be read.
+const STRANGE: &[&[u8]] = &["NATS/1.0\r\nX: \u{a0}a\u{a0}b\r\n\r\n".as_bytes(), b"NATS/1.0\r\nX:\r\n  folded\r\n\r\n"];
+
+fn lane(priority: u8, job_type: &str) -> Vec<u8> {
+    format!("longshore.jobs.default.main.p{priority}.{job_type}").into_bytes()
+}
+
+fn error_of(letter: &Letter) -> (String, String) {
+    let record: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
+    let error = &record["error"];
+    (error["kind"].as_str().unwrap().to_owned(), error["message"].as_str().unwrap().to_owned())
+}
+
+/// The node is the process that it was, takes work, and no part of it has died.
+async fn is_unharmed(world: &World, node: &Node) {
+    assert!(node.is_running());
+    let run = world.submit(json!({"type": "echo", "payload": 1})).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    is_emptied(world).await;
+    let log = std::fs::read_to_string(node.log().path()).unwrap();
+    assert!(!log.contains("panicked") && !log.contains("died, starting it again"), "{log}");
+}
+
+/// Waits until a record says that the job is running.
+async fn runs(world: &World, run: &str) {
+    longshore_harness::eventually("a running job", WITHIN, async || {
+        let state = world.record(run).await.map(|record| record.state).unwrap_or_default();
+        if state == "running" { Ok(()) } else { Err(state) }
+    })
+    .await;
+}
+
+/// Given jobs that last and jobs that wait, when messages come among them that cannot be read, then each of these is a
+/// dead letter, and the others end at their first attempt, none later than a lease.
+#[tokio::test]
+async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_go_on() {
+    let world = world().await;
+    let node = world.node().with("types.long", "handler = 'sleep'").start().await;
+    let long = world.publish("long").json(json!({"ms": 6_000})).await;
+    runs(&world, &long).await;
+    let mut bytes = world.bytes().await;
+    let mut good = Vec::new();
+    let began = Instant::now();
+    for (headers, _) in BROKEN {
+        good.extend(world.publish("noop").many((0..20).map(|number| json!(number))).await);
+        bytes.publish(&lane(5, "noop"), None, headers, b"kept \xff\x00");
+        bytes.flush().await;
+        good.extend(world.publish("noop").many((0..20).map(|number| json!(number))).await);
+    }
+    for subject in ["longshore.jobs.default.main.p5.no\u{a0}op", "longshore.jobs.default.main.p3.a\u{2003}b"] {
+        bytes.publish(subject.as_bytes(), None, b"NATS/1.0\r\nX: a\r\n\r\n", b"kept \xff\x00");
+    }
+    bytes.publish(b"longshore.jobs.default.main.p5.no\xe9p", None, b"NATS/1.0\r\n\r\n", b"kept \xff\x00");
+    for headers in STRANGE.iter().chain(STATUS) {
+        bytes.publish(&lane(5, "noop"), None, headers, b"{}");
+    }
+    bytes.flush().await;
+
+    let ends = world.ends(&good, WITHIN).await;
+
+    println!("{} good jobs, the last ended after {:?}", good.len(), began.elapsed());
+    assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
+    let letters = world.eventually_letters(BROKEN.len() + 3).await;
+    for letter in &letters {
+        let (kind, message) = error_of(letter);
+        assert_eq!((kind.as_str(), letter.payload.as_ref()), ("invalid", b"kept \xff\x00".as_slice()), "{message}");
+    }
+    for (headers, reason) in BROKEN {
+        let found = letters.iter().filter(|letter| error_of(letter).1.contains(reason)).count();
+        assert!(found > 0, "no letter says {reason:?} of {}", headers.escape_ascii());
+    }
+    let end = world.wait(&long).await;
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
+    world.eventually_reads(&long, "enqueued\nstarted 1\ncompleted 1").await;
+    is_unharmed(&world, &node).await;
+    assert!(node.stop().await.success());
+}
+
+/// Given two nodes and a stream of jobs, when a share of them cannot be read, then all the others end completed and each
+/// broken one has one letter. `LONGSHORE_TEST_POISON=1000` is the large run.
+#[tokio::test]
+async fn many_that_cannot_be_read_among_many_that_can() {
+    let broken = times("LONGSHORE_TEST_POISON", 40);
+    let world = world().await;
+    let nodes = [world.node().start().await, world.node().start().await];
+    let mut bytes = world.bytes().await;
+    let mut good = Vec::new();
+    let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();
+    let began = Instant::now();
+    let listening = tokio::spawn(async move {
+        let (mut last, mut longest, mut count) = (Instant::now(), Duration::ZERO, 0_usize);
+        while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(15), live.next()).await {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            count += 1;
+        }
+        (longest, count)
+    });
+    for number in 0..broken {
+        good.extend(world.publish("noop").many((0..20).map(|number| json!(number))).await);
+        let (headers, _) = BROKEN[number % BROKEN.len()];
+        bytes.publish(&lane(5, "noop"), None, headers, number.to_string().as_bytes());
+        bytes.flush().await;
+    }
+    let published = began.elapsed();
+
+    let ends = world.ends(&good, WITHIN + Duration::from_millis(20) * u32::try_from(broken).unwrap()).await;
+
+    let ended = began.elapsed();
+    assert!(ends.iter().all(|state| state == "completed"));
+    let letters = world.eventually_letters(broken).await;
+    let payloads: std::collections::BTreeSet<&[u8]> = letters.iter().map(|letter| letter.payload.as_ref()).collect();
+    assert_eq!(payloads.len(), broken, "each has one letter");
+    for node in &nodes {
+        is_unharmed(&world, node).await;
+    }
+    if broken > 40 {
+        let (longest, count) = listening.await.unwrap();
+        println!("{broken} broken among {} good: published {published:?}, ended {ended:?}", good.len());
+        println!("longest pause between two of {count} ends: {longest:?}");
+    }
+}
+
+/// Given an API that is in use, when requests and `$SRV` questions come that cannot be read, then the API answers as ever
+/// and no job, and no lease, is disturbed.
+#[tokio::test]
+async fn what_cannot_be_read_in_a_request_costs_nobody_else() {
+    let world = world().await;
+    let node = world.node().with("node", "lease = '2s'").with("types.long", "handler = 'sleep'").start().await;
+    let long = world.publish("long").json(json!({"ms": 5_000})).await;
+    let mut bytes = world.bytes().await;
+    for (headers, _) in BROKEN.iter().copied().chain(STATUS.iter().map(|headers| (*headers, ""))) {
+        for subject in
+            ["longshore.api.default.submit", "longshore.api.default.runs.get", "$SRV.PING", "$SRV.INFO.longshore"]
+        {
+            bytes.publish(subject.as_bytes(), Some("_INBOX.nobody"), headers, br#"{"type":"noop"}"#);
+            bytes.flush().await;
+        }
+        bytes.publish("longshore.api.default.a\u{a0}b".as_bytes(), Some("_INBOX.nobody"), b"NATS/1.0\r\n\r\n", b"{}");
+        bytes.flush().await;
+        let asked = Instant::now();
+        let run = eventually_submits(&world).await;
+        assert_eq!(world.wait(&run).await.state, "completed");
+        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    }
+    let end = world.wait(&long).await;
+    assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
+    let log = std::fs::read_to_string(node.log().path()).unwrap();
+    assert!(log.contains("\"connection\":\"api\"") && !log.contains("again\",\"connection\":\"jobs\""));
+    is_unharmed(&world, &node).await;
+}
+
+/// A request that is on its way while the connection for the API is made anew has no answer; it is asked again.
+async fn eventually_submits(world: &World) -> String {
+    longshore_harness::eventually("an answer", WITHIN, async || {
+        let body = json!({"type": "noop", "payload": 1}).to_string();
+        let request = async_nats::Request::new().payload(body.into()).timeout(Some(Duration::from_millis(500)));
+        let answer = world.client().send_request("longshore.api.default.submit", request).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        let answer: Value = serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())?;
+        answer["run_id"].as_str().map(str::to_owned).ok_or_else(|| answer.to_string())
+    })
+    .await
+}
+
+/// Given a slow handler and a quick one, when another replies in bytes that cannot be read, then only its own attempts
+/// fail, at once and saying so; the slow one is called once, and no quick reply is lost.
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
+    let world = world().await;
+    let types = format!("max_attempts = {}\n{}", BROKEN.len() + 1, crate::AT_ONCE);
+    let node = world.node().with("types.broken", &types).start().await;
+    let slow = world.handler("slow").start(async |_| {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        Reply::json(json!("slow"))
+    });
+    let (slow, quick) = (slow.await, world.handler("quick").start(async |_| Reply::json(json!("quick"))).await);
+    let mut work = world.client().subscribe("longshore.work.*.broken").await.unwrap();
+    world.client().flush().await.unwrap();
+    let mut bytes = world.bytes().await;
+    let answering = tokio::spawn(async move {
+        for (headers, _) in BROKEN {
+            let reply = work.next().await.unwrap().reply.unwrap();
+            bytes.publish(reply.as_bytes(), None, headers, b"done");
+            bytes.flush().await;
+        }
+        let reply = work.next().await.unwrap().reply.unwrap();
+        bytes.publish(reply.as_bytes(), None, b"NATS/1.0\r\n\r\n", b"true");
+        bytes.flush().await;
+    });
+    let long = world.publish("slow").json(json!(1)).await;
+    slow.called(1).await;
+    let broken = world.publish("broken").json(json!(1)).await;
+
+    let mut good = Vec::new();
+    while !answering.is_finished() {
+        good.extend(world.publish("quick").many((0..10).map(|number| json!(number))).await);
+    }
+    let end = world.wait(&broken).await;
+    let ends = world.ends(&good, WITHIN).await;
+
+    assert!(ends.iter().all(|state| state == "completed"));
+    assert_eq!(quick.calls().len(), good.len(), "each was called once");
+    assert_eq!((end.state.as_str(), end.attempt as usize), ("completed", BROKEN.len() + 1));
+    for (attempt, (_, reason)) in end.attempts.iter().zip(BROKEN) {
+        let error = attempt.error.as_ref().unwrap();
+        assert_eq!(error.kind, "retryable");
+        assert!(error.message.contains("cannot be read") && error.message.contains(reason), "{}", error.message);
+    }
+    assert_eq!(world.wait(&long).await.state, "completed");
+    assert_eq!(slow.calls().len(), 1);
+    is_unharmed(&world, &node).await;
+}
+
+/// Given a subject of due jobs that somebody can write to, when what comes there cannot be read, then it is a dead letter,
+/// and due jobs go on.
+#[tokio::test]
+async fn what_cannot_be_read_among_due_jobs_becomes_a_dead_letter() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let mut bytes = world.bytes().await;
+    for (headers, _) in BROKEN {
+        bytes.publish(b"longshore.due.default.main.p5.noop", None, headers, b"due");
+    }
+    bytes.flush().await;
+    let run = world.submit(json!({"type": "noop", "payload": 1, "delay_ms": 300})).await;
+
+    assert_eq!(world.wait(&run).await.state, "completed");
+
+    for letter in world.eventually_letters(BROKEN.len()).await {
+        assert_eq!((error_of(&letter).0.as_str(), letter.payload.as_ref()), ("invalid", b"due".as_slice()));
+    }
+    is_unharmed(&world, &node).await;
+}
+
+/// Given a node at work, when somebody deletes the consumers of its lanes, then they are made anew, the node says so, and
+/// jobs go on.
+#[tokio::test]
+async fn a_deleted_consumer_is_made_anew() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let before = world.publish("noop").json(json!(1)).await;
+    assert_eq!(world.wait(&before).await.state, "completed");
+    for (stream, consumer) in [("LONGSHORE_JOBS_main_P5", "work"), ("LONGSHORE_SCHEDULES", "due")] {
+        world.jetstream().get_stream(stream).await.unwrap().delete_consumer(consumer).await.unwrap();
+    }
+
+    let run = world.publish("noop").json(json!(2)).await;
+    let late = world.submit(json!({"type": "noop", "payload": 1, "delay_ms": 100})).await;
+
+    assert_eq!(world.wait(&run).await.state, "completed");
+    assert_eq!(world.wait(&late).await.state, "completed");
+    let log = std::fs::read_to_string(node.log().path()).unwrap();
+    assert_eq!(log.matches("its consumer was gone and has been made anew").count(), 2, "{log}");
+    let stream = world.jetstream().get_stream("LONGSHORE_JOBS_main_P5").await.unwrap();
+    let info = stream.consumer_info("work").await.unwrap();
+    assert_eq!((info.config.ack_wait, info.config.max_ack_pending), (Duration::from_secs(30), -1));
+    longshore_harness::eventually("a healthy node", WITHIN, async || {
+        let health = world.request("health", json!({})).await;
+        if health["ready"] == json!(true) { Ok(()) } else { Err(health.to_string()) }
+    })
+    .await;
+    is_unharmed(&world, &node).await;
+}
