@@ -121,22 +121,22 @@ async fn replay(world: &World, mut over: watch::Receiver<bool>) -> u64 {
     replayed
 }
 
-/// One server after the other that does not lead the records is frozen, or cut off, for some seconds.
-async fn hurt_followers(servers: &ServerCluster, until: Instant) -> usize {
+/// One server after the other that does not lead the records falls behind for some seconds: cut from their leader but not
+/// from the third, so that its old records can be read; frozen; cut from both; deaf to the leader. Says how often.
+async fn hold_back_followers(servers: &ServerCluster, until: Instant) -> usize {
     let mut times = 0;
     while Instant::now() < until {
         let Some(leader) = servers.stream_leader(RECORDS).await else { continue };
         let victim = (leader + 1 + times % (SERVERS - 1)) % SERVERS;
-        let pause = Duration::from_millis(2_000 + 1_000 * (times as u64 % 3));
-        if times % 4 < 2 {
-            servers.isolate(victim);
-            sleep(pause).await;
-            servers.heal();
-        } else {
-            servers.server(victim).sigstop();
-            sleep(pause).await;
-            servers.server(victim).sigcont();
+        match times % 4 {
+            0 => servers.cut(victim, leader),
+            1 => servers.server(victim).sigstop(),
+            2 => servers.isolate(victim),
+            _ => servers.cut_one_way(leader, victim),
         }
+        sleep(Duration::from_millis(2_500 + 1_000 * (times as u64 % 3))).await;
+        servers.server(victim).sigcont();
+        servers.heal();
         times += 1;
         sleep(Duration::from_millis(1_500)).await;
     }
@@ -184,15 +184,18 @@ async fn servers_that_fall_behind_lose_nothing() {
 
     let (over, is_over) = watch::channel(false);
     let faults = async {
-        let faults = hurt_followers(world.servers(), Instant::now() + Duration::from_secs(seconds)).await;
+        let faults = hold_back_followers(world.servers(), Instant::now() + Duration::from_secs(seconds)).await;
         over.send_replace(true);
         faults
     };
     let (stored, replayed, faults) = tokio::join!(load(&world, rate, is_over.clone()), replay(&world, is_over), faults);
     world.servers().in_step().await;
+    // A replay that was cut off is finished by the next call.
+    let everything = json!({"type": "dying", "limit": stored.len()}).to_string();
+    world.ask("default", "dlq.replay", everything, ENDS_WITHIN).await.unwrap();
     let open = not_ended(&world, &stored).await;
 
-    println!("{} jobs, {replayed} replays, {faults} servers frozen or cut off; not ended: {open:?}", stored.len());
+    println!("{} jobs, {replayed} replays, {faults} times a server fell behind; not ended: {open:?}", stored.len());
     assert!(open.is_empty(), "of {} confirmed jobs: {open:?}", stored.len());
     for node in &nodes {
         assert!(node.stop().await.success());
