@@ -26,6 +26,7 @@
 //! # }
 //! ```
 
+pub mod again;
 mod api;
 pub mod chaos;
 mod cluster;
@@ -56,7 +57,7 @@ pub use observe::{Letter, Logged};
 pub use proxy::{Direction, Proxy};
 pub use publish::{Publish, Receipt, Refused};
 pub use read::{Extent, Reader};
-pub use remote::{Handler, HandlerBuilder, Job, Reply};
+pub use remote::{Asked, Handler, HandlerBuilder, Job, Reply};
 pub use story::reads;
 pub use usage::Usage;
 pub use wire::{Event, EventName, Failure, Record, Tried};
