@@ -56,6 +56,12 @@ impl Letter {
         header.or_else(|| u32::try_from(self.body()?["round"].as_u64()?).ok())
     }
 
+    /// The kind of error it died of, by the record that it carries.
+    pub fn error_kind(&self) -> Option<String> {
+        let record: serde_json::Value = serde_json::from_str(self.headers.get("Longshore-Record")?).ok()?;
+        Some(record["error"]["kind"].as_str()?.to_owned())
+    }
+
     fn body(&self) -> Option<serde_json::Value> {
         serde_json::from_slice(&self.payload).ok()
     }

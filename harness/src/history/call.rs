@@ -40,13 +40,13 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
 /// Whether this call should never have begun: the run had ended, or another node had taken it over while this one was
 /// frozen. True if so.
 fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) -> bool {
-    let frozen = call.node.as_deref().and_then(|node| lease::frozen_before(node, call.start, rules));
+    let frozen = call.node.as_deref().and_then(|node| lease::back_from(node, call.start, rules));
     let name = format!("attempt {} of round {}", call.attempt, call.round);
-    if let Some(frozen) = frozen
-        && let Some(other) = taken_over(call, run, rules).filter(|other| other.start > frozen.from)
+    let node = call.node.as_deref().unwrap_or("");
+    if let Some((from, until)) = frozen
+        && let Some(other) = taken_over(call, run, rules).filter(|other| other.start > from && other.start <= until)
     {
-        let (node, taker) = (frozen.node.as_deref().unwrap_or(""), other.node.as_deref().unwrap_or(""));
-        let ago = call.start.duration_since(other.start);
+        let (taker, ago) = (other.node.as_deref().unwrap_or(""), call.start.duration_since(other.start));
         let detail =
             format!("{name} was called by {node} after its freeze, {ago:#} after {taker} had called its handler");
         found.push(run.violation(Kind::StaleStart, detail));
@@ -57,8 +57,7 @@ fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Vio
     if late <= span(rules.clock_skew + rules.call_delay) || lease::servers_were_silent(call.start, rules) {
         return false;
     }
-    if frozen.is_some_and(|frozen| frozen.from < ended) {
-        let node = call.node.as_deref().unwrap_or("");
+    if frozen.is_some_and(|(from, _)| from < ended) {
         let detail = format!("{name} was called by {node} after its freeze, {late:#} after the run's end");
         found.push(run.violation(Kind::StaleStart, detail));
     } else {

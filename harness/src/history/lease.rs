@@ -101,8 +101,11 @@ pub(super) fn over_after(start: Timestamp, ran_on: impl Fn(&str) -> bool, rules:
 
 /// Silences of these nodes and of the servers, in order. Between two that are close there need not have been a sign.
 fn joined(rules: &Rules, concerns: impl Fn(&str) -> bool, lease: Duration) -> Vec<(Timestamp, Timestamp)> {
-    let concerned = rules.silences.iter().filter(|silence| silence.node.as_deref().is_none_or(&concerns));
-    let mut times: Vec<(Timestamp, Timestamp)> = concerned.map(|silence| (silence.from, silence.until)).collect();
+    join(rules.silences.iter().filter(|silence| silence.node.as_deref().is_none_or(&concerns)), lease)
+}
+
+fn join<'s>(silences: impl Iterator<Item = &'s Silence>, lease: Duration) -> Vec<(Timestamp, Timestamp)> {
+    let mut times: Vec<(Timestamp, Timestamp)> = silences.map(|silence| (silence.from, silence.until)).collect();
     times.sort_unstable();
     let mut joined: Vec<(Timestamp, Timestamp)> = Vec::new();
     for (from, until) in times {
@@ -114,12 +117,14 @@ fn joined(rules: &Rules, concerns: impl Fn(&str) -> bool, lease: Duration) -> Ve
     joined
 }
 
-/// The last freeze or cut of a node that was over, or nearly so, before that moment.
-pub(super) fn frozen_before<'r>(node: &str, at: Timestamp, rules: &'r Rules) -> Option<&'r Silence> {
+/// The freeze or cut of this node alone from which it had just come back at that moment: what it did was perhaps in its
+/// hand before. `None` without a lease to say what is just.
+pub(super) fn back_from(node: &str, at: Timestamp, rules: &Rules) -> Option<(Timestamp, Timestamp)> {
+    let lease = rules.lease?;
     // The clock of who thaws it is read around the signal, not at it.
-    let at = at + span(rules.call_delay);
-    let of_it = rules.silences.iter().filter(|silence| silence.node.as_deref() == Some(node));
-    of_it.filter(|silence| silence.until <= at).max_by_key(|silence| silence.until)
+    let latest = at + span(rules.call_delay);
+    let own = rules.silences.iter().filter(|silence| silence.node.as_deref() == Some(node) && silence.until <= latest);
+    join(own, lease).into_iter().next_back().filter(|(_, until)| at.duration_since(*until) <= span(lease))
 }
 
 /// Whether the servers were silent at that moment or just before: what was sent before comes late then.

@@ -90,6 +90,11 @@ fn a_call_by_a_thawed_node_of_what_another_has_taken_over_is_found() {
     let mut history = taken_over(Some(call("a", 1, 13, Some(14))));
     history.calls.remove(1);
     assert_eq!(kinds(&history), [Kind::StaleStart]);
+    // Long after its freeze it was not that.
+    let mut history = taken_over(Some(call("a", 1, 14, Some(15))));
+    assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
+    history.rules.silences.push(silent(Some("n1"), 10, 11));
+    assert_eq!(kinds(&history), [Kind::StaleStart], "two in a row are one");
     // Who was not frozen has no excuse either.
     let mut history = taken_over(Some(call_on("n3", "a", 2, 13, Some(14))));
     assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
