@@ -1,18 +1,30 @@
-//! While nodes, handlers and the server are killed, frozen and asked to end, every job ends exactly once.
+//! While nodes, handlers and servers are killed, frozen, cut off and asked to end, every job ends exactly once.
 //!
-//! The long way is a program: `cargo run --release -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3`.
+//! The long way is a program: `cargo run --release -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3 [--servers 3]
+//! [--raw-bytes 1]`.
 
 use longshore_harness::chaos::Chaos;
 
-/// Given jobs of every kind on three nodes, when there is trouble all the while, then the history is sound.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trouble_of_every_kind_loses_nothing() {
+async fn is_sound(three_servers: bool, rate: u32) {
     longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
     let seed = crate::times("LONGSHORE_TEST_SEED", usize::try_from(jiff::Timestamp::now().as_second()).unwrap());
-    let chaos = Chaos { seed: seed as u64, jobs: 500, rate: 40, nodes: 3 };
+    let chaos = Chaos { seed: seed as u64, jobs: 500, rate, nodes: 3, three_servers, raw_bytes: false };
 
     let report = chaos.run().await;
 
     println!("{report}");
     assert!(report.is_sound(), "{report}");
+}
+
+/// Given jobs of every kind on three nodes, when there is trouble all the while, then the history is sound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trouble_of_every_kind_loses_nothing() {
+    is_sound(false, 40).await;
+}
+
+/// Given the same on three servers, when these are killed, frozen, cut off and lose their leaderships as well, then the
+/// history is sound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trouble_of_three_servers_loses_nothing() {
+    is_sound(true, 15).await;
 }

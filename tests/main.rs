@@ -28,6 +28,7 @@ mod remote; // a handler in any language, over plain NATS
 mod replay; // what died can be run again, thrown away, erased
 mod retries; // what fails is tried again by its policy, what cannot succeed is not
 mod shutdown; // asked to end, a node finishes what it can and hands back the rest
+mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // not before its time, not after it, and not for longer
 mod values; // what is sent comes through byte for byte, and every request gets an answer
 

@@ -26,6 +26,7 @@
 //! # }
 //! ```
 
+pub mod again;
 mod api;
 mod bytes;
 pub mod chaos;
@@ -59,7 +60,7 @@ pub use observe::{Letter, Logged};
 pub use proxy::{Direction, Proxy};
 pub use publish::{Publish, Receipt, Refused};
 pub use read::{Extent, Reader};
-pub use remote::{Handler, HandlerBuilder, Job, Reply};
+pub use remote::{Asked, Handler, HandlerBuilder, Job, Reply};
 pub use slow_link::SlowLink;
 pub use story::reads;
 pub use usage::Usage;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::history::Call;
 use crate::publish::{Publish, Receipt};
-use crate::remote::{Handler, Job, Reply};
+use crate::remote::{Asked, Handler, Job, Reply};
 use crate::world::World;
 
 /// What nodes must be set to for this load: give it to [`crate::NodeBuilder::config`]. Retries come at once, but for one
@@ -163,7 +163,7 @@ impl Kind {
 pub struct Crew {
     handlers: Vec<(Kind, Handler)>,
     /// What handlers did that are gone.
-    before: Vec<Call>,
+    before: Vec<Asked>,
     /// Runs that were snoozed once.
     snoozed: Arc<Mutex<HashSet<String>>>,
 }
@@ -206,7 +206,7 @@ impl Crew {
     /// If there is none of that number.
     pub fn kill(&mut self, number: usize) -> Kind {
         let (kind, handler) = self.handlers.swap_remove(number);
-        self.before.extend(handler.calls());
+        self.before.extend(handler.asked());
         kind
     }
 
@@ -217,7 +217,12 @@ impl Crew {
 
     /// Everything that they and those before them were asked to do.
     pub fn calls(&self) -> Vec<Call> {
-        let now = self.handlers.iter().flat_map(|(_, handler)| handler.calls());
+        self.asked().into_iter().map(|asked| asked.call).collect()
+    }
+
+    /// The same, with who asked.
+    pub fn asked(&self) -> Vec<Asked> {
+        let now = self.handlers.iter().flat_map(|(_, handler)| handler.asked());
         self.before.iter().cloned().chain(now).collect()
     }
 }

@@ -270,11 +270,23 @@ impl Node {
     /// # Panics
     /// As [`Node::stop`] and [`NodeBuilder::start`].
     pub async fn restart(&self) {
+        self.try_restart().await.unwrap_or_else(|refusal| panic!("{refusal}"));
+    }
+
+    /// As [`Node::restart`], for a node that may refuse: it ended before it was ready.
+    ///
+    /// # Errors
+    /// How it ended and what it printed.
+    ///
+    /// # Panics
+    /// As [`Node::stop`], and if it neither became ready nor ended within a minute.
+    pub async fn try_restart(&self) -> Result<(), Refusal> {
         if self.is_running() {
             self.stop().await;
         }
-        let process = self.launch.go(&self.name, &self.log).await.unwrap_or_else(|refusal| panic!("{refusal}"));
+        let process = self.launch.go(&self.name, &self.log).await?;
         *self.process.lock().expect("no code panics while it holds the process") = Arc::new(process);
+        Ok(())
     }
 
     /// What it has used so far.

@@ -3,14 +3,19 @@
 //! The verbs of a test: they panic where the [`Reader`] behind them, which works for any client, gives an error.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::eventually::eventually;
 use crate::history::{self, History};
 use crate::publish::Receipt;
 use crate::read::Reader;
 use crate::wire::{Event, Record};
 use crate::world::{NAMESPACE, TENANT, World, chain};
+
+/// How long it may take to read a stream of three servers.
+const READ_WITHIN: Duration = Duration::from_secs(120);
 
 /// An event as it lies in the log.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +54,12 @@ impl Letter {
     pub fn round(&self) -> Option<u32> {
         let header = self.headers.get("Longshore-Round").and_then(|round| round.parse().ok());
         header.or_else(|| u32::try_from(self.body()?["round"].as_u64()?).ok())
+    }
+
+    /// The kind of error it died of, by the record that it carries.
+    pub fn error_kind(&self) -> Option<String> {
+        let record: serde_json::Value = serde_json::from_str(self.headers.get("Longshore-Record")?).ok()?;
+        Some(record["error"]["kind"].as_str()?.to_owned())
     }
 
     fn body(&self) -> Option<serde_json::Value> {
@@ -96,7 +107,7 @@ impl World {
     /// # Panics
     /// If it cannot be read, or holds something that is no event.
     pub async fn event_log(&self, tenant: &str) -> Vec<Logged> {
-        self.try_event_log(tenant).await.unwrap_or_else(|error| panic!("the event log: {error:#}"))
+        self.read("the event log", async || self.try_event_log(tenant).await).await
     }
 
     /// Every dead letter of a tenant, oldest first; `*` for everybody's.
@@ -104,7 +115,7 @@ impl World {
     /// # Panics
     /// If they cannot be read.
     pub async fn letters(&self, tenant: &str) -> Vec<Letter> {
-        self.try_letters(tenant).await.unwrap_or_else(|error| panic!("dead letters: {error:#}"))
+        self.read("dead letters", async || self.try_letters(tenant).await).await
     }
 
     /// How many jobs lie in a lane, waiting or in some node's hand.
@@ -123,7 +134,7 @@ impl World {
     /// If some of it cannot be read.
     pub async fn history(&self, receipts: &[Receipt], calls: Vec<history::Call>) -> History {
         let letters = self.letters("*").await;
-        let records = self.try_records().await.unwrap_or_else(|error| panic!("run records: {error:#}"));
+        let records = self.read("run records", async || self.try_records().await).await;
         History {
             accepted: receipts.iter().map(|receipt| history::Accepted::of(&receipt.tenant, &receipt.run_id)).collect(),
             events: self.event_log("*").await,
@@ -132,6 +143,15 @@ impl World {
             calls,
             ..History::default()
         }
+    }
+
+    /// Reads a stream whole. Among three servers a reading is cut short when its consumer's server steps down or stalls,
+    /// and begun again.
+    async fn read<T>(&self, what: &str, read: impl AsyncFn() -> anyhow::Result<T>) -> T {
+        if self.server_cluster().is_none() {
+            return read().await.unwrap_or_else(|error| panic!("{what}: {error:#}"));
+        }
+        eventually(what, READ_WITHIN, async || read().await.map_err(|error| format!("{error:#}"))).await
     }
 
     /// The reader behind these verbs.

@@ -162,6 +162,11 @@ pub struct Handler {
 impl Handler {
     /// What it was asked to do so far, in the order of asking; a call without end is still running (or was cut off).
     pub fn calls(&self) -> Vec<Call> {
+        self.asked().into_iter().map(|asked| asked.call).collect()
+    }
+
+    /// The same, with who asked.
+    pub fn asked(&self) -> Vec<Asked> {
         self.calls.list.lock().expect("no code panics while it holds the calls").clone()
     }
 
@@ -194,16 +199,25 @@ impl Drop for Handler {
     }
 }
 
+/// A call, and who asked for it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The call.
+    pub call: Call,
+    /// The inbox of the connection that asked: the same for all requests of one life of a node, and no other's.
+    pub asker: String,
+}
+
 #[derive(Debug)]
 struct Calls {
-    list: Mutex<Vec<Call>>,
+    list: Mutex<Vec<Asked>>,
     count: watch::Sender<usize>,
 }
 
 impl Calls {
     fn begin(&self, job: &Job) -> usize {
         let mut list = self.list.lock().expect("no code panics while it holds the calls");
-        list.push(Call {
+        let call = Call {
             tenant: job.tenant.clone(),
             run_id: job.run_id.clone(),
             round: job.round,
@@ -211,14 +225,17 @@ impl Calls {
             start: Timestamp::now(),
             end: None,
             node: None,
-        });
+        };
+        // One inbox serves all requests of a connection; what is behind it is the request's own.
+        let asker = job.reply_to.rsplit_once('.').map_or("", |(inbox, _)| inbox).to_owned();
+        list.push(Asked { call, asker });
         self.count.send_replace(list.len());
         list.len() - 1
     }
 
     fn end(&self, number: usize) {
         let mut list = self.list.lock().expect("no code panics while it holds the calls");
-        list[number].end = Some(Timestamp::now());
+        list[number].call.end = Some(Timestamp::now());
     }
 }
 

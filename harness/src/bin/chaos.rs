@@ -1,5 +1,8 @@
 //! Chaos by the seed: `cargo run -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3 [--rate 150]`.
 //!
+//! `--servers 3` runs it on three servers, which are killed, frozen, cut off and asked to step down. `--raw-bytes 1` puts jobs
+//! among the others whose bytes no client library would send.
+//!
 //! Needs the `longshore` binary, from the environment variable `LONGSHORE_BIN` or beside this one. Prints what was done
 //! and found; exit code 1 if anything is wrong. `LONGSHORE_KEEP=1` keeps the world's folder with all logs.
 
@@ -9,7 +12,7 @@ use anyhow::{Context, bail};
 use longshore_harness::chaos::Chaos;
 use longshore_harness::use_binary;
 
-const USAGE: &str = "usage: chaos [--seed N] [--jobs N] [--nodes N] [--rate N]";
+const USAGE: &str = "usage: chaos [--seed N] [--jobs N] [--nodes N] [--rate N] [--servers 1|3] [--raw-bytes 0|1]";
 
 fn main() -> anyhow::Result<ExitCode> {
     let chaos = read(std::env::args().skip(1))?;
@@ -28,7 +31,14 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 fn read(mut words: impl Iterator<Item = String>) -> anyhow::Result<Chaos> {
-    let mut chaos = Chaos { seed: rand::random_range(1..1_000_000), jobs: 2_000, rate: 150, nodes: 3 };
+    let mut chaos = Chaos {
+        seed: rand::random_range(1..1_000_000),
+        jobs: 2_000,
+        rate: 150,
+        nodes: 3,
+        three_servers: false,
+        raw_bytes: false,
+    };
     while let Some(word) = words.next() {
         let value = words.next().context(USAGE)?;
         let number: u64 = value.parse().with_context(|| format!("{word} {value:?} is no number\n{USAGE}"))?;
@@ -36,6 +46,8 @@ fn read(mut words: impl Iterator<Item = String>) -> anyhow::Result<Chaos> {
             "--seed" => chaos.seed = number,
             "--jobs" => chaos.jobs = usize::try_from(number)?,
             "--rate" => chaos.rate = u32::try_from(number)?,
+            "--servers" if matches!(number, 1 | 3) => chaos.three_servers = number == 3,
+            "--raw-bytes" if number < 2 => chaos.raw_bytes = number == 1,
             "--nodes" => chaos.nodes = usize::try_from(number)?,
             _ => bail!("{word} is not known\n{USAGE}"),
         }

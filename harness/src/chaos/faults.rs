@@ -1,4 +1,5 @@
-//! The trouble of a chaos run: what is killed, frozen and asked to end, one after the other.
+//! The trouble of a chaos run: what is killed, frozen and asked to end, one after the other. What happens to servers is
+//! in `server_faults`.
 
 use std::time::Duration;
 
@@ -7,17 +8,20 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::sync::watch;
 
-use crate::history::{Call, Interruption};
+use super::handlers::Handlers;
+use super::jobs;
+use crate::history::{Interruption, Silence};
 use crate::live::LiveEvents;
 use crate::load::{Crew, Kind, SETTINGS};
 use crate::node::{Node, NodeBuilder};
+use crate::remote::Asked;
 use crate::world::World;
-
-/// A lease short enough for many takings-over, long enough for a loaded machine.
-const LEASE: &str = "lease = '2s'\nshutdown_grace = '1s'";
 
 /// Between two faults, in milliseconds.
 const PAUSE: std::ops::Range<u64> = 500..3_000;
+
+/// Between two freezes in a row, in milliseconds: too short for a node to find out about the first.
+const BETWEEN_FREEZES: std::ops::Range<u64> = 20..1_000;
 
 /// How long a node is left to come to its fail point.
 const COMES_WITHIN: Duration = Duration::from_secs(4);
@@ -25,8 +29,11 @@ const COMES_WITHIN: Duration = Duration::from_secs(4);
 /// How long a node may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
+/// How often a node that ends at its start is started again.
+const STARTS: usize = 5;
+
 /// The points of the protocol at which a node can be told to kill itself, by the documentation of `fail-points`.
-const POINTS: [&str; 14] = [
+const POINTS: [&str; 15] = [
     "before-claim",
     "after-claim",
     "before-handler",
@@ -41,18 +48,34 @@ const POINTS: [&str; 14] = [
     "after-letter",
     "before-ack",
     "after-move",
+    "after-cancel",
 ];
+
+/// One fault.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// When it began.
+    pub at: Timestamp,
+    /// What it was.
+    pub what: &'static str,
+    /// To whom.
+    pub whom: String,
+}
 
 /// Nodes and handlers, and who of them was hurt when.
 pub(super) struct Faults<'w> {
-    world: &'w World,
-    chance: StdRng,
+    pub(super) world: &'w World,
+    pub(super) chance: StdRng,
     nodes: Vec<Node>,
     crew: Crew,
+    handlers: Handlers,
     killers: LiveEvents,
-    /// Every fault, in order: what, and to whom.
-    pub(super) told: Vec<(Timestamp, String)>,
-    interruptions: Vec<Interruption>,
+    /// Every fault, in order.
+    pub(super) told: Vec<Fault>,
+    pub(super) interruptions: Vec<Interruption>,
+    pub(super) silences: Vec<Silence>,
+    /// Nodes that ended by themselves, or did not start.
+    pub(super) wrong: Vec<String>,
 }
 
 impl<'w> Faults<'w> {
@@ -63,8 +86,9 @@ impl<'w> Faults<'w> {
             started.push(builder(world, &format!("n{number}")).start().await);
         }
         let killers = world.listen(&format!("longshore.events.*.started.*.*.{}", Kind::Killer.job_type())).await;
-        let crew = Crew::new(world).await;
-        Faults { world, chance, nodes: started, crew, killers, told: Vec::new(), interruptions: Vec::new() }
+        let (crew, handlers) = (Crew::new(world).await, Handlers::new(world).await);
+        let (told, interruptions, silences, wrong) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Faults { world, chance, nodes: started, crew, handlers, killers, told, interruptions, silences, wrong }
     }
 
     /// Makes trouble until it is over.
@@ -86,46 +110,81 @@ impl<'w> Faults<'w> {
     }
 
     async fn one(&mut self) {
+        self.revive().await;
         let at = self.chance.random_range(0..self.nodes.len());
-        match self.chance.random_range(0..12) {
+        // Of three servers one is hurt as often as nodes are.
+        let faults = if self.world.server_cluster().is_some() { 24 } else { 15 };
+        match self.chance.random_range(0..faults) {
             0..3 => self.kill_node(at, "kill -9 of a node").await,
-            3..5 => self.freeze(at).await,
-            5..7 => self.drain(at).await,
-            7..9 => self.fail_point(at).await,
-            9..11 => self.kill_handler().await,
+            3..6 => self.freeze(at).await,
+            6..8 => self.drain(at).await,
+            8..10 => self.fail_point(at).await,
+            10..12 => self.kill_handler().await,
+            12 | 13 => self.freeze_twice(at).await,
+            _ if self.world.server_cluster().is_some() => self.hurt_servers().await,
             _ => self.kill_server().await,
         }
     }
 
-    fn tell(&mut self, what: &str, whom: &str) -> Timestamp {
+    pub(super) fn tell(&mut self, what: &'static str, whom: impl Into<String>) -> Timestamp {
         let at = Timestamp::now();
-        self.told.push((at, format!("{what}: {whom}")));
+        self.told.push(Fault { at, what, whom: whom.into() });
         at
     }
 
-    /// Notes that the leases of a node, or of everybody, are not what they seem from now on.
-    fn interrupted(&mut self, node: Option<&str>, at: Timestamp) {
-        self.interruptions.push(Interruption { node: node.map(str::to_owned), at });
+    /// How long a node's lease is.
+    pub(super) fn lease(&self) -> Duration {
+        lease(self.world)
     }
 
-    async fn kill_node(&mut self, number: usize, what: &str) {
+    pub(super) async fn pause(&mut self, milliseconds: std::ops::Range<u64>) {
+        let pause = self.chance.random_range(milliseconds);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+
+    /// From now on what this node, or with the server everybody, held may be another's.
+    pub(super) fn interrupted(&mut self, node: Option<&str>) {
+        self.interruptions.push(Interruption { node: node.map(str::to_owned), at: Timestamp::now() });
+    }
+
+    async fn kill_node(&mut self, number: usize, what: &'static str) {
         let name = self.nodes[number].name().to_owned();
-        let at = self.tell(what, &name);
-        self.interrupted(Some(&name), at);
+        self.tell(what, &name);
         self.nodes[number].kill9().await;
-        let pause = self.chance.random_range(0..1_500);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        self.nodes[number].restart().await;
+        self.interrupted(Some(&name));
+        self.pause(0..1_500).await;
+        self.start_again(number).await;
     }
 
+    /// For less than a lease, about as long, or far longer.
     async fn freeze(&mut self, number: usize) {
+        let lease = u64::try_from(self.lease().as_millis()).unwrap_or(u64::MAX);
+        let (what, span) = match self.chance.random_range(0..3) {
+            0 => ("SIGSTOP of a node, below its lease", 100..lease * 8 / 10),
+            1 => ("SIGSTOP of a node, about its lease", lease * 8 / 10..lease * 13 / 10),
+            _ => ("SIGSTOP of a node, far beyond its lease", lease * 2..lease * 3),
+        };
         let name = self.nodes[number].name().to_owned();
-        let at = self.tell("SIGSTOP of a node", &name);
-        self.interrupted(Some(&name), at);
+        self.tell(what, &name);
+        self.freeze_for(number, span).await;
+    }
+
+    async fn freeze_twice(&mut self, number: usize) {
+        let lease = u64::try_from(self.lease().as_millis()).unwrap_or(u64::MAX);
+        let name = self.nodes[number].name().to_owned();
+        self.tell("SIGSTOP of a node, twice in a row", &name);
+        self.freeze_for(number, lease / 4..lease * 2).await;
+        self.pause(BETWEEN_FREEZES).await;
+        self.freeze_for(number, lease / 4..lease * 2).await;
+    }
+
+    async fn freeze_for(&mut self, number: usize, milliseconds: std::ops::Range<u64>) {
+        let from = Timestamp::now();
         self.nodes[number].sigstop();
-        let pause = self.chance.random_range(500..5_000);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        self.pause(milliseconds).await;
+        let (node, until) = (Some(self.nodes[number].name().to_owned()), Timestamp::now());
         self.nodes[number].sigcont();
+        self.silences.push(Silence { node, from, until });
     }
 
     async fn drain(&mut self, number: usize) {
@@ -133,7 +192,8 @@ impl<'w> Faults<'w> {
         self.tell("SIGTERM of a node", &name);
         self.nodes[number].sigterm();
         self.nodes[number].wait_exit(ENDS_WITHIN).await;
-        self.nodes[number].restart().await;
+        self.interrupted(Some(&name));
+        self.start_again(number).await;
     }
 
     /// Has a node kill itself between two steps of the protocol; if it does not come there soon, it lives on.
@@ -143,6 +203,7 @@ impl<'w> Faults<'w> {
         let nth = self.chance.random_range(1..20);
         self.nodes[number].sigterm();
         self.nodes[number].wait_exit(ENDS_WITHIN).await;
+        self.interrupted(Some(&name));
         let order = format!("{point}=kill@{nth}");
         let doomed = builder(self.world, &name).env("LONGSHORE_FAIL_POINTS", &order).try_start().await;
         let died = match &doomed {
@@ -150,67 +211,78 @@ impl<'w> Faults<'w> {
             Err(_) => true,
         };
         if died {
-            let at = self.tell("a fail point", &format!("{name} {order}"));
-            self.interrupted(Some(&name), at);
+            self.tell("a fail point", format!("{name} {order}"));
         } else if let Ok(node) = &doomed {
             node.sigterm();
             node.wait_exit(ENDS_WITHIN).await;
         }
-        self.nodes[number] = builder(self.world, &name).start().await;
+        self.interrupted(Some(&name));
+        drop(doomed);
+        self.start_again(number).await;
     }
 
     async fn kill_handler(&mut self) {
-        let number = self.chance.random_range(0..self.crew.count());
+        let pause = Duration::from_millis(self.chance.random_range(0..1_000));
+        let number = self.chance.random_range(0..=self.crew.count());
+        if number == self.crew.count() {
+            self.tell("death of a handler", "chaos.>");
+            return self.handlers.replace(self.world, pause).await;
+        }
         let kind = self.crew.kill(number);
         self.tell("death of a handler", kind.job_type());
-        let pause = self.chance.random_range(0..1_000);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        tokio::time::sleep(pause).await;
         self.crew.hire(self.world, kind).await;
     }
 
-    async fn kill_server(&mut self) {
-        let at = self.tell("kill -9 of the server", "it");
-        self.interrupted(None, at);
-        self.world.server().kill9().await;
-        let pause = self.chance.random_range(0..1_500);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        let restarted = self.world.server().restart().await;
-        restarted.unwrap_or_else(|error| panic!("the server does not come back: {error}"));
+    /// Starts again who ended without being asked to; that is wrong.
+    pub(super) async fn revive(&mut self) {
+        for number in 0..self.nodes.len() {
+            if !self.nodes[number].is_running() {
+                let name = self.nodes[number].name().to_owned();
+                self.wrong.push(format!("node {name} ended by itself\n{}", self.nodes[number].log().tail(3)));
+                self.interrupted(Some(&name));
+                self.start_again(number).await;
+            }
+        }
     }
 
-    /// The trouble is over: who kills itself no more is not asked, everybody is up.
-    pub(super) async fn settle(&mut self) {
-        for node in &self.nodes {
-            if !node.is_running() {
-                node.restart().await;
+    async fn start_again(&mut self, number: usize) {
+        for _ in 0..STARTS {
+            match self.nodes[number].try_restart().await {
+                Ok(()) => return,
+                Err(refusal) => self.wrong.push(refusal.to_string()),
             }
         }
     }
 
     /// Ends all nodes; says which did not end well.
-    pub(super) async fn stop(&mut self) -> Vec<String> {
-        let mut wrong = Vec::new();
+    pub(super) async fn stop(&mut self) {
         for node in &self.nodes {
             let status = node.stop().await;
             if !status.success() {
-                wrong.push(format!("node {} ended with {status}", node.name()));
+                self.wrong.push(format!("node {} ended with {status}", node.name()));
             }
         }
-        wrong
     }
 
-    /// What the handlers did.
-    pub(super) fn calls(&self) -> Vec<Call> {
-        self.crew.calls()
+    /// What the handlers did, and who asked them to.
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        self.crew.asked().into_iter().chain(self.handlers.asked()).collect()
     }
 
-    /// Who was hurt when.
-    pub(super) fn interruptions(&self) -> Vec<Interruption> {
-        self.interruptions.clone()
+    /// The handlers of the sorts that are chaos's own.
+    pub(super) fn handlers(&self) -> &Handlers {
+        &self.handlers
     }
 }
 
+/// Short enough for many takings-over, long enough for a loaded machine; among three servers longer than an election.
+pub(super) fn lease(world: &World) -> Duration {
+    Duration::from_secs(if world.server_cluster().is_some() { 6 } else { 2 })
+}
+
 fn builder<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
-    let node = world.node().name(name).config(SETTINGS).with("node", LEASE);
+    let lease = format!("lease = '{}s'\nshutdown_grace = '1s'", lease(world).as_secs());
+    let node = world.node().name(name).config(SETTINGS).config(jobs::SETTINGS).with("node", &lease);
     node.with("queues.main", "concurrency = 16")
 }

@@ -1,14 +1,20 @@
-//! A chaos run: jobs of every kind on several nodes, while nodes, handlers and the server are killed, frozen and asked to
-//! end every few seconds; then the checker judges what came of it.
+//! A chaos run: jobs of every kind on several nodes, while nodes, handlers and servers are killed, frozen, cut off and asked
+//! to end every few seconds; then the checker judges what came of it.
 //!
 //! The seed decides which jobs and which faults there are and in which order; how they fall together is up to the
-//! machine, so a seed makes a failure likely again, not sure. `producer` brings the jobs, `faults` the trouble.
+//! machine, so a seed makes a failure likely again, not sure. `jobs` says what is published and how it must end, `producer`
+//! brings it (`raw` what no client library would send), `handlers` do the work and write it down, `faults` and
+//! `server_faults` are the trouble, `report` is what came of it.
 
 mod faults;
+mod handlers;
+mod jobs;
 mod producer;
+mod raw;
+mod report;
+mod server_faults;
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,13 +22,18 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::watch;
 
-use crate::history::{Rules, Violation};
-use crate::load::Kind;
+pub use faults::Fault;
+pub use jobs::Sort;
+pub use report::Report;
+
+use crate::again::{by_fault, calls_again, with_nodes};
+use crate::history::{History, Rules};
 use crate::publish::Receipt;
-use crate::standstill::{in_seconds, standstills};
-use crate::wire::EventName;
+use crate::standstill::standstills;
+use crate::wire::{Event, EventName};
 use crate::world::World;
 use faults::Faults;
+use jobs::Job;
 
 /// How long all jobs may take to end once the trouble is over.
 const ENDS_WITHIN: Duration = Duration::from_secs(300);
@@ -41,6 +52,10 @@ pub struct Chaos {
     pub rate: u32,
     /// How many nodes there are.
     pub nodes: usize,
+    /// Whether there are three servers instead of one.
+    pub three_servers: bool,
+    /// Whether bytes are among the jobs that no client library would send.
+    pub raw_bytes: bool,
 }
 
 impl Chaos {
@@ -49,49 +64,57 @@ impl Chaos {
     /// # Panics
     /// If something cannot be started, or jobs do not come to their end; with the story of one.
     pub async fn run(self) -> Report {
-        let world = World::new().await;
+        let world = if self.three_servers { World::cluster().await } else { World::new().await };
         let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), self.nodes).await;
         let (over, is_over) = watch::channel(false);
         let publish = async {
-            let accepted = producer::publish(&world, self).await;
+            let published = producer::publish(&world, self).await;
             over.send_replace(true);
-            accepted
+            published
         };
-        let (accepted, ()) = tokio::join!(publish, faults.trouble(is_over));
-        faults.settle().await;
-        let receipts: Vec<Receipt> = accepted.iter().map(|(_, receipt)| receipt.clone()).collect();
-        let ends = world.ends(&receipts, ENDS_WITHIN).await;
-        let wrong = accepted.iter().zip(&ends).filter(|((kind, _), state)| kind.end() != *state);
-        let wrong = wrong.map(|((kind, receipt), state)| format!("{} ({kind:?}) ended as {state}", receipt.run_id));
-        let mut wrong: Vec<String> = wrong.collect();
-        wrong.extend(faults.stop().await);
-        self.judge(&world, accepted, faults, wrong).await
+        let ((mut accepted, answers), ()) = tokio::join!(publish, faults.trouble(is_over));
+        if let Some(servers) = world.server_cluster() {
+            servers.in_step().await;
+        }
+        faults.revive().await;
+        let mut states = world.ends(&receipts(&accepted), ENDS_WITHIN).await;
+        // Whoever publishes follow-ups has ended now, so these are all.
+        let children = faults.handlers().children();
+        states.extend(world.ends(&receipts(&children), ENDS_WITHIN).await);
+        accepted.extend(children);
+        faults.stop().await;
+        let mut wrong: Vec<String> = answers.into_iter().chain(faults.wrong.drain(..)).collect();
+        wrong.extend(wrong_ends(&accepted, &states));
+        wrong.extend(wrong_follow_ups(&world, &accepted, &states, &faults).await);
+        self.judge(&world, &accepted, faults, wrong).await
     }
 
-    async fn judge(
-        self,
-        world: &World,
-        accepted: Vec<(Kind, Receipt)>,
-        faults: Faults<'_>,
-        wrong: Vec<String>,
-    ) -> Report {
-        let receipts: Vec<Receipt> = accepted.iter().map(|(_, receipt)| receipt.clone()).collect();
-        let mut history = world.history(&receipts, faults.calls()).await;
-        let interruptions = faults.interruptions();
-        history.rules = Rules { interruptions, clock_skew: GRAIN, ..Rules::default() };
-        let mut kinds = BTreeMap::new();
-        for (kind, _) in &accepted {
-            *kinds.entry(*kind).or_default() += 1;
+    async fn judge(self, world: &World, accepted: &[Job], faults: Faults<'_>, wrong: Vec<String>) -> Report {
+        let asked = faults.asked();
+        let mut history = world.history(&receipts(accepted), Vec::new()).await;
+        history.calls = with_nodes(&asked, &history.events);
+        history.rules = Rules {
+            interruptions: faults.interruptions,
+            silences: faults.silences,
+            lease: Some(faults::lease(world)),
+            clock_skew: GRAIN,
+            ..Rules::default()
+        };
+        let mut sorts = BTreeMap::new();
+        for job in accepted {
+            *sorts.entry(job.sort.name()).or_default() += 1;
         }
-        let times: Vec<Timestamp> = faults.told.iter().map(|(at, _)| *at).collect();
-        let lost = |event: &crate::wire::Event| event.error.as_ref().is_some_and(|error| error.kind == "lease_expired");
-        let failed = history.events.iter().filter(|logged| logged.event.event == EventName::Failed);
+        let times: Vec<Timestamp> = faults.told.iter().map(|fault| fault.at).collect();
+        let named: Vec<(Timestamp, &str)> = faults.told.iter().map(|fault| (fault.at, fault.what)).collect();
+        let again: Vec<Timestamp> =
+            calls_again(&history.calls, &history.events).into_iter().map(|call| call.start).collect();
         Report {
             chaos: self,
-            kinds,
+            sorts,
             runs: history.records.len(),
             calls: history.calls.len(),
-            leases_lost: failed.filter(|logged| lost(&logged.event)).count(),
+            again: by_fault(&again, &named),
+            leases_lost: leases_lost(&history),
             still: standstills(&history.events, &times),
             faults: faults.told,
             wrong,
@@ -100,61 +123,50 @@ impl Chaos {
     }
 }
 
-/// What came of a run.
-#[derive(Debug)]
-pub struct Report {
-    /// What it was.
-    pub chaos: Chaos,
-    /// Jobs whose acceptance was confirmed, by kind.
-    pub kinds: BTreeMap<Kind, usize>,
-    /// Runs there are records of: a job may be taken though its confirmation was lost.
-    pub runs: usize,
-    /// Calls of remote handlers.
-    pub calls: usize,
-    /// Attempts that failed because their node was gone.
-    pub leases_lost: usize,
-    /// Every fault, in order.
-    pub faults: Vec<(Timestamp, String)>,
-    /// How long work stood still after each fault.
-    pub still: Vec<Duration>,
-    /// Jobs that ended otherwise than their kind must, and nodes that did not end well.
-    pub wrong: Vec<String>,
-    /// What the checker found.
-    pub violations: Vec<Violation>,
+fn receipts(jobs: &[Job]) -> Vec<Receipt> {
+    jobs.iter().map(|job| job.receipt.clone()).collect()
 }
 
-impl Report {
-    /// Whether nothing is wrong.
-    pub fn is_sound(&self) -> bool {
-        self.wrong.is_empty() && self.violations.is_empty()
-    }
+fn leases_lost(history: &History) -> usize {
+    let lost = |event: &Event| event.error.as_ref().is_some_and(|error| error.kind == "lease_expired");
+    let failed = history.events.iter().filter(|logged| logged.event.event == EventName::Failed);
+    failed.filter(|logged| lost(&logged.event)).map(|logged| &logged.event.id).collect::<BTreeSet<_>>().len()
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Chaos { seed, jobs, rate, nodes } = self.chaos;
-        writeln!(f, "seed {seed}: {jobs} jobs at {rate}/s on {nodes} nodes")?;
-        let accepted: usize = self.kinds.values().sum();
-        let kinds: Vec<String> = self.kinds.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
-        writeln!(f, "accepted {accepted} ({}), runs on record {}", kinds.join(", "), self.runs)?;
-        writeln!(f, "calls of remote handlers {}, attempts that lost their lease {}", self.calls, self.leases_lost)?;
-        let mut by_kind: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
-        for ((_, what), still) in self.faults.iter().zip(&self.still) {
-            by_kind.entry(what.split(':').next().unwrap_or("")).or_default().push(*still);
+/// Jobs that did not end as they must, and keys under which not just one job completed.
+fn wrong_ends(accepted: &[Job], states: &[String]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut completed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for (job, state) in accepted.iter().zip(states) {
+        let run = job.receipt.run_id.as_str();
+        if !job.ends.contains(&state.as_str()) {
+            wrong.push(format!("{run} ({}) ended as {state}, not {}", job.sort.name(), job.ends.join(" or ")));
         }
-        writeln!(f, "faults {}, and for how long no attempt started after each:", self.faults.len())?;
-        for (what, mut still) in by_kind {
-            still.sort_unstable();
-            let middle = still.get(still.len() / 2).copied().unwrap_or_default();
-            let most = still.last().copied().unwrap_or_default();
-            writeln!(f, "  {what} × {}: in the middle, at most: {}", still.len(), in_seconds(&[middle, most]))?;
+        if job.sort == Sort::Keyed {
+            let of_key = completed.entry(job.number).or_default();
+            of_key.extend((state == "completed").then_some(run));
         }
-        for wrong in &self.wrong {
-            writeln!(f, "WRONG: {wrong}")?;
-        }
-        for violation in &self.violations {
-            writeln!(f, "VIOLATION: {violation}")?;
-        }
-        write!(f, "{}", if self.is_sound() { "sound" } else { "NOT SOUND" })
     }
+    let not_one = completed.into_iter().filter(|(_, runs)| runs.len() != 1);
+    wrong.extend(not_one.map(|(number, runs)| format!("of key {number} these completed: {runs:?}")));
+    wrong
+}
+
+/// Follow-ups that carried their parent's headers: each must be a dead letter of kind `invalid`, and none may run.
+async fn wrong_follow_ups(world: &World, accepted: &[Job], states: &[String], faults: &Faults<'_>) -> Vec<String> {
+    let mut wrong: Vec<String> = faults.handlers().ran_wrongly();
+    wrong.iter_mut().for_each(|parent| parent.insert_str(0, "a follow-up with its parent's headers ran, of "));
+    let letters = world.letters("*").await;
+    let refused: BTreeSet<String> = letters
+        .iter()
+        .filter(|letter| letter.error_kind().as_deref() == Some("invalid"))
+        .filter_map(|letter| handlers::parent_of(&letter.payload))
+        .collect();
+    for (job, state) in accepted.iter().zip(states) {
+        let run = &job.receipt.run_id;
+        if job.sort == Sort::Forwards && state == "completed" && !refused.contains(run) {
+            wrong.push(format!("the follow-up of {run} carried its headers, and is no dead letter of kind invalid"));
+        }
+    }
+    wrong
 }

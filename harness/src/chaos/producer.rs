@@ -1,5 +1,7 @@
 //! Brings the jobs of a chaos run, each by one of the ways a client has, through all the trouble.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -7,35 +9,29 @@ use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Chaos;
+use super::jobs::{Job, Sort, hostile};
+use super::raw;
 use crate::load::Kind;
-use crate::publish::Receipt;
+use crate::publish::{Publish, Receipt, Refused};
 use crate::world::{TENANT, World};
-
-/// The kinds, each as often as it stands here.
-const MIX: [(Kind, u32); 13] = [
-    (Kind::Quick, 300),
-    (Kind::Slow, 70),
-    (Kind::Once, 100),
-    (Kind::Later, 60),
-    (Kind::Always, 50),
-    (Kind::Never, 50),
-    (Kind::Hang, 30),
-    (Kind::Panic, 50),
-    (Kind::Delayed, 80),
-    (Kind::Snooze, 50),
-    (Kind::Remote, 140),
-    (Kind::Invalid, 15),
-    (Kind::Killer, 1),
-];
 
 /// Jobs on their way at once: enough to go on publishing while some wait for a server that is gone.
 const OPEN: usize = 256;
 
 /// Before a publish that was not confirmed is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Questions to the nodes before that is no accident any more.
+const TRIES: usize = 1_000;
+
+/// After a job was accepted, until it is cancelled, in milliseconds.
+const CANCELLED_AFTER: std::ops::Range<u64> = 0..900;
+
+/// JetStream's number for a message id whose first message was lost in an election: it is refused for two minutes.
+const ID_IN_PROCESS: u64 = 10_158;
 
 /// How a client sends a job.
 #[derive(Debug, Clone, Copy)]
@@ -48,72 +44,197 @@ enum Way {
     Submitted,
 }
 
-/// Publishes all jobs at their rate, and gives those whose acceptance was confirmed.
-pub(super) async fn publish(world: &World, chaos: Chaos) -> Vec<(Kind, Receipt)> {
+/// What all the jobs share.
+struct Producer<'w> {
+    world: &'w World,
+    /// Answers of nodes that no client should get.
+    wrong: Mutex<BTreeSet<String>>,
+}
+
+/// One job, as chance drew it.
+#[derive(Debug, Clone)]
+struct Draft {
+    sort: Sort,
+    way: Way,
+    number: usize,
+    /// An id of the client's own.
+    id: String,
+    which: usize,
+    cancelled_after: Duration,
+}
+
+/// Publishes all jobs at their rate. Gives those whose acceptance was confirmed, and wrong answers of nodes.
+pub(super) async fn publish(world: &World, chaos: Chaos) -> (Vec<Job>, BTreeSet<String>) {
     // Not the faults' own chance: one more draw there must not change the jobs.
     let mut chance = StdRng::seed_from_u64(!chaos.seed);
+    let producer = Producer { world, wrong: Mutex::default() };
     let mut tick = tokio::time::interval(Duration::from_secs(1) / chaos.rate.max(1));
     let mut open = FuturesUnordered::new();
     let mut accepted = Vec::with_capacity(chaos.jobs);
     for number in 0..chaos.jobs {
-        let (kind, way) = draw(&mut chance);
-        let run_id = format!("chaos-{}-{number}", chaos.seed);
-        open.push(async move { (kind, send(world, kind, way, run_id).await) });
+        open.push(producer.send(draw(&mut chance, chaos, number)));
         loop {
             tokio::select! {
-                Some((kind, receipt)) = open.next() => accepted.extend(receipt.map(|receipt| (kind, receipt))),
+                Some(jobs) = open.next() => accepted.extend(jobs),
                 _ = tick.tick(), if open.len() < OPEN => break,
             }
         }
     }
-    while let Some((kind, receipt)) = open.next().await {
-        accepted.extend(receipt.map(|receipt| (kind, receipt)));
+    while let Some(jobs) = open.next().await {
+        accepted.extend(jobs);
     }
-    accepted
+    drop(open);
+    (accepted, producer.wrong.into_inner().expect("no code panics while it holds the wrong answers"))
 }
 
-fn draw(chance: &mut StdRng) -> (Kind, Way) {
-    let mut at = chance.random_range(0..MIX.iter().map(|(_, share)| share).sum());
-    let kind = MIX.iter().find_map(|(kind, share)| {
-        let is_it = at < *share;
-        at = at.saturating_sub(*share);
-        is_it.then_some(*kind)
-    });
-    let kind = kind.unwrap_or(Kind::Quick);
+fn draw(chance: &mut StdRng, chaos: Chaos, number: usize) -> Draft {
+    let sort = Sort::draw(chance, chaos.raw_bytes);
     let way = match chance.random_range(0..10) {
         // What cannot be read has no id of its own either, and `submit` would refuse it.
-        _ if kind == Kind::Invalid => Way::Bare,
+        _ if sort == Sort::Load(Kind::Invalid) => Way::Bare,
         0..5 => Way::Bare,
         5..8 => Way::Named,
         _ => Way::Submitted,
     };
-    (kind, way)
+    let id = format!("chaos-{}-{number}", chaos.seed);
+    let cancelled_after = Duration::from_millis(chance.random_range(CANCELLED_AFTER));
+    Draft { sort, way, number, id, which: chance.random_range(0..1_000), cancelled_after }
 }
 
-async fn send(world: &World, kind: Kind, way: Way, run_id: String) -> Option<Receipt> {
-    let payload = kind.payload().to_string();
-    match way {
-        Way::Bare => kind.publish(world).send(payload).await.ok(),
-        Way::Named => {
-            let publish = kind.publish(world).header("Longshore-Run-Id", &run_id);
-            loop {
-                if let Ok(receipt) = publish.send(payload.clone()).await {
-                    return Some(receipt);
+impl Producer<'_> {
+    /// Sends it, however often that takes, and gives what runs it became.
+    async fn send(&self, draft: Draft) -> Vec<Job> {
+        let Draft { sort, number, .. } = draft;
+        let receipts = match sort {
+            Sort::Load(kind) => self.send_load(kind, &draft).await.into_iter().collect(),
+            Sort::Keyed => self.send_keyed(&draft).await,
+            Sort::OwnId => self.send_own_id(&draft).await,
+            Sort::Cancelled => return vec![self.send_cancelled(&draft).await],
+            Sort::Follows | Sort::Forwards | Sort::Child => {
+                let publish = self.world.publish(sort.job_type()).header("X-Own", "1");
+                vec![self.store(publish, &draft.id, &json!({})).await]
+            }
+            Sort::Hostile => {
+                let (header, payload) = hostile(draft.which);
+                let publish = self.world.publish(sort.job_type());
+                let publish = header.into_iter().fold(publish, |publish, (name, value)| publish.header(name, value));
+                let receipt = publish.send(payload.to_string()).await.ok();
+                // Whatever id it asked for, the one it has is made from its place.
+                let minted = |receipt: Receipt| Receipt { run_id: format!("main-p5-{}", receipt.sequence), ..receipt };
+                receipt.map(minted).into_iter().collect()
+            }
+            Sort::Raw => self.send_raw(&draft).await.into_iter().collect(),
+        };
+        receipts.into_iter().map(|receipt| Job::new(sort, number, receipt)).collect()
+    }
+
+    async fn send_load(&self, kind: Kind, draft: &Draft) -> Option<Receipt> {
+        match draft.way {
+            Way::Bare => kind.publish(self.world).send(kind.payload().to_string()).await.ok(),
+            Way::Named => {
+                let publish = kind.publish(self.world).header("Longshore-Run-Id", &draft.id);
+                loop {
+                    if let Ok(receipt) = publish.send(kind.payload().to_string()).await {
+                        return Some(receipt);
+                    }
+                    tokio::time::sleep(PAUSE).await;
                 }
-                tokio::time::sleep(PAUSE).await;
+            }
+            Way::Submitted => {
+                let mut job = json!({"type": kind.job_type(), "payload": kind.payload(), "run_id": draft.id});
+                if kind == Kind::Delayed {
+                    job["delay_ms"] = json!(500);
+                }
+                Some(self.submit(job).await)
             }
         }
-        Way::Submitted => {
-            let mut job = json!({"type": kind.job_type(), "payload": kind.payload(), "run_id": run_id});
-            if kind == Kind::Delayed {
-                job["delay_ms"] = json!(500);
+    }
+
+    /// One key twice at once: by two calls of `submit`, or by one and a bare publish.
+    async fn send_keyed(&self, draft: &Draft) -> Vec<Receipt> {
+        let key = format!("key-{}", draft.id);
+        let job = json!({"type": draft.sort.job_type(), "payload": {"first": true}, "idempotency_key": key});
+        let (one, other) = if draft.which.is_multiple_of(2) {
+            tokio::join!(self.submit(job.clone()), self.submit(job))
+        } else {
+            let publish = self.world.publish(draft.sort.job_type()).header("Longshore-Idempotency-Key", &key);
+            let payload = json!({});
+            tokio::join!(self.store(publish, &draft.id, &payload), self.submit(job))
+        };
+        if one.run_id == other.run_id { vec![one] } else { vec![one, other] }
+    }
+
+    /// Submitted, and published bare under the same id.
+    async fn send_own_id(&self, draft: &Draft) -> Vec<Receipt> {
+        let job_type = draft.sort.job_type();
+        let receipt = self.submit(json!({"type": job_type, "payload": {}, "run_id": draft.id})).await;
+        let again = self.world.publish(job_type).header("Longshore-Run-Id", &draft.id);
+        self.store(again, &format!("again-{}", draft.id), &json!({})).await;
+        vec![receipt]
+    }
+
+    async fn send_cancelled(&self, draft: &Draft) -> Job {
+        let job_type = draft.sort.job_type();
+        let receipt = match draft.way {
+            Way::Submitted => {
+                let job = json!({"type": job_type, "payload": {}, "run_id": draft.id, "delay_ms": 500});
+                self.submit(job).await
             }
-            while let Err(error) = world.try_request(TENANT, "submit", job.clone()).await {
-                assert!(error.code == 0 || error.code >= 500, "submit of {job}: {error}");
-                tokio::time::sleep(PAUSE).await;
-            }
-            let (tenant, stream, at) = (TENANT.to_owned(), String::new(), Timestamp::now());
-            Some(Receipt { tenant, run_id, stream, sequence: 0, duplicate: false, at })
+            _ => self.store(self.world.publish(job_type), &draft.id, &json!({})).await,
+        };
+        tokio::time::sleep(draft.cancelled_after).await;
+        let answer = self.ask("runs.cancel", json!({"run_id": receipt.run_id})).await;
+        let mut job = Job::new(draft.sort, draft.number, receipt);
+        if answer["state"] == "cancelled" {
+            job.ends = &["cancelled"];
         }
+        job
+    }
+
+    async fn send_raw(&self, draft: &Draft) -> Option<Receipt> {
+        let subject = self.world.publish(draft.sort.job_type()).subject();
+        let block = raw::BLOCKS[draft.which % raw::BLOCKS.len()];
+        let sequence = raw::publish(self.world.server().port(), &subject, block, b"{}").await?;
+        let (tenant, run_id) = (TENANT.to_owned(), format!("main-p5-{sequence}"));
+        Some(Receipt { tenant, run_id, stream: String::new(), sequence, duplicate: false, at: Timestamp::now() })
+    }
+
+    /// Publishes under a message id until it is confirmed.
+    async fn store(&self, publish: Publish<'_>, id: &str, payload: &Value) -> Receipt {
+        let mut generation = 0;
+        loop {
+            let publish = publish.clone().header("Nats-Msg-Id", &format!("{id}-{generation}"));
+            match publish.send(payload.to_string()).await {
+                Ok(receipt) => return receipt,
+                Err(Refused::ByJetStream { code: ID_IN_PROCESS, .. }) => generation += 1,
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Submits it until it is answered.
+    async fn submit(&self, job: Value) -> Receipt {
+        let answer = self.ask("submit", job.clone()).await;
+        let run_id = answer["run_id"].as_str().unwrap_or_else(|| panic!("submit of {job}: {answer}")).to_owned();
+        let (tenant, stream, at) = (TENANT.to_owned(), String::new(), Timestamp::now());
+        Receipt { tenant, run_id, stream, sequence: 0, duplicate: false, at }
+    }
+
+    /// Asks until there is an answer. That something is over already is one; what else no client should get is noted.
+    async fn ask(&self, endpoint: &str, body: Value) -> Value {
+        for _ in 0..TRIES {
+            match self.world.try_request(TENANT, endpoint, body.clone()).await {
+                Ok(answer) => return answer,
+                Err(error) if error.code == 409 => return error.body,
+                Err(error) => {
+                    if error.code != 0 && error.code < 500 {
+                        let said = format!("{endpoint} was answered {} {}", error.code, error.error);
+                        self.wrong.lock().expect("no code panics while it holds the wrong answers").insert(said);
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        panic!("{endpoint} of {body} was not answered in {TRIES} tries");
     }
 }

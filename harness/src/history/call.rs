@@ -1,8 +1,9 @@
-//! Whether what handlers did is what was told, and whether two of them ever worked on one run at the same time.
+//! Whether what handlers did is what was told, whether two of them ever worked on one run at the same time, and whether
+//! one was called that should not have been.
 //!
 //! A call holds its run until the first of: its own end, the moment at which the log says that its attempt was over or
-//! handed back, and the moment at which its node (or the server) was killed or frozen. After that moment another may
-//! start, however long the first goes on.
+//! handed back, the death of its node or of the server, and the end of its lease if it could not be renewed. After that
+//! moment another may start, however long the first goes on.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 
 use super::gather::Run;
 use super::round::Round;
-use super::{Call, Kind, Rules, Violation};
+use super::{Call, Kind, Rules, Violation, lease};
 use crate::wire::{Event, EventName};
 
 /// Judges the calls of `run` by its events.
@@ -32,17 +33,86 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
             }
         }
     }
-    judge_overlaps(run, rules, found);
+    let stale: Vec<&Call> = run.calls.iter().copied().filter(|call| judge_lateness(call, run, rules, found)).collect();
+    judge_overlaps(run, rules, &stale, found);
 }
 
-fn judge_overlaps(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
+/// Whether this call should never have begun: the run had ended, or another node had taken it over while this one was
+/// frozen. True if so.
+fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) -> bool {
+    let frozen = call.node.as_deref().and_then(|node| lease::back_from(node, call.start, rules));
+    let name = format!("attempt {} of round {}", call.attempt, call.round);
+    let node = call.node.as_deref().unwrap_or("");
+    if let Some((from, until)) = frozen
+        && let Some(other) = taken_over(call, run, rules).filter(|other| other.start > from && other.start <= until)
+    {
+        let (taker, ago) = (other.node.as_deref().unwrap_or(""), call.start.duration_since(other.start));
+        let detail =
+            format!("{name} was called by {node} after its freeze, {ago:#} after {taker} had called its handler");
+        found.push(run.violation(Kind::StaleStart, detail));
+        return true;
+    }
+    let Some(ended) = ended_at(call.round, run) else { return false };
+    let late = call.start.duration_since(ended);
+    if late <= span(rules.clock_skew + rules.call_delay) || lease::servers_were_silent(call.start, rules) {
+        return false;
+    }
+    if frozen.is_some_and(|(from, _)| from < ended) {
+        let detail = format!("{name} was called by {node} after its freeze, {late:#} after the run's end");
+        found.push(run.violation(Kind::StaleStart, detail));
+    } else {
+        found.push(run.violation(Kind::CallAfterEnd, format!("{name} was called {late:#} after the run's end")));
+    }
+    true
+}
+
+/// An earlier call, by another node, of the same attempt or a later one, which still held the run: it was not handed
+/// back, its node and the servers lived, its lease was not over.
+fn taken_over<'r>(call: &Call, run: &Run<'r>, rules: &Rules) -> Option<&'r Call> {
+    let place = |call: &Call| (call.round, call.attempt);
+    run.calls.iter().copied().find(|other| {
+        let elsewhere = other.node.is_some() && other.node != call.node;
+        let before = other.start < call.start && place(other) >= place(call);
+        elsewhere && before && !was_handed_back(other, call.start, run) && !was_lost(other, call.start, rules)
+    })
+}
+
+/// Whether what `call` held may have been another's by then.
+fn was_lost(call: &Call, until: Timestamp, rules: &Rules) -> bool {
+    let its_node = |node: &str| call.node.as_deref() == Some(node);
+    let since = call.start - span(rules.clock_skew);
+    let died = rules.interruptions.iter().filter(|kill| kill.node.as_deref().is_none_or(its_node));
+    let lease_over = lease::over_after(call.start, its_node, rules);
+    died.map(|kill| kill.at).filter(|at| *at >= since).chain(lease_over).any(|at| at <= until)
+}
+
+/// Whether the attempt of `call` was handed back after the call began and before `until`. The word of that may have
+/// been told with a clock that is a little behind.
+fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>) -> bool {
+    let back = |event: &&&Event| matches!(event.event, EventName::Released | EventName::Deferred);
+    let of_it = |event: &&&Event| event.round.max(1) == call.round && event.attempt == call.attempt;
+    run.told.iter().filter(back).filter(of_it).any(|event| event.at <= until)
+}
+
+/// When a round had ended, by its first telling or by the record, whichever says the earlier.
+fn ended_at(round: u32, run: &Run<'_>) -> Option<Timestamp> {
+    let ends = run.told.iter().filter(|event| event.round.max(1) == round && event.event.is_end());
+    let record = run.record.filter(|record| record.has_ended() && record.round.max(1) == round);
+    ends.map(|event| event.at).chain(record.and_then(|record| record.ended_at)).min()
+}
+
+fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec<Violation>) {
     let mut calls = run.calls.clone();
     calls.sort_by_key(|call| call.start);
     // Any earlier call, not the one before only: a long one may span several short ones.
     for (position, later) in calls.iter().enumerate() {
+        // What should not have begun at all is reported as that.
+        if stale.contains(later) {
+            continue;
+        }
         for earlier in &calls[..position] {
             let over = held_until(earlier, run, rules).duration_since(later.start);
-            if over > jiff::SignedDuration::try_from(rules.clock_skew).unwrap_or(jiff::SignedDuration::MAX) {
+            if over > span(rules.clock_skew) {
                 let name = |call: &Call| format!("attempt {} of round {}", call.attempt, call.round);
                 let detail = format!("{} began {over:#} before {} was over", name(later), name(earlier));
                 found.push(run.violation(Kind::Overlap, detail));
@@ -64,9 +134,14 @@ fn held_until(call: &Call, run: &Run<'_>, rules: &Rules) -> Timestamp {
         None => run.starters.iter().filter(|event| of_attempt(event)).any(|event| event.node.as_deref() == Some(node)),
     };
     let concerned = rules.interruptions.iter().filter(|interruption| interruption.node.as_deref().is_none_or(ran_on));
-    let interrupted = concerned.map(|interruption| interruption.at);
+    let interrupted = concerned.map(|interruption| interruption.at).filter(|at| *at >= call.start);
+    let lease_over = lease::over_after(call.start, ran_on, rules);
 
-    over.chain(interrupted).filter(|at| *at >= call.start).fold(end, Timestamp::min)
+    over.filter(|at| *at >= call.start).chain(interrupted).chain(lease_over).fold(end, Timestamp::min)
+}
+
+fn span(duration: std::time::Duration) -> jiff::SignedDuration {
+    jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX)
 }
 
 /// Whether an attempt is over, or handed back, with this event.

@@ -3,8 +3,8 @@
 //! Pure: no clock, no network, no order of its own. It is given everything at once and gives a list of [`Violation`]s,
 //! empty if the history is sound: [`History::check`] where all has come to rest, [`History::judge`] where work goes on.
 //! Its modules read in this order: `gather` (who is who, and repeats folded), `round` (one round of one run, event by
-//! event), `record`, `letter` and `call` (do the others say the same), `reading` (what may not be known yet),
-//! `violation`. The program `history` (docs/history.md) reads a cluster and asks it.
+//! event), `record`, `letter` and `call` (do the others say the same), `lease` (who could hold what, and when), `reading`
+//! (what may not be known yet), `violation`. The program `history` (docs/history.md) reads a cluster and asks it.
 //!
 //! What it proves of each run, from the contract's sections 3 and 4:
 //! * an accepted run is not lost: the log tells its end, and its record agrees;
@@ -14,13 +14,16 @@
 //! * attempts count 1, 2, 3 … without gap, never above the limit, the same one starts again only when it was handed back,
 //!   and a retry not before its time;
 //! * a dead run has one dead letter, any other none, and only a dead letter is `discarded`;
-//! * no two calls of one run overlap while the first held its lease; no call was left untold.
+//! * no two calls of one run overlap while the first held its lease; no call was left untold;
+//! * no handler is called after its run's end, nor by a node that was frozen while another took the run over;
+//! * no attempt is said to have lost its lease whose holder lived and could give signs.
 //!
 //! Where the contract leaves freedom it takes the side of the accused: a `progress` may come late, `cancelled` may
 //! come before anything else was told, an attempt that found no handler may fail without having started.
 
 mod call;
 mod gather;
+mod lease;
 mod letter;
 mod reading;
 mod record;
@@ -135,8 +138,14 @@ pub struct Rules {
     pub clock_skew: Duration,
     /// Runs, as (tenant, run id), that a client hurried or moved (`run_now`, `reschedule`): they may start early.
     pub hurried: BTreeSet<(String, String)>,
-    /// When nodes or servers were killed or frozen: from then on their leases are not what they seem.
+    /// When nodes or servers were killed: what a dead node held may be taken at once.
     pub interruptions: Vec<Interruption>,
+    /// When nodes could give no sign though they lived. What they held is theirs until the lease is over.
+    pub silences: Vec<Silence>,
+    /// How long a lease lasts. `None` if that is not known; what is judged by it alone is not judged then.
+    pub lease: Option<Duration>,
+    /// How much later than it began a call may be written down by its handler. 250 ms by default.
+    pub call_delay: Duration,
     /// Whether every handler wrote down every call, so that a run without a call has not run.
     pub calls_complete: bool,
     /// Whether records are kept for longer than the test ran, so that an ended run without one has lost it. True by
@@ -150,19 +159,33 @@ impl Default for Rules {
             clock_skew: Duration::ZERO,
             hurried: BTreeSet::new(),
             interruptions: Vec::new(),
+            silences: Vec::new(),
+            lease: None,
+            call_delay: Duration::from_millis(250),
             calls_complete: false,
             records_kept: true,
         }
     }
 }
 
-/// A node, or the server, killed or frozen.
+/// A node, or the server, killed. (Or frozen, where no lease is given to judge by.)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interruption {
     /// Which node; `None` for the server, which concerns every lease.
     pub node: Option<String>,
     /// When.
     pub at: Timestamp,
+}
+
+/// A time in which a node could give no sign: it was frozen, cut off from the servers, or these were frozen or down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silence {
+    /// Which node; `None` for all of them, because it was the servers.
+    pub node: Option<String>,
+    /// When it began.
+    pub from: Timestamp,
+    /// When it was over.
+    pub until: Timestamp,
 }
 
 impl History {
@@ -182,6 +205,7 @@ impl History {
         record::judge(run, &rounds, &self.rules, &mut found);
         letter::judge(run, &rounds, &mut found);
         call::judge(run, &rounds, &self.rules, &mut found);
+        lease::judge(run, &self.rules, &mut found);
         (rounds, found)
     }
 

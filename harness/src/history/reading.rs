@@ -150,12 +150,12 @@ fn event_line(logged: &crate::observe::Logged) -> String {
 /// that is for the reader to find out, who can look whether its job still waits.
 fn stands(kind: Kind, unheard_of: bool) -> bool {
     use Kind::{CallUntold, Lost, Missing, NoEnd, NotCalled, Overlap};
-    use Kind::{LetterMissing, LetterUnexpected, RecordDisagrees, RecordMissing};
+    use Kind::{LetterMissing, LetterUnexpected, RecordDisagrees, RecordMissing, StaleStart};
     match kind {
         Lost => unheard_of,
         NoEnd | CallUntold | NotCalled | LetterMissing | LetterUnexpected | RecordDisagrees | RecordMissing => false,
-        // The loss of the lease that excuses it may not be told yet.
-        Overlap => false,
+        // The loss of the lease, or the hand-back, that excuses it may not be told yet.
+        Overlap | StaleStart => false,
         // Of the log it stands, as it would come out of order now. With nothing told yet it is the log that is behind.
         Missing => !unheard_of,
         _ => true,

@@ -66,6 +66,12 @@ kinds! {
     LetterUnexpected,
     /// Two calls of one run at the same time while the first held its lease.
     Overlap,
+    /// A handler was called after its run had ended.
+    CallAfterEnd,
+    /// A handler was called by a node that had been frozen while another took the run over, or ended it.
+    StaleStart,
+    /// An attempt ended as `lease_expired` though its holder lived and could give signs.
+    LeaseLostTooSoon,
     /// A call of an attempt that the log does not tell.
     CallUntold,
     /// Completed, by the log, without its handler having been called to the end.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use jiff::Timestamp;
-use longshore_harness::history::{Accepted, Call, Interruption, Kept};
+use longshore_harness::history::{Accepted, Call, Interruption, Kept, Rules, Silence};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -65,6 +65,7 @@ struct Called {
 #[derive(Deserialize)]
 struct Fault {
     at: At,
+    until: Option<At>,
     node: Option<String>,
 }
 
@@ -110,10 +111,13 @@ pub(crate) fn calls(path: &Path, scope: Scope<'_>, mut each: impl FnMut(Call)) -
     })
 }
 
-/// Every fault.
-pub(crate) fn faults(path: &Path, mut each: impl FnMut(Interruption)) -> anyhow::Result<()> {
-    lines(path, |Fault { at: At(at), node }| {
-        each(Interruption { node, at });
+/// Every fault: a death, or a silence that had an end. Without a lease to judge it by, a silence counts as a death does.
+pub(crate) fn faults(path: &Path, rules: &mut Rules) -> anyhow::Result<()> {
+    lines(path, |Fault { at: At(at), until, node }| {
+        match until {
+            Some(At(until)) if rules.lease.is_some() => rules.silences.push(Silence { node, from: at, until }),
+            _ => rules.interruptions.push(Interruption { node, at }),
+        }
         Ok(())
     })
 }

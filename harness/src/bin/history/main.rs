@@ -46,7 +46,8 @@ FILES, one JSON object a line; docs/history.md says more
             also: tenant, at, kept (\"failures\" where the type has history = \"failures\")
   calls     {\"run_id\":\"main-p5-7\",\"round\":1,\"attempt\":1,\"start\":\"…\",\"end\":\"…\"}
             no end if its process died; also: tenant, node
-  faults    {\"at\":\"2026-11-21T10:00:00.123Z\",\"node\":\"n1\"}; no node for a server";
+  faults    {\"at\":\"2026-11-21T10:00:00.123Z\",\"node\":\"n1\"}; no node for a server
+            killed; with until, when it could give signs again: frozen or cut off";
 
 /// Judges what a Longshore cluster did: reads its event log, run records and dead letters, and names every breach.
 #[derive(Debug, Parser)]
@@ -73,9 +74,12 @@ struct Args {
     /// The calls are all there were: a run that completed without one is a violation
     #[arg(long, requires = "calls")]
     calls_complete: bool,
-    /// When nodes and servers were killed or frozen: their leases end there
+    /// When nodes and servers were killed, frozen or cut off
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
+    /// The nodes' lease: with it, what frozen nodes held is judged, and every lease that was called lost
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    lease: Option<Duration>,
     /// By how much clocks may differ
     #[arg(long, value_name = "SPAN", default_value = "5ms", value_parser = span)]
     clock_skew: Duration,
@@ -187,8 +191,9 @@ impl Pass<'_> {
         let Args { tenant, .. } = self.args;
         let mut history = History::default();
         (history.rules.clock_skew, history.rules.calls_complete) = (self.args.clock_skew, self.args.calls_complete);
+        history.rules.lease = self.args.lease;
         if let Some(path) = &self.args.faults {
-            input::faults(path, |fault| history.rules.interruptions.push(fault))?;
+            input::faults(path, &mut history.rules)?;
         }
         let first = self.number == 0;
         self.reader

@@ -1,7 +1,7 @@
 //! Drawn histories: thousands of sound ones pass, and with one deciding event taken out none does.
 //!
 //! Runs are lived through by chance (delays, deferrals, drains, snoozes, failures of every kind, replays, cancels,
-//! kills), their events interleaved and told again at random, with records, letters and calls to match.
+//! kills, freezes), their events interleaved and told again at random, with records, letters and calls to match.
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRng};
@@ -10,12 +10,21 @@ use super::super::*;
 use super::teller::{TENANT, at, event};
 use crate::wire::{Event, EventName, Failure};
 
+/// How long a lease lasts here, in seconds.
+const LEASE: i64 = 4;
+
 /// One run as it was lived.
 #[derive(Default)]
 struct Life {
     events: Vec<Event>,
     calls: Vec<Call>,
     failed: Vec<(u32, u32, String)>,
+    /// Of each failed attempt, who had begun it and when.
+    holders: Vec<(String, i64)>,
+    interruptions: Vec<Interruption>,
+    silences: Vec<Silence>,
+    /// Who runs it now, and since when.
+    held: (String, i64),
     state: &'static str,
     place: (u32, u32),
     second: i64,
@@ -84,6 +93,10 @@ fn live_round(run: &str, life: &mut Life, rng: &mut TestRng) -> bool {
             5 => return end(run, life, "cancelled", "cancelled"),
             what => {
                 let kind = ["retryable", "panic", "lease_expired", "permanent"][what - 6];
+                if kind == "lease_expired" {
+                    lose_lease(life, rng);
+                }
+                life.holders.push(life.held.clone());
                 let again = attempt < 3 && kind != "permanent";
                 let due = at(life.second + 3);
                 let failed = life.tell(run, "failed", 0);
@@ -114,6 +127,25 @@ fn wait(run: &str, life: &mut Life, rng: &mut TestRng) {
     }
 }
 
+/// Its node dies over it, or freezes until its lease is over and works on when it wakes.
+fn lose_lease(life: &mut Life, rng: &mut TestRng) {
+    let (node, call) = (life.held.0.clone(), life.calls.last_mut().unwrap());
+    if chance(rng, 50) {
+        call.end = None;
+        life.interruptions.push(Interruption { node: Some(node), at: at(life.second) });
+        life.second += 1;
+    } else {
+        call.end = Some(at(life.second + LEASE + 3));
+        life.silences.push(Silence { node: Some(node), from: at(life.second), until: at(life.second + LEASE + 2) });
+        life.second += LEASE;
+    }
+}
+
+fn take(life: &mut Life, rng: &mut TestRng) -> Option<String> {
+    life.held = (format!("n{}", rng.random_range(1..4)), life.second);
+    Some(life.held.0.clone())
+}
+
 /// Starts the attempt, and again each time it is handed back, and calls its handler.
 fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
     for start in 0.. {
@@ -126,16 +158,16 @@ fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
             attempt: life.place.1,
             start: at(life.second),
             end: (!killed).then(|| at(life.second + 1)),
-            node: Some("n1".to_owned()),
+            node: None,
         });
+        life.calls.last_mut().unwrap().node = take(life, rng);
         if killed {
             // Its node died at once; whoever took the same attempt up calls again, and tells the start again.
+            life.interruptions.push(Interruption { node: Some(life.held.0.clone()), at: at(life.second) });
             life.second += 2;
-            life.calls.push(Call {
-                start: at(life.second),
-                end: Some(at(life.second)),
-                ..life.calls.last().unwrap().clone()
-            });
+            let node = take(life, rng);
+            let (start, end) = (at(life.second), Some(at(life.second)));
+            life.calls.push(Call { start, end, node, ..life.calls.last().unwrap().clone() });
         }
         for number in 1..=rng.random_range(0..3) {
             life.tell(run, "progress", start * 10 + number);
@@ -152,6 +184,7 @@ fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
 fn draw(seed: u64, runs: usize) -> History {
     let mut rng = TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &seed_bytes(seed));
     let mut history = History::default();
+    history.rules.lease = Some(std::time::Duration::from_secs(LEASE.unsigned_abs()));
     let mut lives = Vec::new();
     for number in 0..runs {
         let run = format!("r{number}");
@@ -164,6 +197,11 @@ fn draw(seed: u64, runs: usize) -> History {
             life.place,
             &life.failed.iter().map(|(round, attempt, kind)| (*round, *attempt, kind.as_str())).collect::<Vec<_>>(),
         );
+        for (tried, (node, since)) in history.records[number].attempts.iter_mut().zip(&life.holders) {
+            (tried.node, tried.started_at) = (Some(node.clone()), Some(at(*since)));
+        }
+        history.rules.interruptions.extend(life.interruptions.clone());
+        history.rules.silences.extend(life.silences.clone());
         if life.state == "dead" {
             super::teller::letter(&mut history, &run, life.place.0);
         }
@@ -232,6 +270,23 @@ proptest! {
     #[test]
     fn sound_histories_pass(seed: u64, runs in 1_usize..30) {
         prop_assert_eq!(draw(seed, runs).check(), []);
+    }
+
+    #[test]
+    fn a_call_after_the_end_is_noticed(seed: u64, late in 1_i64..9) {
+        let mut history = draw(seed, 6);
+        let end = history.events.iter().map(|logged| &logged.event).find(|event| event.event.is_end()).unwrap().clone();
+        history.calls.push(Call {
+            tenant: TENANT.to_owned(),
+            run_id: end.run_id.clone(),
+            round: end.round,
+            attempt: end.attempt,
+            start: end.at + jiff::SignedDuration::from_secs(late),
+            end: None,
+            node: Some("n4".to_owned()),
+        });
+        let found = history.check();
+        prop_assert!(found.iter().any(|violation| violation.kind == Kind::CallAfterEnd), "{:?}", found);
     }
 
     #[test]

@@ -79,6 +79,11 @@ pub(super) fn letter(history: &mut History, run: &str, round: u32) {
     history.letters.push(Letter { tenant: TENANT.to_owned(), run_id: run.to_owned(), round: Some(round) });
 }
 
+/// As [`call`], on another node.
+pub(super) fn call_on(node: &str, run: &str, attempt: u32, start: i64, end: Option<i64>) -> Call {
+    Call { node: Some(node.to_owned()), ..call(run, attempt, start, end) }
+}
+
 /// A call of attempt `attempt` of the first round, over these seconds, on node `n1`.
 pub(super) fn call(run: &str, attempt: u32, start: i64, end: Option<i64>) -> Call {
     Call {

@@ -1,0 +1,148 @@
+//! The handlers of a chaos run's own sorts of jobs. They write down every call; some publish follow-ups.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_nats::{Client, HeaderMap};
+use serde_json::{Value, json};
+
+use super::jobs::{Job as Accepted, Sort};
+use crate::publish::Receipt;
+use crate::remote::{Asked, Handler, Job, Reply};
+use crate::world::{NAMESPACE, TENANT, World};
+
+/// How many there are at once.
+const HANDLERS: usize = 2;
+
+/// How long the work on a job that may be cancelled takes.
+const CANCELLED_WORKS: Duration = Duration::from_millis(400);
+
+/// How long a follow-up's publish may go unanswered before the handler gives up and fails.
+const ANSWER_WITHIN: Duration = Duration::from_secs(4);
+
+/// What handlers pass on to a follow-up if they do it right.
+const PASSED_ON: [&str; 3] = ["traceparent", "Content-Type", "X-Own"];
+
+/// The running handlers, what those before them did, and the follow-ups of all.
+#[derive(Debug, Default)]
+pub(super) struct Handlers {
+    running: Vec<Handler>,
+    before: Vec<Asked>,
+    follow_ups: Arc<Mutex<FollowUps>>,
+}
+
+/// What became of follow-ups.
+#[derive(Debug, Default)]
+struct FollowUps {
+    stored: Vec<Accepted>,
+    /// Parents whose headers were passed on whole, and whose follow-up ran all the same.
+    ran_wrongly: Vec<String>,
+}
+
+impl Handlers {
+    pub(super) async fn new(world: &World) -> Handlers {
+        let mut handlers = Handlers::default();
+        for _ in 0..HANDLERS {
+            handlers.hire(world).await;
+        }
+        handlers
+    }
+
+    /// Kills one, as by a signal, and starts another after that time.
+    pub(super) async fn replace(&mut self, world: &World, pause: Duration) {
+        let gone = self.running.remove(0);
+        self.before.extend(gone.asked());
+        drop(gone);
+        tokio::time::sleep(pause).await;
+        self.hire(world).await;
+    }
+
+    async fn hire(&mut self, world: &World) {
+        let (client, follow_ups) = (world.client().clone(), Arc::clone(&self.follow_ups));
+        let answer = move |job: Job| answer(job, client.clone(), Arc::clone(&follow_ups));
+        self.running.push(world.handler("chaos.>").start(answer).await);
+    }
+
+    /// What all of them were asked to do.
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        let now = self.running.iter().flat_map(Handler::asked);
+        self.before.iter().cloned().chain(now).collect()
+    }
+
+    /// The follow-ups that were stored and must run.
+    pub(super) fn children(&self) -> Vec<Accepted> {
+        lock(&self.follow_ups).stored.clone()
+    }
+
+    /// Parents whose follow-up should have been refused and ran.
+    pub(super) fn ran_wrongly(&self) -> Vec<String> {
+        lock(&self.follow_ups).ran_wrongly.clone()
+    }
+}
+
+fn lock(follow_ups: &Mutex<FollowUps>) -> MutexGuard<'_, FollowUps> {
+    follow_ups.lock().expect("no code panics while it holds the follow-ups")
+}
+
+async fn answer(job: Job, client: Client, follow_ups: Arc<Mutex<FollowUps>>) -> Reply {
+    let job_type = job.headers.get("Longshore-Type").map(|value| value.as_str().to_owned()).unwrap_or_default();
+    let sent = match job_type.as_str() {
+        "chaos.follows" => publish(&job, &client, passed_on(&job.headers)).await,
+        "chaos.forwards" => publish(&job, &client, job.headers.clone()).await,
+        "chaos.cancelled" => {
+            tokio::time::sleep(CANCELLED_WORKS).await;
+            return Reply::json(json!("done"));
+        }
+        _ => {
+            let payload = job.json();
+            if payload["by"] == "chaos.forwards" {
+                lock(&follow_ups).ran_wrongly.push(payload["follow_up_of"].to_string());
+            }
+            return Reply::json(json!("done"));
+        }
+    };
+    let Some(receipt) = sent else { return Reply::error(503, "the follow-up was not stored") };
+    let stored = &mut lock(&follow_ups).stored;
+    // A handler that is called again publishes the same follow-up again, and the server knows it by its id.
+    let is_known = stored.iter().any(|child| child.receipt.run_id == receipt.run_id);
+    if job_type == "chaos.follows" && !is_known {
+        stored.push(Accepted::new(Sort::Child, usize::MAX, receipt));
+    }
+    Reply::json(json!("published"))
+}
+
+fn passed_on(headers: &HeaderMap) -> HeaderMap {
+    let mut own = HeaderMap::new();
+    for (name, values) in headers.iter() {
+        let name: &str = name.as_ref();
+        if PASSED_ON.iter().any(|passed| passed.eq_ignore_ascii_case(name)) {
+            values.iter().for_each(|value| own.append(name, value.as_str()));
+        }
+    }
+    own
+}
+
+async fn publish(job: &Job, client: &Client, mut headers: HeaderMap) -> Option<Receipt> {
+    let by = job.headers.get("Longshore-Type").map(|value| value.as_str()).unwrap_or_default();
+    let payload = json!({"follow_up_of": job.run_id, "by": by}).to_string();
+    headers.insert("Nats-Msg-Id", format!("follow-up-{}-{}-{}", job.run_id, job.round, job.attempt).as_str());
+    let subject = format!("{NAMESPACE}.jobs.{TENANT}.main.p5.{}", Sort::Child.job_type());
+    let request = client.request_with_headers(subject, headers, payload.into());
+    let answer = tokio::time::timeout(ANSWER_WITHIN, request).await.ok()?.ok()?;
+    let ack: Value = serde_json::from_slice(&answer.payload).ok()?;
+    let sequence = ack["seq"].as_u64().filter(|_| ack["error"].is_null())?;
+    Some(Receipt {
+        tenant: TENANT.to_owned(),
+        run_id: format!("main-p5-{sequence}"),
+        stream: ack["stream"].as_str().unwrap_or("").to_owned(),
+        sequence,
+        duplicate: ack["duplicate"] == true,
+        at: jiff::Timestamp::now(),
+    })
+}
+
+/// Whose follow-up a dead letter with this payload is.
+pub(super) fn parent_of(payload: &[u8]) -> Option<String> {
+    let payload: Value = serde_json::from_slice(payload).ok()?;
+    Some(payload["follow_up_of"].as_str()?.to_owned())
+}

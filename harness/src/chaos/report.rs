@@ -1,0 +1,103 @@
+//! What came of a chaos run, for people and for the test that asks whether it was sound.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::{Chaos, Fault};
+use crate::history::Violation;
+use crate::standstill::in_seconds;
+
+/// Wrong things and violations printed in full; of more only the number of each kind is told.
+const SHOWN: usize = 40;
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// What it was.
+    pub chaos: Chaos,
+    /// Jobs whose acceptance was confirmed, by sort.
+    pub sorts: BTreeMap<String, usize>,
+    /// Runs there are records of: a job may be taken though its confirmation was lost.
+    pub runs: usize,
+    /// Calls of remote handlers, by their own account.
+    pub calls: usize,
+    /// Calls that did work again that an earlier call had begun, by the fault before them.
+    pub again: BTreeMap<String, usize>,
+    /// Attempts that failed because their node was gone.
+    pub leases_lost: usize,
+    /// Every fault, in order.
+    pub faults: Vec<Fault>,
+    /// How long work stood still after each fault.
+    pub still: Vec<Duration>,
+    /// Jobs that ended otherwise than they must, nodes that did not end well or ended by themselves, answers that no
+    /// client should get.
+    pub wrong: Vec<String>,
+    /// What the checker found.
+    pub violations: Vec<Violation>,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.wrong.is_empty() && self.violations.is_empty()
+    }
+
+    /// How many violations there are of each kind.
+    pub fn violations_by_kind(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for violation in &self.violations {
+            *counts.entry(format!("{:?}", violation.kind)).or_default() += 1;
+        }
+        counts
+    }
+
+    fn write_faults(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut by_kind: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+        for (fault, still) in self.faults.iter().zip(&self.still) {
+            by_kind.entry(fault.what).or_default().push(*still);
+        }
+        writeln!(
+            f,
+            "faults {}: how long no attempt started (in the middle, at most), calls that did work again",
+            self.faults.len()
+        )?;
+        for (what, mut still) in by_kind {
+            still.sort_unstable();
+            let middle = still.get(still.len() / 2).copied().unwrap_or_default();
+            let most = still.last().copied().unwrap_or_default();
+            let again = self.again.get(what).copied().unwrap_or_default();
+            writeln!(f, "  {what} × {}: {}; again {again}", still.len(), in_seconds(&[middle, most]))?;
+        }
+        let before = self.again.get("before any fault").copied().unwrap_or_default();
+        writeln!(f, "  before any fault: again {before}")
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Chaos { seed, jobs, rate, nodes, three_servers, raw_bytes } = self.chaos;
+        let servers = if three_servers { 3 } else { 1 };
+        let raw = if raw_bytes { ", raw bytes among them" } else { "" };
+        writeln!(f, "seed {seed}: {jobs} jobs at {rate}/s{raw} on {nodes} nodes, {servers} server(s)")?;
+        let accepted: usize = self.sorts.values().sum();
+        let sorts: Vec<String> = self.sorts.iter().map(|(sort, count)| format!("{sort} {count}")).collect();
+        writeln!(f, "accepted {accepted} ({}), runs on record {}", sorts.join(", "), self.runs)?;
+        let again: usize = self.again.values().sum();
+        writeln!(f, "calls of remote handlers {}, of which work done again {again}", self.calls)?;
+        writeln!(f, "attempts that lost their lease {}", self.leases_lost)?;
+        self.write_faults(f)?;
+        for wrong in self.wrong.iter().take(SHOWN) {
+            writeln!(f, "WRONG: {wrong}")?;
+        }
+        for violation in self.violations.iter().take(SHOWN) {
+            writeln!(f, "VIOLATION: {violation}")?;
+        }
+        if self.is_sound() {
+            return f.write_str("sound");
+        }
+        let kinds: Vec<String> =
+            self.violations_by_kind().iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        write!(f, "NOT SOUND: {} wrong, {} violations ({})", self.wrong.len(), self.violations.len(), kinds.join(", "))
+    }
+}

@@ -1,0 +1,138 @@
+//! Who could hold what, and until when: leases, as far as they can be judged from outside.
+//!
+//! A holder gives signs (renewals, records) all the while, at least every third of its lease; a busy one is allowed a half.
+//! It stops where it is frozen, cut off, or the servers are silent. So the last sign before a silence is between nothing and half a
+//! lease old, and what it held may be taken from half a lease after the silence began, if the silence lasts as long.
+//! A silence shorter than that takes no lease from anybody.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::gather::Run;
+use super::{Call, Kind, Rules, Silence, Violation};
+use crate::wire::{Event, EventName};
+
+/// An attempt that is said to have lost its lease.
+struct Lost<'r> {
+    round: u32,
+    attempt: u32,
+    started: Timestamp,
+    lost: Timestamp,
+    /// By the record; `None` where that does not say, so that it may have been any node.
+    holder: Option<&'r str>,
+}
+
+/// Judges every attempt that is said to have lost its lease.
+pub(super) fn judge(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
+    let Some(lease) = rules.lease else { return };
+    for failed in run.told.iter().filter(|event| is_lost_lease(event)) {
+        let Some(lost) = Lost::of(failed, run) else { continue };
+        if lost.holder_died(rules) || lost.holder_was_silent(lease, rules) {
+            continue;
+        }
+        let after = lost.lost.duration_since(lost.started);
+        let name = format!("attempt {} of round {}", lost.attempt, lost.round);
+        let holder = lost.holder.unwrap_or("a node");
+        if after + span(rules.clock_skew) < span(lease) {
+            let detail = format!("{name} began on {holder}, which lived, and was said to be lost {after:#} later");
+            found.push(run.violation(Kind::LeaseLostTooSoon, detail));
+        } else if run.calls.iter().any(|call| lost.went_on(call)) {
+            let detail = format!("{name} was said to be lost while {holder} lived and its handler worked on");
+            found.push(run.violation(Kind::LeaseLostTooSoon, detail));
+        }
+    }
+}
+
+fn is_lost_lease(event: &Event) -> bool {
+    event.event == EventName::Failed && event.error.as_ref().is_some_and(|error| error.kind == "lease_expired")
+}
+
+impl<'r> Lost<'r> {
+    fn of(failed: &Event, run: &Run<'r>) -> Option<Lost<'r>> {
+        let (round, attempt) = (failed.round.max(1), failed.attempt);
+        let tried = run.record.and_then(|record| {
+            record.attempts.iter().find(|tried| (tried.round.max(1), tried.attempt) == (round, attempt))
+        });
+        let is_start = |event: &&&Event| {
+            event.event == EventName::Started && (event.round.max(1), event.attempt) == (round, attempt)
+        };
+        // Started again after a hand-back, it is the last start that counts.
+        let told = run.told.iter().filter(is_start).map(|event| event.at).filter(|at| *at <= failed.at).max();
+        let started = tried.and_then(|tried| tried.started_at).max(told)?;
+        // The events of a dead holder are told by another, under its own name.
+        let holder = tried.and_then(|tried| tried.node.as_deref());
+        Some(Lost { round, attempt, started, lost: failed.at, holder })
+    }
+
+    fn is_holder(&self, node: &str) -> bool {
+        self.holder.is_none_or(|holder| holder == node)
+    }
+
+    fn holder_died(&self, rules: &Rules) -> bool {
+        let since = self.started - span(rules.clock_skew);
+        let of_it = |kill: &&super::Interruption| kill.node.as_deref().is_some_and(|node| self.is_holder(node));
+        rules.interruptions.iter().filter(of_it).any(|kill| kill.at >= since && kill.at <= self.lost)
+    }
+
+    /// Whether it could not give a sign for so long that its lease may have run out.
+    fn holder_was_silent(&self, lease: Duration, rules: &Rules) -> bool {
+        let silences = joined(rules, |node| self.is_holder(node), lease);
+        let long = |from: Timestamp, until: Timestamp| until.min(self.lost).duration_since(from) >= span(lease / 2);
+        silences.iter().any(|&(from, until)| until > self.started && long(from, until))
+    }
+
+    /// Whether this call of it was still at work when it was said to be lost.
+    fn went_on(&self, call: &Call) -> bool {
+        let of_it = (call.round, call.attempt) == (self.round, self.attempt);
+        of_it && call.start <= self.lost && call.end.is_some_and(|end| end > self.lost)
+    }
+}
+
+/// From when on what was begun at `start` may be another's because the lease could not be renewed; `None` if it always
+/// could.
+pub(super) fn over_after(start: Timestamp, ran_on: impl Fn(&str) -> bool, rules: &Rules) -> Option<Timestamp> {
+    let lease = rules.lease?;
+    let half = span(lease / 2);
+    let silences = joined(rules, ran_on, lease);
+    let long = silences.iter().filter(|(from, to)| *to > start && to.duration_since(*from) >= half);
+    long.map(|(from, _)| *from.max(&start) + half).min()
+}
+
+/// Silences of these nodes and of the servers, in order. Between two that are close there need not have been a sign.
+fn joined(rules: &Rules, concerns: impl Fn(&str) -> bool, lease: Duration) -> Vec<(Timestamp, Timestamp)> {
+    join(rules.silences.iter().filter(|silence| silence.node.as_deref().is_none_or(&concerns)), lease)
+}
+
+fn join<'s>(silences: impl Iterator<Item = &'s Silence>, lease: Duration) -> Vec<(Timestamp, Timestamp)> {
+    let mut times: Vec<(Timestamp, Timestamp)> = silences.map(|silence| (silence.from, silence.until)).collect();
+    times.sort_unstable();
+    let mut joined: Vec<(Timestamp, Timestamp)> = Vec::new();
+    for (from, until) in times {
+        match joined.last_mut() {
+            Some(last) if from.duration_since(last.1) < span(lease / 2) => last.1 = last.1.max(until),
+            _ => joined.push((from, until)),
+        }
+    }
+    joined
+}
+
+/// The freeze or cut of this node alone from which it had just come back at that moment: what it did was perhaps in its
+/// hand before. `None` without a lease to say what is just.
+pub(super) fn back_from(node: &str, at: Timestamp, rules: &Rules) -> Option<(Timestamp, Timestamp)> {
+    let lease = rules.lease?;
+    // The clock of who thaws it is read around the signal, not at it.
+    let latest = at + span(rules.call_delay);
+    let own = rules.silences.iter().filter(|silence| silence.node.as_deref() == Some(node) && silence.until <= latest);
+    join(own, lease).into_iter().next_back().filter(|(_, until)| at.duration_since(*until) <= span(lease))
+}
+
+/// Whether the servers were silent at that moment or just before: what was sent before comes late then.
+pub(super) fn servers_were_silent(at: Timestamp, rules: &Rules) -> bool {
+    let delay = span(rules.call_delay);
+    rules.silences.iter().any(|silence| silence.node.is_none() && silence.from <= at && at <= silence.until + delay)
+}
+
+fn span(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}

@@ -1,0 +1,186 @@
+//! What is judged by the lease: calls that come too late, overlaps on frozen nodes, leases called lost too soon. The lease is
+//! four seconds, so what a silent node held may be another's from two seconds on.
+
+use std::time::Duration;
+
+use super::super::*;
+use super::teller::{at, call, call_on, record, tell};
+use crate::wire::Tried;
+
+fn told(words: &str) -> History {
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    history.rules.lease = Some(Duration::from_secs(4));
+    tell(&mut history, "a", words);
+    history
+}
+
+fn kinds(history: &History) -> Vec<Kind> {
+    history.check().into_iter().map(|violation| violation.kind).collect()
+}
+
+fn silent(node: Option<&str>, from: i64, until: i64) -> Silence {
+    Silence { node: node.map(str::to_owned), from: at(from), until: at(until) }
+}
+
+fn killed(node: Option<&str>, second: i64) -> Interruption {
+    Interruption { node: node.map(str::to_owned), at: at(second) }
+}
+
+#[test]
+fn a_call_after_the_end_is_found() {
+    for (end, late) in [("completed", 1), ("cancelled", 1), ("failed x; dlq", 2)] {
+        let mut history = told(&format!("enqueued; started 1 @2; {end}"));
+        history.rules.lease = None;
+        if end.ends_with("dlq") {
+            super::teller::letter(&mut history, "a", 1);
+        }
+        history.calls = vec![call("a", 1, 2, Some(3)), call("a", 1, 3 + late, Some(9))];
+        assert_eq!(kinds(&history), [Kind::CallAfterEnd], "{end}");
+        // As long as a handler may take to write down that it was called, and clocks may differ, it is nobody's fault.
+        history.rules.clock_skew = Duration::from_millis(800);
+        assert_eq!(kinds(&history), [], "{end}");
+    }
+}
+
+#[test]
+fn the_record_may_know_of_the_end_before_it_was_told() {
+    let mut history = told("enqueued; started 1 @2; completed @8");
+    history.calls = vec![call("a", 1, 2, Some(3)), call("a", 1, 7, Some(8))];
+    assert_eq!(kinds(&history), []);
+    record(&mut history, "a", "completed", (1, 1), &[]);
+    history.records[0].ended_at = Some(at(3));
+    assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
+}
+
+#[test]
+fn the_next_round_is_not_the_end_of_the_last() {
+    let mut history =
+        told("enqueued; started 1; failed x; dlq @4; round 2; replayed @5; enqueued; started 1 @7; completed @8");
+    history.calls = vec![call("a", 1, 2, Some(3)), Call { round: 2, ..call("a", 1, 7, Some(8)) }];
+    assert_eq!(kinds(&history), []);
+}
+
+#[test]
+fn what_silent_servers_held_back_comes_late() {
+    let mut history = told("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @7");
+    history.calls = vec![call("a", 2, 6, Some(7)), call("a", 1, 10, Some(11))];
+    assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
+    history.rules.silences = vec![silent(None, 3, 10)];
+    assert_eq!(kinds(&history), []);
+}
+
+/// Attempt 1 is begun by `n1`, which freezes from second 3 to 9; `n2` finds its lease lost and completes the run.
+fn taken_over(thawed_call: Option<Call>) -> History {
+    let mut history = told("enqueued; started 1 @2; failed lease_expired @7 +1; started 2 @8; completed @12");
+    history.calls = vec![call("a", 1, 2, Some(3)), call_on("n2", "a", 2, 8, Some(12))];
+    history.calls.extend(thawed_call);
+    history.rules.silences = vec![silent(Some("n1"), 3, 9)];
+    history
+}
+
+#[test]
+fn a_call_by_a_thawed_node_of_what_another_has_taken_over_is_found() {
+    assert_eq!(kinds(&taken_over(None)), []);
+    // While the other works on it, and after the run's end.
+    assert_eq!(kinds(&taken_over(Some(call("a", 1, 9, Some(10))))), [Kind::StaleStart]);
+    assert_eq!(kinds(&taken_over(Some(call("a", 2, 10, None)))), [Kind::StaleStart]);
+    assert_eq!(kinds(&taken_over(Some(call("a", 1, 13, Some(14))))), [Kind::StaleStart]);
+    // The other need not have written its calls down.
+    let mut history = taken_over(Some(call("a", 1, 13, Some(14))));
+    history.calls.remove(1);
+    assert_eq!(kinds(&history), [Kind::StaleStart]);
+    // Long after its freeze it was not that.
+    let mut history = taken_over(Some(call("a", 1, 14, Some(15))));
+    assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
+    history.rules.silences.push(silent(Some("n1"), 10, 11));
+    assert_eq!(kinds(&history), [Kind::StaleStart], "two in a row are one");
+    // Who was not frozen has no excuse either.
+    let mut history = taken_over(Some(call_on("n3", "a", 2, 13, Some(14))));
+    assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
+    history.calls.pop();
+    assert_eq!(kinds(&history), []);
+}
+
+#[test]
+fn a_thawed_node_may_call_what_came_back_to_it() {
+    // The other's attempt failed, and the next one is the thawed node's.
+    let mut history = told("enqueued; started 1 @2; failed retryable @6 +1; started 2 @10; completed @12");
+    history.calls = vec![call_on("n2", "a", 1, 5, Some(6)), call("a", 2, 10, Some(12))];
+    history.rules.silences = vec![silent(Some("n1"), 3, 9)];
+    assert_eq!(kinds(&history), []);
+    // The other handed the attempt back.
+    let mut history = told("enqueued; started 1 @5; released @7; started 1 #again @10; completed @12");
+    history.calls = vec![call_on("n2", "a", 1, 5, Some(6)), call("a", 1, 10, Some(12))];
+    history.rules.silences = vec![silent(Some("n1"), 3, 9)];
+    assert_eq!(kinds(&history), []);
+    // The other died, or froze for longer than its lease, before its attempt was on record.
+    for (kills, freeze) in [(vec![killed(Some("n2"), 6)], None), (vec![], Some(silent(Some("n2"), 5, 12)))] {
+        let mut history = told("enqueued; started 1 @10; completed @12");
+        history.calls = vec![call_on("n2", "a", 1, 5, None), call("a", 1, 10, Some(12))];
+        history.rules.silences = vec![silent(Some("n1"), 3, 9)];
+        assert_eq!(kinds(&history), [Kind::StaleStart]);
+        history.rules.interruptions = kills;
+        history.rules.silences.extend(freeze);
+        assert_eq!(kinds(&history), []);
+    }
+}
+
+#[test]
+fn what_a_frozen_node_holds_is_its_own_until_its_lease_is_over() {
+    let frozen = |from, until, other| {
+        let mut history = told("enqueued; started 1 @2; failed lease_expired @9 +1; started 2 @11; completed @13");
+        history.calls = vec![call("a", 1, 2, Some(12)), call_on("n2", "a", 2, other, Some(13))];
+        history.rules.silences = vec![silent(Some("n1"), from, until)];
+        kinds(&history)
+    };
+    assert_eq!(frozen(3, 9, 5), []);
+    assert_eq!(frozen(3, 9, 4), [Kind::Overlap]);
+    // A freeze that is shorter than the lease takes nothing from anybody.
+    let mut history = told("enqueued; started 1 @2; completed @13");
+    history.calls = vec![call("a", 1, 2, Some(12)), call_on("n2", "a", 1, 8, Some(13))];
+    history.rules.silences = vec![silent(Some("n1"), 3, 4)];
+    assert_eq!(kinds(&history), [Kind::Overlap]);
+    // Two in a row, without time for a sign between them, are one.
+    history.rules.silences.push(silent(Some("n1"), 5, 7));
+    assert_eq!(kinds(&history), []);
+    // Somebody else's freeze is no excuse.
+    history.rules.silences = vec![silent(Some("n3"), 3, 9)];
+    assert_eq!(kinds(&history), [Kind::Overlap]);
+}
+
+/// Attempt 1 began on `n1` at second 2 and is said to be lost at `lost`; its handler works from 2 to `worked`.
+fn lost(lost: i64, worked: i64) -> History {
+    let words = format!("enqueued; started 1 @2; failed lease_expired @{lost} +1; started 2 @20; completed @21");
+    let mut history = told(&words);
+    record(&mut history, "a", "completed", (1, 2), &[(1, 1, "lease_expired")]);
+    history.records[0].attempts[0] =
+        Tried { node: Some("n1".to_owned()), started_at: Some(at(2)), ..history.records[0].attempts[0].clone() };
+    history.calls = vec![call("a", 1, 2, Some(worked)), call_on("n2", "a", 2, 20, Some(21))];
+    history
+}
+
+#[test]
+fn a_lease_that_cannot_have_run_out_is_found() {
+    // Within the lease, or later while its handler still worked.
+    assert_eq!(kinds(&lost(5, 3)), [Kind::LeaseLostTooSoon]);
+    assert_eq!(kinds(&lost(12, 13)), [Kind::LeaseLostTooSoon]);
+    assert_eq!(kinds(&lost(12, 3)), []);
+    for (soon, worked) in [(5, 3), (12, 13)] {
+        let judged = |rules: &dyn Fn(&mut Rules)| {
+            let mut history = lost(soon, worked);
+            rules(&mut history.rules);
+            kinds(&history)
+        };
+        assert_eq!(judged(&|rules| rules.lease = None), []);
+        // Its node is known to be dead; another's death is no reason, nor the server's.
+        assert_eq!(judged(&|rules| rules.interruptions = vec![killed(Some("n1"), 4)]), []);
+        assert_eq!(judged(&|rules| rules.interruptions = vec![killed(Some("n2"), 4)]), [Kind::LeaseLostTooSoon]);
+        assert_eq!(judged(&|rules| rules.interruptions = vec![killed(None, 4)]), [Kind::LeaseLostTooSoon]);
+        // It could give no sign for long enough, or not for that.
+        assert_eq!(judged(&|rules| rules.silences = vec![silent(Some("n1"), 3, 9)]), []);
+        assert_eq!(judged(&|rules| rules.silences = vec![silent(None, 3, 9)]), []);
+        assert_eq!(judged(&|rules| rules.silences = vec![silent(Some("n1"), 3, 4)]), [Kind::LeaseLostTooSoon]);
+        assert_eq!(judged(&|rules| rules.silences = vec![silent(Some("n2"), 3, 9)]), [Kind::LeaseLostTooSoon]);
+    }
+}

@@ -1,0 +1,241 @@
+//! On three servers that keep three replicas of everything, any one of them may freeze, be cut off or die.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use jiff::Timestamp;
+use longshore_harness::history::{Kind, Violation};
+use longshore_harness::standstill::{in_seconds, standstills};
+use longshore_harness::{Node, Publish, Receipt, Refused, SERVERS, ServerCluster, World};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::times;
+
+/// The stream of run records.
+const RECORDS: &str = "KV_longshore_runs";
+
+/// How long all jobs may take to end once nothing is done to the servers any more.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Before a publish that was not confirmed is repeated.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Publishes on their way at once: enough to go on while some wait for an election.
+const OPEN: usize = 512;
+
+/// JetStream's number for a message id whose first message was lost in an election: it is refused for two minutes.
+const ID_IN_PROCESS: u64 = 10_158;
+
+/// Attempts are plenty, so that a lease lost in an election ends no run; a lease outlasts an election.
+const SETTINGS: &str = "
+[node]
+lease = '10s'
+[defaults]
+max_attempts = 1000
+backoff = { base = '1100ms', factor = 1.0, max = '1100ms', jitter = 'none' }
+[types.later]
+handler = 'fail'
+[types.soon]
+handler = 'fail'
+backoff = { base = '20ms', factor = 1.0, max = '20ms', jitter = 'none' }
+[types.delayed]
+handler = 'noop'
+[types.dying]
+handler = 'fail'
+";
+
+/// A kind of job, and how it ends.
+const KINDS: [(&str, &str); 4] =
+    [("later", "completed"), ("soon", "completed"), ("delayed", "completed"), ("dying", "dead")];
+
+async fn three_servers() -> World {
+    longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
+    World::cluster().await
+}
+
+/// One after the other: they share the making of the streams.
+async fn three_nodes(world: &World) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(world.node().config(SETTINGS).start().await);
+    }
+    nodes
+}
+
+/// Publishes job `number`, again until it is confirmed.
+async fn store(world: &World, number: usize) -> (usize, Receipt) {
+    let kind = number % KINDS.len();
+    let payload = match KINDS[kind].0 {
+        "later" => json!({"times": 2}),
+        "soon" => json!({"times": 1}),
+        "dying" => json!({"kind": "permanent"}),
+        _ => json!({}),
+    };
+    let mut generation = 0;
+    loop {
+        let publish: Publish<'_> = world.publish(KINDS[kind].0);
+        let publish = if kind == 2 { publish.header("Longshore-Delay", "1500ms") } else { publish };
+        let publish = publish.header("Nats-Msg-Id", &format!("{number}-{generation}"));
+        match publish.send(payload.to_string()).await {
+            Ok(receipt) => return (kind, receipt),
+            Err(Refused::ByJetStream { code: ID_IN_PROCESS, .. }) => generation += 1,
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Publishes so many jobs a second until it is over, and gives all that were confirmed.
+async fn load(world: &World, rate: usize, mut over: watch::Receiver<bool>) -> Vec<(usize, Receipt)> {
+    let mut tick = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap());
+    let (mut open, mut stored) = (FuturesUnordered::new(), Vec::new());
+    for number in 0.. {
+        open.push(store(world, number));
+        loop {
+            tokio::select! {
+                Some(job) = open.next() => stored.push(job),
+                _ = tick.tick(), if open.len() < OPEN => break,
+            }
+        }
+        if *over.borrow_and_update() {
+            break;
+        }
+    }
+    while let Some(job) = open.next().await {
+        stored.push(job);
+    }
+    stored
+}
+
+/// Has what died run again, over and over, until it is over. Says how many runs that were.
+async fn replay(world: &World, mut over: watch::Receiver<bool>) -> u64 {
+    let mut replayed = 0;
+    while !*over.borrow_and_update() {
+        let answer = world.try_request("default", "dlq.replay", json!({"type": "dying", "limit": 50})).await;
+        replayed += answer.map_or(0, |answer| answer["replayed"].as_u64().unwrap_or(0));
+        sleep(Duration::from_secs(2)).await;
+    }
+    replayed
+}
+
+/// One server after the other that does not lead the records falls behind for some seconds: cut from their leader but not
+/// from the third, so that its old records can be read; frozen; cut from both; deaf to the leader. Says how often.
+async fn hold_back_followers(servers: &ServerCluster, until: Instant) -> usize {
+    let mut times = 0;
+    while Instant::now() < until {
+        let Some(leader) = servers.stream_leader(RECORDS).await else { continue };
+        let victim = (leader + 1 + times % (SERVERS - 1)) % SERVERS;
+        match times % 4 {
+            0 => servers.cut(victim, leader),
+            1 => servers.server(victim).sigstop(),
+            2 => servers.isolate(victim),
+            _ => servers.cut_one_way(leader, victim),
+        }
+        sleep(Duration::from_millis(2_500 + 1_000 * (times as u64 % 3))).await;
+        servers.server(victim).sigcont();
+        servers.heal();
+        times += 1;
+        sleep(Duration::from_millis(1_500)).await;
+    }
+    times
+}
+
+/// Runs that did not come to their end, with their states: `retrying 5, enqueued 1`.
+async fn not_ended(world: &World, stored: &[(usize, Receipt)]) -> BTreeMap<String, usize> {
+    let deadline = Instant::now() + ENDS_WITHIN;
+    loop {
+        let mut open = BTreeMap::new();
+        let records = world.history(&[], Vec::new()).await.records;
+        let states: BTreeMap<&str, &str> =
+            records.iter().map(|record| (record.run_id.as_str(), record.state.as_str())).collect();
+        for (kind, receipt) in stored {
+            let state = states.get(receipt.run_id.as_str()).copied().unwrap_or("no record");
+            if state != KINDS[*kind].1 {
+                *open.entry(format!("{} {state}", KINDS[*kind].0)).or_default() += 1;
+            }
+        }
+        if open.is_empty() || Instant::now() > deadline {
+            return open;
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// What the checker says of runs and dead letters that are gone.
+async fn losses(world: &World, receipts: &[Receipt]) -> Vec<Violation> {
+    let mut found = world.history(receipts, Vec::new()).await.check();
+    found.retain(|violation| matches!(violation.kind, Kind::Lost | Kind::NoEnd | Kind::LetterMissing));
+    found
+}
+
+/// Given jobs that fail, wait and are replayed, when one server after the other is frozen or cut off for seconds and no
+/// process dies, then every job that was confirmed comes to its end.
+///
+/// `LONGSHORE_TEST_CUTS_SECONDS=300 LONGSHORE_TEST_CUTS_RATE=150` is the long way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_fall_behind_lose_nothing() {
+    let world = three_servers().await;
+    let nodes = three_nodes(&world).await;
+    let seconds = times("LONGSHORE_TEST_CUTS_SECONDS", 25) as u64;
+    let rate = times("LONGSHORE_TEST_CUTS_RATE", 40);
+
+    let (over, is_over) = watch::channel(false);
+    let faults = async {
+        let faults = hold_back_followers(world.servers(), Instant::now() + Duration::from_secs(seconds)).await;
+        over.send_replace(true);
+        faults
+    };
+    let (stored, replayed, faults) = tokio::join!(load(&world, rate, is_over.clone()), replay(&world, is_over), faults);
+    world.servers().in_step().await;
+    // A replay that was cut off is finished by the next call.
+    let everything = json!({"type": "dying", "limit": stored.len()}).to_string();
+    world.ask("default", "dlq.replay", everything, ENDS_WITHIN).await.unwrap();
+    let open = not_ended(&world, &stored).await;
+
+    println!("{} jobs, {replayed} replays, {faults} times a server fell behind; not ended: {open:?}", stored.len());
+    assert!(open.is_empty(), "of {} confirmed jobs: {open:?}", stored.len());
+    for node in &nodes {
+        assert!(node.stop().await.success());
+    }
+    let receipts: Vec<Receipt> = stored.into_iter().map(|(_, receipt)| receipt).collect();
+    let losses = losses(&world, &receipts).await;
+    assert!(losses.is_empty(), "{losses:?}");
+}
+
+/// Given a steady load, when the server that leads a lane is killed, then the other two go on and nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_death_of_a_lanes_leader_loses_nothing() {
+    let world = three_servers().await;
+    let nodes = three_nodes(&world).await;
+    let servers = world.servers();
+
+    let (over, is_over) = watch::channel(false);
+    let mut kills = Vec::new();
+    let faults = async {
+        for _ in 0..times("LONGSHORE_TEST_LEADER_KILLS", 2) {
+            sleep(Duration::from_secs(5)).await;
+            let leader = servers.stream_leader("LONGSHORE_JOBS_main_P5").await.expect("nothing is wrong now");
+            kills.push(Timestamp::now());
+            servers.server(leader).kill9().await;
+            sleep(Duration::from_secs(15)).await;
+            servers.server(leader).restart().await.unwrap();
+            servers.in_step().await;
+        }
+        over.send_replace(true);
+    };
+    let (stored, ()) = tokio::join!(load(&world, 40, is_over), faults);
+    let open = not_ended(&world, &stored).await;
+
+    let events = world.event_log("*").await;
+    println!("{} jobs, without a start after each kill: {}", stored.len(), in_seconds(&standstills(&events, &kills)));
+    assert!(open.is_empty(), "of {} confirmed jobs: {open:?}", stored.len());
+    for node in &nodes {
+        assert!(node.stop().await.success());
+    }
+    let receipts: Vec<Receipt> = stored.into_iter().map(|(_, receipt)| receipt).collect();
+    let losses = losses(&world, &receipts).await;
+    assert!(losses.is_empty(), "{losses:?}");
+}
