@@ -11,13 +11,17 @@ mod cli; // whoever sits at a terminal sees what died, runs it again, throws it 
 mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
 mod deaf; // a handler that hears nothing costs its attempt, not the node
+mod elections; // while servers elect, nodes start, answer truly and go on
 mod events; // what happened is told live and kept in order
 mod fail_points; // death between any two steps loses nothing
+mod frozen; // a node that was frozen starts nothing that is another's by now
 mod hostile; // whatever is sent, nothing is wedged
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order
 mod nothing_lost; // killed and frozen in mid-run, nothing is lost
 mod order; // the urgent first, by rank
+mod overdue; // what waits for its time gets there, also where a lane is full or the server forgot
+mod provision; // streams are brought into shape, and nothing is thrown away for it
 mod remote; // a handler in any language, over plain NATS
 mod replay; // what died can be run again, thrown away, erased
 mod retries; // what fails is tried again by its policy, what cannot succeed is not

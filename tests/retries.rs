@@ -1,6 +1,5 @@
 //! What fails is tried again by its policy; what cannot succeed is not.
 
-use longshore_harness::reads;
 use serde_json::json;
 
 use crate::{AT_ONCE, SOON, served_by, times, world};
@@ -131,7 +130,7 @@ async fn long_error_texts_are_cut_on_a_character() {
     let message = end.error.unwrap().message;
     assert!(message.len() <= 4_096 && message.len() > 4_000 && message.ends_with('ä'), "{} bytes", message.len());
     assert_eq!(handler.calls().len(), 1);
-    assert_eq!(reads(&world.events(&run).await).lines().last(), Some("dlq permanent"));
+    world.eventually_reads(&run, "enqueued\nstarted 1\nfailed 1 permanent\ndlq permanent").await;
 }
 
 /// Given many jobs that fail together, when they are tried again, then each comes in its own time, spread by the jitter.

@@ -115,6 +115,15 @@ impl Assignment {
         Rank::new(self.since, self.job.priority, aging)
     }
 
+    /// Whether its lease is over, so that the server may have given it to another node: nothing is sent for it, and no
+    /// handler called. Of a lease that is renewed the lease-keeper knows.
+    pub(crate) fn is_anothers(&self, now: Instant, lease: Duration) -> bool {
+        match &self.entry {
+            Some(entry) => entry.stop.is_lost(),
+            None => now.saturating_duration_since(self.leased_from) >= lease,
+        }
+    }
+
     /// It is a short retry that this node kept, by its record.
     pub(crate) fn is_kept_in_hand(&self) -> bool {
         matches!(self.start, Start::InHand(..))

@@ -1,8 +1,8 @@
 //! Control: the endpoints of the API, served as the NATS micro service `longshore`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -193,10 +193,15 @@ impl Control {
         if self.shared.records_full.load(Ordering::Relaxed) {
             reasons.push("the room for run records is full (storage.runs_max_records)");
         }
+        let full = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = full.iter().map(|(queue, priority)| {
+            format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
+        });
         json!({
             "live": true,
             "ready": reasons.is_empty(),
             "reasons": reasons,
+            "warnings": full.collect::<Vec<_>>(),
             "node": &*self.shared.node,
             "version": crate::VERSION,
             "queues": self.queues.iter().map(|queue| queue.name.as_str()).collect::<Vec<_>>(),

@@ -41,17 +41,11 @@ async fn look(shared: &Shared, warned: Option<(Threat, Instant)>) -> Result<Opti
     let max_age = shared.backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
     let is_told = warned.is_some_and(|(told, at)| told == threat && at.elapsed() < AGAIN_AFTER);
-    if is_told || !is_first(shared).await? {
+    if is_told || !presence::is_first(shared).await? {
         return Ok(warned);
     }
     warn(shared, threat, fill, oldest, max_age).await;
     Ok(Some((threat, Instant::now())))
-}
-
-/// Whether it is this node that warns.
-async fn is_first(shared: &Shared) -> Result<bool, Error> {
-    let nodes = shared.backbone.nodes(now()).await?;
-    Ok(nodes.iter().map(|presence| presence.node.as_str()).min().is_none_or(|first| first >= &*shared.node))
 }
 
 async fn warn(shared: &Shared, threat: Threat, fill: f64, oldest: Option<Timestamp>, max_age: Duration) {

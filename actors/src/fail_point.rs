@@ -7,6 +7,10 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long a stop may take to reach every thread of the process.
+const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
 pub const ALL: [&str; 17] = [
@@ -89,7 +93,11 @@ pub fn pass(name: &str) {
     let process = rustix::process::getpid();
     match point.action {
         Action::Kill => drop(rustix::process::kill_process(process, rustix::process::Signal::KILL)),
-        Action::Stop => drop(rustix::process::kill_process(process, rustix::process::Signal::STOP)),
+        Action::Stop => {
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::STOP);
+            // Another thread may be the one that takes the signal, and this one run on until it has.
+            std::thread::park_timeout(STOPS_WITHIN);
+        }
         Action::Panic => panic!("fail point {name}"),
     }
 }

@@ -244,7 +244,7 @@ async fn publish_plain(shared: &Shared, checked: Checked) -> Result<Value, ApiEr
     let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
     match shared.backbone.publish(subject, headers, payload).await {
         Ok(ack) => Ok(answer(&RunId::minted(&job.queue, job.priority, ack.seq), RunState::Enqueued, false)),
-        Err(error) => Err(refusal(&job, &error)),
+        Err(error) => Err(refusal(shared, &job, &error).await),
     }
 }
 
@@ -252,12 +252,16 @@ fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Value {
     json!({"run_id": run_id, "state": state, "deduplicated": deduplicated})
 }
 
-fn refusal(job: &Job, error: &Error) -> ApiError {
+async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
     match error {
         Error::Refused { code, .. } if STREAM_FULL.contains(code) => {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
         }
-        error if nobody_there(error) => undeclared(&job.queue),
+        // Nobody takes the subject: of a declared queue only until its lane has a leader again.
+        error if nobody_there(error) => match must_be_declared(shared, &job.queue).await {
+            Ok(()) => ApiError::unavailable(format!("queue {} has no leader just now; try again", job.queue)),
+            Err(refused) => refused,
+        },
         error => ApiError::unavailable(chain(error)),
     }
 }
@@ -316,7 +320,10 @@ async fn publish_noted(shared: &Shared, checked: &Checked, revision: Option<u64>
     let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
     let id = format!("{}/{}/1/1", job.tenant, job.run_id);
     let moved = shared.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
-    moved.map(|_| ()).map_err(|error| refusal(job, &error))
+    match moved {
+        Ok(_) => Ok(()),
+        Err(error) => Err(refusal(shared, job, &error).await),
+    }
 }
 
 /// The run is there already: answered as it stands. Where its job may never have been published, it is now.

@@ -21,6 +21,7 @@ mod ready;
 mod turns;
 
 mod gather;
+mod marks;
 mod pool;
 mod scheduler;
 mod slots;
@@ -48,6 +49,10 @@ mod herald;
 
 mod lease_keeper;
 mod lines;
+
+mod closed_lanes;
+mod due;
+mod sweep;
 mod timekeeper;
 
 mod control;

@@ -35,6 +35,14 @@ pub struct Metrics {
     pub records_fill: Gauge,
     /// `longshore_dlq_fill_ratio`: how much of their room dead letters take; at 1 the oldest go.
     pub dlq_fill: Gauge,
+    /// `longshore_due_jobs_put_off_total`: due jobs that their lane did not take yet.
+    pub due_put_off: IntCounter,
+    /// `longshore_lanes_full`: lanes that refuse due jobs because they are full.
+    pub lanes_full: IntGauge,
+    /// `longshore_overdue_restored_total`: jobs whose schedule had not fired, brought into their lanes all the same.
+    pub overdue_restored: IntCounter,
+    /// `longshore_runs_stranded_total`: runs that wait for a time that is over, with no message that could bring them on.
+    pub stranded: IntCounter,
     /// `longshore_job_wait_seconds`: from enqueued or due to started.
     pub wait: Histogram,
     /// `longshore_attempt_duration_seconds`
@@ -84,6 +92,14 @@ impl Metrics {
             deaf: metric!(IntCounterVec, "longshore_handlers_deaf_total", "Handlers that did not hear", "type"),
             records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the room for run records is"),
             dlq_fill: metric!(Gauge, "longshore_dlq_fill_ratio", "How much of their room dead letters take"),
+            due_put_off: metric!(
+                IntCounter,
+                "longshore_due_jobs_put_off_total",
+                "Due jobs not taken by their lane yet"
+            ),
+            lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
+            overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules made up for"),
+            stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without any message"),
             wait: metric!(Histogram, "longshore_job_wait_seconds", "From enqueued or due to started"),
             duration: metric!(Histogram, "longshore_attempt_duration_seconds", "How long attempts took"),
             registry,

@@ -8,6 +8,7 @@
 //! ├─ control         the API
 //! ├─ cancels         hears of cancelled runs, stops those that run here
 //! ├─ presence        says that the node is there
+//! ├─ sweep           makes up for schedules that did not fire
 //! ├─ census          asks remote handlers what they announce
 //! └─ queue …         one each: its scheduler and its workers
 //! ```
@@ -30,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, presence, timekeeper};
+use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, presence, sweep, timekeeper};
 
 /// How long the lanes may take to be closed, which is one way to the server and back.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -170,7 +171,7 @@ fn children(
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
     let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
-    let (cancels, letters) = (Arc::clone(shared), Arc::clone(shared));
+    let (cancels, letters, swept) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
     vec![
@@ -183,6 +184,7 @@ fn children(
         ChildSpec::new("cancels", move || cancel::watch(Arc::clone(&cancels))),
         ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
         ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
+        ChildSpec::new("sweep", move || sweep::run(Arc::clone(&swept))),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
     ]
 }

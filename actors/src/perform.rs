@@ -181,6 +181,10 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
     let policy = shared.policy(job);
     let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
     let now = Instant::now();
+    // The last look before the handler is called: since it began the node may have been frozen.
+    if assignment.is_anothers(now, shared.backbone.storage().lease) {
+        return None;
+    }
     let mut stop_at = now + limit;
     if let Some(deadline) = crate::conclude::deadline(job, &course.run) {
         stop_at = stop_at.min(now + deadline.since(crate::shared::now()));

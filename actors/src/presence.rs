@@ -7,8 +7,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use longshore_backbone::Error;
 use longshore_backbone::control::{PRESENCE_EVERY, Presence, QueueLoad};
-use longshore_domain::DurationText;
+use longshore_domain::{DurationText, Queue};
 
 use crate::carry_out::chain;
 use crate::queue::QueueState;
@@ -77,6 +78,15 @@ const FULL: f64 = 0.98;
 
 /// Tells the cluster of a system event, such as `node_joined`; `details` are fields of its own.
 pub(crate) async fn tell(shared: &Shared, event: &str, details: serde_json::Value) {
+    tell_of(shared, event, "_", details).await;
+}
+
+/// The same of one that is about a queue, such as `lane_full`.
+pub(crate) async fn tell_of_queue(shared: &Shared, event: &str, queue: &Queue, details: serde_json::Value) {
+    tell_of(shared, event, queue.as_str(), details).await;
+}
+
+async fn tell_of(shared: &Shared, event: &str, queue: &str, details: serde_json::Value) {
     let at = now();
     let id = format!("_sys/{}/{event}/{}", shared.node, at.millis());
     let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": &*shared.node, "at": at});
@@ -84,8 +94,15 @@ pub(crate) async fn tell(shared: &Shared, event: &str, details: serde_json::Valu
         body.extend(details);
     }
     let body = Bytes::from(body.to_string());
-    let subject = shared.backbone.names().system_event(event, "_", &shared.node, "_");
+    let subject = shared.backbone.names().system_event(event, queue, &shared.node, "_");
     shared.backbone.tell(subject, body).await;
+}
+
+/// Whether it is this node that does what one does for all: the first by name that is there. Should it go, the next one
+/// does.
+pub(crate) async fn is_first(shared: &Shared) -> Result<bool, Error> {
+    let nodes = shared.backbone.nodes(now()).await?;
+    Ok(nodes.iter().map(|presence| presence.node.as_str()).min().is_none_or(|first| first >= &*shared.node))
 }
 
 /// Asks remote handlers what they announce, every few seconds in which there was a job for one.

@@ -83,11 +83,15 @@ impl Ready {
     }
 
     /// Gives everything back, and knows of nothing any more.
-    pub(crate) fn clear(&self) {
+    pub(crate) fn clear(&self, lease: Duration) {
         let mut jobs = self.jobs();
         let started = jobs.started;
-        let old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new() });
-        drop((jobs, old));
+        let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new() });
+        drop(jobs);
+        let now = Instant::now();
+        let held_back = old.full.into_values().flatten();
+        let back = old.merge.take_where(|_| true).into_iter().chain(held_back);
+        back.for_each(|assignment| let_go(*assignment, now, lease));
     }
 
     /// Takes in what came from the lanes.
@@ -152,11 +156,13 @@ impl Ready {
 
     /// The connection was made anew: what the server gave us it may have forgotten. What is kept in hand by its record
     /// stays.
-    pub(crate) fn forget_deliveries(&self) {
+    pub(crate) fn forget_deliveries(&self, now: Instant, lease: Duration) {
         let mut jobs = self.jobs();
-        drop(jobs.merge.take_where(|assignment| !assignment.is_kept_in_hand()));
-        jobs.full.clear();
+        let mut back = jobs.merge.take_where(|assignment| !assignment.is_kept_in_hand());
+        back.extend(std::mem::take(&mut jobs.full).into_values().flatten());
         jobs.held_back = 0;
+        drop(jobs);
+        back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
     }
 
     /// What has waited for a third of its lease goes back, so that a node with room may have it.
@@ -184,7 +190,7 @@ impl Jobs {
         let lease = shared.backbone.storage().lease;
         loop {
             let assignment = self.next_startable(shared, policy, now)?;
-            if assignment.entry.is_none() && now.saturating_duration_since(assignment.leased_from) >= lease {
+            if assignment.is_anothers(now, lease) {
                 assignment.right.leave();
                 continue;
             }
@@ -237,7 +243,7 @@ impl Jobs {
 
 /// A job that waited too long in hand goes back; one whose lease is over by now is no longer ours to give.
 fn let_go(assignment: Assignment, now: Instant, lease: Duration) {
-    if now.duration_since(assignment.leased_from) >= lease {
+    if assignment.is_anothers(now, lease) {
         assignment.right.leave();
     } else {
         assignment.right.hand_back();

@@ -8,21 +8,22 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::control::Marks;
 use longshore_backbone::delivery::Delivery;
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::Priority;
+use longshore_domain::freshness::Freshness;
 
 use crate::assignment::Assignment;
 use crate::gather::gathered;
+use crate::marks::Marks;
 use crate::queue::QueueState;
 use crate::ready::{Came, Held};
 use crate::shared::Shared;
 
-/// How often it looks up without being called: to measure its own rate, and to notice that it was frozen.
+/// How often it looks up without being called: to measure its own rate, and to ask how fresh is what comes.
 const TICK: Duration = Duration::from_millis(100);
-/// A loop that was not run for so long was frozen; what then comes may have lain in the socket all the while.
-const FROZEN: Duration = Duration::from_millis(1_000);
+/// What may be so much older than it looks is worth a warning: this node, or its server, stood still.
+const FROZEN: Duration = Duration::from_secs(2);
 /// Most jobs of one lane in hand or on their way.
 const LANE_MOST: usize = 512;
 /// So much of its present rate it keeps in hand.
@@ -43,10 +44,10 @@ struct Scheduler {
     fresh: Vec<Came>,
     /// What was in hand at the last look.
     held: Held,
-    /// When the inbox was last seen empty: leases count from there.
-    read_at: Instant,
-    /// After a freeze, until when what comes counts as sent before it.
-    suspect_until: Option<Instant>,
+    /// Since when what comes now was sent: leases count from there.
+    freshness: Freshness,
+    /// How often each lane's pulls had been forgotten at the last look.
+    epochs: [u64; Priority::COUNT],
     /// While jobs in hand and idle workers wait for a turn: until when, and how many jobs had started then.
     stalled: Option<(Instant, u64)>,
     /// Jobs that had started when that was last looked into, in this tick.
@@ -71,14 +72,17 @@ enum News {
 /// Schedules until the node drains.
 pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     let mut again = queue.again.lock().await;
-    let marks = marks(&shared, &queue).await;
+    // Nothing that comes can be older than the subscription.
+    let freshness = Freshness::new(Instant::now(), shared.backbone.storage().lease);
     let puller = match Puller::of_queue(&shared.backbone, &queue.name).await {
         Ok(puller) => puller,
         Err(error) => panic!("the scheduler cannot work: {error}"),
     };
     // One that died before has left nothing but what it knew of its own pulls.
-    queue.ready.clear();
-    let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, marks);
+    let lease = shared.backbone.storage().lease;
+    queue.ready.clear(lease);
+    let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, freshness);
+    scheduler.marks.known().await;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let draining = scheduler.shared.draining.clone();
@@ -105,36 +109,25 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
             News::Stalled => scheduler.stalled(),
             News::Pulled => queue.ready.came(scheduler.fresh.drain(..)),
             News::Again(assignment) => queue.ready.again(assignment),
-            News::Tick => scheduler.tick().await,
+            News::Tick => scheduler.tick(),
             News::Closed => panic!("the connection's subscription ended"),
             News::Drain => break,
         }
         queue.hand_out(&scheduler.shared);
         scheduler.top_up().await;
+        scheduler.probe().await;
     }
-    scheduler.puller.close().await;
-    queue.ready.clear();
+    scheduler.puller.close(scheduler.freshness.since(), lease).await;
+    queue.ready.clear(lease);
     queue.closed.cancel();
     // The node ends its children itself; a loop that ended would be started again.
     std::future::pending::<()>().await;
 }
 
-/// From where on delivery counts can be trusted; without that knowledge nothing may be pulled.
-async fn marks(shared: &Shared, queue: &QueueState) -> Marks {
-    loop {
-        match shared.backbone.marks(&queue.name).await {
-            Ok(marks) => return marks,
-            Err(error) => {
-                tracing::warn!(queue = %queue.name, "cannot read the lanes' marks, trying again: {}", crate::carry_out::chain(&error));
-                tokio::time::sleep(Duration::from_millis(250)).await;
-            }
-        }
-    }
-}
-
 impl Scheduler {
-    fn new(shared: Arc<Shared>, queue: Arc<QueueState>, puller: Puller, marks: Marks) -> Self {
+    fn new(shared: Arc<Shared>, queue: Arc<QueueState>, puller: Puller, freshness: Freshness) -> Self {
         let held = queue.ready.held();
+        let marks = Marks::new(Arc::clone(&shared), queue.name.clone());
         Self {
             most: shared.backbone.most_on_arrival(),
             shared,
@@ -143,8 +136,8 @@ impl Scheduler {
             marks,
             fresh: Vec::with_capacity(GULP),
             held,
-            read_at: Instant::now(),
-            suspect_until: None,
+            freshness,
+            epochs: [0; Priority::COUNT],
             stalled: None,
             looked_into: None,
             counted: held.started,
@@ -158,17 +151,15 @@ impl Scheduler {
         std::future::poll_fn(|context| {
             // One look at the clock for all of it: a gulp takes a millisecond at most.
             let now = Instant::now();
-            let leased_from = self.leased_from(now);
             let mut any = false;
+            self.marks.poll(context);
             for _ in 0..GULP {
-                match self.puller.poll(context, leased_from, now) {
+                match self.puller.poll(context, self.freshness.since(), now) {
                     Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, delivery),
-                    Poll::Ready(Some(Pulled::Word(_))) => {}
+                    Poll::Ready(Some(Pulled::Word(lane))) => self.word(lane),
+                    Poll::Ready(Some(Pulled::Echo(number))) => self.echo(number, now),
                     Poll::Ready(None) => return Poll::Ready(false),
-                    Poll::Pending => {
-                        self.read_at = now;
-                        return if any { Poll::Ready(true) } else { Poll::Pending };
-                    }
+                    Poll::Pending => return if any { Poll::Ready(true) } else { Poll::Pending },
                 }
                 any = true;
             }
@@ -177,33 +168,39 @@ impl Scheduler {
         .await
     }
 
-    fn leased_from(&mut self, now: Instant) -> Instant {
-        match self.suspect_until {
-            Some(until) if now < until => {}
-            Some(_) => {
-                self.suspect_until = None;
-                self.read_at = now;
-            }
-            None => {
-                let frozen = now.duration_since(self.read_at);
-                if frozen > FROZEN {
-                    tracing::warn!(queue = %self.queue.name, ?frozen, "this node was frozen");
-                    self.suspect_until = Some(now + FROZEN);
-                }
-            }
+    /// A probe came back. What was read before it may have been sent right after the one before.
+    fn echo(&mut self, number: u64, now: Instant) {
+        let stood_still = now.duration_since(self.freshness.since());
+        if stood_still > FROZEN {
+            tracing::warn!(queue = %self.queue.name, ?stood_still, "this node or its server stood still: what came meanwhile may be another's");
         }
-        self.read_at
+        self.freshness.answered(number);
+    }
+
+    /// The server said something about a lane's pulls.
+    fn word(&mut self, lane: usize) {
+        let epoch = self.puller.epoch(lane);
+        if std::mem::replace(&mut self.epochs[lane], epoch) != epoch {
+            self.marks.leader_may_be_new(lane);
+        }
+    }
+
+    /// Asks how fresh is what comes, if it is time.
+    async fn probe(&mut self) {
+        if let Some(number) = self.freshness.ask(Instant::now()) {
+            self.puller.probe(number).await;
+        }
     }
 
     fn take(&mut self, lane: usize, delivery: Delivery) {
         let behind = delivery.behind;
-        let mark = self.marks.get(&**self.puller.stream(lane)).copied().unwrap_or(0);
+        let mark = self.marks.of(lane);
         let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.most);
         self.recent[lane] += 1;
         self.fresh.push(Came { lane, behind, assignment: Box::new(assignment) });
     }
 
-    async fn tick(&mut self) {
+    fn tick(&mut self) {
         let now = Instant::now();
         let held = self.queue.ready.held();
         let started = held.started - std::mem::replace(&mut self.counted, held.started);
@@ -213,16 +210,14 @@ impl Scheduler {
         self.queue.ready.give_back(now, self.shared.backbone.storage().lease);
         if self.puller.reconnected() {
             // The server may have forgotten our pulls, and what it gave us: both are asked for anew.
-            self.queue.ready.forget_deliveries();
-            self.marks = marks(&self.shared, &self.queue).await;
+            self.queue.ready.forget_deliveries(now, self.shared.backbone.storage().lease);
+            self.marks.server_is_new();
             self.puller.forget_pulls();
+            self.freshness.forget();
         } else if self.puller.forget_silent(now) > 0 {
             tracing::debug!(queue = %self.queue.name, "pulls went unheard, asking again");
-            if self.shared.backbone.storage().replicas > 1 {
-                // A consumer may have a new leader, which can hand out again as if for the first time.
-                self.marks = marks(&self.shared, &self.queue).await;
-            }
         }
+        (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         let labels = [self.queue.name.as_str()];
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.shared.metrics.in_hand.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));

@@ -1,7 +1,8 @@
 //! What all lives of a node have in common: where to reach the others, and the settings they work by.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longshore_backbone::Backbone;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) deaf: Arc<AtomicUsize>,
     /// The room for run records is all but full.
     pub(crate) records_full: AtomicBool,
+    /// Lanes that refused their last due job because they are full.
+    pub(crate) full_lanes: Mutex<BTreeSet<crate::closed_lanes::Lane>>,
     /// A job for a remote handler was seen since the last census.
     remote_seen: AtomicBool,
     writer: u64,
@@ -84,6 +87,7 @@ impl Shared {
             census: RwLock::default(),
             deaf: Arc::default(),
             records_full: AtomicBool::new(false),
+            full_lanes: Mutex::default(),
             remote_seen: AtomicBool::new(false),
             writer: rand::random::<u64>() >> WRITER_SPARES,
             writes: AtomicU64::new(0),

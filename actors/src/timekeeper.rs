@@ -1,34 +1,35 @@
 //! The timekeeper: brings due jobs into their lanes.
 //!
-//! The server publishes a schedule's job on a due subject when its time has come; here it is published into its lane,
-//! under an id of run, round, attempt and due time, and then acknowledged. A firing that comes twice is thus mostly
-//! caught by the id, and always by the record.
+//! The server publishes a schedule's job on a due subject when its time has come; here it is published into its lane
+//! ([`crate::due`]), and then acknowledged. A lane that refuses keeps nothing here: its jobs go back to the server for a
+//! while ([`crate::closed_lanes`]), and other lanes' jobs have their places.
 //!
 //! Bounds: [`AT_ONCE`] moves; it pulls no more than it has room for.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::delivery::Delivery;
+use longshore_backbone::Error;
+use longshore_backbone::delivery::{Delivery, Right};
 use longshore_backbone::pull::{Pulled, Puller};
-use longshore_backbone::request::{STREAM_FULL, nobody_there};
-use longshore_backbone::schedule::FULL_AGAIN_AFTER;
-use longshore_backbone::wire::header::{self, is_servers, names};
-use longshore_backbone::{Error, Headers};
-use longshore_domain::{JobType, Priority, Queue, Tenant};
+use longshore_backbone::request::STREAM_FULL;
+use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::carry_out::chain;
+use crate::closed_lanes::{ClosedLanes, Lane, Way};
+use crate::due::DueJob;
 use crate::fail_point;
+use crate::presence;
 use crate::shared::Shared;
 
 /// Jobs that are being moved at once.
 const AT_ONCE: usize = 256;
 /// How often it looks whether the server still knows of its pulls.
 const TICK: Duration = Duration::from_millis(250);
-/// A queue that no node has declared is asked for again after this long.
-const UNDECLARED_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// A lane that has not answered by then counts as closed: its jobs must not keep the places of others.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Moves due jobs until the node drains.
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -36,16 +37,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         Ok(puller) => puller,
         Err(error) => panic!("the timekeeper cannot work: {error}"),
     };
-    let mut moves = JoinSet::new();
+    let mut timekeeper = Timekeeper { shared, moves: JoinSet::new(), closed: ClosedLanes::default() };
+    timekeeper.forget_full();
     let mut tick = tokio::time::interval(TICK);
-    let draining = shared.draining.clone();
+    let draining = timekeeper.shared.draining.clone();
     loop {
         tokio::select! {
             biased;
             () = draining.cancelled() => break,
-            Some(_) = moves.join_next(), if !moves.is_empty() => {}
-            delivery = next(&mut puller), if moves.len() < AT_ONCE => match delivery {
-                Some(Some(delivery)) => { moves.spawn(move_to_lane(Arc::clone(&shared), delivery)); }
+            Some(Ok(moved)) = timekeeper.moves.join_next(), if !timekeeper.moves.is_empty() => timekeeper.moved(moved).await,
+            delivery = next(&mut puller), if timekeeper.moves.len() < AT_ONCE => match delivery {
+                Some(Some(delivery)) => timekeeper.take(delivery).await,
                 Some(None) => {}
                 None => panic!("the connection's subscription ended"),
             },
@@ -56,10 +58,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 puller.forget_silent(Instant::now());
             }
         }
-        puller.top_up(0, moves.len(), AT_ONCE).await;
+        puller.top_up(0, timekeeper.moves.len(), AT_ONCE).await;
     }
-    puller.close().await;
-    while moves.join_next().await.is_some() {}
+    // A due job that is handed back late does no harm: whoever brings it into its lane, it is there once.
+    puller.close(Instant::now(), Duration::MAX).await;
+    // Those that are refused now are handed back by being dropped.
+    while timekeeper.moves.join_next().await.is_some() {}
     std::future::pending::<()>().await;
 }
 
@@ -69,7 +73,7 @@ async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
         let now = Instant::now();
         match puller.poll(context, now, now) {
             Poll::Ready(Some(Pulled::Job(_, delivery))) => Poll::Ready(Some(Some(delivery))),
-            Poll::Ready(Some(Pulled::Word(_))) => Poll::Ready(Some(None)),
+            Poll::Ready(Some(Pulled::Word(_) | Pulled::Echo(_))) => Poll::Ready(Some(None)),
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -77,63 +81,97 @@ async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
     .await
 }
 
-async fn move_to_lane(shared: Arc<Shared>, delivery: Delivery) {
-    let Delivery { subject, headers, payload, holding, right, .. } = delivery;
-    let Some((lane, tenant)) = lane_of(&shared, &subject) else {
-        // Only nodes write schedules, and they write readable ones.
-        tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
-        return shared.backbone.ack(right).await;
-    };
-    let headers = without_servers(headers);
-    let id = match header::read_job(&headers) {
-        Ok(read) => {
-            let run = read.run_id.map(|id| id.to_string()).unwrap_or_default();
-            let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
-            let (round, attempt, wait) = moved.unwrap_or_default();
-            format!("{tenant}/{run}/{round}/{attempt}/{wait}")
-        }
-        Err(_) => format!("{tenant}/due/{}", holding.message.sequence),
-    };
-    let mut told = false;
-    loop {
-        let moved = shared.backbone.move_to_lane(lane.clone(), headers.clone(), payload.clone(), &id).await;
-        let Err(error) = moved else { break };
-        let wait = match &error {
-            Error::Refused { code, .. } if STREAM_FULL.contains(code) => FULL_AGAIN_AFTER,
-            error if nobody_there(error) && shared.backbone.is_connected() => UNDECLARED_AGAIN_AFTER,
-            _ => FULL_AGAIN_AFTER,
+struct Timekeeper {
+    shared: Arc<Shared>,
+    moves: JoinSet<Moved>,
+    closed: ClosedLanes,
+}
+
+/// How a move ended.
+struct Moved {
+    lane: Lane,
+    /// Why not, and the job that is still to be moved.
+    refused: Option<(Refusal, Right)>,
+}
+
+enum Refusal {
+    Unanswered,
+    Error(Error),
+}
+
+impl Timekeeper {
+    async fn take(&mut self, delivery: Delivery) {
+        let Delivery { subject, headers, payload, holding, right, .. } = delivery;
+        let names = self.shared.backbone.names();
+        let Some(job) = DueJob::read(names, &subject, headers.as_ref(), payload, holding.message.sequence) else {
+            // Only nodes write schedules, and they write readable ones.
+            tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
+            return self.shared.backbone.ack(right).await;
         };
-        if !std::mem::replace(&mut told, true) {
-            tracing::warn!(subject = lane, "a due job cannot go into its lane yet: {}", chain(&error));
-        }
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            // Handed back by being dropped.
-            () = shared.draining.cancelled() => return,
-        }
-    }
-    fail_point::pass("after-move");
-    shared.backbone.ack(right).await;
-}
-
-fn lane_of(shared: &Shared, subject: &str) -> Option<(String, Tenant)> {
-    let read = shared.backbone.names().read_job(subject)?;
-    let tenant = Tenant::parse(read.tenant).ok()?;
-    let queue = Queue::parse(read.queue).ok()?;
-    let priority = Priority::parse(read.priority).ok()?;
-    let job_type = JobType::parse(read.job_type).ok()?;
-    Some((shared.backbone.names().job(&tenant, &queue, priority, &job_type), tenant))
-}
-
-/// The headers of a fired schedule without what the server put there.
-fn without_servers(headers: Option<Headers>) -> Headers {
-    let mut kept = Headers::new();
-    for (name, values) in headers.iter().flat_map(|headers| headers.iter()) {
-        if !is_servers(name.as_ref()) && name.to_string() != names::REVISION {
-            for value in values {
-                kept.append(name.clone(), value.clone());
+        let lane = (job.queue.clone(), job.priority);
+        match self.closed.way(&lane, Instant::now()) {
+            Way::Move => {
+                self.moves.spawn(move_to_lane(Arc::clone(&self.shared), lane, job, right));
             }
+            Way::PutOff(away) => self.put_off(right, away).await,
         }
     }
-    kept
+
+    async fn put_off(&self, right: Right, away: Duration) {
+        self.shared.metrics.due_put_off.inc();
+        self.shared.backbone.hand_back_after(right, away).await;
+    }
+
+    async fn moved(&mut self, moved: Moved) {
+        let Moved { lane, refused } = moved;
+        let Some((refusal, right)) = refused else {
+            if self.closed.took(&lane) {
+                tracing::info!(queue = %lane.0, priority = %lane.1, "the lane takes due jobs again");
+                self.is_full(&lane, false);
+            }
+            return;
+        };
+        let (away, is_new) = self.closed.refused(&lane, Instant::now());
+        self.put_off(right, away).await;
+        let is_full = matches!(&refusal, Refusal::Error(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
+        if is_new {
+            let why = match &refusal {
+                Refusal::Unanswered => format!("it did not answer within {} s", ANSWERS_WITHIN.as_secs()),
+                Refusal::Error(error) => chain(error),
+            };
+            tracing::warn!(queue = %lane.0, priority = %lane.1, "due jobs cannot go into their lane yet: {why}");
+        }
+        if is_full && self.is_full(&lane, true) {
+            let details = json!({"queue": lane.0, "priority": lane.1.number()});
+            presence::tell_of_queue(&self.shared, "lane_full", &lane.0, details).await;
+        }
+    }
+
+    /// Notes for `health` whether a lane is full; whether that is news.
+    fn is_full(&self, lane: &Lane, full: bool) -> bool {
+        let mut lanes = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = if full { lanes.insert(lane.clone()) } else { lanes.remove(lane) };
+        self.shared.metrics.lanes_full.set(i64::try_from(lanes.len()).unwrap_or(i64::MAX));
+        is_news
+    }
+
+    /// One that died before has left lanes of which nothing is known any more.
+    fn forget_full(&self) {
+        self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.shared.metrics.lanes_full.set(0);
+    }
+}
+
+async fn move_to_lane(shared: Arc<Shared>, lane: Lane, job: DueJob, right: Right) -> Moved {
+    // A publish that is answered too late was made all the same; made again it is known by its id.
+    let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&shared)).await {
+        Ok(Ok(())) => {
+            fail_point::pass("after-move");
+            shared.backbone.ack(right).await;
+            return Moved { lane, refused: None };
+        }
+        Ok(Err(error)) => Refusal::Error(error),
+        Err(_) => Refusal::Unanswered,
+    };
+    Moved { lane, refused: Some((refusal, right)) }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Queue, SmolStr, Timestamp};
+use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -52,17 +52,20 @@ pub const GONE_AFTER: Duration = Duration::from_secs(10);
 pub type Marks = BTreeMap<String, u64>;
 
 impl Backbone {
-    /// The marks of the server process this node is connected to, made if it is the first to meet it.
+    /// Whether delivery counts hang on the one server process this node is connected to, so that marks may be shared.
+    /// In a cluster a consumer's leader may be any of its servers, and change without a word to this one.
+    #[must_use]
+    pub fn has_one_server(&self) -> bool {
+        self.storage().replicas == 1 && self.client().server_info().cluster.is_none()
+    }
+
+    /// The marks of the only server's process, made if this node is the first to meet it.
     ///
     /// # Errors
     /// The control bucket or a lane cannot be read.
     pub async fn marks(&self, queue: &Queue) -> Result<Marks, Error> {
         let key = format!("servers.{}.{queue}", self.client().server_info().server_id);
         let subject = self.names().key("control", &key);
-        if self.storage().replicas > 1 {
-            // A consumer's leader may be any server of the cluster, and change without a word to this one.
-            return self.reach(queue).await;
-        }
         let bucket = self.names().bucket_stream("control");
         let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
         let read = |stored: request::Stored| serde_json::from_slice(&stored.payload).ok();
@@ -71,7 +74,8 @@ impl Backbone {
         {
             return Ok(marks);
         }
-        let marks = self.reach(queue).await?;
+        let lanes = self.lanes_of(queue).await?.into_iter();
+        let marks: Marks = lanes.map(|lane| (lane.stream.to_string(), lane.last_sequence)).collect();
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, "0");
         // Server processes come and go; one that outlives its marks gets new ones, which costs a few reads.
@@ -88,33 +92,31 @@ impl Backbone {
         }
     }
 
-    async fn reach(&self, queue: &Queue) -> Result<Marks, Error> {
-        let mut marks = Marks::new();
-        for lane in self.lanes_of(queue).await? {
-            marks.insert(lane.stream.to_string(), lane.last_sequence);
-        }
-        Ok(marks)
-    }
-
-    /// How the nine lanes of a queue stand, the most urgent first.
+    /// How the nine lanes of a queue stand, the most urgent first. They are asked all at once: one without a leader
+    /// answers late or not at all.
     ///
     /// # Errors
     /// A lane cannot be read.
     pub async fn lanes_of(&self, queue: &Queue) -> Result<Vec<LaneState>, Error> {
-        let mut lanes = Vec::with_capacity(9);
-        for priority in longshore_domain::Priority::all() {
-            let name = self.names().lane_stream(queue, priority);
-            let failed = |source| Error::Read { subject: name.clone(), source };
-            let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
-            let state = &stream.cached_info().state;
-            lanes.push(LaneState {
-                stream: SmolStr::from(name.as_str()),
-                messages: state.messages,
-                last_sequence: state.last_sequence,
-                oldest: oldest_in(state),
-            });
-        }
-        Ok(lanes)
+        let lanes = Priority::all().map(|priority| self.lane_of(queue, priority));
+        futures_util::future::try_join_all(lanes).await
+    }
+
+    /// How one lane stands.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn lane_of(&self, queue: &Queue, priority: Priority) -> Result<LaneState, Error> {
+        let name = self.names().lane_stream(queue, priority);
+        let failed = |source| Error::Read { subject: name.clone(), source };
+        let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
+        let state = &stream.cached_info().state;
+        Ok(LaneState {
+            stream: SmolStr::from(name.as_str()),
+            messages: state.messages,
+            last_sequence: state.last_sequence,
+            oldest: oldest_in(state),
+        })
     }
 
     /// How much of their room dead letters take (1: all of it), and when the oldest was written.

@@ -37,6 +37,7 @@ pub mod dead_letters;
 
 pub mod control;
 pub mod look;
+pub mod sweep;
 
 pub mod service;
 
@@ -46,6 +47,7 @@ pub mod client;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use async_nats::{Client as Nats, HeaderMap, Subject, jetstream};
 use bytes::Bytes;
@@ -215,6 +217,14 @@ impl Backbone {
     pub async fn ack(&self, right: delivery::Right) {
         if let Some(reply) = right.into_ack() {
             let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from_static(ACK)).await;
+        }
+    }
+
+    /// The job goes back to the server, which hands it out again no sooner than `after`.
+    pub async fn hand_back_after(&self, right: delivery::Right, after: Duration) {
+        if let Some(reply) = right.into_ack() {
+            let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos());
+            let _ = self.0.jobs.client.publish(Given::new(reply), Bytes::from(nak)).await;
         }
     }
 

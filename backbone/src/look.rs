@@ -76,16 +76,21 @@ impl Backbone {
         }
     }
 
-    /// Whether the queue has lanes.
+    /// Whether the queue has lanes, as the cluster's own leader knows it: a lane without a leader answers nothing, and
+    /// is there all the same.
     ///
     /// # Errors
     /// It cannot be found out just now.
     pub async fn is_declared(&self, queue: &Queue) -> Result<bool, Error> {
         let stream = self.names().lane_stream(queue, Priority::DEFAULT);
-        match request::direct_get(self.control(), self.api(), &stream, r#"{"seq":1}"#.to_owned()).await {
-            Ok(_) => Ok(true),
-            Err(error) if request::nobody_answered(&error) => Ok(false),
-            Err(error) => Err(error),
+        let failed = |source| Error::Read { subject: format!("the streams of queue {queue}"), source };
+        let subject = format!("{}.STREAM.NAMES", self.api());
+        let query = format!(r#"{{"subject":"{}"}}"#, self.names().lane_subjects(queue, Priority::DEFAULT));
+        let answer = self.control().request(subject, query.into()).await.map_err(|error| failed(Box::new(error)))?;
+        let answer: StreamNames = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
+        match answer.error {
+            None => Ok(answer.streams.unwrap_or_default().contains(&stream)),
+            Some(refusal) => Err(failed(format!("{} (code {})", refusal.description, refusal.err_code).into())),
         }
     }
 
@@ -103,4 +108,11 @@ impl Backbone {
         queues.dedup();
         Ok(queues)
     }
+}
+
+#[derive(serde::Deserialize)]
+struct StreamNames {
+    /// Absent, or `null`, where there are none.
+    streams: Option<Vec<String>>,
+    error: Option<request::Refusal>,
 }

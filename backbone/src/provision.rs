@@ -1,18 +1,49 @@
 //! Brings streams, buckets and consumers into shape at start. Safe to do again, and by several nodes at once.
+//!
+//! A cluster that has just started, or lost a server, has no leader for some seconds, and no room before its servers have
+//! found one another: such refusals pass, and are waited for.
 
-use async_nats::jetstream::consumer::{PullConsumer, pull};
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
-use async_nats::jetstream::stream::{Config, Stream};
-use async_nats::jetstream::{Context, ErrorCode};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::context::{
+    AccountError, AccountErrorKind, CreateStreamError, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind,
+};
+use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind};
+use async_nats::jetstream::{self, Context, ErrorCode};
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use longshore_domain::{Priority, Queue};
 
 use crate::error::{Cause, Error};
 use crate::settings::Storage;
-use crate::shape::{self, Change};
+use crate::shape::{self, Change, Difference};
 use crate::wire::subject::Names;
 
-/// Another node may make the same stream between our look and our attempt; then we look again.
-const ROUNDS: usize = 5;
+/// How long a cluster may take to elect, and to find its servers.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// What is waited for is said again after this.
+const SAY_AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// Streams that are brought into shape at once: with replicas each takes a tenth of a second and more.
+const AT_ONCE: usize = 8;
+/// A stream that is still not as wanted after so many updates is set by somebody else as well.
+const UPDATES: usize = 5;
+
+/// What passes by itself: no leader, no quorum, servers that have not joined yet, or whose room is not known yet.
+const PASSING: [ErrorCode; 11] = [
+    ErrorCode::CLUSTER_NOT_AVAILABLE,
+    ErrorCode::CLUSTER_NOT_LEADER,
+    ErrorCode::CLUSTER_NOT_ACTIVE,
+    ErrorCode::CLUSTER_NOT_ASSIGNED,
+    ErrorCode::CLUSTER_INCOMPLETE,
+    ErrorCode::CLUSTER_NO_PEERS,
+    ErrorCode::INSUFFICIENT_RESOURCES,
+    ErrorCode::CLUSTER_SERVER_MEMBER_CHANGE_INFLIGHT,
+    ErrorCode::STREAM_OFFLINE,
+    ErrorCode::CONSUMER_OFFLINE,
+    ErrorCode::RAFT_GENERAL,
+];
 
 /// Where shapes are brought about, and by what they are measured.
 pub(crate) struct Ground<'g> {
@@ -23,74 +54,158 @@ pub(crate) struct Ground<'g> {
     pub(crate) max_payload: usize,
 }
 
+/// A stream, and the durable consumer that it is to have.
+struct Wanted {
+    stream: Config,
+    consumer: Option<pull::Config>,
+}
+
 /// Brings everything into shape: the common streams, and the nine lanes of each queue.
 ///
 /// # Errors
-/// JetStream is not there, or a stream cannot be made or changed.
+/// JetStream is not there, or a stream cannot be made or changed, for a minute or for good.
 pub(crate) async fn everything<'a>(
     ground: &Ground<'_>,
     url: &str,
     queues: impl Iterator<Item = &'a Queue>,
 ) -> Result<(), Error> {
-    let Ground { js, names, storage, .. } = *ground;
-    js.query_account().await.map_err(|error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) })?;
-    for wanted in shape::streams(names, storage) {
-        stream(js, wanted).await?;
-    }
-    consumer(js, &names.schedules_stream(), shape::due_consumer(names, storage)).await?;
-    for queue in queues {
-        lanes(ground, queue).await?;
-    }
-    Ok(())
-}
-
-/// Brings a queue's lanes into shape.
-///
-/// # Errors
-/// A stream cannot be made or changed.
-pub(crate) async fn lanes(ground: &Ground<'_>, queue: &Queue) -> Result<(), Error> {
     let Ground { js, names, storage, max_payload } = *ground;
-    for priority in Priority::all() {
-        let wanted = shape::lane(names, storage, queue, priority, crate::room::in_lane(max_payload));
-        let name = wanted.name.clone();
-        stream(js, wanted).await?;
-        consumer(js, &name, shape::lane_consumer(storage)).await?;
-    }
-    Ok(())
+    let until = Instant::now() + PATIENCE;
+    patiently(until, "JetStream", async || {
+        let account = js.query_account().await;
+        account.map_err(|error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) })
+    })
+    .await?;
+    let common = shape::streams(names, storage).into_iter().map(|stream| {
+        let is_of_time = stream.name == names.schedules_stream();
+        Wanted { stream, consumer: is_of_time.then(|| shape::due_consumer(names, storage)) }
+    });
+    let most = crate::room::in_lane(max_payload);
+    let lane = |queue: &'a Queue| {
+        Priority::all().map(move |priority| {
+            let stream = shape::lane(names, storage, queue, priority, most);
+            Wanted { stream, consumer: Some(shape::lane_consumer(storage)) }
+        })
+    };
+    let wanted: Vec<Wanted> = common.chain(queues.flat_map(lane)).collect();
+    let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, storage.allow_shrink, until));
+    futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await
 }
 
-async fn stream(js: &Context, wanted: Config) -> Result<Stream, Error> {
-    let failed = |doing, source: Cause| Error::Provision { doing, name: format!("stream {}", wanted.name), source };
-    let mut last: Option<Cause> = None;
-    for _ in 0..ROUNDS {
+async fn bring_about(js: &Context, wanted: Wanted, allow_shrink: bool, until: Instant) -> Result<(), Error> {
+    let Wanted { stream, consumer } = wanted;
+    patiently(until, &format!("stream {}", stream.name), async || bring_stream(js, &stream, allow_shrink).await)
+        .await?;
+    let Some(consumer) = consumer else { return Ok(()) };
+    let what = format!("the consumer of stream {}", stream.name);
+    patiently(until, &what, async || {
+        // Creating one that is there updates it, and is how the server wants it.
+        let made = js.create_consumer_on_stream(consumer.clone(), &stream.name).await;
+        made.map(|_| ()).map_err(|error| failed("create", what.clone(), Box::new(error)))
+    })
+    .await
+}
+
+/// Tries again what passes by itself, and says what it waits for.
+async fn patiently<T>(until: Instant, what: &str, work: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
+    let mut say_at = Instant::now();
+    loop {
+        let error = match work().await {
+            Err(error) if passes(&error) && Instant::now() < until => error,
+            settled => return settled,
+        };
+        if Instant::now() >= say_at {
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            tracing::warn!("waiting for {what}: {error}: {cause}");
+            say_at = Instant::now() + SAY_AGAIN_AFTER;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+fn failed(doing: &'static str, name: String, source: Cause) -> Error {
+    Error::Provision { doing, name, source }
+}
+
+async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Result<(), Error> {
+    let failed = |doing, source: Cause| failed(doing, format!("stream {}", wanted.name), source);
+    for updates in 0.. {
         let found = match js.get_stream(&wanted.name).await {
             Ok(found) => found,
-            Err(error) if is_missing(&error.kind()) => match js.create_stream(&wanted).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) if is_taken(&error.kind()) => {
-                    last = Some(Box::new(error));
-                    continue;
-                }
-                Err(error) if has_no_room(&error.kind()) => {
-                    return Err(Error::NoRoom { stream: wanted.name, wanted: wanted.max_bytes >> 20 });
+            Err(error) if is_missing(&error.kind()) => match js.create_stream(wanted).await {
+                Ok(_) => return Ok(()),
+                Err(error) if wanted.num_replicas == 1 && has_no_room(&error.kind()) => {
+                    return Err(Error::NoRoom { stream: wanted.name.clone(), wanted: wanted.max_bytes >> 20 });
                 }
                 Err(error) => return Err(failed("create", Box::new(error))),
             },
             Err(error) => return Err(failed("look at", Box::new(error))),
         };
-        match shape::change(&found.cached_info().config, &wanted) {
-            Change::None => return Ok(found),
-            Change::Impossible(setting, found, wanted_as) => {
-                return Err(Error::Shape { stream: wanted.name, setting, found, wanted: wanted_as });
+        match shape::change(&found.cached_info().config, wanted, allow_shrink) {
+            Change::None { kept } => {
+                say_kept(&wanted.name, &kept);
+                return Ok(());
             }
-            Change::Update(next) => {
-                tracing::info!(stream = wanted.name, "bringing the stream into shape");
-                js.update_stream(&*next).await.map_err(|error| failed("update", Box::new(error)))?;
+            Change::Impossible(Difference { setting, found, wanted: wanted_as }) => {
+                return Err(Error::Shape { stream: wanted.name.clone(), setting, found, wanted: wanted_as });
+            }
+            Change::Update { .. } if updates == UPDATES => break,
+            Change::Update { to, changed } => {
+                for Difference { setting, found, wanted: to } in &changed {
+                    tracing::info!(
+                        stream = wanted.name,
+                        "bringing the stream into shape: {setting} was {found}, is {to} now"
+                    );
+                }
+                js.update_stream(&*to).await.map_err(|error| failed("update", Box::new(error)))?;
             }
         }
     }
-    let seen = last.unwrap_or_else(|| "it does not stay as it was set: does another program manage it?".into());
+    let seen = "it does not stay as it was set: does another program manage it?".into();
     Err(failed("bring into shape", seen))
+}
+
+fn say_kept(stream: &str, kept: &[Difference]) {
+    for Difference { setting, found, wanted } in kept {
+        tracing::warn!(
+            stream,
+            "the stream keeps its {setting} of {found}: {wanted} would throw away what it holds; storage.allow_shrink = true permits it"
+        );
+    }
+}
+
+/// Whether an error may be over by itself soon.
+fn passes(error: &Error) -> bool {
+    let (Error::Provision { source, .. } | Error::NoJetStream { source, .. }) = error else { return false };
+    let is_passing = |error: &jetstream::Error| PASSING.contains(&error.error_code());
+    if let Some(error) = source.downcast_ref::<AccountError>() {
+        return match error.kind() {
+            AccountErrorKind::JetStream(error) => is_passing(&error),
+            AccountErrorKind::TimedOut => true,
+            // Nobody answers where the server has no JetStream.
+            AccountErrorKind::JetStreamUnavailable | AccountErrorKind::Other => false,
+        };
+    }
+    if let Some(error) = source.downcast_ref::<GetStreamError>() {
+        return match error.kind() {
+            GetStreamErrorKind::JetStream(error) => is_passing(&error),
+            GetStreamErrorKind::Request => true,
+            GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => false,
+        };
+    }
+    if let Some(error) = source.downcast_ref::<CreateStreamError>() {
+        return match error.kind() {
+            // Another node makes the same stream just now, or the servers of a cluster have not told their room yet.
+            kind if is_taken(&kind) || has_no_room(&kind) => true,
+            CreateStreamErrorKind::JetStream(error) => is_passing(&error),
+            kind => matches!(kind, CreateStreamErrorKind::TimedOut | CreateStreamErrorKind::JetStreamUnavailable),
+        };
+    }
+    source.downcast_ref::<ConsumerError>().is_some_and(|error| match error.kind() {
+        // Its stream was made a moment ago, and is not known everywhere yet.
+        ConsumerErrorKind::JetStream(error) => is_passing(&error) || error.error_code() == ErrorCode::STREAM_NOT_FOUND,
+        kind => matches!(kind, ConsumerErrorKind::TimedOut | ConsumerErrorKind::Request),
+    })
 }
 
 fn is_missing(kind: &GetStreamErrorKind) -> bool {
@@ -103,13 +218,4 @@ fn is_taken(kind: &CreateStreamErrorKind) -> bool {
 
 fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
     matches!(kind, CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED)
-}
-
-async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<PullConsumer, Error> {
-    // Creating one that is there updates it, and is how the server wants it.
-    js.create_consumer_on_stream(wanted, stream).await.map_err(|error| Error::Provision {
-        doing: "create",
-        name: format!("the consumer of stream {stream}"),
-        source: Box::new(error),
-    })
 }

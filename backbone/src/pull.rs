@@ -24,6 +24,8 @@ const EXPIRES: Duration = Duration::from_secs(30);
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// So long without a word on a lane that has pulls out, and they count as forgotten.
 const SILENT: Duration = Duration::from_millis(4_500);
+/// The token of the inbox under which probes come back.
+const PROBE: &str = "probe";
 /// Largest batch of one pull.
 const BATCH_MAX: usize = 500;
 
@@ -56,6 +58,8 @@ pub enum Pulled {
     Job(usize, Delivery),
     /// The server said something about a pull of that lane; it may want topping up.
     Word(usize),
+    /// A probe of this number is back: whatever comes now was sent after it.
+    Echo(u64),
 }
 
 impl Puller {
@@ -115,15 +119,26 @@ impl Puller {
         self.lanes[lane].outstanding
     }
 
-    /// What has come, as it is `now`. `read_at` is when the inbox was last seen empty: the server may have sent what
-    /// comes now any time since, and counts the lease from there.
-    pub fn poll(&mut self, context: &mut Context<'_>, read_at: Instant, now: Instant) -> Poll<Option<Pulled>> {
+    /// How often this lane's pulls were forgotten: where that changes, its consumer may have another leader.
+    #[must_use]
+    pub fn epoch(&self, lane: usize) -> u64 {
+        self.lanes[lane].epoch
+    }
+
+    /// Sends a probe to the own inbox, by way of the server: it comes back behind all that was sent before.
+    pub async fn probe(&self, number: u64) {
+        // A failure means that the client was closed; then nothing comes any more.
+        let _ = self.client.publish(format!("{}.{PROBE}.{number}", self.inbox), Bytes::new()).await;
+    }
+
+    /// What has come, as it is `now`. The server sent it at `sent_from` or later, and counts the lease from there.
+    pub fn poll(&mut self, context: &mut Context<'_>, sent_from: Instant, now: Instant) -> Poll<Option<Pulled>> {
         loop {
             match self.messages.poll_next_unpin(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(message)) => {
-                    if let Some(pulled) = self.take(message, read_at, now) {
+                    if let Some(pulled) = self.take(message, sent_from, now) {
                         return Poll::Ready(Some(pulled));
                     }
                 }
@@ -185,21 +200,25 @@ impl Puller {
         state.heard = Instant::now();
     }
 
-    /// Stops taking: the server forgets the pulls, and keeps what it has not sent.
-    pub async fn close(mut self) {
+    /// Stops taking: the server forgets the pulls, and keeps what it has not sent. What comes in still was sent at
+    /// `sent_from` or later, and is leased for `lease`.
+    pub async fn close(mut self, sent_from: Instant, lease: Duration) {
         let _ = self.messages.unsubscribe().await;
-        // What was on its way still comes in, and goes back when it is dropped.
-        let read_at = Instant::now();
+        // What was on its way goes back when it is dropped; but not what may be another's by now.
+        let now = Instant::now();
         while let Some(message) = self.messages.next().await {
-            self.take(message, read_at, read_at);
+            match self.take(message, sent_from, now) {
+                Some(Pulled::Job(_, delivery)) if now.duration_since(sent_from) >= lease => delivery.right.leave(),
+                _ => {}
+            }
         }
     }
 
-    fn take(&mut self, message: Message, read_at: Instant, now: Instant) -> Option<Pulled> {
+    fn take(&mut self, message: Message, sent_from: Instant, now: Instant) -> Option<Pulled> {
         if message.status.is_some() {
             return self.word(&message, now).map(Pulled::Word);
         }
-        let reply = message.reply?;
+        let Some(reply) = message.reply else { return self.echo(&message.subject).map(Pulled::Echo) };
         let info = AckInfo::read(&reply)?;
         let lane = self.lanes.iter().position(|lane| *lane.stream == *info.stream)?;
         let state = &mut self.lanes[lane];
@@ -216,10 +235,15 @@ impl Puller {
                 payload: message.payload,
                 holding,
                 behind: info.pending,
-                leased_from: read_at,
+                leased_from: sent_from,
                 right: Right::new(reply, self.returns.clone()),
             },
         ))
+    }
+
+    fn echo(&self, subject: &str) -> Option<u64> {
+        let number = subject.strip_prefix(self.inbox.as_str())?.strip_prefix('.')?.strip_prefix(PROBE)?;
+        number.strip_prefix('.')?.parse().ok()
     }
 
     /// Reads a status message: which lane it is about, if its pulls are of the present epoch.

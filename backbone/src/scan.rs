@@ -7,7 +7,7 @@ use async_nats::{Client, StatusCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_domain::run::MessageId;
-use longshore_domain::{Priority, Queue, Run, RunState, Tenant, Timestamp};
+use longshore_domain::{Priority, Queue, Run, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -118,10 +118,7 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn unschedule(&self, run: &Run) -> Result<bool, Error> {
-        let subject = match run.state {
-            RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
-            _ => self.names().retry(&run.tenant, &run.run_id, run.round, run.next_attempt(), run.deferrals),
-        };
+        let subject = self.schedule_of(run);
         let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
         let stream = self.names().schedules_stream();
         match request::direct_get(self.control(), self.api(), &stream, query).await? {
@@ -164,7 +161,7 @@ struct Deleted {
 }
 
 /// A batched direct get (ADR-31): the messages, then a word that there are no more in this page.
-async fn page(client: &Client, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
+pub(crate) async fn page(client: &Client, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
     let failed = |source| Error::Read { subject: format!("{stream} {subject}"), source };
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(Box::new(error)))?;

@@ -1,8 +1,6 @@
 //! Schedules: jobs that the server publishes at a time (ADR-51). Only nodes write them, with headers they composed
 //! themselves: a client that may write here could wipe or read every tenant's schedules.
 
-use std::time::Duration;
-
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::run::Run;
@@ -29,11 +27,15 @@ impl Backbone {
         let mut headers = header::carry_on(original, run, attempt, Some(at));
         headers.insert(names::SCHEDULE, format!("@at {at}"));
         headers.insert(names::SCHEDULE_TARGET, self.names().due(&run.tenant, &run.queue, run.priority, &run.job_type));
-        let subject = match run.state {
+        request::publish(self.client(), self.schedule_of(run), headers, payload).await
+    }
+
+    /// Where the schedule of a run that waits for a time stands.
+    pub(crate) fn schedule_of(&self, run: &Run) -> String {
+        match run.state {
             RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
-            _ => self.names().retry(&run.tenant, &run.run_id, run.round, attempt, run.deferrals),
-        };
-        request::publish(self.client(), subject, headers, payload).await
+            _ => self.names().retry(&run.tenant, &run.run_id, run.round, run.next_attempt(), run.deferrals),
+        }
     }
 
     /// Whether the schedule of a run that waits for its first time still stands.
@@ -64,6 +66,3 @@ impl Backbone {
         request::publish(self.client(), subject, headers, payload).await
     }
 }
-
-/// How long a full lane is left alone before a due job is tried again.
-pub const FULL_AGAIN_AFTER: Duration = Duration::from_millis(500);

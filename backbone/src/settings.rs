@@ -54,6 +54,8 @@ pub struct Storage {
     pub namespace: String,
     /// Replicas of every stream, 1 to 5.
     pub replicas: usize,
+    /// What is found with more replicas, or holding more or longer, may be made smaller.
+    pub allow_shrink: bool,
     /// Most jobs in a lane (a queue has nine lanes); a full lane refuses the publish.
     pub jobs_max_messages: u64,
     /// Most bytes in a lane.
@@ -87,6 +89,7 @@ impl Default for Storage {
         Self {
             namespace: "longshore".to_owned(),
             replicas: 1,
+            allow_shrink: false,
             jobs_max_messages: 10_000_000,
             jobs_max_bytes: 512 << 20,
             events_max_age: 7 * DAY,

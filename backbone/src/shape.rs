@@ -149,43 +149,95 @@ pub fn due_consumer(names: &Names, storage: &Storage) -> pull::Config {
     }
 }
 
-/// What of a found stream must be changed to be as wanted: nothing, a new configuration, or what cannot be changed.
-#[derive(Debug, PartialEq)]
-pub enum Change {
-    /// It is as wanted.
-    None,
-    /// It can be updated to this.
-    Update(Box<Config>),
-    /// It cannot: setting, found, wanted.
-    Impossible(&'static str, String, String),
+/// A setting of a stream that is not as wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Its name.
+    pub setting: &'static str,
+    /// As it is.
+    pub found: String,
+    /// As it should be.
+    pub wanted: String,
 }
 
-/// Compares what was found with what is wanted. What Longshore does not set stays as it was found.
+/// What of a found stream must be changed to be as wanted.
+#[derive(Debug, PartialEq)]
+pub enum Change {
+    /// It is as wanted, but for what is kept because it holds more.
+    None {
+        /// What that is.
+        kept: Vec<Difference>,
+    },
+    /// It can be updated.
+    Update {
+        /// To this.
+        to: Box<Config>,
+        /// Which differs in this.
+        changed: Vec<Difference>,
+    },
+    /// It cannot, because of this.
+    Impossible(Difference),
+}
+
+/// A bound: none, or what is held at most. One that is not set is the largest.
+fn bound(limit: i64) -> i64 {
+    if limit <= 0 { i64::MAX } else { limit }
+}
+
+fn difference(setting: &'static str, found: impl std::fmt::Debug, wanted: impl std::fmt::Debug) -> Difference {
+    Difference { setting, found: format!("{found:?}"), wanted: format!("{wanted:?}") }
+}
+
+/// Compares what was found with what is wanted. What Longshore does not set stays as it was found; so does what holds
+/// more than is wanted, unless it may shrink: a node with the settings of yesterday must not throw away what others keep.
 #[must_use]
-pub fn change(found: &Config, wanted: &Config) -> Change {
+pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
     if found.retention != wanted.retention {
-        return Change::Impossible("retention", format!("{:?}", found.retention), format!("{:?}", wanted.retention));
+        return Change::Impossible(difference("retention", found.retention, wanted.retention));
     }
     if found.storage != wanted.storage {
-        return Change::Impossible("storage", format!("{:?}", found.storage), format!("{:?}", wanted.storage));
+        return Change::Impossible(difference("storage", found.storage, wanted.storage));
     }
-    let next = Config {
-        subjects: wanted.subjects.clone(),
-        max_bytes: wanted.max_bytes,
-        max_messages: wanted.max_messages,
-        max_messages_per_subject: wanted.max_messages_per_subject,
-        max_message_size: wanted.max_message_size,
-        max_age: wanted.max_age,
-        num_replicas: wanted.num_replicas,
-        duplicate_window: wanted.duplicate_window,
-        allow_direct: wanted.allow_direct,
-        discard: wanted.discard,
-        allow_message_schedules: wanted.allow_message_schedules,
-        allow_message_ttl: wanted.allow_message_ttl,
-        allow_rollup: wanted.allow_rollup,
-        ..found.clone()
-    };
-    if next == *found { Change::None } else { Change::Update(Box::new(next)) }
+    let mut wanted = wanted.clone();
+    let mut kept = Vec::new();
+    if !allow_shrink {
+        let age = |age: Duration| if age.is_zero() { Duration::MAX } else { age };
+        if found.num_replicas > wanted.num_replicas {
+            kept.push(difference("replicas", found.num_replicas, wanted.num_replicas));
+            wanted.num_replicas = found.num_replicas;
+        }
+        if bound(found.max_bytes) > bound(wanted.max_bytes) {
+            kept.push(difference("max_bytes", found.max_bytes, wanted.max_bytes));
+            wanted.max_bytes = found.max_bytes;
+        }
+        if bound(found.max_messages) > bound(wanted.max_messages) {
+            kept.push(difference("max_msgs", found.max_messages, wanted.max_messages));
+            wanted.max_messages = found.max_messages;
+        }
+        if age(found.max_age) > age(wanted.max_age) {
+            kept.push(difference("max_age", found.max_age, wanted.max_age));
+            wanted.max_age = found.max_age;
+        }
+    }
+    let (next, changed) = updated(found, &wanted);
+    if next == *found { Change::None { kept } } else { Change::Update { to: Box::new(next), changed } }
+}
+
+/// What was found with what Longshore sets, and in what the two differ.
+fn updated(found: &Config, wanted: &Config) -> (Config, Vec<Difference>) {
+    let mut next = found.clone();
+    let mut changed = Vec::new();
+    macro_rules! set {
+        ($($field:ident),*) => {$(
+            if next.$field != wanted.$field {
+                changed.push(difference(stringify!($field), &next.$field, &wanted.$field));
+                next.$field = wanted.$field.clone();
+            }
+        )*};
+    }
+    set!(subjects, max_bytes, max_messages, max_messages_per_subject, max_message_size, max_age, num_replicas);
+    set!(duplicate_window, allow_direct, discard, allow_message_schedules, allow_message_ttl, allow_rollup);
+    (next, changed)
 }
 
 #[cfg(test)]
@@ -196,11 +248,36 @@ mod tests {
     fn what_is_as_wanted_is_left_alone_and_the_rest_is_updated_or_refused() {
         let (names, storage) = (Names::new("longshore"), Storage::default());
         let wanted = lane(&names, &storage, &Queue::main(), Priority::DEFAULT, 1 << 20);
-        assert_eq!(change(&wanted, &wanted), Change::None);
+        let as_wanted = Change::None { kept: Vec::new() };
+        assert_eq!(change(&wanted, &wanted, false), as_wanted);
         let found = Config { max_bytes: 1, description: Some("ours".to_owned()), ..wanted.clone() };
-        let Change::Update(next) = change(&found, &wanted) else { panic!("no update") };
-        assert_eq!((next.max_bytes, next.description.as_deref()), (wanted.max_bytes, Some("ours")));
+        let Change::Update { to, changed } = change(&found, &wanted, false) else { panic!("no update") };
+        assert_eq!((to.max_bytes, to.description.as_deref()), (wanted.max_bytes, Some("ours")));
+        assert_eq!(changed, [difference("max_bytes", 1, wanted.max_bytes)]);
         let found = Config { retention: RetentionPolicy::Limits, ..wanted.clone() };
-        assert!(matches!(change(&found, &wanted), Change::Impossible("retention", ..)));
+        let Change::Impossible(Difference { setting, .. }) = change(&found, &wanted, true) else { panic!("possible") };
+        assert_eq!(setting, "retention");
+    }
+
+    #[test]
+    fn what_holds_more_than_is_wanted_shrinks_only_where_it_may() {
+        let (names, storage) = (Names::new("longshore"), Storage::default());
+        let wanted = events(&names, &storage);
+        let year = Duration::from_secs(365 * 86_400);
+        for found in [
+            Config { num_replicas: 3, ..wanted.clone() },
+            Config { max_bytes: wanted.max_bytes + 1, ..wanted.clone() },
+            Config { max_bytes: -1, ..wanted.clone() },
+            Config { max_age: year, ..wanted.clone() },
+            Config { max_age: Duration::ZERO, ..wanted.clone() },
+        ] {
+            let Change::None { kept } = change(&found, &wanted, false) else { panic!("shrinks: {found:?}") };
+            assert_eq!(kept.len(), 1, "{kept:?}");
+            let Change::Update { to, changed } = change(&found, &wanted, true) else { panic!("stays: {found:?}") };
+            assert_eq!((*to, changed.len()), (wanted.clone(), 1));
+        }
+        let smaller = Config { num_replicas: 1, max_age: Duration::from_secs(1), ..wanted.clone() };
+        let larger = Config { num_replicas: 3, ..wanted };
+        assert!(matches!(change(&smaller, &larger, false), Change::Update { .. }));
     }
 }

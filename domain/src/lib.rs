@@ -21,6 +21,7 @@ pub mod merge;
 pub mod rank;
 
 pub mod clearance;
+pub mod freshness;
 pub mod lease;
 
 pub mod run;

@@ -234,6 +234,7 @@ impl Checker<'_> {
         Storage {
             namespace,
             replicas: section.get(&entry::REPLICAS),
+            allow_shrink: section.get(&entry::ALLOW_SHRINK),
             jobs_max_messages: section.get(&entry::JOBS_MAX_MESSAGES),
             jobs_max_bytes: section.get(&entry::JOBS_MAX_BYTES).0,
             events_max_age: section.get(&entry::EVENTS_MAX_AGE),

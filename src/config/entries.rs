@@ -96,6 +96,7 @@ static STORAGE: Table = Table::of(
     "What is stored in JetStream, and for how long. The same on all nodes of a cluster.",
     &[
         One(&REPLICAS),
+        One(&ALLOW_SHRINK),
         One(&JOBS_MAX_MESSAGES),
         One(&JOBS_MAX_BYTES),
         One(&EVENTS_MAX_AGE),
@@ -115,6 +116,13 @@ pub(crate) static REPLICAS: Entry<usize> = Entry::new(
 )
 .at_least(|| 1)
 .at_most(|| 5);
+
+pub(crate) static ALLOW_SHRINK: Entry<bool> = Entry::new(
+    "allow_shrink",
+    || Storage::default().allow_shrink,
+    "Whether a node may take away replicas, bytes, messages or age from what it finds larger than is set here. Without it \
+     such a stream stays as it is, and a warning says so.",
+);
 
 pub(crate) static JOBS_MAX_MESSAGES: Entry<u64> = Entry::new(
     "jobs_max_messages",

@@ -102,6 +102,20 @@ macro_rules! whole_number {
 }
 whole_number!(u16, u32, u64, usize);
 
+impl Kind for bool {
+    fn noun() -> String {
+        "true or false".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        value.as_bool().map_or_else(|| refuse(value, &Self::noun()), Ok)
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::Boolean(*self))
+    }
+}
+
 impl Kind for f64 {
     fn noun() -> String {
         "a number".to_owned()

@@ -1,0 +1,80 @@
+//! A due job on its way into its lane, whoever brings it there: the timekeeper once its schedule has fired, the sweep
+//! where it has not.
+//!
+//! Both publish the same: the headers without what the server put there, under an id of run, round, attempt and wait. A
+//! job that is brought twice is thus mostly caught by the id, and always by the record.
+
+use bytes::Bytes;
+use longshore_backbone::wire::header::{self, is_servers, names};
+use longshore_backbone::wire::subject::Names;
+use longshore_backbone::{Error, Headers};
+use longshore_domain::{JobType, Priority, Queue, Tenant};
+
+use crate::shared::Shared;
+
+/// A job whose time has come.
+#[derive(Debug)]
+pub(crate) struct DueJob {
+    pub(crate) queue: Queue,
+    pub(crate) priority: Priority,
+    subject: String,
+    headers: Headers,
+    payload: Bytes,
+    id: String,
+}
+
+impl DueJob {
+    /// Reads what lies on, or was to go to, a due subject; `None` if that cannot be read. `sequence` names the message
+    /// where its headers do not.
+    pub(crate) fn read(
+        names: &Names,
+        due: &str,
+        headers: Option<&Headers>,
+        payload: Bytes,
+        sequence: u64,
+    ) -> Option<Self> {
+        let read = names.read_job(due)?;
+        let tenant = Tenant::parse(read.tenant).ok()?;
+        let queue = Queue::parse(read.queue).ok()?;
+        let priority = Priority::parse(read.priority).ok()?;
+        let job_type = JobType::parse(read.job_type).ok()?;
+        let subject = names.job(&tenant, &queue, priority, &job_type);
+        let headers = without_servers(headers);
+        let id = id(&tenant, &headers, sequence);
+        Some(Self { queue, priority, subject, headers, payload, id })
+    }
+
+    /// Publishes it into its lane.
+    ///
+    /// # Errors
+    /// The lane is full, or did not confirm it.
+    pub(crate) async fn publish(&self, shared: &Shared) -> Result<(), Error> {
+        let (subject, headers, payload) = (self.subject.clone(), self.headers.clone(), self.payload.clone());
+        shared.backbone.move_to_lane(subject, headers, payload, &self.id).await.map(|_| ())
+    }
+}
+
+fn id(tenant: &Tenant, headers: &Headers, sequence: u64) -> String {
+    match header::read_job(headers) {
+        Ok(read) => {
+            let run = read.run_id.map(|id| id.to_string()).unwrap_or_default();
+            let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
+            let (round, attempt, wait) = moved.unwrap_or_default();
+            format!("{tenant}/{run}/{round}/{attempt}/{wait}")
+        }
+        Err(_) => format!("{tenant}/due/{sequence}"),
+    }
+}
+
+/// The headers of a schedule without what is the server's.
+fn without_servers(headers: Option<&Headers>) -> Headers {
+    let mut kept = Headers::new();
+    for (name, values) in headers.into_iter().flat_map(|headers| headers.iter()) {
+        if !is_servers(name.as_ref()) && name.to_string() != names::REVISION {
+            for value in values {
+                kept.append(name.clone(), value.clone());
+            }
+        }
+    }
+    kept
+}

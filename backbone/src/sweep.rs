@@ -1,0 +1,146 @@
+//! What the sweep reads: schedules that stand, records that wait, and whether a message is still there.
+//!
+//! Pages are read from any replica, which may lag; they only say where to look. What is concluded from rests on the
+//! leader's own answer (`STREAM.MSG.GET`).
+
+use base64::Engine as _;
+use bytes::Bytes;
+use longshore_domain::{Run, RunState, Timestamp};
+use serde::Deserialize;
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::request::{Refusal, Stored};
+use crate::scan::{self, Place};
+use crate::wire::header::names;
+use crate::wire::record;
+
+/// JetStream's words for a message, or a stream, that is not there.
+const NOT_THERE: [u64; 2] = [10_037, 10_059];
+
+/// A schedule that stands.
+#[derive(Debug)]
+pub struct Standing {
+    /// When it fires.
+    pub at: Timestamp,
+    /// Where it fires to.
+    pub due: String,
+    /// The message itself.
+    pub stored: Stored,
+}
+
+/// A part of a stream, and where the next part begins.
+#[derive(Debug)]
+pub struct Part<T> {
+    /// What was found.
+    pub found: Vec<T>,
+    /// Bytes that were read.
+    pub bytes: usize,
+    /// The sequence from which on to ask next; `None`: there are no more.
+    pub next: Option<u64>,
+}
+
+/// A message as the stream's leader has it.
+#[derive(Debug, Deserialize)]
+struct AtLeader {
+    seq: u64,
+    #[serde(default)]
+    data: String,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    message: Option<AtLeader>,
+    error: Option<Refusal>,
+}
+
+impl Backbone {
+    /// Some of the schedules that fire once, from a sequence on.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn standing_schedules(&self, from: u64) -> Result<Part<Standing>, Error> {
+        let page = self.page(&Place::Schedules, ">", from).await?;
+        let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
+        Ok(Part { found: page.messages.into_iter().filter_map(standing).collect(), bytes, next: page.next })
+    }
+
+    /// Some of the records of runs that wait for a time, from a sequence on.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn waiting_records(&self, from: u64) -> Result<Part<(Run, u64)>, Error> {
+        let stream = self.names().bucket_stream("runs");
+        let page = scan::page(self.control(), self.api(), &stream, ">", &format!(r#""seq":{from}"#)).await?;
+        let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
+        let found = page.messages.iter().filter_map(|stored| waiting(&stored.payload, stored.sequence)).collect();
+        Ok(Part { found, bytes, next: page.next })
+    }
+
+    /// Whether a schedule still stands.
+    ///
+    /// # Errors
+    /// The leader did not answer.
+    pub async fn still_stands(&self, standing: &Standing) -> Result<bool, Error> {
+        let query = format!(r#"{{"seq":{}}}"#, standing.stored.sequence);
+        Ok(self.at_leader(&self.names().schedules_stream(), query).await?.is_some())
+    }
+
+    /// Whether a message could still bring on a run that waits for a time: its schedule, or any of its tenant and type
+    /// that is due or lies in its lane. Asked in the order in which a job passes these places, so that one that moves on
+    /// meanwhile is met at the next.
+    ///
+    /// # Errors
+    /// A leader did not answer.
+    pub async fn may_come(&self, run: &Run) -> Result<bool, Error> {
+        let (names, schedules) = (self.names(), self.names().schedules_stream());
+        let schedule = self.schedule_of(run);
+        let due = names.due(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let job = names.job(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let lane = names.lane_stream(&run.queue, run.priority);
+        for (stream, subject) in [(&schedules, &schedule), (&schedules, &due), (&lane, &job)] {
+            if self.at_leader(stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the record of a run still is what was read of it.
+    ///
+    /// # Errors
+    /// The leader did not answer.
+    pub async fn is_unchanged(&self, run: &Run, revision: u64) -> Result<bool, Error> {
+        let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().record(&run.tenant, &run.run_id));
+        let found = self.at_leader(&self.names().bucket_stream("runs"), query).await?;
+        let decode = |data: &str| base64::engine::general_purpose::STANDARD.decode(data).unwrap_or_default();
+        // What was written again unchanged, under another delivery, waits as before; but somebody was there.
+        Ok(found.is_some_and(|found| found.seq == revision && waiting(&decode(&found.data), revision).is_some()))
+    }
+
+    async fn at_leader(&self, stream: &str, query: String) -> Result<Option<AtLeader>, Error> {
+        let subject = format!("{}.STREAM.MSG.GET.{stream}", self.api());
+        let failed = |source| Error::Read { subject: format!("{stream} {query}"), source };
+        let answer = self.control().request(subject, Bytes::from(query.clone())).await;
+        let answer = answer.map_err(|error| failed(Box::new(error)))?;
+        let answer: Answer = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
+        match answer.error {
+            None => Ok(answer.message),
+            Some(refusal) if NOT_THERE.contains(&refusal.err_code) => Ok(None),
+            Some(refusal) => Err(failed(format!("{} (code {})", refusal.description, refusal.err_code).into())),
+        }
+    }
+}
+
+fn standing(stored: Stored) -> Option<Standing> {
+    let text = |name: &str| stored.headers.get(name).map(async_nats::HeaderValue::as_str);
+    let at = Timestamp::parse(text(names::SCHEDULE)?.strip_prefix("@at ")?).ok()?;
+    let due = text(names::SCHEDULE_TARGET)?.to_owned();
+    Some(Standing { at, due, stored })
+}
+
+fn waiting(record: &[u8], revision: u64) -> Option<(Run, u64)> {
+    let run = record::read(record).ok()?;
+    let waits = matches!(run.state, RunState::Scheduled | RunState::Retrying) && run.run_at.is_some();
+    waits.then_some((run, revision))
+}

@@ -1,0 +1,150 @@
+//! While servers elect, nodes start, answer truly, and go on with what has a leader.
+
+use std::time::{Duration, Instant};
+
+use longshore_harness::{Node, World, eventually};
+use serde_json::json;
+
+use crate::{workers, world};
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+async fn three_servers() -> World {
+    longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
+    World::cluster().await
+}
+
+/// Given an empty cluster, when several nodes with several queues start at the same moment, then all are ready.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_nodes_start_at_once_on_an_empty_cluster() {
+    let world = three_servers().await;
+    let start = |number: usize| {
+        let node = world.node().name(&format!("n{number}"));
+        let queues = ["main", "second", "third", "fourth", "fifth"];
+        queues.iter().fold(node, |node, queue| node.with(&format!("queues.{queue}"), "concurrency = 2")).try_start()
+    };
+    let began = Instant::now();
+    let started = futures_util::future::join_all((0..3).map(start)).await;
+    println!("three nodes with five queues on an empty cluster: ready after {:?}", began.elapsed());
+    let nodes: Vec<Node> = started.into_iter().map(|node| node.unwrap_or_else(|refusal| panic!("{refusal}"))).collect();
+    let run = world.publish("echo").queue("fifth").json(json!(1)).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    for node in nodes {
+        assert!(node.stop().await.success());
+    }
+}
+
+/// Given a cluster that has just lost the server that led it and many of its streams, when a node starts, then it waits
+/// for the election, and is ready.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_starts_during_an_election() {
+    let world = three_servers().await;
+    world.node().name("first").start().await.stop().await;
+    let servers = world.servers();
+    let leader = servers.meta_leader().await.expect("nothing is wrong now");
+    servers.server(leader).kill9().await;
+    let node = world.node().name("second").try_start().await.unwrap_or_else(|refusal| panic!("{refusal}"));
+    let run = world.publish("echo").json(json!(1)).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    assert!(node.stop().await.success());
+}
+
+/// Given a queue that is declared, when its lanes have no leader, then `submit` is answered "not now", never "no such
+/// queue"; that is for queues that nobody declares.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_declared_queue_without_a_leader_is_not_unknown() {
+    let world = three_servers().await;
+    world.node().name("gone").with("queues.other", "concurrency = 1").start().await.stop().await;
+    let node = world.node().name("here").with("queues.main", "concurrency = 1").start().await;
+    let servers = world.servers();
+    let submit = async |queue: &str, more: serde_json::Value| {
+        let mut job = json!({"type": "noop", "queue": queue});
+        job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        world.ask("default", "submit", job.to_string(), Duration::from_secs(20)).await
+    };
+    // The API is heard of on the other servers a moment later.
+    eventually("a submit to be taken", WITHIN, async || submit("main", json!({})).await.map(drop)).await;
+    submit("other", json!({"idempotency_key": "before"})).await.unwrap();
+    assert_eq!(submit("unheard-of", json!({})).await.unwrap_err().code, 404);
+
+    servers.server(0).kill9().await;
+    servers.server(1).kill9().await;
+    let (mut refused, began) = (0, Instant::now());
+    while began.elapsed() < Duration::from_secs(25) {
+        for queue in ["main", "other"] {
+            for more in [json!({}), json!({"delay_ms": 60_000}), json!({"run_id": format!("own-{refused}")})] {
+                let answer = tokio::time::timeout(Duration::from_secs(6), submit(queue, more)).await;
+                // Without an answer there is nothing wrong in it.
+                if let Ok(Err(error)) = answer {
+                    assert_ne!(error.code, 404, "{queue}: {error}");
+                    refused += usize::from(error.code == 503);
+                }
+            }
+        }
+    }
+    assert!(refused > 0, "nothing was refused: nothing was without a leader");
+    servers.server(0).restart().await.unwrap();
+    servers.server(1).restart().await.unwrap();
+    servers.in_step().await;
+    eventually("a submit to be taken", WITHIN, async || submit("main", json!({})).await.map(drop)).await;
+    assert_eq!(submit("unheard-of", json!({"run_id": "own"})).await.unwrap_err().code, 404);
+    assert!(node.stop().await.success());
+}
+
+/// Given a lane that cannot be read, when the node connects anew, then the other lanes of its queue go on.
+#[tokio::test]
+async fn a_lane_that_cannot_be_read_stops_no_other() {
+    let world = world().await;
+    let node = workers(world.node(), 4).start().await;
+    world.jetstream().delete_stream("LONGSHORE_JOBS_main_P9").await.unwrap();
+    world.server().kill9().await;
+    world.server().restart().await.unwrap();
+    let run = world.publish("echo").json(json!(1)).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    assert!(node.stop().await.success());
+}
+
+/// Given delayed jobs on one server of three, when two replicas are added under way, then all of them run: also those that
+/// fell due while their stream had no leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_falls_due_while_replicas_are_added_runs() {
+    let world = three_servers().await;
+    let node = |name: &str, replicas: usize| {
+        let node = world.node().name(name).with("node", "lease = '6s'");
+        node.with("storage", &format!("replicas = {replicas}")).start()
+    };
+    let one = node("one", 1).await;
+    let (mut runs, mut tick) = (Vec::new(), tokio::time::interval(Duration::from_millis(20)));
+    let load = async {
+        loop {
+            tick.tick().await;
+            let job = json!({"type": "noop", "delay_ms": 2_000}).to_string();
+            let answer = world.ask("default", "submit", job, Duration::from_secs(20)).await;
+            runs.extend(answer.ok().and_then(|answer| answer["run_id"].as_str().map(str::to_owned)));
+        }
+    };
+    let grow = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let three = node("three", 3).await;
+        world.servers().in_step().await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        three
+    };
+    let three = tokio::select! {
+        () = load => unreachable!("it goes on for ever"),
+        three = grow => three,
+    };
+    assert!(runs.len() > 50, "{} jobs", runs.len());
+    for run in &runs {
+        assert_eq!(world.wait_as("default", run, WITHIN).await.state, "completed");
+    }
+    let swept = |node: &Node| node.log().since(0).iter().filter(|line| line.contains("had not fired")).count();
+    println!(
+        "{} delayed jobs while replicas were added; sweeps that found some: {}",
+        runs.len(),
+        swept(&one) + swept(&three)
+    );
+    for node in [one, three] {
+        assert!(node.stop().await.success());
+    }
+}

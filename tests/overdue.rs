@@ -1,0 +1,139 @@
+//! What waits for its time gets there, also where a lane is full or the server forgot.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use longshore_harness::eventually;
+use serde_json::json;
+
+use crate::{workers, world};
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// More than a timekeeper has places.
+const DUE: usize = 300;
+
+/// Given a full lane and more due jobs for it than a node moves at once, when another queue's job falls due, then that one
+/// runs in time; the full lane is named, and its jobs come when it has room.
+#[tokio::test]
+async fn a_full_lane_does_not_stop_time() {
+    let world = world().await;
+    let node = workers(world.node(), 8).with("storage", "jobs_max_messages = 100");
+    let node = node.with("queues.stuck", "concurrency = 1").start().await;
+    let mut live = world.live_events("default").await;
+    let mut system = world.listen("longshore.events._sys.lane_full.>").await;
+    let sleeper = world.publish("sleep").queue("stuck").json(json!({"ms": 600_000})).await;
+    live.until_told("started", &sleeper).await;
+    world.publish("noop").queue("stuck").many((0..99).map(|_| json!({}))).await;
+
+    let mut waiting = Vec::new();
+    for _ in 0..DUE {
+        waiting.push(world.submit(json!({"type": "noop", "queue": "stuck", "delay_ms": 200})).await);
+    }
+    let full = system.until("lane_full", |live| live.body["event"] == "lane_full").await;
+    assert_eq!((full.body["queue"].as_str(), full.body["priority"].as_u64()), (Some("stuck"), Some(5)), "{full:?}");
+    let health = world.request("health", json!({})).await;
+    assert_eq!(health["warnings"], json!(["queue stuck is full at priority 5: its due jobs wait"]), "{health}");
+    assert_eq!(health["ready"], json!(true), "other queues go on");
+
+    let at = jiff::Timestamp::now();
+    let other = world.submit(json!({"type": "noop", "delay_ms": 1_000})).await;
+    assert_eq!(world.wait(&other).await.state, "completed");
+    // Where the full lane has all places, it is never.
+    let took = jiff::Timestamp::now().duration_since(at);
+    assert!(took.as_secs() < 15, "{took:?}");
+
+    world.request("runs.cancel", json!({"run_id": sleeper})).await;
+    for run in &waiting {
+        assert_eq!(world.wait_as("default", run, WITHIN).await.state, "completed");
+    }
+    eventually("no full lane", WITHIN, async || {
+        let health = world.request("health", json!({})).await;
+        if health["warnings"] == json!([]) { Ok(()) } else { Err(health.to_string()) }
+    })
+    .await;
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// The file of that name anywhere below a folder.
+fn find(dir: &Path, name: &str) -> Option<PathBuf> {
+    let entries: Vec<PathBuf> = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let here = entries.iter().find(|path| path.file_name().is_some_and(|found| found == name));
+    here.cloned().or_else(|| entries.iter().filter(|path| path.is_dir()).find_map(|path| find(path, name)))
+}
+
+/// Makes the server forget what its schedules are to fire, while it is down: the messages stay. Its list of them is a
+/// version, a count, the last sequence, and the entries (server/scheduler.go).
+fn forget_schedules(server: &Path) {
+    let list = find(&find(server, "LONGSHORE_SCHEDULES").unwrap(), "sched.db").unwrap();
+    let mut bytes = std::fs::read(&list).unwrap();
+    assert!(bytes[0] == 1 && bytes[1] > 0, "{bytes:?}");
+    bytes.truncate(17);
+    bytes[1..9].fill(0);
+    std::fs::write(&list, bytes).unwrap();
+}
+
+/// Given jobs that wait for their time, when the server never fires their schedules, then they run all the same, once, and
+/// it is said.
+#[tokio::test]
+async fn a_schedule_that_does_not_fire_is_made_up_for() {
+    let world = world().await;
+    let node = workers(world.node(), 8).with("node", "lease = '2s'").with("types.flaky", "handler = 'fail'");
+    let slow = "backoff = { base = '4s', factor = 1.0, max = '4s', jitter = 'none' }";
+    let node = node.with("defaults", slow).start().await;
+    let mut live = world.live_events("default").await;
+    let mut runs = Vec::new();
+    for number in 0..5 {
+        runs.push(world.submit(json!({"type": "echo", "payload": number, "delay_ms": 4_000})).await);
+        runs.push(world.publish("flaky").json(json!({"times": 1})).await);
+    }
+    for run in runs.iter().skip(1).step_by(2) {
+        live.until_told("failed", run).await;
+    }
+    eventually("all schedules to stand", WITHIN, async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
+        let count = stream.cached_info().state.messages;
+        if count == 10 { Ok(()) } else { Err(format!("{count}")) }
+    })
+    .await;
+
+    world.server().stop().await.unwrap();
+    forget_schedules(world.server().dir());
+    world.server().restart().await.unwrap();
+
+    for run in &runs {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    assert!(node.log().since(0).iter().any(|line| line.contains("schedules were overdue and had not fired")));
+    eventually("no schedule to stand", WITHIN, async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
+        let count = stream.cached_info().state.messages;
+        if count == 0 { Ok(()) } else { Err(format!("{count}")) }
+    })
+    .await;
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a run that waits for its time, when its schedule is gone, then it is named in the log, once; one whose time has
+/// not come is not.
+#[tokio::test]
+async fn a_run_that_nothing_can_bring_on_is_named() {
+    let world = world().await;
+    let node = workers(world.node(), 8).with("node", "lease = '2s'").start().await;
+    let gone = world.submit(json!({"type": "noop", "delay_ms": 1_500})).await;
+    let later = world.submit(json!({"type": "noop", "delay_ms": 600_000})).await;
+    let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
+    stream.purge().filter(format!("longshore.schedules.default.{gone}")).await.unwrap();
+
+    let names = |line: &str| line.contains("neither a schedule nor a message");
+    let line = tokio::time::timeout(WITHIN, node.log().seen(0, names)).await.expect("it is named");
+    assert!(line.contains(&gone), "{line}");
+    // Two rounds more.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let named: Vec<String> = node.log().since(0).into_iter().filter(|line| names(line)).collect();
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert!(!named[0].contains(&later));
+    node.stop().await;
+}

@@ -1,0 +1,44 @@
+//! Streams are brought into the shape that is set, and nothing is thrown away for it.
+
+use std::time::Duration;
+
+use longshore_harness::Node;
+
+use crate::world;
+
+const STREAM: &str = "LONGSHORE_EVENTS";
+
+/// The first line of its log with these words.
+fn said(node: &Node, words: &str) -> String {
+    let lines = node.log().since(0);
+    lines.into_iter().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{:?} was not said", words))
+}
+
+/// Given a stream that holds more than a node is set to, when that node starts, then it stays and the node says so; only
+/// where it may shrink it does, and what was and is stands in the log.
+#[tokio::test]
+async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
+    let world = world().await;
+    let age = async || {
+        let stream = world.jetstream().get_stream(STREAM).await.unwrap();
+        stream.cached_info().config.max_age
+    };
+    let week = Duration::from_secs(7 * 86_400);
+    world.node().with("storage", "events_max_age = '7d'").start().await.stop().await;
+    assert_eq!(age().await, week);
+
+    let small = world.node().name("small").with("storage", "events_max_age = '1h'").start().await;
+    assert_eq!(age().await, week);
+    let line = said(&small, "allow_shrink");
+    assert!(line.contains(STREAM) && line.contains("max_age") && line.contains("604800s"), "{line}");
+    small.stop().await;
+
+    let asked = world.node().name("asked").with("storage", "events_max_age = '1h'\nallow_shrink = true").start().await;
+    assert_eq!(age().await, Duration::from_secs(3_600));
+    let line = said(&asked, "max_age was 604800s, is 3600s now");
+    assert!(line.contains(STREAM), "{line}");
+    asked.stop().await;
+
+    world.node().name("larger").with("storage", "events_max_age = '7d'").start().await.stop().await;
+    assert_eq!(age().await, week, "to hold more needs no leave");
+}
