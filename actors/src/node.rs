@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, namesake, presence, timekeeper};
+use crate::{Handlers, Settings, cancel, control, dlq_watch, herald, namesake, presence, timekeeper, waits};
 
 /// How long the lanes may take to be closed, which is one way to the server and back.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -181,7 +181,8 @@ fn children(
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
     let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
-    let (cancels, letters, name) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    let (cancels, letters) = (Arc::clone(shared), Arc::clone(shared));
+    let (name, ends) = (Arc::clone(shared), Arc::clone(shared));
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
     vec![
@@ -195,6 +196,7 @@ fn children(
         ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
         ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
         ChildSpec::new("namesake", move || namesake::answer(Arc::clone(&name))),
+        ChildSpec::new("ends", move || waits::answer(Arc::clone(&ends))),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
     ]
 }

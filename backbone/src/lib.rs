@@ -37,7 +37,7 @@ pub mod dead_letters;
 
 pub mod control;
 pub mod look;
-pub mod namesakes;
+pub mod questions;
 
 pub mod service;
 
