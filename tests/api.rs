@@ -408,6 +408,15 @@ async fn an_end_that_is_not_kept_is_answered_to_those_who_wait() {
     let error = world.try_request("default", "runs.get", json!({"run_id": "main-p5-999"})).await.unwrap_err();
     assert_eq!((error.code, error.error.as_str()), (404, "not_found"), "{error}");
 
+    // The node that is asked need not be the one that had it.
+    let idle = world.node().with("queues.other", "").with("types.brief", &brief).start().await;
+    for _ in 0..8 {
+        let run = world.submit(json!({"type": "brief", "payload": 1})).await;
+        let waited = world.request("runs.wait", json!({"run_id": run})).await;
+        assert_eq!(waited["state"], "completed", "{waited}");
+    }
+    idle.stop().await;
+
     let said = world.command(["submit", "brief", "[1]", "--wait=20s", "--json"]).output().await.unwrap();
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let record: Value = serde_json::from_slice(&said.stdout).unwrap();

@@ -65,6 +65,12 @@ async fn a_payload_is_sent_and_shown_as_it_was_written() {
         let out = String::from_utf8(said.stdout).unwrap();
         assert!(payload == "null" || out.contains(payload), "for people, too: {out}");
     }
+    for wrong in [["nodes", "--namespace", "Shop"], ["nodes", "--tenant", "a b"]] {
+        let said = world.command(wrong).output().await.unwrap();
+        assert_eq!(said.status.code(), Some(2), "{wrong:?}");
+    }
+    let said = world.command(["nodes"]).env("LONGSHORE_NAMESPACE", "my_shop").output().await.unwrap();
+    assert_eq!(said.status.code(), Some(2), "{}", String::from_utf8_lossy(&said.stderr));
     let mut large = world.command(["submit", "echo", "-"]);
     let mut large = large.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = large.stdin.take().unwrap();

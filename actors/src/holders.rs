@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use longshore_backbone::holders::{HolderAnswer, Question};
+use longshore_backbone::questions::Question;
 use longshore_domain::protocol::Holder;
+use longshore_domain::run::MessageId;
 use longshore_domain::{Run, SmolStr};
 
 use crate::carry_out::chain;
@@ -50,8 +51,8 @@ async fn last_sign(shared: &Shared, run: &Run, node: &str) -> Holder {
 
 /// Answers another node's question.
 pub(crate) async fn answer(shared: &Shared, question: Question) {
-    let answer = HolderAnswer { writer: shared.writer().into(), holds: shared.book.has(&question.message) };
-    shared.backbone.answer(question, &answer).await;
+    let holds = |message: &MessageId| shared.book.has(message);
+    shared.backbone.answer_holder(question, shared.writer().into(), holds).await;
 }
 
 /// The part of a record's token that names the process that wrote it.

@@ -32,7 +32,7 @@ const LOOKS: usize = 20;
 /// Guards the lanes of these queues until the process ends.
 pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
     let mut connected = shared.backbone.connected();
-    let mut questions = match shared.backbone.questions().await {
+    let mut questions = match shared.backbone.custody_questions().await {
         Ok(questions) => questions,
         Err(error) => panic!("the lane-guard cannot work: {}", chain(&error)),
     };

@@ -33,7 +33,7 @@ use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
 use crate::{
-    Handlers, Settings, cancel, control, dlq_watch, herald, lane_guard, namesake, presence, sweep, timekeeper,
+    Handlers, Settings, cancel, control, dlq_watch, herald, lane_guard, namesake, presence, sweep, timekeeper, waits,
 };
 
 /// How long the lanes may take to be closed, which is one way to the server and back.
@@ -185,8 +185,8 @@ fn children(
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
     let (time, tell, ask) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
-    let (cancels, letters, name) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
-    let swept = Arc::clone(shared);
+    let (cancels, letters) = (Arc::clone(shared), Arc::clone(shared));
+    let (name, ends, swept) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
     let (guard, names) = (Arc::clone(shared), queues.iter().map(|queue| queue.name.clone()).collect::<Vec<_>>());
@@ -203,6 +203,7 @@ fn children(
         ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
         ChildSpec::new("namesake", move || namesake::answer(Arc::clone(&name))),
         ChildSpec::new("sweep", move || sweep::run(Arc::clone(&swept))),
+        ChildSpec::new("ends", move || waits::answer(Arc::clone(&ends))),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
     ]
 }

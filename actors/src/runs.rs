@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use crate::assignment::Assignment;
 use crate::carry_out::chain;
 use crate::shared::Shared;
+use crate::waits;
 
 /// Longest wait for a run's end.
 pub(crate) const WAIT_MOST: Duration = Duration::from_secs(600);
@@ -77,19 +78,24 @@ pub(crate) async fn wait(
     let subject = shared.backbone.names().events_of_run(tenant, run_id);
     let mut events = shared.backbone.listen(subject).await.map_err(|error| ApiError::unavailable(chain(&error)))?;
     let mut look_every = LOOK_EVERY;
-    let mut told = None;
+    let mut told: Option<Object> = None;
     loop {
         let run = find(shared, tenant, run_id).await?;
+        if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_ended())) {
+            // Its end was told, and no record will say so.
+            return Ok(end);
+        }
         let now = tokio::time::Instant::now();
         match run {
-            Some(run) if run.state.is_ended() => return Ok(record::show(&run)),
-            Some(run) if told.is_none() && now >= until => return Ok(record::show(&run)),
-            Some(_) if told.is_none() => {}
-            // Its end was told, and no record will say so; or it was told before anybody listened.
-            _ => match told.or_else(|| shared.unkept.find(tenant, run_id)) {
-                Some(end) => return Ok(end),
-                None => return Err(missing(shared, tenant, run_id).await),
-            },
+            Some(run) if run.state.is_ended() || now >= until => return Ok(record::show(&run)),
+            Some(_) => {}
+            None => {
+                // Told before anybody listened, perhaps.
+                let missing = missing(shared, tenant, run_id).await;
+                let unkept = missing.error == Code::NotKept.word();
+                let end = if unkept { waits::end_of(shared, tenant, run_id).await } else { None };
+                return end.ok_or(missing);
+            }
         }
         let look_at = (now + look_every).min(until);
         look_every = (look_every * 2).min(LOOK_EVERY_MOST);

@@ -2,15 +2,20 @@
 //!
 //! Who waits keeps a subscription and a task, so both are bounded, for each tenant and for the node. Of a type that keeps
 //! its failures only, the end of a run that completes stands nowhere but in its event; whoever asks for it a moment too
-//! late finds it here, at the node that had it.
+//! late finds it at the node that had it, which the others ask.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use bytes::Bytes;
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
 use longshore_domain::{Run, RunId, Tenant};
+
+use crate::carry_out::chain;
+use crate::shared::Shared;
 
 /// Waits of one tenant.
 const TENANT_MOST: usize = 1_024;
@@ -104,6 +109,34 @@ impl Unkept {
     pub(crate) fn find(&self, tenant: &Tenant, run_id: &RunId) -> Option<Object> {
         let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ends.shown.get(&(tenant.clone(), run_id.clone())).cloned()
+    }
+}
+
+/// How long the other nodes are given to say that they saw an end.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// The end of a run that left no record, from this node's memory or another's.
+pub(crate) async fn end_of(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Option<Object> {
+    if let Some(end) = shared.unkept.find(tenant, run_id) {
+        return Some(end);
+    }
+    let subject = shared.backbone.names().end_of(tenant, run_id);
+    let answer = shared.backbone.ask_nodes(subject, Bytes::new(), ANSWER_WITHIN).await?;
+    Object::read(&answer)
+}
+
+/// Answers other nodes that ask for such ends, until the process ends.
+pub(crate) async fn answer(shared: Arc<Shared>) {
+    let mut questions = match shared.backbone.questions(shared.backbone.names().ends()).await {
+        Ok(questions) => questions,
+        Err(error) => panic!("questions for ends cannot be heard: {}", chain(&error)),
+    };
+    while let Some(question) = questions.next().await {
+        let asked = shared.backbone.names().read_end(&question.subject);
+        let asked = asked.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
+        if let Some(end) = asked.and_then(|(tenant, run)| shared.unkept.find(&tenant, &run)) {
+            shared.backbone.answer_node(question, Bytes::from(end.into_bytes())).await;
+        }
     }
 }
 

@@ -41,8 +41,8 @@ pub mod dead_letters;
 
 pub mod control;
 pub mod look;
-pub mod namesakes;
 pub mod poison;
+pub mod questions;
 mod raw;
 pub mod sweep;
 

@@ -272,19 +272,19 @@ impl Backbone {
     ///
     /// # Errors
     /// The subject cannot be subscribed to.
-    pub async fn questions(&self) -> Result<Questions, Error> {
-        Ok(Questions { backbone: self.clone(), messages: self.control().subscribe(self.names().held()).await? })
+    pub async fn custody_questions(&self) -> Result<CustodyQuestions, Error> {
+        Ok(CustodyQuestions { backbone: self.clone(), messages: self.control().subscribe(self.names().held()).await? })
     }
 }
 
 /// Questions of other nodes: which deliveries of a stream are held here.
 #[derive(Debug)]
-pub struct Questions {
+pub struct CustodyQuestions {
     backbone: Backbone,
     messages: Subscription,
 }
 
-impl Questions {
+impl CustodyQuestions {
     /// Answers the next one, for the node of this name. It is answered once all that was sent to this node is read; if
     /// that takes too long, not at all.
     pub async fn answer(&mut self, node: &str) {

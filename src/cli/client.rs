@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use longshore::config::check_namespace;
 use longshore_backbone::Client;
 use longshore_backbone::wire::api::{ApiError, Code};
 use serde_json::Value;
 
-use super::{Global, exact};
+use super::{Global, Usage, exact};
 
 /// How long an answer may take. A node answers within milliseconds; a server that is just electing takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -22,7 +23,9 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {
-        let client = Client::connect(&global.nats.connection()?, &global.namespace()).await?;
+        let namespace = global.namespace();
+        check_namespace(&namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;
+        let client = Client::connect(&global.nats.connection()?, &namespace).await?;
         Ok(Self { client, tenant: global.tenant.clone() })
     }
 

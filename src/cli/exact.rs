@@ -60,7 +60,11 @@ pub(crate) fn write(value: &Value) -> String {
 
 /// Lays JSON out for people, unless that would change it.
 pub(crate) fn laid_out(json: &str) -> String {
-    let value = serde_json::from_str::<Value>(json).ok().filter(|value| value.to_string() == json);
+    let unchanged = |value: &Value| {
+        let text = value.to_string();
+        text == json
+    };
+    let value = serde_json::from_str::<Value>(json).ok().filter(unchanged);
     value.and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_else(|| json.to_owned())
 }
 

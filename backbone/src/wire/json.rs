@@ -95,6 +95,12 @@ impl Object {
         Self(text)
     }
 
+    /// An object from its text, as another node wrote it; `None` if it is none.
+    #[must_use]
+    pub fn read(text: &[u8]) -> Option<Self> {
+        compact(text).map(|value| value.get().as_bytes().to_vec()).filter(|text| text.starts_with(b"{")).map(Self)
+    }
+
     /// The same with one field more.
     #[must_use]
     pub fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {

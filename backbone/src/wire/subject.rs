@@ -220,6 +220,24 @@ impl Names {
         format!("{}.nodes.{name}", self.namespace)
     }
 
+    /// Where nodes ask each other for a run's end that left no record.
+    #[must_use]
+    pub fn end_of(&self, tenant: &Tenant, run: &RunId) -> String {
+        format!("{}.ends.{tenant}.{run}", self.namespace)
+    }
+
+    /// Where every node listens for such questions.
+    #[must_use]
+    pub fn ends(&self) -> String {
+        format!("{}.ends.*.*", self.namespace)
+    }
+
+    /// Tenant and run of such a question.
+    #[must_use]
+    pub fn read_end<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
+        subject.strip_prefix(&*self.namespace)?.strip_prefix(".ends.")?.split_once('.')
+    }
+
     /// The event log of a tenant.
     #[must_use]
     pub fn event_log(&self, tenant: &str) -> String {

@@ -1,0 +1,62 @@
+//! Questions among nodes, over core NATS: who has this name, who saw this run's end. Whoever knows answers; nobody's
+//! answer is one, too.
+
+use std::time::Duration;
+
+use async_nats::Subject;
+use bytes::Bytes;
+
+use crate::Backbone;
+use crate::error::Error;
+use crate::subscription::Subscription;
+
+/// Questions as they come.
+#[derive(Debug)]
+pub struct Questions {
+    backbone: Backbone,
+    messages: Subscription,
+}
+
+/// A question.
+#[derive(Debug)]
+pub struct Question {
+    /// What it is about, as it stands in the subject.
+    pub subject: String,
+    /// What the asker says.
+    pub payload: Bytes,
+    reply: Option<Subject>,
+}
+
+impl Questions {
+    /// The next one; `None` when the connection has ended.
+    pub async fn next(&mut self) -> Option<Question> {
+        let message = self.messages.next().await?;
+        let reply = message.reply.filter(|reply| self.backbone.may_answer(reply));
+        Some(Question { subject: message.subject.to_string(), payload: message.payload, reply })
+    }
+}
+
+impl Backbone {
+    /// Asks the other nodes; the first answer, if there is one `within` that time. A server that knows of no node that
+    /// listens says so at once.
+    pub async fn ask_nodes(&self, subject: String, payload: Bytes, within: Duration) -> Option<Bytes> {
+        let request = async_nats::Request::new().payload(payload).timeout(Some(within));
+        self.control().request(subject, request).await.ok().map(|answer| answer.payload)
+    }
+
+    /// Listens for questions.
+    ///
+    /// # Errors
+    /// The subject cannot be subscribed to.
+    pub async fn questions(&self, subject: String) -> Result<Questions, Error> {
+        let messages = self.control().subscribe(subject).await?;
+        Ok(Questions { backbone: self.clone(), messages })
+    }
+
+    /// Answers one.
+    pub async fn answer_node(&self, question: Question, answer: Bytes) {
+        if let Some(reply) = question.reply {
+            self.control().publish(reply, answer).await;
+        }
+    }
+}
