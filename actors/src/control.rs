@@ -89,6 +89,10 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<QueueState>>) {
 }
 
 impl Serve for Control {
+    fn begins(&self) {
+        self.shared.serving.cancel();
+    }
+
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
         let operator = request.tenant == OPERATOR;
         let value = match request.endpoint.as_str() {

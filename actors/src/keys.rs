@@ -39,41 +39,45 @@ pub(crate) async fn claim_at_begin(
     // Its job lies in the lane, so it is published.
     let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true };
     loop {
-        let found = match shared.backbone.claim_key(&job.tenant, key, &claim, window).await? {
-            Claimed::Mine(_) => break,
-            Claimed::Found(found) => found,
-        };
-        if found.claim.run_id == job.run_id {
-            break;
-        }
-        if found.claim.published || !has_ended_unpublished(shared, job, &found).await? {
-            return Ok(Some(found.claim.run_id));
-        }
-        if shared.backbone.write_claim(&job.tenant, key, &claim, (found.revision, window)).await?.is_some() {
-            break;
+        let FoundClaim { claim: found, revision, .. } =
+            match shared.backbone.claim_key(&job.tenant, key, &claim, window).await? {
+                Claimed::Mine(_) => break,
+                Claimed::Found(found) => found,
+            };
+        let is_own = found.run_id == job.run_id;
+        match (found.published, is_own) {
+            (true, true) => break,
+            (true, false) => return Ok(Some(found.run_id)),
+            // Confirmed before it starts, or taken over: of several that try, one writes the claim.
+            (false, _) => {
+                if shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_none() {
+                    continue;
+                }
+                if !is_own {
+                    end_unpublished(shared, job, &found.run_id).await?;
+                }
+                break;
+            }
         }
     }
     run.key_claimed_ms = Some(whole_millis(window));
     Ok(None)
 }
 
-/// Ends the run of a claim that is not marked published, as a duplicate of this one: its `submit` has died, or is about to
-/// learn of it. False if it has gone on all the same: its job was published, and its `submit` died before it could say so.
-async fn has_ended_unpublished(shared: &Shared, job: &Job, found: &FoundClaim) -> Result<bool, Error> {
+/// Ends the run whose claim was taken over, where nothing has been heard of it but its record: its `submit` has died, or
+/// is about to learn of it. A job of it that turns up all the same finds that its key is another's.
+async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(), Error> {
     loop {
-        let record = shared.backbone.read_record(&job.tenant, &found.claim.run_id).await?;
-        let Some(Found { mut run, revision }) = record else { return Ok(true) };
-        if run.duplicate_of.as_ref() == Some(&job.run_id) {
-            return Ok(true);
-        }
+        let record = shared.backbone.read_record(&job.tenant, run_id).await?;
+        let Some(Found { mut run, revision }) = record else { return Ok(()) };
         if run.published || run.has_started() || run.held_by.is_some() || run.state.is_ended() {
-            return Ok(false);
+            return Ok(());
         }
         run.settle(Settlement::Duplicate { of: job.run_id.clone() }, now());
         run.token = shared.token();
         if matches!(shared.backbone.write_record(&run, revision).await?, Written::Won(_)) {
             story::tell_all(shared, &run, usize::MAX).await;
-            return Ok(true);
+            return Ok(());
         }
     }
 }

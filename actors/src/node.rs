@@ -36,6 +36,8 @@ use crate::{
     Handlers, Settings, cancel, control, dlq_watch, herald, lane_guard, namesake, presence, sweep, timekeeper, waits,
 };
 
+/// How long a node that starts waits for its API.
+const SERVES_WITHIN: Duration = Duration::from_secs(5);
 /// How long the lanes may take to be closed, which is one way to the server and back.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -111,6 +113,8 @@ impl Node {
         let (tell, reason) = oneshot::channel();
         let tree = Tree { shared: Arc::clone(&shared), queues: queues.clone(), children, tell };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
+        // Whoever learns that the node is ready may ask it; should that take long, its API comes as soon as it can.
+        let _ = tokio::time::timeout(SERVES_WITHIN, shared.serving.cancelled()).await;
         presence::tell(&shared, "node_joined", Value::Null).await;
         tracing::info!(node = %shared.node, queues = queues.len(), "taking work");
         Ok(Self { shared, queues, root, life, reason, grace: shutdown_grace })

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) book: Arc<Book>,
     pub(crate) caller: Caller,
     pub(crate) metrics: Arc<Metrics>,
+    /// Set once the API is served.
+    pub(crate) serving: CancellationToken,
     /// Set when the node takes no new work.
     pub(crate) draining: CancellationToken,
     /// Set when the grace time is over: running jobs are put back.
@@ -117,6 +119,7 @@ impl Shared {
             book,
             caller,
             metrics,
+            serving: CancellationToken::new(),
             draining: CancellationToken::new(),
             release: CancellationToken::new(),
             recently_cancelled: crate::cancel::Recent::default(),

@@ -45,6 +45,9 @@ pub struct Request {
 
 /// What serves requests.
 pub trait Serve: Send + Sync + 'static {
+    /// Requests are heard from now on.
+    fn begins(&self) {}
+
     /// Answers one request.
     fn serve(&self, request: Request) -> impl Future<Output = Result<Object, ApiError>> + Send;
 
@@ -105,6 +108,9 @@ pub async fn run<S: Serve>(
         }
     }
     subscriptions.push(link.queue_subscribe(service.backbone.names().api("*", ">"), GROUP).await?);
+    // A failure means that the connection is just gone; what was subscribed to comes back with it.
+    let _ = link.flush().await;
+    service.serve.begins();
     while let Some(message) = next(&mut subscriptions).await {
         Arc::clone(&service).take(message).await;
     }
