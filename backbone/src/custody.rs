@@ -22,6 +22,7 @@ pub(crate) type Returns = UnboundedSender<Subject>;
 
 /// How long a puller may take to read what lies in its inbox.
 const READ_WITHIN: Duration = Duration::from_secs(1);
+const MARK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// This node's deliveries of one stream.
 #[derive(Debug)]
@@ -139,9 +140,17 @@ impl Backbone {
         if let Some(inbox) = inbox {
             let mark = MARKS.fetch_add(1, Ordering::Relaxed) + 1;
             let mut read = custody.read.subscribe();
-            self.client().publish(format!("{inbox}.{MARK}.{mark}"), Bytes::new()).await;
-            let reached = read.wait_for(|read| *read >= mark);
-            tokio::time::timeout(READ_WITHIN, reached).await.ok()?.ok()?;
+            let reached = async {
+                loop {
+                    self.client().publish(format!("{inbox}.{MARK}.{mark}"), Bytes::new()).await;
+                    let reached = read.wait_for(|read| *read >= mark);
+                    // The mark may be lost with the next connection.
+                    if tokio::time::timeout(MARK_AGAIN_AFTER, reached).await.is_ok() {
+                        return;
+                    }
+                }
+            };
+            tokio::time::timeout(READ_WITHIN, reached).await.ok()?;
         }
         Some(custody.within(from, to))
     }

@@ -7,6 +7,7 @@
 //! more, so the jobs behind are looked through as well, for as long as any are found. What is sound among the pending, and
 //! in no node's hand, was lost with the connection: it is handed back for the server, and comes again at once.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Subject};
@@ -214,17 +215,17 @@ impl Backbone {
     }
 
     /// Hands back what is pending and in no node's hand: it was lost with a connection. `nodes` are those that must have
-    /// said what they hold before anything is. Says how many.
+    /// said what they hold before anything is. Says how many; `None`: not all of them have.
     ///
     /// # Errors
     /// The other nodes cannot be asked.
-    pub async fn hand_back_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<usize, Error> {
-        let (Some(from), Some(to)) = (pending.sound.first(), pending.sound.last()) else { return Ok(0) };
+    pub async fn hand_back_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<Option<usize>, Error> {
+        let (Some(from), Some(to)) = (pending.sound.first(), pending.sound.last()) else { return Ok(Some(0)) };
         let (from, to) = (*from, *to);
-        let Some(mut held) = self.held(&pending.stream, from, to).await else { return Ok(0) };
+        let Some(mut held) = self.held(&pending.stream, from, to).await else { return Ok(None) };
         match self.held_elsewhere(&pending.stream, (from, to), node, nodes).await? {
             Some(elsewhere) => held.extend(elsewhere),
-            None => return Ok(0),
+            None => return Ok(None),
         }
         let held: std::collections::HashSet<u64> = held.into_iter().collect();
         let lost: Vec<u64> = pending.sound.iter().copied().filter(|sequence| !held.contains(sequence)).collect();
@@ -233,7 +234,7 @@ impl Backbone {
             let subject = format!("$JS.ACK.{stream}.{consumer}.1.{sequence}.{delivered}.0.0");
             self.control().publish(subject, Bytes::from_static(NAK)).await;
         }
-        Ok(lost.len())
+        Ok(Some(lost.len()))
     }
 
     /// What the other nodes hold of a stream within these bounds; `None` if one that must has not said so in time.
@@ -268,6 +269,12 @@ impl Backbone {
         Ok(missing.is_empty().then_some(held))
     }
 
+    /// How many messages this node has deleted because they cannot be read.
+    #[must_use]
+    pub fn poison_removed(&self) -> u64 {
+        self.0.removed.load(Ordering::Relaxed)
+    }
+
     /// Listens for other nodes' questions.
     ///
     /// # Errors
@@ -295,6 +302,24 @@ impl Questions {
             let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
             self.backbone.control().publish(reply, Bytes::from(said)).await;
         }
+    }
+}
+
+/// The last step of a broken message's way. Where it fails, the message is found again.
+pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes) {
+    #[derive(Deserialize)]
+    struct Deleted {
+        #[serde(default)]
+        success: bool,
+    }
+    let request = async_nats::Request::new().payload(request);
+    match backbone.control().request(subject, request).await {
+        // Another node may have been faster, which the server says as an error.
+        Ok(answer) if serde_json::from_slice(&answer.payload).is_ok_and(|Deleted { success }| success) => {
+            backbone.0.removed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(_) => {}
+        Err(error) => tracing::debug!("a message that cannot be read is not deleted yet: {error}"),
     }
 }
 
