@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::Subject;
 use bytes::Bytes;
@@ -24,6 +24,20 @@ pub(crate) type Returns = UnboundedSender<Subject>;
 const READ_WITHIN: Duration = Duration::from_secs(1);
 const MARK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
+/// How long what was handed back may be on its way.
+const COMES_WITHIN: Duration = Duration::from_millis(100);
+
+/// How far this node is with handing back what was lost.
+#[derive(Debug, Default)]
+enum Handing {
+    #[default]
+    No,
+    /// It asks the others.
+    Asking,
+    /// It handed back, then.
+    Done(Instant),
+}
+
 /// This node's deliveries of one stream.
 #[derive(Debug)]
 pub(crate) struct Custody {
@@ -34,6 +48,8 @@ pub(crate) struct Custody {
     inbox: Mutex<Option<String>>,
     /// The last mark that the puller has read.
     read: watch::Sender<u64>,
+    /// Whether this node is about to hand back what was lost: one node at a time may.
+    handing: Mutex<Handing>,
     /// Messages that came and cannot be jobs.
     suspects: Mutex<Vec<u64>>,
     suspected: Arc<Notify>,
@@ -48,6 +64,7 @@ impl Custody {
             held: Mutex::default(),
             inbox: Mutex::default(),
             read: watch::Sender::default(),
+            handing: Mutex::default(),
             suspects: Mutex::default(),
             suspected,
             unanswered: AtomicBool::new(false),
@@ -82,6 +99,38 @@ impl Custody {
     /// The puller has read everything that lay before this mark.
     pub(crate) fn read_up_to(&self, mark: u64) {
         self.read.send_modify(|read| *read = mark.max(*read));
+    }
+
+    /// Begins to ask the other nodes what they hold.
+    pub(crate) fn begin_asking(&self) {
+        *self.handing.lock().unwrap_or_else(PoisonError::into_inner) = Handing::Asking;
+    }
+
+    /// Every node has said what it holds; false if another node was let go first meanwhile.
+    pub(crate) fn may_hand_back(&self) -> bool {
+        let mut handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = matches!(*handing, Handing::Asking);
+        *handing = if still { Handing::Done(Instant::now()) } else { Handing::No };
+        still
+    }
+
+    /// Nothing is handed back this time.
+    pub(crate) fn stop_asking(&self) {
+        *self.handing.lock().unwrap_or_else(PoisonError::into_inner) = Handing::No;
+    }
+
+    /// Whether another node that asks is let go first: by its name, if this one asks as well. Not while what was handed back
+    /// here may still be on its way to somebody who has said already that he does not hold it.
+    pub(crate) fn lets_go_first(&self, other_is_first: bool) -> bool {
+        let mut handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        match *handing {
+            Handing::Asking if !other_is_first => false,
+            Handing::Done(at) if at.elapsed() < COMES_WITHIN => false,
+            _ => {
+                *handing = Handing::No;
+                true
+            }
+        }
     }
 
     /// This message came and cannot be a job.

@@ -90,6 +90,7 @@ struct Position {
 /// A node asks the others which of these they hold.
 #[derive(Serialize, Deserialize)]
 struct Asked {
+    node: String,
     stream: String,
     from: u64,
     to: u64,
@@ -98,7 +99,8 @@ struct Asked {
 #[derive(Serialize, Deserialize)]
 struct Said {
     node: String,
-    held: Vec<u64>,
+    /// `None`: it is handing back itself; ask again.
+    held: Option<Vec<u64>>,
 }
 
 impl Backbone {
@@ -222,10 +224,16 @@ impl Backbone {
     pub async fn hand_back_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<Option<usize>, Error> {
         let (Some(from), Some(to)) = (pending.sound.first(), pending.sound.last()) else { return Ok(Some(0)) };
         let (from, to) = (*from, *to);
-        let Some(mut held) = self.held(&pending.stream, from, to).await else { return Ok(None) };
-        match self.held_elsewhere(&pending.stream, (from, to), node, nodes).await? {
-            Some(elsewhere) => held.extend(elsewhere),
-            None => return Ok(None),
+        let custody = self.custody(&pending.stream);
+        custody.begin_asking();
+        let elsewhere = self.held_elsewhere(&pending.stream, (from, to), node, nodes).await;
+        let (Ok(Some(mut held)), Some(here)) = (elsewhere, self.held(&pending.stream, from, to).await) else {
+            custody.stop_asking();
+            return Ok(None);
+        };
+        held.extend(here);
+        if !custody.may_hand_back() {
+            return Ok(None);
         }
         let held: std::collections::HashSet<u64> = held.into_iter().collect();
         let lost: Vec<u64> = pending.sound.iter().copied().filter(|sequence| !held.contains(sequence)).collect();
@@ -247,7 +255,8 @@ impl Backbone {
     ) -> Result<Option<Vec<u64>>, Error> {
         let inbox = self.control().new_inbox();
         let mut answers = self.control().subscribe(inbox.clone()).await?;
-        let question = serde_json::to_vec(&Asked { stream: stream.to_owned(), from, to }).unwrap_or_default();
+        let question = serde_json::to_vec(&Asked { node: node.to_owned(), stream: stream.to_owned(), from, to })
+            .unwrap_or_default();
         self.control().publish_with_reply(self.names().held().into(), inbox, Bytes::from(question)).await;
         let asked = Instant::now();
         let mut missing: Vec<&str> = nodes.iter().map(String::as_str).filter(|other| *other != node).collect();
@@ -259,8 +268,9 @@ impl Backbone {
             let Ok(Some(message)) = tokio::time::timeout(left, answers.next()).await else { break };
             let Ok(said) = serde_json::from_slice::<Said>(&message.payload) else { continue };
             missing.retain(|other| *other != said.node);
-            if said.node != node {
-                held.extend(said.held);
+            match said.held {
+                Some(theirs) => held.extend(theirs),
+                None => return Ok(None),
             }
         }
         if !missing.is_empty() {
@@ -297,11 +307,18 @@ impl Questions {
     pub async fn answer(&mut self, node: &str) {
         let Some(message) = self.messages.next().await else { return std::future::pending().await };
         let Some(reply) = message.reply.filter(|reply| self.backbone.may_answer(reply)) else { return };
-        let Ok(Asked { stream, from, to }) = serde_json::from_slice(&message.payload) else { return };
-        if let Some(held) = self.backbone.held(&stream, from, to).await {
-            let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
-            self.backbone.control().publish(reply, Bytes::from(said)).await;
+        let Ok(Asked { node: other, stream, from, to }) = serde_json::from_slice(&message.payload) else { return };
+        if other == node {
+            return;
         }
+        let held = if self.backbone.custody(&stream).lets_go_first(*other < *node) {
+            let Some(held) = self.backbone.held(&stream, from, to).await else { return };
+            Some(held)
+        } else {
+            None
+        };
+        let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
+        self.backbone.control().publish(reply, Bytes::from(said)).await;
     }
 }
 
