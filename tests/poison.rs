@@ -108,7 +108,14 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
 async fn many_that_cannot_be_read_among_many_that_can() {
     let broken = times("LONGSHORE_TEST_POISON", 40);
     let world = world().await;
-    let nodes = [world.node().start().await, world.node().start().await];
+    let start = || world.node().with("types.counted", "slots = 64").start();
+    let nodes = [start().await, start().await];
+    let counted = world.handler("counted").start(async |_| {
+        // Long enough to be in a node's hand while the other one looks for what was lost.
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        Reply::json(json!(1))
+    });
+    let counted = counted.await;
     let mut bytes = world.bytes().await;
     let mut good = Vec::new();
     let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();
@@ -123,7 +130,8 @@ async fn many_that_cannot_be_read_among_many_that_can() {
         (longest, count)
     });
     for number in 0..broken {
-        good.extend(world.publish("noop").many((0..20).map(|number| json!(number))).await);
+        good.extend(world.publish("counted").many([json!(number)]).await);
+        good.extend(world.publish("noop").many((0..19).map(|number| json!(number))).await);
         let (headers, _) = BROKEN[number % BROKEN.len()];
         bytes.publish(&lane(5, "noop"), None, headers, number.to_string().as_bytes());
         bytes.flush().await;
@@ -137,6 +145,7 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     let letters = world.eventually_letters(broken).await;
     let payloads: std::collections::BTreeSet<&[u8]> = letters.iter().map(|letter| letter.payload.as_ref()).collect();
     assert_eq!(payloads.len(), broken, "each has one letter");
+    assert_eq!(counted.calls().len(), broken, "no handler was called twice");
     for node in &nodes {
         is_unharmed(&world, node).await;
     }
@@ -194,7 +203,7 @@ async fn eventually_submits(world: &World) -> String {
 #[tokio::test]
 async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
     let world = world().await;
-    let types = format!("max_attempts = {}\n{}", BROKEN.len() + 1, crate::AT_ONCE);
+    let types = format!("timeout = '5s'\nmax_attempts = {}\n{}", BROKEN.len() + 1, crate::AT_ONCE);
     let node = world.node().with("types.broken", &types).start().await;
     let slow = world.handler("slow").start(async |_| {
         tokio::time::sleep(Duration::from_secs(4)).await;

@@ -28,6 +28,8 @@ const RESTORE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// A lane that could not be looked through is tried again after this long, so often.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 const LOOKS: usize = 20;
+/// So often in a row, until every node has said what it holds; after that the lease brings back what was lost.
+const CLEARINGS: usize = 5;
 
 /// Guards the lanes of these queues until the process ends.
 pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
@@ -46,13 +48,18 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
                 changed = connected.changed() => if changed.is_err() { return },
                 () = shared.backbone.suspected() => {}
             }
-            clear(&shared, &streams).await;
+            for _ in 0..CLEARINGS {
+                if clear(&shared, &streams).await {
+                    break;
+                }
+                tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+            }
         }
     };
     let keep = async {
         loop {
             tick.tick().await;
-            count_connections(&shared);
+            count(&shared);
             restore(&shared, &mut asked).await;
         }
     };
@@ -64,8 +71,8 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
     tokio::join!(clear, keep, answer);
 }
 
-/// Looks through all streams at once, and hands back what was lost.
-async fn clear(shared: &Shared, streams: &[SmolStr]) {
+/// Looks through all streams at once, and hands back what was lost; false if other nodes have not said what they hold.
+async fn clear(shared: &Shared, streams: &[SmolStr]) -> bool {
     let (found, mut poison) = mpsc::channel(AT_ONCE);
     let look = async {
         let looks = streams.iter().map(|stream| look_through(shared, stream, found.clone()));
@@ -79,7 +86,7 @@ async fn clear(shared: &Shared, streams: &[SmolStr]) {
         }
     };
     let look = async { hand_back(shared, look.await).await };
-    tokio::join!(look, remove);
+    tokio::join!(look, remove).0
 }
 
 async fn look_through(shared: &Shared, stream: &str, found: mpsc::Sender<Poison>) -> Option<Pending> {
@@ -111,7 +118,6 @@ async fn remove(shared: &Shared, poison: Poison) {
     assignment.start = Start::Invalid(reason);
     tracing::warn!(stream = %message.stream, sequence = message.sequence, run_id = %assignment.job.run_id,
         "a message that cannot be read is taken out");
-    shared.metrics.poison_removed.inc();
     begin::begin(shared, Box::new(assignment)).await;
 }
 
@@ -119,23 +125,28 @@ fn due() -> Queue {
     Queue::parse("due").unwrap_or_else(|_| Queue::main())
 }
 
-/// Hands back what was lost with the connection, once every node has said what it holds.
-async fn hand_back(shared: &Shared, pending: Vec<Option<Pending>>) {
+/// Hands back what was lost with the connection, once every node has said what it holds; whether all have.
+async fn hand_back(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
     let nodes = match shared.backbone.nodes(now()).await {
         Ok(nodes) => nodes.into_iter().map(|presence| presence.node).collect::<Vec<_>>(),
-        Err(error) => return tracing::debug!("the nodes cannot be read: {}", chain(&error)),
+        Err(error) => {
+            tracing::debug!("the nodes cannot be read: {}", chain(&error));
+            return false;
+        }
     };
     let lost = pending.into_iter().flatten().map(async |pending| {
         let handed = shared.backbone.hand_back_lost(pending, &shared.node, &nodes).await;
         handed.unwrap_or_else(|error| {
-            tracing::debug!("what was lost comes again after its lease: {}", chain(&error));
-            0
+            tracing::debug!("the other nodes cannot be asked: {}", chain(&error));
+            None
         })
     });
-    let handed: usize = futures_util::future::join_all(lost).await.into_iter().sum();
-    if handed > 0 {
-        tracing::info!(jobs = handed, "handed back what was lost with the connection");
+    let handed = futures_util::future::join_all(lost).await;
+    let jobs: usize = handed.iter().flatten().sum();
+    if jobs > 0 {
+        tracing::info!(jobs, "handed back what was lost with the connection");
     }
+    handed.iter().all(Option::is_some)
 }
 
 /// Makes consumers anew that somebody has deleted.
@@ -155,8 +166,10 @@ async fn restore(shared: &Shared, asked: &mut BTreeMap<SmolStr, Instant>) {
     }
 }
 
-/// Brings the count of connections made anew up to date.
-fn count_connections(shared: &Shared) {
+/// Brings the counts of messages taken out and of connections made anew up to date.
+fn count(shared: &Shared) {
+    let removed = &shared.metrics.poison_removed;
+    removed.inc_by(shared.backbone.poison_removed().saturating_sub(removed.get()));
     for link in shared.backbone.connections() {
         let counter = shared.metrics.connections_rebuilt.with_label_values(&[link.name()]);
         counter.inc_by(link.rebuilt().saturating_sub(counter.get()));

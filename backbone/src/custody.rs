@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::Subject;
 use bytes::Bytes;
@@ -22,6 +22,21 @@ pub(crate) type Returns = UnboundedSender<Subject>;
 
 /// How long a puller may take to read what lies in its inbox.
 const READ_WITHIN: Duration = Duration::from_secs(1);
+const MARK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How long what was handed back may be on its way.
+const COMES_WITHIN: Duration = Duration::from_millis(100);
+
+/// How far this node is with handing back what was lost.
+#[derive(Debug, Default)]
+enum Handing {
+    #[default]
+    No,
+    /// It asks the others.
+    Asking,
+    /// It handed back, then.
+    Done(Instant),
+}
 
 /// This node's deliveries of one stream.
 #[derive(Debug)]
@@ -33,6 +48,8 @@ pub(crate) struct Custody {
     inbox: Mutex<Option<String>>,
     /// The last mark that the puller has read.
     read: watch::Sender<u64>,
+    /// Whether this node is about to hand back what was lost: one node at a time may.
+    handing: Mutex<Handing>,
     /// Messages that came and cannot be jobs.
     suspects: Mutex<Vec<u64>>,
     suspected: Arc<Notify>,
@@ -47,6 +64,7 @@ impl Custody {
             held: Mutex::default(),
             inbox: Mutex::default(),
             read: watch::Sender::default(),
+            handing: Mutex::default(),
             suspects: Mutex::default(),
             suspected,
             unanswered: AtomicBool::new(false),
@@ -81,6 +99,38 @@ impl Custody {
     /// The puller has read everything that lay before this mark.
     pub(crate) fn read_up_to(&self, mark: u64) {
         self.read.send_modify(|read| *read = mark.max(*read));
+    }
+
+    /// Begins to ask the other nodes what they hold.
+    pub(crate) fn begin_asking(&self) {
+        *self.handing.lock().unwrap_or_else(PoisonError::into_inner) = Handing::Asking;
+    }
+
+    /// Every node has said what it holds; false if another node was let go first meanwhile.
+    pub(crate) fn may_hand_back(&self) -> bool {
+        let mut handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = matches!(*handing, Handing::Asking);
+        *handing = if still { Handing::Done(Instant::now()) } else { Handing::No };
+        still
+    }
+
+    /// Nothing is handed back this time.
+    pub(crate) fn stop_asking(&self) {
+        *self.handing.lock().unwrap_or_else(PoisonError::into_inner) = Handing::No;
+    }
+
+    /// Whether another node that asks is let go first: by its name, if this one asks as well. Not while what was handed back
+    /// here may still be on its way to somebody who has said already that he does not hold it.
+    pub(crate) fn lets_go_first(&self, other_is_first: bool) -> bool {
+        let mut handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        match *handing {
+            Handing::Asking if !other_is_first => false,
+            Handing::Done(at) if at.elapsed() < COMES_WITHIN => false,
+            _ => {
+                *handing = Handing::No;
+                true
+            }
+        }
     }
 
     /// This message came and cannot be a job.
@@ -139,9 +189,17 @@ impl Backbone {
         if let Some(inbox) = inbox {
             let mark = MARKS.fetch_add(1, Ordering::Relaxed) + 1;
             let mut read = custody.read.subscribe();
-            self.client().publish(format!("{inbox}.{MARK}.{mark}"), Bytes::new()).await;
-            let reached = read.wait_for(|read| *read >= mark);
-            tokio::time::timeout(READ_WITHIN, reached).await.ok()?.ok()?;
+            let reached = async {
+                loop {
+                    self.client().publish(format!("{inbox}.{MARK}.{mark}"), Bytes::new()).await;
+                    let reached = read.wait_for(|read| *read >= mark);
+                    // The mark may be lost with the next connection.
+                    if tokio::time::timeout(MARK_AGAIN_AFTER, reached).await.is_ok() {
+                        return;
+                    }
+                }
+            };
+            tokio::time::timeout(READ_WITHIN, reached).await.ok()?;
         }
         Some(custody.within(from, to))
     }

@@ -77,6 +77,11 @@ impl Right {
         self.reply.as_ref().filter(|_| matches!(self.of, Of::Delivery(..)))
     }
 
+    /// Whether it is to a stored message that cannot be delivered.
+    pub(crate) fn is_to_delete(&self) -> bool {
+        matches!(self.of, Of::Stored(_))
+    }
+
     /// The job is done with: where that is said, and how.
     #[must_use]
     pub fn into_ack(mut self) -> Option<(Subject, Bytes)> {

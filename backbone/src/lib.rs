@@ -89,6 +89,8 @@ struct Inner {
     returns: custody::Returns,
     custody: Mutex<HashMap<SmolStr, Arc<custody::Custody>>>,
     suspected: Arc<Notify>,
+    /// Messages deleted because they cannot be read.
+    removed: AtomicU64,
     /// For how long the record of a run that completes now is kept, in milliseconds.
     completed_kept: AtomicU64,
 }
@@ -133,6 +135,7 @@ impl Backbone {
             returns,
             custody: Mutex::default(),
             suspected: Arc::default(),
+            removed: AtomicU64::new(0),
             completed_kept,
         })))
     }
@@ -250,8 +253,11 @@ impl Backbone {
     /// Acknowledges a job: the last step of its way. Not confirmed, because a lost one only brings a repeat that the
     /// record answers.
     pub async fn ack(&self, right: delivery::Right) {
-        if let Some((subject, how)) = right.into_ack() {
-            self.0.jobs.publish(Given::new(subject), how).await;
+        let stored = right.is_to_delete();
+        match right.into_ack() {
+            Some((subject, request)) if stored => drop(tokio::spawn(poison::delete(self.clone(), subject, request))),
+            Some((subject, how)) => self.0.jobs.publish(Given::new(subject), how).await,
+            None => {}
         }
     }
 

@@ -7,6 +7,7 @@
 //! more, so the jobs behind are looked through as well, for as long as any are found. What is sound among the pending, and
 //! in no node's hand, was lost with the connection: it is handed back for the server, and comes again at once.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Subject};
@@ -89,6 +90,7 @@ struct Position {
 /// A node asks the others which of these they hold.
 #[derive(Serialize, Deserialize)]
 struct Asked {
+    node: String,
     stream: String,
     from: u64,
     to: u64,
@@ -97,7 +99,8 @@ struct Asked {
 #[derive(Serialize, Deserialize)]
 struct Said {
     node: String,
-    held: Vec<u64>,
+    /// `None`: it is handing back itself; ask again.
+    held: Option<Vec<u64>>,
 }
 
 impl Backbone {
@@ -214,17 +217,23 @@ impl Backbone {
     }
 
     /// Hands back what is pending and in no node's hand: it was lost with a connection. `nodes` are those that must have
-    /// said what they hold before anything is. Says how many.
+    /// said what they hold before anything is. Says how many; `None`: not all of them have.
     ///
     /// # Errors
     /// The other nodes cannot be asked.
-    pub async fn hand_back_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<usize, Error> {
-        let (Some(from), Some(to)) = (pending.sound.first(), pending.sound.last()) else { return Ok(0) };
+    pub async fn hand_back_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<Option<usize>, Error> {
+        let (Some(from), Some(to)) = (pending.sound.first(), pending.sound.last()) else { return Ok(Some(0)) };
         let (from, to) = (*from, *to);
-        let Some(mut held) = self.held(&pending.stream, from, to).await else { return Ok(0) };
-        match self.held_elsewhere(&pending.stream, (from, to), node, nodes).await? {
-            Some(elsewhere) => held.extend(elsewhere),
-            None => return Ok(0),
+        let custody = self.custody(&pending.stream);
+        custody.begin_asking();
+        let elsewhere = self.held_elsewhere(&pending.stream, (from, to), node, nodes).await;
+        let (Ok(Some(mut held)), Some(here)) = (elsewhere, self.held(&pending.stream, from, to).await) else {
+            custody.stop_asking();
+            return Ok(None);
+        };
+        held.extend(here);
+        if !custody.may_hand_back() {
+            return Ok(None);
         }
         let held: std::collections::HashSet<u64> = held.into_iter().collect();
         let lost: Vec<u64> = pending.sound.iter().copied().filter(|sequence| !held.contains(sequence)).collect();
@@ -233,7 +242,7 @@ impl Backbone {
             let subject = format!("$JS.ACK.{stream}.{consumer}.1.{sequence}.{delivered}.0.0");
             self.control().publish(subject, Bytes::from_static(NAK)).await;
         }
-        Ok(lost.len())
+        Ok(Some(lost.len()))
     }
 
     /// What the other nodes hold of a stream within these bounds; `None` if one that must has not said so in time.
@@ -246,7 +255,8 @@ impl Backbone {
     ) -> Result<Option<Vec<u64>>, Error> {
         let inbox = self.control().new_inbox();
         let mut answers = self.control().subscribe(inbox.clone()).await?;
-        let question = serde_json::to_vec(&Asked { stream: stream.to_owned(), from, to }).unwrap_or_default();
+        let question = serde_json::to_vec(&Asked { node: node.to_owned(), stream: stream.to_owned(), from, to })
+            .unwrap_or_default();
         self.control().publish_with_reply(self.names().held().into(), inbox, Bytes::from(question)).await;
         let asked = Instant::now();
         let mut missing: Vec<&str> = nodes.iter().map(String::as_str).filter(|other| *other != node).collect();
@@ -258,14 +268,21 @@ impl Backbone {
             let Ok(Some(message)) = tokio::time::timeout(left, answers.next()).await else { break };
             let Ok(said) = serde_json::from_slice::<Said>(&message.payload) else { continue };
             missing.retain(|other| *other != said.node);
-            if said.node != node {
-                held.extend(said.held);
+            match said.held {
+                Some(theirs) => held.extend(theirs),
+                None => return Ok(None),
             }
         }
         if !missing.is_empty() {
             tracing::debug!(stream, "did not say what they hold: {}", missing.join(", "));
         }
         Ok(missing.is_empty().then_some(held))
+    }
+
+    /// How many messages this node has deleted because they cannot be read.
+    #[must_use]
+    pub fn poison_removed(&self) -> u64 {
+        self.0.removed.load(Ordering::Relaxed)
     }
 
     /// Listens for other nodes' questions.
@@ -290,11 +307,36 @@ impl CustodyQuestions {
     pub async fn answer(&mut self, node: &str) {
         let Some(message) = self.messages.next().await else { return std::future::pending().await };
         let Some(reply) = message.reply.filter(|reply| self.backbone.may_answer(reply)) else { return };
-        let Ok(Asked { stream, from, to }) = serde_json::from_slice(&message.payload) else { return };
-        if let Some(held) = self.backbone.held(&stream, from, to).await {
-            let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
-            self.backbone.control().publish(reply, Bytes::from(said)).await;
+        let Ok(Asked { node: other, stream, from, to }) = serde_json::from_slice(&message.payload) else { return };
+        if other == node {
+            return;
         }
+        let held = if self.backbone.custody(&stream).lets_go_first(*other < *node) {
+            let Some(held) = self.backbone.held(&stream, from, to).await else { return };
+            Some(held)
+        } else {
+            None
+        };
+        let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
+        self.backbone.control().publish(reply, Bytes::from(said)).await;
+    }
+}
+
+/// The last step of a broken message's way. Where it fails, the message is found again.
+pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes) {
+    #[derive(Deserialize)]
+    struct Deleted {
+        #[serde(default)]
+        success: bool,
+    }
+    let request = async_nats::Request::new().payload(request);
+    match backbone.control().request(subject, request).await {
+        // Another node may have been faster, which the server says as an error.
+        Ok(answer) if serde_json::from_slice(&answer.payload).is_ok_and(|Deleted { success }| success) => {
+            backbone.0.removed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(_) => {}
+        Err(error) => tracing::debug!("a message that cannot be read is not deleted yet: {error}"),
     }
 }
 

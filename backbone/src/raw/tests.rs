@@ -1,3 +1,6 @@
+//! Broken and sound bytes, judged here and by the client library: a server that is no more than a socket sends them to it.
+//! No NATS server is asked.
+
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
