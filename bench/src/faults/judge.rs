@@ -1,10 +1,11 @@
 //! What the event log says of faults: how long nothing started, when what was stored had ended, what never did, and what
-//! ended twice.
+//! ended twice; and what the handler says: which runs it was called for more than once.
 
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use longshore_harness::World;
+use longshore_harness::history::Call;
 
 use crate::faults::load::Stored;
 use crate::told;
@@ -27,6 +28,7 @@ pub(super) struct Verdict {
     pub thawed: Vec<f64>,
     pub jobs: usize,
     pub again: usize,
+    pub done_twice: usize,
     pub lost: usize,
     pub twice: usize,
     pub repeats: usize,
@@ -52,7 +54,12 @@ struct Life {
 }
 
 /// Reads the log and judges.
-pub(super) async fn judge(world: &World, stored: &[Stored], faults: &[Fault]) -> anyhow::Result<Verdict> {
+pub(super) async fn judge(
+    world: &World,
+    stored: &[Stored],
+    faults: &[Fault],
+    calls: &[Call],
+) -> anyhow::Result<Verdict> {
     let mut log = Log::default();
     let mut wrong = None;
     told::read(world, |told| match (told.at.parse(), Timestamp::from_nanosecond(told.stored)) {
@@ -62,7 +69,7 @@ pub(super) async fn judge(world: &World, stored: &[Stored], faults: &[Fault]) ->
     .await?;
     match wrong {
         Some(error) => Err(error.into()),
-        None => Ok(log.judge(stored, faults)),
+        None => Ok(Verdict { done_twice: done_twice(calls), ..log.judge(stored, faults) }),
     }
 }
 
@@ -93,7 +100,7 @@ impl Log {
         let mut verdict = Verdict { jobs: stored.len(), repeats: self.repeats, ..Verdict::default() };
         for fault in faults {
             verdict.pauses.push(self.pause(fault));
-            let had_come = stored.iter().filter(|job| job.at <= fault.at);
+            let had_come = stored.iter().filter(|job| job.at <= fault.at && !job.remote);
             let last = had_come.filter_map(|job| life(job)?.ended).max().unwrap_or(fault.at).max(fault.at);
             verdict.caught_up.push(seconds(fault.at, last));
             verdict.thawed.push(seconds(fault.thawed, last));
@@ -110,6 +117,15 @@ impl Log {
         let marks: Vec<Timestamp> = [fault.at].into_iter().chain(within).chain([fault.over]).collect();
         marks.windows(2).map(|pair| seconds(pair[0], pair[1])).fold(0.0, f64::max)
     }
+}
+
+/// Runs with more than one call. No job here fails, so that each further call is the same work again.
+fn done_twice(calls: &[Call]) -> usize {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for call in calls {
+        *counts.entry(&call.run_id).or_default() += 1;
+    }
+    counts.values().filter(|count| **count > 1).count()
 }
 
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {
@@ -137,7 +153,7 @@ mod tests {
         log.note(&told("b", "started", "b/started/2", 1), at(17), at(18));
         log.note(&told("b", "completed", "b/1/completed", 1), at(18), at(19));
         log.note(&told("b", "completed", "b/2/completed", 2), at(18), at(25));
-        let stored = ["a", "b", "c"].map(|run| Stored { run_id: run.to_owned(), at: at(9) });
+        let stored = ["a", "b", "c"].map(|run| Stored { run_id: run.to_owned(), remote: false, at: at(9) });
         let verdict = log.judge(&stored, &[Fault { at: at(12), thawed: at(14), over: at(20) }]);
         let expected = Verdict {
             pauses: vec![5.0],
@@ -145,10 +161,23 @@ mod tests {
             thawed: vec![5.0],
             jobs: 3,
             again: 1,
+            done_twice: 0,
             lost: 1,
             twice: 1,
             repeats: 1,
         };
         assert_eq!(verdict, expected);
+    }
+
+    #[test]
+    fn a_run_is_done_twice_if_its_handler_was_called_more_than_once() {
+        let call = |run: &str, attempt| {
+            let (tenant, run_id) = ("default".to_owned(), run.to_owned());
+            Call { tenant, run_id, round: 1, attempt, start: at(1), end: None, node: None }
+        };
+        assert_eq!(
+            done_twice(&[call("a", 1), call("b", 1), call("a", 1), call("c", 1), call("c", 2), call("c", 3)]),
+            2
+        );
     }
 }

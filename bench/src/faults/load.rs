@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::faults::{BUILT_IN, REMOTE};
 use crate::jobs;
 
 /// How long one publish may go unanswered before it is repeated.
@@ -23,11 +24,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Repeats of one publish. A server that is down for longer than these is a fault of its own.
 const TRIES: usize = 600;
+/// One job in so many is done by a remote handler.
+const REMOTE_ONE_IN: u64 = 5;
 
 /// A job that the server has confirmed.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub run_id: String,
+    /// Whether a remote handler does it.
+    pub remote: bool,
     /// When the confirmation came.
     pub at: Timestamp,
 }
@@ -63,7 +68,7 @@ async fn publish(
     let mut tick = interval(Duration::from_secs(1) / rate);
     tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let body = jobs::body(&format!("\"ms\":{works_ms}"));
-    let subject: Arc<str> = Arc::from(jobs::subject(5, "sleep"));
+    let subjects = [BUILT_IN, REMOTE].map(|job_type| Arc::from(jobs::subject(5, job_type)));
     let mut under_way = JoinSet::new();
     let mut stored = Vec::new();
     for number in 0_u64.. {
@@ -71,7 +76,9 @@ async fn publish(
             _ = stopped.wait_for(|stopped| *stopped) => break,
             _ = tick.tick() => {}
         }
-        under_way.spawn(until_stored(client.clone(), Arc::clone(&subject), body.clone(), number));
+        let remote = number % REMOTE_ONE_IN == 0;
+        let subject: Arc<str> = Arc::clone(&subjects[usize::from(remote)]);
+        under_way.spawn(until_stored(client.clone(), (subject, remote), body.clone(), number));
         while let Some(done) = under_way.try_join_next() {
             stored.push(done??);
         }
@@ -82,7 +89,12 @@ async fn publish(
     Ok(stored)
 }
 
-async fn until_stored(client: Client, subject: Arc<str>, body: Bytes, number: u64) -> anyhow::Result<Stored> {
+async fn until_stored(
+    client: Client,
+    (subject, remote): (Arc<str>, bool),
+    body: Bytes,
+    number: u64,
+) -> anyhow::Result<Stored> {
     let mut headers = HeaderMap::new();
     headers.insert("Nats-Msg-Id", format!("job-{number}"));
     let mut last = None;
@@ -92,7 +104,7 @@ async fn until_stored(client: Client, subject: Arc<str>, body: Bytes, number: u6
             Ok(answer) => {
                 let ack: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
                 if let Some(sequence) = ack["seq"].as_u64().filter(|_| ack["error"].is_null()) {
-                    return Ok(Stored { run_id: format!("main-p5-{sequence}"), at: Timestamp::now() });
+                    return Ok(Stored { run_id: format!("main-p5-{sequence}"), remote, at: Timestamp::now() });
                 }
                 last = Some(anyhow::anyhow!("not stored: {ack}"));
             }

@@ -27,7 +27,7 @@ pub use jobs::Sort;
 pub use report::Report;
 
 use crate::again::{by_fault, calls_again, with_nodes};
-use crate::history::{History, Rules};
+use crate::history::{History, Rules, Violation};
 use crate::publish::Receipt;
 use crate::standstill::standstills;
 use crate::wire::{Event, EventName};
@@ -108,6 +108,7 @@ impl Chaos {
         let named: Vec<(Timestamp, &str)> = faults.told.iter().map(|fault| (fault.at, fault.what)).collect();
         let again: Vec<Timestamp> =
             calls_again(&history.calls, &history.events).into_iter().map(|call| call.start).collect();
+        let violations = history.check();
         Report {
             chaos: self,
             sorts,
@@ -118,9 +119,20 @@ impl Chaos {
             still: standstills(&history.events, &times),
             faults: faults.told,
             wrong,
-            violations: history.check(),
+            evidence: evidence(&history, &violations),
+            violations,
         }
     }
+}
+
+/// The story of one run for each kind of violation, with the node of each call.
+fn evidence(history: &History, violations: &[Violation]) -> Vec<String> {
+    let mut kinds = BTreeSet::new();
+    let firsts = violations.iter().filter(|violation| kinds.insert(violation.kind));
+    let runs: BTreeSet<(String, String)> =
+        firsts.map(|violation| (violation.tenant.clone(), violation.run_id.clone())).collect();
+    let stories = history.evidence(&runs).into_iter();
+    stories.map(|((tenant, run), lines)| format!("the story of {tenant}/{run}\n  {}", lines.join("\n  "))).collect()
 }
 
 fn receipts(jobs: &[Job]) -> Vec<Receipt> {

@@ -35,6 +35,8 @@ pub struct Report {
     pub wrong: Vec<String>,
     /// What the checker found.
     pub violations: Vec<Violation>,
+    /// The story of one run for each kind of violation.
+    pub evidence: Vec<String>,
 }
 
 impl Report {
@@ -92,6 +94,13 @@ impl fmt::Display for Report {
         }
         for violation in self.violations.iter().take(SHOWN) {
             writeln!(f, "VIOLATION: {violation}")?;
+        }
+        if !self.evidence.is_empty() {
+            let faults = self.faults.iter().map(|fault| format!("  {} {}: {}", fault.at, fault.what, fault.whom));
+            writeln!(f, "the faults\n{}", faults.collect::<Vec<_>>().join("\n"))?;
+        }
+        for story in &self.evidence {
+            writeln!(f, "{story}")?;
         }
         if self.is_sound() {
             return f.write_str("sound");

@@ -117,7 +117,8 @@ impl History {
         }
         for call in &self.calls {
             let end = call.end.map_or("no end".to_owned(), |end| end.to_string());
-            let line = format!("call     {}/{}: {} to {end}", call.round, call.attempt, call.start);
+            let by = call.node.as_deref().map(|node| format!(" by {node}")).unwrap_or_default();
+            let line = format!("call     {}/{}: {} to {end}{by}", call.round, call.attempt, call.start);
             say(&call.tenant, &call.run_id, line);
         }
         stories

@@ -62,6 +62,17 @@ fn the_next_round_is_not_the_end_of_the_last() {
 }
 
 #[test]
+fn a_call_that_died_with_its_node_need_not_be_told_of() {
+    let mut history = told("enqueued @2; cancelled @5");
+    history.calls = vec![call("a", 1, 3, Some(4))];
+    assert_eq!(kinds(&history), [Kind::CallUntold]);
+    history.rules.interruptions = vec![killed(Some("n1"), 4)];
+    assert_eq!(kinds(&history), []);
+    history.rules.interruptions = vec![killed(Some("n2"), 4)];
+    assert_eq!(kinds(&history), [Kind::CallUntold]);
+}
+
+#[test]
 fn what_silent_servers_held_back_comes_late() {
     let mut history = told("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @7");
     history.calls = vec![call("a", 2, 6, Some(7)), call("a", 1, 10, Some(11))];
