@@ -2,7 +2,7 @@
 //! handler, and names the first promise that is broken.
 
 use longshore_domain::story::{self, Event, EventKind};
-use longshore_domain::{Run, RunState, Timestamp};
+use longshore_domain::{ErrorKind, Run, RunState, Timestamp};
 
 /// An event, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,8 @@ struct Page {
     /// The event log, repeats left out.
     told: Vec<Told>,
     pub(crate) calls: u32,
+    /// The last look was taken.
+    closed: bool,
 }
 
 /// A handler at work.
@@ -49,23 +51,22 @@ pub(crate) struct Call {
     pub(crate) node: usize,
     /// Its attempt is on record.
     pub(crate) claimed: bool,
-    /// Its job was stored twice, which no node can see.
-    pub(crate) stored_twice: bool,
     /// Its node believes to hold the lease until then.
     pub(crate) leased_until: i64,
-    pub(crate) server_life: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pages: Vec<Page>,
     pub(crate) calls: Vec<Call>,
+    /// Keys and the runs of theirs whose handler was called.
+    of_keys: Vec<(usize, usize)>,
     broken: Option<String>,
 }
 
 impl Ledger {
     pub(crate) fn new(runs: usize) -> Self {
-        Self { pages: (0..runs).map(|_| Page::default()).collect(), calls: Vec::new(), broken: None }
+        Self { pages: (0..runs).map(|_| Page::default()).collect(), calls: Vec::new(), of_keys: Vec::new(), broken: None }
     }
 
     pub(crate) fn broken(&self) -> Option<&str> {
@@ -96,6 +97,13 @@ impl Ledger {
         if after.state == RunState::Running {
             return;
         }
+        let is_lost = |run: &Run| run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::LeaseExpired);
+        if before.is_some_and(|before| before.state == RunState::Running) && is_lost(after) {
+            let holds = |call: &Call| call.plan == plan && call.claimed && call.leased_until > now.millis();
+            if self.calls.iter().any(holds) {
+                self.accuse(plan, "its lease was judged lost while its holder had it");
+            }
+        }
         let page = &mut self.pages[plan];
         let mut met = None;
         for event in story::of_round(after) {
@@ -124,11 +132,7 @@ impl Ledger {
     /// A handler is called.
     pub(crate) fn called(&mut self, call: Call, now: i64) {
         let overlaps = |other: &Call| {
-            other.plan == call.plan
-                && other.claimed
-                && other.leased_until > now
-                && other.server_life == call.server_life
-                && !call.stored_twice
+            other.plan == call.plan && other.claimed && other.leased_until > now
         };
         if self.calls.iter().any(overlaps) {
             self.accuse(call.plan, "two attempts at once, while the lease of the first was held");
@@ -137,8 +141,21 @@ impl Ledger {
         self.calls.push(call);
     }
 
+    /// A handler is called for a run of this key.
+    pub(crate) fn called_for_key(&mut self, key: usize, plan: usize) {
+        if self.of_keys.iter().any(|(other, called)| *other == key && *called != plan) {
+            self.accuse(plan, "another run of its key was called before");
+        }
+        self.of_keys.push((key, plan));
+    }
+
+    pub(crate) fn is_closed(&self, plan: usize) -> bool {
+        self.pages[plan].closed
+    }
+
     /// The last look at a run, when nothing is on its way any more.
     pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32]) {
+        self.pages[plan].closed = true;
         let Some(run) = run else { return self.accuse(plan, "no record: lost") };
         if !run.state.is_ended() {
             return self.accuse(plan, format!("lost as {}", run.state.as_str()));
