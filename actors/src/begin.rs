@@ -203,9 +203,16 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
                 rename(&mut assignment, free);
                 return Box::pin(claim(shared, assignment)).await;
             }
+            (Verdict::StaleRecord, _) => {
+                shared.metrics.stale_reads.inc();
+                let job = &assignment.job;
+                tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, "the record is older than the job that came: read too early; it comes again");
+                assignment.right.leave();
+                return Begun::Over;
+            }
             (Verdict::Unproven, _) => return Box::pin(unreadable(shared, assignment, UNPROVEN.to_owned())).await,
             (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
-            (_, None) => unreachable!("without a record the verdict is to begin, or that it is unproven"),
+            (_, None) => unreachable!("without a record the verdict is to begin, or that it is not proven"),
         };
         let lost = match claim_on(shared, assignment, base).await {
             Ok(begun) => return begun,
@@ -304,11 +311,6 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
     match verdict {
         Verdict::Drop => shared.backbone.ack(assignment.right).await,
         Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
-        Verdict::StaleRecord => {
-            shared.metrics.stale_reads.inc();
-            tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the job that came: read too early; it comes again");
-            assignment.right.leave();
-        }
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: told again, all of it, and carried out again.
@@ -324,7 +326,8 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         | Verdict::BeginAgain { .. }
         | Verdict::BeginAnew
         | Verdict::Occupied
-        | Verdict::Unproven => unreachable!("what may begin has been begun"),
+        | Verdict::Unproven
+        | Verdict::StaleRecord => unreachable!("what may begin has been begun"),
     }
     Begun::Over
 }

@@ -41,7 +41,12 @@ pub(crate) async fn claim_at_begin(
             Claimed::Found(found) => found,
         };
         if found.claim.run_id == job.run_id {
-            break;
+            // While it is not marked, another job of the key may be about to take it over: one of the two writes wins.
+            let mark = || shared.backbone.write_claim(&job.tenant, key, &claim, (found.revision, window));
+            if found.claim.published || mark().await?.is_some() {
+                break;
+            }
+            continue;
         }
         if found.claim.published || has_gone_on(shared, job, &found).await? {
             return Ok(Some(found.claim.run_id));

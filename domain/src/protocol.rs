@@ -46,6 +46,10 @@ impl Arrival {
     }
 }
 
+/// So many deliveries of a message, each a lease after the last, may meet a record that was read too early. A server's
+/// kill can raise the count; a leader that was cut off steps down within a fraction of this time.
+pub const OLD_READS_MAX: u64 = 4;
+
 /// What is to be done with a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -94,23 +98,31 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     let Some(run) = found else {
         return match from_a_node {
             // The record of a run that waits for its message is kept until it comes.
-            true => Verdict::Unproven,
+            true => unproven(arrival),
             false => Verdict::Begin { round: arrival.round, attempt: arrival.attempt },
         };
     };
-    if arrival.minted && !arrival.moved && run.origin != arrival.holding.message.at {
+    if arrival.minted && !from_a_node && run.origin != arrival.holding.message.at {
         return if run.state.is_ended() { Verdict::BeginAnew } else { Verdict::Occupied };
     }
     if from_a_node {
-        let is_beyond = is_beyond(arrival, run);
         let is_proven = !run.seal.is_empty() && arrival.seal.as_ref() == Some(&run.seal);
-        match (is_proven, is_beyond) {
-            (_, true) => return Verdict::StaleRecord,
-            (false, false) => return Verdict::Unproven,
+        match (is_proven, is_beyond(arrival, run)) {
+            (true, true) => return Verdict::StaleRecord,
             (true, false) => {}
+            // A record gets its seal with the first wait that it knows of, and keeps it.
+            (false, true) if run.seal.is_empty() => return unproven(arrival),
+            (false, _) => return Verdict::Unproven,
         }
     }
     on_own_arrival(run, arrival)
+}
+
+/// Nothing on record speaks for a message that claims to be a node's. A read may be old for as long as a leader does not
+/// know that it was cut off: the message is left to come again a few times before it is refused.
+fn unproven(arrival: &Arrival) -> Verdict {
+    let came_often = arrival.holding.delivery > OLD_READS_MAX;
+    if came_often || arrival.seal.is_none() { Verdict::Unproven } else { Verdict::StaleRecord }
 }
 
 /// Whether a message speaks for a wait that the record does not know of. Waits only grow: the next round is beyond every
@@ -367,9 +379,22 @@ mod tests {
         assert_eq!(judge(Some(&retrying), Some(SEAL), &second), Verdict::Begin { round: 1, attempt: 2 });
         assert_eq!(judge(Some(&retrying), Some("another"), &second), Verdict::Unproven);
         assert_eq!(judge(Some(&retrying), None, &second), Verdict::Unproven);
-        assert_eq!(judge(None, Some(SEAL), &second), Verdict::Unproven);
-        let unsealed = Run { seal: SmolStr::default(), ..retrying };
+        let mut often = second.clone();
+        often.holding.delivery = OLD_READS_MAX + 1;
+        assert_eq!(judge(None, Some(SEAL), &second), Verdict::StaleRecord, "perhaps it was read too early");
+        assert_eq!(judge(None, Some(SEAL), &often), Verdict::Unproven);
+        assert_eq!(judge(None, None, &second), Verdict::Unproven);
+        let unsealed = Run { seal: SmolStr::default(), ..retrying.clone() };
         assert_eq!(judge(Some(&unsealed), Some(""), &second), Verdict::Unproven);
+        let third = Arrival { attempt: 3, ..second };
+        assert_eq!(judge(Some(&unsealed), Some(SEAL), &third), Verdict::StaleRecord, "it has no seal yet, perhaps");
+        assert_eq!(judge(Some(&unsealed), Some(SEAL), &Arrival { attempt: 3, ..often }), Verdict::Unproven);
+        assert_eq!(judge(Some(&retrying), Some("another"), &third), Verdict::Unproven, "a seal never changes");
+        assert_eq!(judge(Some(&retrying), Some(SEAL), &third), Verdict::StaleRecord);
+        let forged = Arrival { seal: Some("another".into()), ..arrival(9, 1, 1, 1, false) };
+        let done = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Complete(RunResult::None));
+        let other_time = Run { origin: at(50), ..done };
+        assert_eq!(on_arrival(Some(&other_time), &forged), Verdict::Unproven, "it is no run of another stream");
     }
 
     #[test]

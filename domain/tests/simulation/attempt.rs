@@ -238,7 +238,7 @@ impl Hand<'_> {
         let Some(Script { lasts, ends }) = script(world, self.index, &work.run) else {
             return Some(Outcome::NoHandler);
         };
-        let call = Calling::new(self, work.on_record);
+        let call = Calling::new(self, work.run.round, work.on_record);
         self.enter_in_book();
         let from = world.clock.get();
         world.say(|| format!("{} calls the handler of run {} for {lasts} ms", self.client.name(), self.index));
@@ -410,7 +410,7 @@ struct Calling<'w> {
 }
 
 impl<'w> Calling<'w> {
-    fn new(hand: &Hand<'w>, claimed: bool) -> Self {
+    fn new(hand: &Hand<'w>, round: u32, claimed: bool) -> Self {
         let world = hand.world;
         let id = world.number();
         let mut ledger = world.ledger.borrow_mut();
@@ -425,7 +425,7 @@ impl<'w> Calling<'w> {
                 ledger.accuse(hand.index, format!("its handler was called after its end: {}", state.as_str()));
             }
         }
-        if let Some(key) = hand.plan.key {
+        if let Some(key) = hand.plan.key.filter(|_| round == 1) {
             ledger.called_for_key(key, hand.index);
         }
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());

@@ -317,6 +317,9 @@ impl<'w> Drive<'w> {
         let world = self.world;
         let old = |run: &Run| run.state == RunState::Completed && run.ended_at.is_some_and(|at| at.millis() + 2 * LEASE < now);
         let Some(stored) = world.record(index).filter(|stored| old(&stored.run)) else { return };
+        if world.server.borrow().has_message_of(index) {
+            return self.plan_for(now + 1_000, Event::Expire(index));
+        }
         world.say(|| format!("the record of run {index} has been kept for long enough"));
         let letters: Vec<u32> = world.server.borrow().letters_of(index).map(|letter| letter.round).collect();
         world.ledger.borrow_mut().close(index, Some(&stored.run), &letters);

@@ -21,7 +21,12 @@ impl Hand<'_> {
                 Claimed::Found(found) => found,
             };
             if found.plan == self.index {
-                break;
+                // While it is not marked, another job of the key may be about to take it over: one of the two writes wins.
+                let sure = found.published || world.is(Mutation::OwnClaimNotMarkedBeforeItsRunBegins);
+                if sure || client.write_claim(key, found.revision, self.index, true).await?.is_some() {
+                    break;
+                }
+                continue;
             }
             let stands = found.published || world.is(Mutation::UnpublishedClaimNeverTakenOver);
             let stands = stands && !world.is(Mutation::PublishedClaimTakenOver);

@@ -39,6 +39,8 @@ struct Page {
     /// The event log, repeats left out.
     told: Vec<Told>,
     pub(crate) calls: u32,
+    /// The first time that it was scheduled for: each submission with a delay counts from itself.
+    due: Option<Timestamp>,
     /// The last look was taken.
     closed: bool,
 }
@@ -88,8 +90,13 @@ impl Ledger {
     /// A record was written.
     pub(crate) fn written(&mut self, plan: usize, before: Option<&Run>, after: &Run, now: Timestamp) {
         let before = before.filter(|before| before.origin == after.origin);
-        if let Some(wrong) = before.and_then(|before| wrong_step(before, after, now)) {
+        let due = self.pages[plan].due;
+        if let Some(wrong) = before.and_then(|before| wrong_step(before, after, due, now)) {
             self.accuse(plan, wrong);
+        }
+        if after.state == RunState::Scheduled {
+            let due = &mut self.pages[plan].due;
+            *due = after.run_at.into_iter().chain(*due).min();
         }
         if after.attempt > after.max_attempts {
             self.accuse(plan, format!("attempt {} of {}", after.attempt, after.max_attempts));
@@ -97,8 +104,7 @@ impl Ledger {
         if after.state == RunState::Running {
             return;
         }
-        let is_lost = |run: &Run| run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::LeaseExpired);
-        if before.is_some_and(|before| before.state == RunState::Running) && is_lost(after) {
+        if before.is_some_and(|before| before.state == RunState::Running) && has_lost_lease(after) {
             let holds = |call: &Call| call.plan == plan && call.claimed && call.leased_until > now.millis();
             if self.calls.iter().any(holds) {
                 self.accuse(plan, "its lease was judged lost while its holder had it");
@@ -183,8 +189,14 @@ impl Ledger {
     }
 }
 
-/// What no write may do, whoever wins it.
-fn wrong_step(before: &Run, after: &Run, now: Timestamp) -> Option<String> {
+/// Whether its last attempt ended as a lost lease.
+fn has_lost_lease(run: &Run) -> bool {
+    let error = run.attempts.last().and_then(|attempt| attempt.error.as_ref());
+    error.is_some_and(|error| error.kind == ErrorKind::LeaseExpired)
+}
+
+/// What no write may do, whoever wins it. `due` is the first time that a client's submission was to wait for.
+fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp) -> Option<String> {
     let step = || {
         let show = |run: &Run| format!("{} {}/{}", run.state.as_str(), run.round, run.attempt);
         format!("{} became {}", show(before), show(after))
@@ -201,7 +213,8 @@ fn wrong_step(before: &Run, after: &Run, now: Timestamp) -> Option<String> {
         return Some(step());
     }
     let claimed = after.state == RunState::Running && before.state != RunState::Running;
-    match before.run_at {
+    let scheduled = before.state == RunState::Scheduled;
+    match before.run_at.map(|at| if scheduled { due.unwrap_or(at).min(at) } else { at }) {
         Some(at) if claimed && at > now => Some(format!("claimed {} ms too early", at.millis() - now.millis())),
         _ => None,
     }

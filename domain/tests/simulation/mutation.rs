@@ -67,6 +67,7 @@ mutations! {
     RepeatRunsAgainOnceTheRecordIsGone,
     UnpublishedClaimNeverTakenOver,
     PublishedClaimTakenOver,
+    OwnClaimNotMarkedBeforeItsRunBegins,
     // Letters.
     ReplayNeverResumed,
     StaleLetterKept,

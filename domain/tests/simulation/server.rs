@@ -207,6 +207,13 @@ impl Server {
         self.records[key].push((now, stored));
     }
 
+    /// Whether a message of the run may yet come.
+    pub(crate) fn has_message_of(&self, plan: usize) -> bool {
+        self.lane.iter().any(|message| message.place.plan == plan)
+            || self.due.iter().any(|due| due.schedule.place.plan == plan)
+            || self.schedules.iter().any(|schedule| schedule.place.plan == plan)
+    }
+
     /// The record has been kept for long enough; by then no message of its run is left that might come again.
     pub(crate) fn expire(&mut self, key: Key, plan: usize, now: i64) {
         self.put(key, None, now);
