@@ -314,7 +314,8 @@ impl<'w> Client<'w> {
 pub(crate) fn set(world: &World, plan: usize, (key, expected): (Key, u64), run: &Rc<Run>) -> Option<u64> {
     let mut server = world.server.borrow_mut();
     let before = server.read(key);
-    let written = server.compare_and_set(key, expected, Rc::clone(run), world.clock.get());
+    let at = world.clock.get();
+    let written = server.compare_and_set(Late { at, plan, key, expected, run: Rc::clone(run) });
     world.say(|| {
         let node = run.node.as_deref().unwrap_or("-");
         let answer = written.map_or_else(|| "refused".to_owned(), |revision| format!("revision {revision}"));
@@ -327,8 +328,12 @@ pub(crate) fn set(world: &World, plan: usize, (key, expected): (Key, u64), run: 
         )
     });
     if written.is_some() {
+        let mut ledger = world.ledger.borrow_mut();
+        if let Some(other) = before.as_ref().filter(|before| before.plan != plan) {
+            ledger.overwritten(other.plan, &other.run);
+        }
         let before = before.as_ref().map(|stored| &*stored.run);
-        world.ledger.borrow_mut().written(plan, before, run, world.now());
+        ledger.written(plan, before, run, world.now());
     }
     written
 }

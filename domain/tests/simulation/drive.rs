@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use longshore_domain::protocol::{LetterVerdict, Repeat, on_letter, on_repeat};
@@ -133,12 +134,16 @@ impl<'w> Drive<'w> {
         }
     }
 
+    fn run_of(&self, plan: usize) -> Option<Rc<Run>> {
+        self.world.plans[plan].job.get().and_then(|_| self.world.record(plan)).map(|stored| stored.run)
+    }
+
     fn close(&self, plan: usize) {
         let world = self.world;
         let letters: Vec<u32> = world.server.borrow().letters_of(plan).map(|letter| letter.round).collect();
-        let stored = world.plans[plan].job.get().and_then(|_| world.record(plan));
-        let run = stored.as_ref().map(|stored| &*stored.run);
         let mut ledger = world.ledger.borrow_mut();
+        let run = self.run_of(plan).or_else(|| ledger.last_of(plan));
+        let run = run.as_deref();
         if world.plans[plan].key.is_none() {
             ledger.close(plan, run, &letters);
         } else if run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {
@@ -331,7 +336,7 @@ impl<'w> Drive<'w> {
     /// time goes on.
     fn make_lane_anew(&mut self, now: i64) {
         let mut server = self.world.server.borrow_mut();
-        if server.lane.is_empty() && !self.tasks.iter().any(|task| task.is_delivery) {
+        if server.lane.is_empty() && server.due.is_empty() && self.tasks.is_empty() {
             self.world.say(|| "the lane is made anew".to_owned());
             server.make_lane_anew();
             self.floor = 0;
@@ -362,9 +367,9 @@ impl<'w> Drive<'w> {
         let world = self.world;
         let of_key = || (key..key + OF_A_KEY).filter(|plan| world.plans[*plan].job.get().is_some());
         let counts = |plan: &usize| {
-            let stored = world.record(*plan);
+            let run = self.run_of(*plan).or_else(|| world.ledger.borrow().last_of(*plan));
             let own = |run: &Run| run.state != RunState::Duplicate && on_repeat(run) == Repeat::Nothing;
-            stored.is_some_and(|stored| own(&stored.run)) || world.ledger.borrow().is_closed(*plan)
+            run.is_some_and(|run| own(&run)) || world.ledger.borrow().is_closed(*plan)
         };
         if of_key().filter(counts).count() == 0 {
             world.ledger.borrow_mut().accuse(key, "no run of its key is left");
@@ -388,8 +393,9 @@ impl<'w> Drive<'w> {
     }
 
     fn wants_attention(&self, letter: DeadLetter) -> bool {
-        let stored = self.world.record(letter.plan);
-        let stands = on_letter(stored.as_ref().map(|stored| &*stored.run), letter.round) == LetterVerdict::Stands;
+        // Where another run has its id by now, nobody can do anything about a letter.
+        let Some(stored) = self.world.record(letter.plan) else { return false };
+        let stands = on_letter(Some(&stored.run), letter.round) == LetterVerdict::Stands;
         !stands
             || match self.world.plans[letter.plan].letter {
                 Letter::Keep => false,

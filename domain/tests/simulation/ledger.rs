@@ -1,6 +1,8 @@
 //! What must hold, watched from outside: the ledger sees every write to a record, every event told and every call of a
 //! handler, and names the first promise that is broken.
 
+use std::rc::Rc;
+
 use longshore_domain::story::{self, Event, EventKind};
 use longshore_domain::{ErrorKind, Run, RunState, Timestamp};
 
@@ -41,6 +43,11 @@ struct Page {
     pub(crate) calls: u32,
     /// The first time that it was scheduled for: each submission with a delay counts from itself.
     due: Option<Timestamp>,
+    /// A delayed submission's note, taken up by a publish of the same id before anybody was answered: whether that it was
+    /// scheduled is told does not matter.
+    note_taken_up: bool,
+    /// Its last record, where another run of a lane that was made anew has its id now.
+    overwritten: Option<Rc<Run>>,
     /// The last look was taken.
     closed: bool,
 }
@@ -94,6 +101,10 @@ impl Ledger {
         if let Some(wrong) = before.and_then(|before| wrong_step(before, after, due, now)) {
             self.accuse(plan, wrong);
         }
+        let is_note = |run: &Run| run.state == RunState::Scheduled && !run.published && run.held_by.is_none();
+        if before.is_some_and(is_note) && after.held_by.is_some() {
+            self.pages[plan].note_taken_up = true;
+        }
         if after.state == RunState::Scheduled {
             let due = &mut self.pages[plan].due;
             *due = after.run_at.into_iter().chain(*due).min();
@@ -124,6 +135,19 @@ impl Ledger {
         if let Some(id) = met {
             self.accuse(plan, format!("two events have the id {id}"));
         }
+    }
+
+    /// A run has the id of another now, of a lane that is gone.
+    pub(crate) fn overwritten(&mut self, plan: usize, run: &Rc<Run>) {
+        if !run.state.is_ended() {
+            self.accuse(plan, "overwritten by another run of its id before it ended");
+        }
+        self.pages[plan].overwritten = Some(Rc::clone(run));
+    }
+
+    /// The last record of a run that was overwritten.
+    pub(crate) fn last_of(&self, plan: usize) -> Option<Rc<Run>> {
+        self.pages[plan].overwritten.clone()
     }
 
     /// An event reached the log.
@@ -172,6 +196,12 @@ impl Ledger {
         if rounds != expected {
             let what = format!("{} in round {}, letters of rounds {letters:?}", run.state.as_str(), run.round);
             self.accuse(plan, what);
+        }
+        let page = &mut self.pages[plan];
+        if page.note_taken_up {
+            let counts = |told: &Told| told.kind != EventKind::Scheduled || told.round > 1;
+            page.told.retain(counts);
+            page.implied.retain(counts);
         }
         let page = &self.pages[plan];
         if page.told != page.implied {

@@ -97,6 +97,7 @@ pub(crate) enum Word {
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) revision: u64,
+    pub(crate) plan: usize,
     pub(crate) run: Rc<Run>,
 }
 
@@ -107,7 +108,7 @@ pub(crate) struct DeadLetter {
     pub(crate) round: u32,
 }
 
-/// A write that its sender has given up on and that arrives all the same.
+/// A write of a record, perhaps one that its sender has given up on and that arrives all the same.
 #[derive(Debug)]
 pub(crate) struct Late {
     pub(crate) at: i64,
@@ -190,13 +191,14 @@ impl Server {
     }
 
     /// Writes the record if it still has the revision `expected`; 0 is none.
-    pub(crate) fn compare_and_set(&mut self, key: Key, expected: u64, run: Rc<Run>, now: i64) -> Option<u64> {
+    pub(crate) fn compare_and_set(&mut self, late: Late) -> Option<u64> {
+        let Late { at, plan, key, expected, run } = late;
         if self.read(key).map_or(0, |stored| stored.revision) != expected {
             return None;
         }
         self.revision += 1;
         let revision = self.revision;
-        self.put(key, Some(Stored { revision, run }), now);
+        self.put(key, Some(Stored { revision, plan, run }), at);
         Some(revision)
     }
 
