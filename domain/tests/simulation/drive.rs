@@ -15,7 +15,7 @@ use crate::operator::{REPLAYS, attend, cancel};
 use crate::plan::{Besides, Letter, OF_A_KEY, Way};
 use crate::server::{DeadLetter, Message, Place};
 use crate::worker::{Delivery, seal_of, work};
-use crate::world::{LEASE, RUNS, STORM, ToldToStop, Weather, World};
+use crate::world::{LEASE, RUNS, STORM, ToldToStop, Weather, World, stamp};
 
 /// A world that still has something on its way so long after the storm is stuck.
 const PATIENCE: i64 = 300_000;
@@ -299,6 +299,9 @@ impl<'w> Drive<'w> {
             plan.name(RunId::minted(&Queue::main(), Priority::DEFAULT, sequence));
         }
         world.note_published(index, now);
+        if let Some(at) = plan.options.as_ref().and_then(|options| options.run_at) {
+            world.ledger.borrow_mut().note_due(index, at.from(stamp(now)));
+        }
     }
 
     /// A client publishes a job with headers that say that a node moved it for another run.
@@ -322,7 +325,7 @@ impl<'w> Drive<'w> {
         let world = self.world;
         let old = |run: &Run| run.state == RunState::Completed && run.ended_at.is_some_and(|at| at.millis() + 2 * LEASE < now);
         let Some(stored) = world.record(index).filter(|stored| old(&stored.run)) else { return };
-        if world.server.borrow().has_message_of(index) {
+        if world.server.borrow().has_message_of(index) || !self.tasks.is_empty() {
             return self.plan_for(now + 1_000, Event::Expire(index));
         }
         world.say(|| format!("the record of run {index} has been kept for long enough"));

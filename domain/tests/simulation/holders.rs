@@ -2,7 +2,7 @@
 
 use longshore_domain::protocol::{Holder, lease_is_lost};
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{ErrorKind, Failure, Run, story};
+use longshore_domain::{ErrorKind, Failure, Run};
 
 use crate::mutation::Mutation;
 use crate::server::{Stored, Word};
@@ -19,8 +19,7 @@ impl Hand<'_> {
         let run = (*found.run).clone();
         if self.take_unclear_claim(&run) {
             // This node's own claim, whose answer was lost: the attempt was never started.
-            let told = story::of_round(&run).len().saturating_sub(1);
-            let work = Work { on_record: true, ..Work::new(run, found.revision, told) };
+            let work = Work { on_record: true, ..Work::new(run, found.revision, 0) };
             return Box::pin(self.start(work)).await;
         }
         let holder = self.ask_holder(&run).await;

@@ -14,8 +14,12 @@ impl Hand<'_> {
     /// the time it was stored at. It may have become a dead letter before, in a node that died over it.
     pub(crate) async fn refuse(&self) {
         let (world, own) = (self.world, self.delivery.message.plan);
-        if !world.plans[own].minted() {
-            // Nothing forges these: a node's message that is not believed is lost.
+        let plan = &world.plans[own];
+        if !plan.is_forged() && (!plan.is_unreadable() || self.is_moved()) {
+            // A node's own message. It may come once more when its run has ended and the id is another's.
+            if world.ledger.borrow().last_of(own).is_some() {
+                return self.send(Word::Ack).await;
+            }
             return world.ledger.borrow_mut().accuse(own, "its own message was taken for a forgery");
         }
         for (key, timed) in self.ids() {
@@ -30,7 +34,6 @@ impl Hand<'_> {
                 }
                 _ => continue,
             };
-            let plan = &world.plans[own];
             let at = stamp(self.delivery.message.at);
             let job = if timed { plan.timed_job(at) } else { plan.job() };
             // It has one event only, that of its dead letter.
