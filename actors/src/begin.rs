@@ -194,11 +194,11 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
                 tell_again(shared, &assignment, &found.run).await;
                 on(shared, &assignment, Some(found), round, attempt)
             }
-            (Verdict::BeginAnew, Some(found)) => {
+            (Verdict::BeginAnew, Some(found)) if !goes_under_another_id(shared, &assignment).await => {
                 let base = on(shared, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
             }
-            (Verdict::Occupied, Some(_)) => {
+            (Verdict::Occupied | Verdict::BeginAnew, Some(_)) => {
                 let [_, _, free] = ids_of(&assignment);
                 rename(&mut assignment, free);
                 return Box::pin(claim(shared, assignment)).await;
@@ -220,6 +220,13 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
         };
         (assignment, found) = lost;
     }
+}
+
+/// Whether an earlier delivery of the job found its id taken by an unfinished run, and began under another one. Should that
+/// not be clear just now, it is looked at again.
+async fn goes_under_another_id(shared: &Shared, assignment: &Assignment) -> bool {
+    let (job, [_, _, timed]) = (&assignment.job, ids_of(assignment));
+    !matches!(shared.backbone.read_record(&job.tenant, &timed).await, Ok(None))
 }
 
 /// Why a job that carries a node's headers, but no proof of them, is refused.

@@ -38,6 +38,8 @@ pub struct Arrival {
     pub seal: Option<SmolStr>,
     /// Its run id was derived from its sequence.
     pub minted: bool,
+    /// It was stored longer ago than a read may be old ([`OLD_READ_MAX`]): what is read by now knows what led to it.
+    pub has_aged: bool,
 }
 
 impl Arrival {
@@ -46,9 +48,9 @@ impl Arrival {
     }
 }
 
-/// So many deliveries of a message, each a lease after the last, may meet a record that was read too early. A server's
-/// kill can raise the count; a leader that was cut off steps down within a fraction of this time.
-pub const OLD_READS_MAX: u64 = 4;
+/// No read is older than this: a leader that was cut off steps down within a fraction of it. Some of it is for clocks that
+/// differ.
+pub const OLD_READ_MAX: Duration = Duration::from_secs(60);
 
 /// What is to be done with a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,11 +120,10 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     on_own_arrival(run, arrival)
 }
 
-/// Nothing on record speaks for a message that claims to be a node's. A read may be old for as long as a leader does not
-/// know that it was cut off: the message is left to come again a few times before it is refused.
+/// Nothing on record speaks for a message that claims to be a node's. A leader that does not know that it was cut off may
+/// have been read, and a node writes the record before the message: a young one is left to come again.
 fn unproven(arrival: &Arrival) -> Verdict {
-    let came_often = arrival.holding.delivery > OLD_READS_MAX;
-    if came_often || arrival.seal.is_none() { Verdict::Unproven } else { Verdict::StaleRecord }
+    if arrival.has_aged || arrival.seal.is_none() { Verdict::Unproven } else { Verdict::StaleRecord }
 }
 
 /// Whether a message speaks for a wait that the record does not know of. Waits only grow: the next round is beyond every
@@ -283,7 +284,7 @@ mod tests {
     fn arrival(sequence: u64, delivery: u64, round: u32, attempt: u32, moved: bool) -> Arrival {
         let message = MessageId { stream: "S".into(), sequence, at: at(100) };
         let seal = moved.then(|| SEAL.into());
-        Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, seal, minted: true }
+        Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, seal, minted: true, has_aged: false }
     }
 
     fn running(by: &Arrival) -> Run {
@@ -379,16 +380,15 @@ mod tests {
         assert_eq!(judge(Some(&retrying), Some(SEAL), &second), Verdict::Begin { round: 1, attempt: 2 });
         assert_eq!(judge(Some(&retrying), Some("another"), &second), Verdict::Unproven);
         assert_eq!(judge(Some(&retrying), None, &second), Verdict::Unproven);
-        let mut often = second.clone();
-        often.holding.delivery = OLD_READS_MAX + 1;
+        let aged = Arrival { has_aged: true, ..second.clone() };
         assert_eq!(judge(None, Some(SEAL), &second), Verdict::StaleRecord, "perhaps it was read too early");
-        assert_eq!(judge(None, Some(SEAL), &often), Verdict::Unproven);
+        assert_eq!(judge(None, Some(SEAL), &aged), Verdict::Unproven);
         assert_eq!(judge(None, None, &second), Verdict::Unproven);
         let unsealed = Run { seal: SmolStr::default(), ..retrying.clone() };
         assert_eq!(judge(Some(&unsealed), Some(""), &second), Verdict::Unproven);
         let third = Arrival { attempt: 3, ..second };
         assert_eq!(judge(Some(&unsealed), Some(SEAL), &third), Verdict::StaleRecord, "it has no seal yet, perhaps");
-        assert_eq!(judge(Some(&unsealed), Some(SEAL), &Arrival { attempt: 3, ..often }), Verdict::Unproven);
+        assert_eq!(judge(Some(&unsealed), Some(SEAL), &Arrival { attempt: 3, ..aged }), Verdict::Unproven);
         assert_eq!(judge(Some(&retrying), Some("another"), &third), Verdict::Unproven, "a seal never changes");
         assert_eq!(judge(Some(&retrying), Some(SEAL), &third), Verdict::StaleRecord);
         let forged = Arrival { seal: Some("another".into()), ..arrival(9, 1, 1, 1, false) };

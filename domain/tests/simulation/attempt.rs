@@ -428,8 +428,9 @@ impl<'w> Calling<'w> {
         if let Some(key) = hand.plan.key.filter(|_| round == 1) {
             ledger.called_for_key(key, hand.index);
         }
+        let is_of_this_server = hand.delivery.server_life == world.server_life.get();
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
-        ledger.called(Call { id, plan, node, claimed, leased_until }, now);
+        ledger.called(Call { id, plan, node, claimed, leased_until }, is_of_this_server, now);
         Self { world, id }
     }
 

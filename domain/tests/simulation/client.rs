@@ -9,7 +9,7 @@ use longshore_domain::{Run, protocol, story};
 
 use crate::mutation::Mutation;
 use crate::server::{Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, Word};
-use crate::world::World;
+use crate::world::{OLD_READ_MAX, World};
 
 /// A sender gives up on an answer after this long.
 const TIME_OUT: i64 = 150;
@@ -92,7 +92,7 @@ impl<'w> Client<'w> {
     pub(crate) async fn read(&self, key: Key) -> Option<Stored> {
         let world = self.world;
         let any_replica = world.is(Mutation::RecordsReadFromAnyReplica) && world.chance.hits(3_000);
-        let lag = if any_replica { world.chance.between(0, 2_000) } else { 0 };
+        let lag = if any_replica { world.chance.between(0, OLD_READ_MAX) } else { 0 };
         self.call(|server| match self.cut_since() {
             Some(from) => server.read_as_of(key, from),
             None if lag > 0 => server.read_as_of(key, world.clock.get() - lag),

@@ -15,7 +15,7 @@ use crate::operator::{REPLAYS, attend, cancel};
 use crate::plan::{Besides, Letter, OF_A_KEY, Way};
 use crate::server::{DeadLetter, Message, Place};
 use crate::worker::{Delivery, seal_of, work};
-use crate::world::{LEASE, RUNS, STORM, ToldToStop, Weather, World, stamp};
+use crate::world::{LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
 
 /// A world that still has something on its way so long after the storm is stuck.
 const PATIENCE: i64 = 300_000;
@@ -256,6 +256,7 @@ impl<'w> Drive<'w> {
                 let mut server = world.server.borrow_mut();
                 server.die(now, &world.chance);
                 self.floor = server.last_of_lane();
+                world.server_life.set(world.server_life.get() + 1);
             }
             Event::Drain(node) => {
                 world.say(|| format!("{} drains", world.names[node]));
@@ -435,7 +436,7 @@ impl<'w> Drive<'w> {
                 let (sequence, delivered, name) = (message.sequence, message.delivered, &world.names[node]);
                 format!("{sequence}#{delivered} of run {} goes to {name}", message.place.plan)
             });
-            let delivery = Delivery { message, sent_at: now, floor: self.floor };
+            let delivery = Delivery { message, sent_at: now, server_life: world.server_life.get(), floor: self.floor };
             self.spawn(node, true, work(world, node, delivery));
         }
     }
@@ -463,7 +464,7 @@ impl<'w> Drive<'w> {
             return;
         }
         if world.chance.hits(weather.cut) {
-            let until = now + world.chance.between(50, 2_000);
+            let until = now + world.chance.between(50, OLD_READ_MAX);
             world.say(|| format!("{} is with leaders that are cut off until {until}", world.names[node]));
             world.nodes[node].cut.set((now, until));
         }

@@ -33,6 +33,7 @@ mutations! {
     AnyWaitOfAnAttemptSpeaksForIt,
     RunOfALaneThatIsGoneTakenForThisOne,
     RunOfALaneThatIsGoneOverwritten,
+    OtherIdNotLookedUp,
     StaleRecordTakenForTheNewest,
     RecordsReadFromAnyReplica,
     WrongSealBelieved,

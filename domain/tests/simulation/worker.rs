@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::mutation::Mutation;
 use crate::plan::Plan;
 use crate::server::{Key, Message, Stored, Word};
-use crate::world::{HEARD_WITHIN, LEASE, World, stamp};
+use crate::world::{HEARD_WITHIN, LEASE, OLD_READ_MAX, World, stamp};
 
 pub(crate) const LENGTH: Duration = Duration::from_millis(LEASE.unsigned_abs());
 
@@ -21,6 +21,8 @@ pub(crate) const LENGTH: Duration = Duration::from_millis(LEASE.unsigned_abs());
 pub(crate) struct Delivery {
     pub(crate) message: Message,
     pub(crate) sent_at: i64,
+    /// How often the server had been killed by then: for the ledger alone.
+    pub(crate) server_life: u32,
     /// What lay in the lane when the node last had to connect again.
     pub(crate) floor: u64,
 }
@@ -91,6 +93,7 @@ impl<'w> Hand<'w> {
             moved,
             seal: (seal > 0).then(|| seal_text(seal)),
             minted: plan.minted(),
+            has_aged: world.clock.get() >= at + OLD_READ_MAX,
         };
         // A lease runs from when the server may have sent the delivery, not from when a frozen node came to read it.
         let from = if world.is(Mutation::LeaseClockFromReading) { world.clock.get() } else { delivery.sent_at };
@@ -191,8 +194,10 @@ impl<'w> Hand<'w> {
                     }
                     self.based_on(Some(found), attempt)
                 }
-                (Verdict::BeginAnew, Some(found)) => Work::new(self.fresh(), found.revision, 0),
-                (Verdict::Occupied, _) => {
+                (Verdict::BeginAnew, Some(found)) if !self.goes_under_another_id().await => {
+                    Work::new(self.fresh(), found.revision, 0)
+                }
+                (Verdict::Occupied | Verdict::BeginAnew, _) => {
                     self.timed.set(true);
                     found = self.client.read(self.key()).await;
                     continue;
@@ -207,6 +212,12 @@ impl<'w> Hand<'w> {
                 Err(found_now) => found = found_now,
             }
         }
+    }
+
+    /// Whether an earlier delivery of the job found its id taken by an unfinished run, and began under another one.
+    async fn goes_under_another_id(&self) -> bool {
+        let look = !self.world.is(Mutation::OtherIdNotLookedUp);
+        look && self.client.read(World::timed_key(self.index)).await.is_some()
     }
 
     /// What a claim of `attempt` is made on.

@@ -32,6 +32,8 @@ pub(crate) const IN_HAND: u64 = 400;
 
 /// How often a node says that it is there: as rarely beside the lease as in the product.
 pub(crate) const PRESENCE_EVERY: i64 = LEASE / 15;
+/// No read is older than this.
+pub(crate) const OLD_READ_MAX: i64 = 2 * LEASE;
 /// How long nodes have to say that they heard of a cancel.
 pub(crate) const HEARD_WITHIN: i64 = LEASE / 5;
 
@@ -93,6 +95,8 @@ pub(crate) struct World {
     pub(crate) quiet_from: Cell<i64>,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) stream: SmolStr,
+    /// How often the server was killed.
+    pub(crate) server_life: Cell<u32>,
     /// Any moment: leases count from it on the nodes' own clocks.
     start: Instant,
     /// When each run was first published, and whether its `submit` was answered.
@@ -130,6 +134,7 @@ impl World {
             quiet_from: Cell::new(STORM),
             mutation,
             stream: SmolStr::from("LANE"),
+            server_life: Cell::new(0),
             start: Instant::now(),
             published: RefCell::new(vec![None; runs]),
             submitted: RefCell::new(vec![false; runs]),
