@@ -7,12 +7,11 @@ use longshore_backbone::Headers;
 use longshore_backbone::delivery::{Delivery, Right};
 use longshore_backbone::wire::header::{self, JobHeaders};
 use longshore_backbone::wire::subject::{JobSubject, Names};
-use longshore_domain::protocol::{Arrival, OLD_READ_MAX};
+use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
 use crate::lease_keeper::Entry;
-use crate::shared::now;
 use crate::slots::WithHandler;
 use crate::story::Matter;
 
@@ -90,7 +89,6 @@ impl Assignment {
             start = Start::ShortWay;
         }
         let since = said.moved.and_then(|moved| moved.due_at).unwrap_or(holding.message.at);
-        let has_aged = said.seal.is_some() && now().since(holding.message.at) >= OLD_READ_MAX;
         let arrival = Arrival {
             holding,
             round: said.moved.map_or(1, |moved| moved.round),
@@ -99,7 +97,7 @@ impl Assignment {
             moved: said.moved.is_some(),
             seal: said.seal,
             minted,
-            has_aged,
+            has_aged: false,
         };
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
         Self {

@@ -181,6 +181,8 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
         assignment.right.leave();
         return Begun::Over;
     }
+    let stored_at = assignment.arrival.holding.message.at;
+    assignment.arrival.has_aged = now().since(stored_at) >= shared.backbone.storage().lease;
     let job = &assignment.job;
     let mut found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
         Ok(found) => found,

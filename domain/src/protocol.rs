@@ -38,7 +38,8 @@ pub struct Arrival {
     pub seal: Option<SmolStr>,
     /// Its run id was derived from its sequence.
     pub minted: bool,
-    /// It was stored longer ago than a read may be old ([`OLD_READ_MAX`]): what is read by now knows what led to it.
+    /// It was stored longer ago than a read may be old (a lease: a leader that was cut off steps down sooner), so what is
+    /// read by now knows what led to it.
     pub has_aged: bool,
 }
 
@@ -47,10 +48,6 @@ impl Arrival {
         (self.round, self.attempt, self.deferrals)
     }
 }
-
-/// No read is older than this: a leader that was cut off steps down within a fraction of it. Some of it is for clocks that
-/// differ.
-pub const OLD_READ_MAX: Duration = Duration::from_secs(60);
 
 /// What is to be done with a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,9 +109,7 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
         match (is_proven, is_beyond(arrival, run)) {
             (true, true) => return Verdict::StaleRecord,
             (true, false) => {}
-            // A record gets its seal with the first wait that it knows of, and keeps it.
-            (false, true) if run.seal.is_empty() => return unproven(arrival),
-            (false, _) => return Verdict::Unproven,
+            (false, _) => return unproven(arrival),
         }
     }
     on_own_arrival(run, arrival)
@@ -378,20 +373,20 @@ mod tests {
             on_arrival(run, &Arrival { seal: seal.map(SmolStr::from), minted: false, ..arrival.clone() })
         };
         assert_eq!(judge(Some(&retrying), Some(SEAL), &second), Verdict::Begin { round: 1, attempt: 2 });
-        assert_eq!(judge(Some(&retrying), Some("another"), &second), Verdict::Unproven);
+        assert_eq!(judge(Some(&retrying), Some("another"), &second), Verdict::StaleRecord, "of an earlier run, perhaps");
+        assert_eq!(judge(Some(&retrying), Some("another"), &Arrival { has_aged: true, ..second.clone() }), Verdict::Unproven);
         assert_eq!(judge(Some(&retrying), None, &second), Verdict::Unproven);
         let aged = Arrival { has_aged: true, ..second.clone() };
         assert_eq!(judge(None, Some(SEAL), &second), Verdict::StaleRecord, "perhaps it was read too early");
         assert_eq!(judge(None, Some(SEAL), &aged), Verdict::Unproven);
         assert_eq!(judge(None, None, &second), Verdict::Unproven);
         let unsealed = Run { seal: SmolStr::default(), ..retrying.clone() };
-        assert_eq!(judge(Some(&unsealed), Some(""), &second), Verdict::Unproven);
+        assert_eq!(judge(Some(&unsealed), Some(""), &aged), Verdict::Unproven);
         let third = Arrival { attempt: 3, ..second };
         assert_eq!(judge(Some(&unsealed), Some(SEAL), &third), Verdict::StaleRecord, "it has no seal yet, perhaps");
         assert_eq!(judge(Some(&unsealed), Some(SEAL), &Arrival { attempt: 3, ..aged }), Verdict::Unproven);
-        assert_eq!(judge(Some(&retrying), Some("another"), &third), Verdict::Unproven, "a seal never changes");
         assert_eq!(judge(Some(&retrying), Some(SEAL), &third), Verdict::StaleRecord);
-        let forged = Arrival { seal: Some("another".into()), ..arrival(9, 1, 1, 1, false) };
+        let forged = Arrival { seal: Some("another".into()), has_aged: true, ..arrival(9, 1, 1, 1, false) };
         let done = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Complete(RunResult::None));
         let other_time = Run { origin: at(50), ..done };
         assert_eq!(on_arrival(Some(&other_time), &forged), Verdict::Unproven, "it is no run of another stream");

@@ -210,7 +210,10 @@ impl Ledger {
         let page = &self.pages[plan];
         // Cancelled before a client was answered or a message of it was there: nobody comes after who died over the telling.
         let was_nobodys = run.state == RunState::Cancelled && !run.published && run.held_by.is_none();
-        if was_nobodys && run.round == 1 && !run.seal.is_empty() && page.implied.starts_with(&page.told) {
+        let was_nobodys = was_nobodys && run.round == 1 && !run.seal.is_empty();
+        // Discarded, by someone who died over the telling, and then overwritten.
+        let is_gone = page.overwritten.is_some() && run.state == RunState::Discarded;
+        if (was_nobodys || is_gone) && page.implied.starts_with(&page.told) {
             return;
         }
         if page.told != page.implied {
