@@ -121,7 +121,7 @@ impl Hand<'_> {
     }
 
     /// Nobody answered a claim: the job goes back, and the claim, should it turn out to be on record, is remembered.
-    async fn put_off(&self, run: &Run) {
+    pub(crate) async fn put_off(&self, run: &Run) {
         self.world.nodes[self.client.node].unclear_claims.borrow_mut().push(run.token.clone());
         self.send(Word::HandBack(0)).await;
     }

@@ -107,11 +107,6 @@ impl<'w> Client<'w> {
         format!("{}{life}-{}", self.name(), self.world.number())
     }
 
-    /// The part of those tokens that names this process.
-    pub(crate) fn writer(&self) -> String {
-        format!("{}{}", self.name(), self.world.nodes[self.node].life.get())
-    }
-
     /// Writes the record over revision `expected`, 0 for none, however long that takes.
     pub(crate) async fn write(&self, plan: usize, key: Key, expected: u64, run: &mut Run) -> Result<u64, Option<Stored>> {
         match self.try_write(plan, key, expected, (run, u32::MAX)).await {

@@ -4,6 +4,7 @@ use longshore_domain::protocol::{Holder, lease_is_lost};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Run};
 
+use crate::client::Written;
 use crate::mutation::Mutation;
 use crate::server::{Stored, Word};
 use crate::worker::{Hand, LENGTH, Work};
@@ -20,7 +21,7 @@ impl Hand<'_> {
         if self.take_unclear_claim(&run) {
             // This node's own claim, whose answer was lost: the attempt was never started.
             let work = Work { on_record: true, ..Work::new(run, found.revision, 0) };
-            return Box::pin(self.start(work)).await;
+            return Box::pin(self.take_up_own_claim(work)).await;
         }
         let holder = self.ask_holder(&run).await;
         let lost = lease_is_lost(&run, holder, world.now(), LENGTH);
@@ -43,6 +44,19 @@ impl Hand<'_> {
         let mut tokens = self.world.nodes[self.client.node].unclear_claims.borrow_mut();
         let at = tokens.iter().position(|token| *token == run.token);
         at.map(|at| tokens.swap_remove(at)).is_some()
+    }
+
+    /// The claim is written again first: another node may be about to settle it as lost.
+    async fn take_up_own_claim(&self, mut work: Work) {
+        if !self.world.is(Mutation::UnclearClaimNotWrittenAgain) {
+            work.run.held_by = Some(self.holding());
+            match self.client.claim(self.index, self.key(), work.revision, &mut work.run).await {
+                Written::Won(revision) => work.revision = revision,
+                Written::Lost(_) => return,
+                Written::Unclear => return self.put_off(&work.run).await,
+            }
+        }
+        self.start(work).await;
     }
 
     async fn lease_lost(&self, mut work: Work) {

@@ -60,6 +60,7 @@ mutations! {
     LeaseJudgedByCount,
     SilentHolderTakenForDead,
     UnclearClaimForgotten,
+    UnclearClaimNotWrittenAgain,
     // Intake and keys.
     SubmittedUnsealed,
     RecordNeverMarkedPublished,

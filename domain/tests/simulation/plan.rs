@@ -189,10 +189,6 @@ impl Plan {
         self.timed.get_or_init(|| self.job_as(RunId::derived_at(&self.job().run_id, at)))
     }
 
-    pub(crate) fn is_forged(&self) -> bool {
-        matches!(self.way, Way::Forged(_))
-    }
-
     /// Such a job becomes a dead letter as it is: what the intake takes in can be read.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.behaviour == Behaviour::Unreadable && self.way == Way::Bare

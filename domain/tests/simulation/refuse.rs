@@ -15,7 +15,8 @@ impl Hand<'_> {
     pub(crate) async fn refuse(&self) {
         let (world, own) = (self.world, self.delivery.message.plan);
         let plan = &world.plans[own];
-        if !plan.is_forged() && (!plan.is_unreadable() || self.is_moved()) {
+        let is_forged = self.index != own;
+        if !is_forged && (!plan.is_unreadable() || self.is_moved()) {
             // A node's own message. It may come once more when its run has ended and the id is another's.
             if world.ledger.borrow().last_of(own).is_some() {
                 return self.send(Word::Ack).await;
