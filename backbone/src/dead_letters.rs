@@ -126,7 +126,8 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize)
         payload = Bytes::new();
     }
     headers.insert(RECORD, record::show_within(run, room.min(RECORD_MAX)).to_string());
-    headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
+    // Of this run, not of its id: another run may have that a moment later, and its letter must not be taken for this one.
+    headers.insert(names::MSG_ID, format!("{}/{}/{}/{}", run.tenant, run.run_id, run.origin.millis(), run.round));
     (headers, payload)
 }
 

@@ -14,6 +14,7 @@
 //! * A read may be old. A delivery that speaks for a later wait than the record knows proves the *record* old: nothing
 //!   is acknowledged or deleted on such a read.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use smol_str::SmolStr;
@@ -227,12 +228,20 @@ pub enum LetterVerdict {
     Stale,
     /// The record was read too early: it does not know yet that the run died. Leave the letter alone.
     StaleRecord,
+    /// Its id is another run's by now, of a stream that was made anew: it can be thrown away, but not replayed.
+    Anothers,
 }
 
-/// Judges the letter of round `round` by what is on record. A letter may be written late, by a node that froze before.
+/// Judges the letter of round `round`, of the run that was first published at `origin`, by what is on record. A letter may
+/// be written late, by a node that froze before.
 #[must_use]
-pub fn on_letter(found: Option<&Run>, round: u32) -> LetterVerdict {
+pub fn on_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> LetterVerdict {
     let Some(run) = found else { return LetterVerdict::Stands };
+    match run.origin.cmp(&origin) {
+        Ordering::Less => return LetterVerdict::StaleRecord,
+        Ordering::Equal => {}
+        Ordering::Greater => return LetterVerdict::Anothers,
+    }
     let unseen = run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none();
     match run.state {
         // A letter is only written once its round has ended dead.
@@ -424,26 +433,28 @@ mod tests {
     fn a_letter_stands_until_its_run_is_beyond_it() {
         let failure = Failure::new(ErrorKind::Permanent, "x");
         let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Dead { failure });
-        assert_eq!(on_letter(None, 1), LetterVerdict::Stands);
-        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stands);
+        assert_eq!(on_letter(None, 1, at(100)), LetterVerdict::Stands);
+        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Stands);
+        assert_eq!(on_letter(Some(&run), 1, at(200)), LetterVerdict::StaleRecord, "of an earlier run of its id");
+        assert_eq!(on_letter(Some(&run), 1, at(50)), LetterVerdict::Anothers);
         run.replay(at(400));
-        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Replayed);
+        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Replayed);
         let replayed = arrival(12, 1, 2, 1, true);
         assert_eq!(on_arrival(Some(&run), &replayed), Verdict::Begin { round: 2, attempt: 1 });
         run.begin(1, &"a".into(), at(500));
         run.held_by = Some(replayed.holding.clone());
-        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stale);
+        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Stale);
         let mut run = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
-        assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stands);
+        assert_eq!(on_letter(Some(&run), 2, at(100)), LetterVerdict::Stands);
         assert_eq!(
-            on_letter(Some(&run), 3),
+            on_letter(Some(&run), 3, at(100)),
             LetterVerdict::StaleRecord,
             "of a round that the record does not know yet"
         );
         run.discard(at(600));
-        assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stale);
+        assert_eq!(on_letter(Some(&run), 2, at(100)), LetterVerdict::Stale);
         let early = running(&arrival(7, 1, 1, 1, false));
-        assert_eq!(on_letter(Some(&early), 1), LetterVerdict::StaleRecord);
+        assert_eq!(on_letter(Some(&early), 1, at(100)), LetterVerdict::StaleRecord);
     }
 
     #[test]

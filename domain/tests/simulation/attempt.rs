@@ -362,7 +362,7 @@ impl Hand<'_> {
     async fn make_possible(&self, run: &Run) {
         match run.run_at {
             Some(_) if !run.state.is_ended() => self.client.schedule(schedule_of(self.world, self.index, run)).await,
-            _ if run.state == RunState::Dead => self.client.put_letter(self.index, run.round).await,
+            _ if run.state == RunState::Dead => self.client.put_letter(self.index, run).await,
             _ => {}
         }
     }

@@ -275,9 +275,9 @@ impl<'w> Client<'w> {
         fate == Fate::Answered
     }
 
-    pub(crate) async fn put_letter(&self, plan: usize, round: u32) {
-        self.world.say(|| format!("{} puts the letter of run {plan}, round {round}", self.name()));
-        self.call(|server| server.put_letter(plan, round, &self.world.chance)).await;
+    pub(crate) async fn put_letter(&self, plan: usize, run: &Run) {
+        self.world.say(|| format!("{} puts the letter of run {plan}, round {}", self.name(), run.round));
+        self.call(|server| server.put_letter(plan, run, &self.world.chance)).await;
     }
 
     pub(crate) async fn delete_letter(&self, sequence: u64) {

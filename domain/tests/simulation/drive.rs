@@ -397,15 +397,14 @@ impl<'w> Drive<'w> {
     }
 
     fn wants_attention(&self, letter: DeadLetter) -> bool {
-        // Where another run has its id by now, nobody can do anything about a letter.
-        let Some(stored) = self.world.record(letter.plan) else { return false };
-        let stands = on_letter(Some(&stored.run), letter.round) == LetterVerdict::Stands;
-        !stands
-            || match self.world.plans[letter.plan].letter {
-                Letter::Keep => false,
-                Letter::Replay => letter.round <= REPLAYS,
-                Letter::Discard => true,
-            }
+        let world = self.world;
+        let found = self.run_of(letter.plan).or_else(|| Some(world.server.borrow().read(world.key(letter.plan))?.run));
+        let wish = world.plans[letter.plan].letter;
+        match on_letter(found.as_deref(), letter.round, letter.origin) {
+            LetterVerdict::Stands => wish == Letter::Discard || wish == Letter::Replay && letter.round <= REPLAYS,
+            LetterVerdict::Anothers => wish == Letter::Discard,
+            _ => true,
+        }
     }
 
     /// What the server does by itself.

@@ -156,7 +156,7 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
     };
     let Some(found) = found else { return };
     let mut run = (*found.run).clone();
-    let mut verdict = on_letter(Some(&run), letter.round);
+    let mut verdict = on_letter(Some(&run), letter.round, letter.origin);
     if verdict == LetterVerdict::StaleRecord
         && (world.is(Mutation::StaleRecordTakenForTheNewest) || world.is(Mutation::RecordsReadFromAnyReplica))
     {
@@ -177,10 +177,12 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
         if client.write(index, key, found.revision, &mut run).await.is_err() {
             return;
         }
-        verdict = on_letter(Some(&run), letter.round);
+        verdict = on_letter(Some(&run), letter.round, letter.origin);
     }
     match verdict {
         LetterVerdict::Stands | LetterVerdict::StaleRecord => return,
+        LetterVerdict::Anothers if world.plans[index].letter == Letter::Discard => {}
+        LetterVerdict::Anothers => return,
         LetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
         LetterVerdict::Replayed => {
             client.tell(index, &run, 0).await;

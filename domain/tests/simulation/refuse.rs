@@ -63,7 +63,7 @@ impl Hand<'_> {
         match verdict {
             Verdict::CarryOut => {
                 self.client.tell(own, run, 0).await;
-                self.client.put_letter(own, run.round).await;
+                self.client.put_letter(own, run).await;
                 self.send(Word::Ack).await;
             }
             Verdict::TellEnd => {

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use longshore_domain::Run;
+use longshore_domain::{Run, Timestamp};
 
 use crate::chance::Chance;
 
@@ -39,7 +39,7 @@ pub(crate) enum MessageId {
     Submitted(u64),
     Replayed(usize, u32),
     Moved(Place),
-    Letter(usize, u32),
+    Letter(usize, u32, Timestamp),
 }
 
 /// A job in its lane.
@@ -106,6 +106,8 @@ pub(crate) struct DeadLetter {
     pub(crate) sequence: u64,
     pub(crate) plan: usize,
     pub(crate) round: u32,
+    /// When its run was first published.
+    pub(crate) origin: Timestamp,
 }
 
 /// A write of a record, perhaps one that its sender has given up on and that arrives all the same.
@@ -279,10 +281,11 @@ impl Server {
         }
     }
 
-    pub(crate) fn put_letter(&mut self, plan: usize, round: u32, chance: &Chance) {
-        if !self.is_known(MessageId::Letter(plan, round), chance) {
+    pub(crate) fn put_letter(&mut self, plan: usize, run: &Run, chance: &Chance) {
+        let (round, origin) = (run.round, run.origin);
+        if !self.is_known(MessageId::Letter(plan, round, origin), chance) {
             self.sequence += 1;
-            self.letters.push(DeadLetter { sequence: self.sequence, plan, round });
+            self.letters.push(DeadLetter { sequence: self.sequence, plan, round, origin });
         }
     }
 
