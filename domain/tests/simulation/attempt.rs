@@ -430,7 +430,7 @@ impl<'w> Calling<'w> {
         }
         let is_of_this_server = hand.delivery.server_life == world.server_life.get();
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
-        ledger.called(Call { id, plan, node, claimed, leased_until }, is_of_this_server, now);
+        ledger.called(Call { id, plan, node, message: hand.message(), claimed, leased_until }, is_of_this_server, now);
         Self { world, id }
     }
 

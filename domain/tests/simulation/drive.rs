@@ -19,8 +19,6 @@ use crate::world::{LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World,
 
 /// A world that still has something on its way so long after the storm is stuck.
 const PATIENCE: i64 = 300_000;
-/// Deliveries in one node's hand.
-const ROOM: usize = 4;
 
 struct Task<'w> {
     node: usize,
@@ -206,7 +204,7 @@ impl<'w> Drive<'w> {
     fn has_room_at(&self, node: usize, now: i64) -> Option<i64> {
         let state = self.world.nodes.get(node)?;
         let busy = self.tasks.iter().filter(|task| task.is_delivery && task.node == node).count();
-        (busy < ROOM && !state.draining.get()).then(|| state.dead_until.get().max(now))
+        (busy < self.world.room && !state.draining.get()).then(|| state.dead_until.get().max(now))
     }
 
     fn node_with_room(&self, now: i64) -> Option<usize> {

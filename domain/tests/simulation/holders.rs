@@ -38,9 +38,6 @@ impl Hand<'_> {
     }
 
     fn take_unclear_claim(&self, run: &Run) -> bool {
-        if self.world.is(Mutation::UnclearClaimForgotten) {
-            return false;
-        }
         let mut tokens = self.world.nodes[self.client.node].unclear_claims.borrow_mut();
         let at = tokens.iter().position(|token| *token == run.token);
         at.map(|at| tokens.swap_remove(at)).is_some()

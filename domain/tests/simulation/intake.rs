@@ -32,7 +32,11 @@ pub(crate) async fn submit(world: &World, node: usize, index: usize) {
             Err(Unclear) => Err(Unclear),
         },
     };
-    if answered.is_ok() {
+    if let Ok(answered) = answered {
+        let stored = world.server.borrow().read(world.key(answered));
+        if stored.is_some_and(|stored| on_repeat(&stored.run) != Repeat::Nothing) {
+            world.ledger.borrow_mut().accuse(answered, "its client was answered, but its record goes by itself");
+        }
         world.submitted(index);
     }
 }
@@ -54,7 +58,7 @@ impl<'w> Intake<'w> {
     }
 
     /// The record first, then its message or schedule, then record and claim are marked.
-    async fn note_and_publish(&self, index: usize, claim: Unmarked) -> Result<(), Unclear> {
+    async fn note_and_publish(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
         let world = self.world();
         let plan = &world.plans[index];
         let now = world.now();
@@ -96,15 +100,15 @@ impl<'w> Intake<'w> {
         }
     }
 
-    async fn mark_claim(&self, index: usize, claim: Unmarked) -> Result<(), Unclear> {
+    async fn mark_claim(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
         match claim {
             Some((key, revision)) => mark_published(&self.client, key, revision, index).await,
-            None => Ok(()),
+            None => Ok(index),
         }
     }
 
     /// The run is there already. Where its job may never have been published, it is now.
-    async fn found_before(&self, index: usize, found: Stored, claim: Unmarked) -> Result<(), Unclear> {
+    async fn found_before(&self, index: usize, found: Stored, claim: Unmarked) -> Result<usize, Unclear> {
         let run = (*found.run).clone();
         match on_repeat(&run) {
             Repeat::Publish if self.world().is(Mutation::NotedRunNeverPublishedAgain) => {}
@@ -123,10 +127,10 @@ impl<'w> Intake<'w> {
     }
 
     /// The key is claimed, for the run `index`: answered with that. Where it was perhaps never published, it is now.
-    async fn repeated(&self, index: usize, unmarked: Unmarked) -> Result<(), Unclear> {
+    async fn repeated(&self, index: usize, unmarked: Unmarked) -> Result<usize, Unclear> {
         match self.client.read(self.key(index)).await {
             Some(found) => self.found_before(index, found, unmarked).await,
-            None if unmarked.is_none() && !self.world().is(Mutation::RepeatRunsAgainOnceTheRecordIsGone) => Ok(()),
+            None if unmarked.is_none() && !self.world().is(Mutation::RepeatRunsAgainOnceTheRecordIsGone) => Ok(index),
             None => self.note_and_publish(index, unmarked).await,
         }
     }
@@ -144,6 +148,6 @@ pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     if world.is(Mutation::DueAckedBeforeItIsMoved) {
         client.ack_due(due).await;
     }
-    client.publish(message, MessageId::Moved(known_as)).await;
+    client.publish(message, MessageId::Moved(seal, known_as)).await;
     client.ack_due(due).await;
 }

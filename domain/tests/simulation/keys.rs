@@ -52,11 +52,15 @@ async fn has_gone_on(client: &Client<'_>, plan: usize) -> bool {
     })
 }
 
-/// The job or schedule of a submitted run is durable: its claim says so from now on. Says whose the key is, if that has
-/// changed meanwhile.
-pub(crate) async fn mark_published(client: &Client<'_>, key: usize, revision: u64, plan: usize) -> Result<(), Unclear> {
-    if client.write_claim(key, revision, plan, true).await?.is_none() {
-        client.read_claim(key).await;
+/// The job or schedule of a submitted run is durable: its claim says so from now on. Says whose the key is by then.
+pub(crate) async fn mark_published(
+    client: &Client<'_>,
+    key: usize,
+    revision: u64,
+    plan: usize,
+) -> Result<usize, Unclear> {
+    match client.write_claim(key, revision, plan, true).await? {
+        Some(_) => Ok(plan),
+        None => Ok(client.read_claim(key).await.map_or(plan, |claim| claim.plan)),
     }
-    Ok(())
 }

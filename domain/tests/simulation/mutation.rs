@@ -55,11 +55,9 @@ mutations! {
     ShortWayAfterTheServerDied,
     ShortWayForJobsLongInHand,
     LeaseClockFromReading,
-    LostLeaseRevivedByALateAnswer,
     NoLookAtTheLeaseBeforeTheWork,
     LeaseJudgedByCount,
     SilentHolderTakenForDead,
-    UnclearClaimForgotten,
     UnclearClaimNotWrittenAgain,
     // Intake and keys.
     SubmittedUnsealed,

@@ -203,5 +203,5 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
 async fn publish_again(client: &Client<'_>, run: &Run, index: usize) {
     let place = schedule_of(client.world, index, run).place;
     let message = Message { place, moved: true, seal: seal_of(run), ..job(index, client.world.clock.get()) };
-    client.publish(message, MessageId::Replayed(index, run.round)).await;
+    client.publish(message, MessageId::Replayed(seal_of(run), run.round)).await;
 }

@@ -142,17 +142,19 @@ impl Plan {
     }
 
     pub(crate) fn draw_bare(chance: &Chance) -> Self {
+        let at = chance.between(0, 12_000);
+        let (soon, late) = (at + chance.between(0, 500), chance.between(0, 20_000));
         Self {
             way: Way::Bare,
             besides: Besides::Nothing,
             key: None,
-            at: chance.between(0, 12_000),
+            at,
             behaviour: behaviour(chance),
             takes: chance.pick(&[5, 20, 60, 300, 900, 2_500]),
             max_attempts: 1 + chance.below(4),
             backoff: backoff(chance),
             options: options(chance),
-            cancel_at: chance.hits(1_500).then(|| chance.between(0, 20_000)),
+            cancel_at: chance.hits(1_500).then(|| if chance.hits(5_000) { soon } else { late }),
             letter: chance.pick(&[Letter::Keep, Letter::Replay, Letter::Discard]),
             expires_at: None,
             job: OnceCell::new(),

@@ -37,8 +37,8 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageId {
     Submitted(u64),
-    Replayed(usize, u32),
-    Moved(Place),
+    Replayed(u64, u32),
+    Moved(u64, Place),
     Letter(usize, u32, Timestamp),
 }
 

@@ -340,12 +340,10 @@ impl<'w> Hand<'w> {
         }
         lease.ask(self.world.instant(asked));
         if self.client.send(self.sequence(), Word::Renew).await {
-            let revived = self.world.is(Mutation::LostLeaseRevivedByALateAnswer);
-            let read_at = if revived { asked } else { self.world.clock.get() };
-            if revived || !self.is_lost() {
+            if !self.is_lost() {
                 self.leased_until.set(asked + LEASE);
             }
-            lease.confirm(self.world.instant(asked), self.world.instant(read_at), LENGTH);
+            lease.confirm(self.world.instant(asked), self.world.instant(self.world.clock.get()), LENGTH);
         }
         self.lease.set(lease);
     }

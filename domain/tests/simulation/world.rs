@@ -94,6 +94,8 @@ pub(crate) struct World {
     pub(crate) storm: Weather,
     pub(crate) quiet_from: Cell<i64>,
     pub(crate) mutation: Option<Mutation>,
+    /// Deliveries in one node's hand.
+    pub(crate) room: usize,
     pub(crate) stream: SmolStr,
     /// How often the server was killed.
     pub(crate) server_life: Cell<u32>,
@@ -133,6 +135,7 @@ impl World {
             storm,
             quiet_from: Cell::new(STORM),
             mutation,
+            room: chance.pick(&[4, 4, 4, 1]),
             stream: SmolStr::from("LANE"),
             server_life: Cell::new(0),
             start: Instant::now(),
