@@ -11,7 +11,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr, s
 use tokio::sync::oneshot;
 
 use crate::assignment::{Assignment, Start};
-use crate::carry_out::chain;
+use crate::carry_out::{chain, has_other_id};
 use crate::conclude;
 use crate::fail_point;
 use crate::herald::Telling;
@@ -201,7 +201,7 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
                 tell_again(shared, &assignment, &found.run).await;
                 on(shared, &assignment, Some(found), round, attempt)
             }
-            (Verdict::BeginAnew, Some(found)) if !goes_under_another_id(shared, &assignment).await => {
+            (Verdict::BeginAnew, Some(found)) if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await => {
                 let base = on(shared, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
             }
@@ -227,13 +227,6 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
         };
         (assignment, found) = lost;
     }
-}
-
-/// Whether an earlier delivery of the job found its id taken by an unfinished run, and began under another one. Should that
-/// not be clear just now, it is looked at again.
-async fn goes_under_another_id(shared: &Shared, assignment: &Assignment) -> bool {
-    let (job, [_, _, timed]) = (&assignment.job, ids_of(assignment));
-    !matches!(shared.backbone.read_record(&job.tenant, &timed).await, Ok(None))
 }
 
 /// Why a job that carries a node's headers, but no proof of them, is refused.

@@ -176,7 +176,7 @@ impl Hand<'_> {
                     self.rename(&mut work.run);
                     (work.revision, work.told) = (0, 0);
                 }
-                Some(stored) if stored.revision != work.revision && self.may_overwrite(stored, work) => {
+                Some(stored) if stored.revision != work.revision && self.may_overwrite(stored, work).await => {
                     work.revision = stored.revision;
                 }
                 _ => break found,
@@ -192,9 +192,9 @@ impl Hand<'_> {
 
     /// Whether what is on record does not stand in the way: a run of a lane that is gone, or a write of this very attempt
     /// whose answer was lost.
-    fn may_overwrite(&self, found: &Stored, work: &Work) -> bool {
+    async fn may_overwrite(&self, found: &Stored, work: &Work) -> bool {
         work.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(&found.run), token))
-            || self.verdict(Some(found)) == Verdict::BeginAnew
+            || self.verdict(Some(found)) == Verdict::BeginAnew && !self.goes_under_another_id().await
     }
 
     /// What follows if the job may not start now.
@@ -306,7 +306,12 @@ impl Hand<'_> {
             };
             match (self.verdict(found.as_ref()), found) {
                 (_, None) if expected != 0 => expected = 0,
-                (Verdict::BeginAnew, Some(found)) if expected != found.revision => expected = found.revision,
+                (Verdict::BeginAnew, Some(found)) if expected != found.revision => {
+                    if self.goes_under_another_id().await {
+                        return Whose::Anothers;
+                    }
+                    expected = found.revision;
+                }
                 (Verdict::Occupied, _) => {
                     self.rename(&mut run);
                     expected = 0;
@@ -430,7 +435,7 @@ impl<'w> Calling<'w> {
         }
         let is_of_this_server = hand.delivery.server_life == world.server_life.get();
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
-        ledger.called(Call { id, plan, node, message: hand.message(), claimed, leased_until }, is_of_this_server, now);
+        ledger.called(Call { id, plan, node, claimed, leased_until }, is_of_this_server, now);
         Self { world, id }
     }
 

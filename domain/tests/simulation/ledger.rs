@@ -58,8 +58,6 @@ pub(crate) struct Call {
     pub(crate) id: u64,
     pub(crate) plan: usize,
     pub(crate) node: usize,
-    /// Of the message: its sequence and its time.
-    pub(crate) message: (u64, i64),
     /// Its attempt is on record.
     pub(crate) claimed: bool,
     /// Its node believes to hold the lease until then.
@@ -170,10 +168,6 @@ impl Ledger {
     pub(crate) fn called(&mut self, call: Call, is_of_this_server: bool, now: i64) {
         let sure = call.claimed || is_of_this_server;
         let overlaps = |other: &Call| sure && other.plan == call.plan && other.claimed && other.leased_until > now;
-        let is_same = |other: &Call| other.message == call.message && other.node == call.node && other.leased_until > now;
-        if self.calls.iter().any(is_same) {
-            self.accuse(call.plan, "its node called the handler while it worked on the job");
-        }
         if self.calls.iter().any(overlaps) {
             self.accuse(call.plan, "two attempts at once, while the lease of the first was held");
         }

@@ -37,7 +37,6 @@ mutations! {
     StaleRecordTakenForTheNewest,
     RecordsReadFromAnyReplica,
     WrongSealBelieved,
-    OwnWorkNotLookedUp,
     // Telling.
     NotedRunTakenForTold,
     // Writing.

@@ -215,7 +215,7 @@ impl<'w> Hand<'w> {
     }
 
     /// Whether an earlier delivery of the job found its id taken by an unfinished run, and began under another one.
-    async fn goes_under_another_id(&self) -> bool {
+    pub(crate) async fn goes_under_another_id(&self) -> bool {
         let look = !self.world.is(Mutation::OtherIdNotLookedUp);
         look && self.client.read(World::timed_key(self.index)).await.is_some()
     }
@@ -302,7 +302,6 @@ impl<'w> Hand<'w> {
     /// Whether this very node works on the message.
     fn is_in_book(&self) -> bool {
         self.world.nodes[self.client.node].book.borrow().contains(&self.message())
-            && !self.world.is(Mutation::OwnWorkNotLookedUp)
     }
 
     pub(crate) fn enter_in_book(&self) {
