@@ -80,7 +80,11 @@ async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: St
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let expected = match (verdict, found) {
             (_, None) => 0,
-            (Verdict::BeginAnew, Some(found)) => found.revision,
+            (Verdict::BeginAnew, Some(found))
+                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+            {
+                found.revision
+            }
             (verdict, Some(found)) if is_of(&found.run, &assignment) => {
                 return not_begun(shared, assignment, found, verdict).await;
             }

@@ -15,7 +15,7 @@ use crate::ledger::Call;
 use crate::mutation::Mutation;
 use crate::server::{Place, Schedule, Stored, Word};
 use crate::worker::{Hand, Work, seal_of, seal_text};
-use crate::world::{IN_HAND, LASTS, World, stamp};
+use crate::world::{IN_HAND, LASTS, LEASE, World, stamp};
 
 /// How long a job waits for a handler before that counts as a failed attempt.
 const GRACE: Duration = Duration::from_millis(2_500);
@@ -426,7 +426,9 @@ impl<'w> Calling<'w> {
             // What was claimed had not been cancelled by then.
             let cancelled_before = state == RunState::Cancelled && !claimed && ended_at < stamp(now);
             let ended_before = state != RunState::Cancelled && ended_at < stamp(hand.delivery.sent_at);
-            if cancelled_before || ended_before {
+            // Nor is begun what lay in a frozen node's socket for longer than the lease.
+            let lay_long = !claimed && ended_at < stamp(now) && now - hand.delivery.sent_at >= LEASE;
+            if cancelled_before || ended_before || lay_long {
                 ledger.accuse(hand.index, format!("its handler was called after its end: {}", state.as_str()));
             }
         }

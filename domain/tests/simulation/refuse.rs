@@ -29,7 +29,7 @@ impl Hand<'_> {
             let verdict = on_arrival(found.as_ref().map(|stored| &*stored.run), &arrival);
             let revision = match (verdict, found) {
                 (_, None) => 0,
-                (Verdict::BeginAnew, Some(found)) => found.revision,
+                (Verdict::BeginAnew, Some(found)) if !self.was_refused_under_another_id().await => found.revision,
                 (verdict, Some(found)) if self.is_own(&found.run) => {
                     return self.carry_on(verdict, &found.run).await;
                 }
@@ -45,6 +45,10 @@ impl Hand<'_> {
             }
             return;
         }
+    }
+
+    async fn was_refused_under_another_id(&self) -> bool {
+        self.client.read(World::timed_key(self.delivery.message.plan)).await.is_some()
     }
 
     fn ids(&self) -> [(Key, bool); 2] {

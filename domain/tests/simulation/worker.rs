@@ -39,6 +39,8 @@ pub(crate) struct Hand<'w> {
     timed: Cell<bool>,
     /// Its entry in the node's book.
     entry: RefCell<Option<Entry<'w>>>,
+    /// When the server may have handed it out.
+    leased_from: i64,
     lease: Cell<Lease>,
     leased_until: Cell<i64>,
 }
@@ -101,7 +103,8 @@ impl<'w> Hand<'w> {
         let client = Client { world, node };
         let leased_until = Cell::new(from + LEASE);
         let (timed, entry) = (Cell::new(place.timed), RefCell::new(None));
-        Self { world, client, index: place.plan, plan, delivery, arrival, timed, entry, lease, leased_until }
+        let (index, leased_from) = (place.plan, from);
+        Self { world, client, index, plan, delivery, arrival, timed, entry, leased_from, lease, leased_until }
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -150,7 +153,7 @@ impl<'w> Hand<'w> {
         let own = self.plan.minted() || world.is(Mutation::ShortWayForNamedRuns);
         let alone = own && (self.plan.key.is_none() || world.is(Mutation::ShortWayForKeyedRuns));
         let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
-        let soon = world.clock.get() - self.delivery.sent_at <= HEARD_WITHIN
+        let soon = world.clock.get() - self.leased_from <= HEARD_WITHIN
             || world.is(Mutation::ShortWayForJobsLongInHand);
         first && alone && sure && soon && !self.is_told_to_stop(0)
     }
