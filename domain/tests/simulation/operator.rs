@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::intake::job;
 use crate::mutation::Mutation;
 use crate::plan::Letter;
-use crate::server::{DeadLetter, Key, Message, MessageId};
+use crate::server::{DeadLetter, Key, Message, MessageId, Stored};
 use crate::worker::{seal_of, seal_text};
 use crate::world::{HEARD_WITHIN, ToldToStop, World, stamp};
 
@@ -70,8 +70,13 @@ async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option
     let key = world.key(index);
     let found = client.read(key).await;
     let revision = found.as_ref().map_or(0, |stored| stored.revision);
+    let is_anothers = |stored: &Stored| plan.minted() && stored.run.origin != stamp(published_at);
+    if found.as_ref().is_some_and(|stored| is_anothers(stored) && !stored.run.state.is_ended()) {
+        // Until that run has ended the id is its own, and the job that waits will get another.
+        return None;
+    }
     // Under a minted id the record may be of a lane that is gone: the waiting message says which run is meant.
-    match found.filter(|stored| !plan.minted() || stored.run.origin == stamp(published_at)) {
+    match found.filter(|stored| !is_anothers(stored)) {
         Some(own) => Some(((*own.run).clone(), key, revision)),
         None => {
             let waiting = client.look_in_lane(|message| message.plan == index && message.seal == 0).await?;
