@@ -205,7 +205,9 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
                 tell_again(shared, &assignment, &found.run).await;
                 on(shared, &assignment, Some(found), round, attempt)
             }
-            (Verdict::BeginAnew, Some(found)) if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await => {
+            (Verdict::BeginAnew, Some(found))
+                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+            {
                 let base = on(shared, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
             }
@@ -375,12 +377,7 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
 
 /// This node's own claim, whose answer was lost: the attempt was never started. It is written again first, as another node
 /// may be about to settle it as lost.
-async fn take_up_own_claim(
-    shared: &Shared,
-    assignment: Box<Assignment>,
-    mut run: Box<Run>,
-    revision: u64,
-) -> Begun {
+async fn take_up_own_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
     let live = story::of_round(&run).len().saturating_sub(1);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = shared.token();

@@ -34,7 +34,8 @@ const AT_ONCE: usize = 64;
 const SLOWEST: f64 = 0.001;
 
 /// Why a letter cannot be replayed under its id.
-const ANOTHERS: &str = "its id is another run's by now, as its lane was made anew; publish its job anew and discard this";
+const ANOTHERS: &str =
+    "its id is another run's by now, as its lane was made anew; publish its job anew and discard this";
 
 /// What is done with letters.
 enum Deed {

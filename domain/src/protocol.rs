@@ -288,7 +288,16 @@ mod tests {
     fn arrival(sequence: u64, delivery: u64, round: u32, attempt: u32, moved: bool) -> Arrival {
         let message = MessageId { stream: "S".into(), sequence, at: at(100) };
         let seal = moved.then(|| SEAL.into());
-        Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, seal, minted: true, has_aged: false }
+        Arrival {
+            holding: Holding { message, delivery },
+            round,
+            attempt,
+            deferrals: 0,
+            moved,
+            seal,
+            minted: true,
+            has_aged: false,
+        }
     }
 
     fn running(by: &Arrival) -> Run {
@@ -382,8 +391,15 @@ mod tests {
             on_arrival(run, &Arrival { seal: seal.map(SmolStr::from), minted: false, ..arrival.clone() })
         };
         assert_eq!(judge(Some(&retrying), Some(SEAL), &second), Verdict::Begin { round: 1, attempt: 2 });
-        assert_eq!(judge(Some(&retrying), Some("another"), &second), Verdict::StaleRecord, "of an earlier run, perhaps");
-        assert_eq!(judge(Some(&retrying), Some("another"), &Arrival { has_aged: true, ..second.clone() }), Verdict::Unproven);
+        assert_eq!(
+            judge(Some(&retrying), Some("another"), &second),
+            Verdict::StaleRecord,
+            "of an earlier run, perhaps"
+        );
+        assert_eq!(
+            judge(Some(&retrying), Some("another"), &Arrival { has_aged: true, ..second.clone() }),
+            Verdict::Unproven
+        );
         assert_eq!(judge(Some(&retrying), None, &second), Verdict::Unproven);
         let aged = Arrival { has_aged: true, ..second.clone() };
         assert_eq!(judge(None, Some(SEAL), &second), Verdict::StaleRecord, "perhaps it was read too early");

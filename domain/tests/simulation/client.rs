@@ -108,7 +108,13 @@ impl<'w> Client<'w> {
     }
 
     /// Writes the record over revision `expected`, 0 for none, however long that takes.
-    pub(crate) async fn write(&self, plan: usize, key: Key, expected: u64, run: &mut Run) -> Result<u64, Option<Stored>> {
+    pub(crate) async fn write(
+        &self,
+        plan: usize,
+        key: Key,
+        expected: u64,
+        run: &mut Run,
+    ) -> Result<u64, Option<Stored>> {
         match self.try_write(plan, key, expected, (run, u32::MAX)).await {
             Written::Won(revision) => Ok(revision),
             Written::Lost(found) => Err(found),

@@ -322,14 +322,18 @@ impl<'w> Drive<'w> {
     /// The record of a run that has ended goes, where it has been kept for long enough, and its client asks again.
     fn expire(&mut self, index: usize, now: i64) {
         let world = self.world;
-        let old = |run: &Run| run.state == RunState::Completed && run.ended_at.is_some_and(|at| at.millis() + 2 * LEASE < now);
+        let old = |run: &Run| {
+            run.state == RunState::Completed && run.ended_at.is_some_and(|at| at.millis() + 2 * LEASE < now)
+        };
         let Some(stored) = world.record(index).filter(|stored| old(&stored.run)) else { return };
+        if !world.server.borrow().claim_of(index).is_some_and(|claim| claim.published) {
+            return;
+        }
         if world.server.borrow().has_message_of(index) || !self.tasks.is_empty() {
             return self.plan_for(now + 1_000, Event::Expire(index));
         }
         world.say(|| format!("the record of run {index} has been kept for long enough"));
-        let letters: Vec<u32> = world.server.borrow().letters_of(index).map(|letter| letter.round).collect();
-        world.ledger.borrow_mut().close(index, Some(&stored.run), &letters);
+        world.ledger.borrow_mut().close(index, Some(&stored.run), &[]);
         world.server.borrow_mut().expire(world.key(index), index, now);
         self.plan_for(now + 10, Event::Submit(index + 1));
     }
@@ -481,7 +485,9 @@ impl<'w> Drive<'w> {
         let (state, chance) = (&self.world.nodes[node], &self.world.chance);
         self.world.falls_silent(node, state.draining.get());
         self.tasks.retain(|task| task.node != node);
-        state.dead_until.set(now + if chance.hits(9_000) { chance.between(20, 600) } else { chance.between(600, 3_000) });
+        state
+            .dead_until
+            .set(now + if chance.hits(9_000) { chance.between(20, 600) } else { chance.between(600, 3_000) });
         state.frozen_until.set(0);
         state.cut.set((0, 0));
         state.draining.set(false);

@@ -25,7 +25,8 @@ impl Hand<'_> {
         }
         let holder = self.ask_holder(&run).await;
         let lost = lease_is_lost(&run, holder, world.now(), LENGTH);
-        world.say(|| format!("{} finds the holder of run {}: {holder:?}, lost: {lost}", self.client.name(), self.index));
+        world
+            .say(|| format!("{} finds the holder of run {}: {holder:?}, lost: {lost}", self.client.name(), self.index));
         let by_count = world.is(Mutation::LeaseJudgedByCount) && self.delivery.message.delivered > 1;
         if lost || by_count {
             self.lease_lost(Work::new(run, found.revision, 0)).await;

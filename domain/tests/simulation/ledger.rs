@@ -75,7 +75,12 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn new(runs: usize) -> Self {
-        Self { pages: (0..runs).map(|_| Page::default()).collect(), calls: Vec::new(), of_keys: Vec::new(), broken: None }
+        Self {
+            pages: (0..runs).map(|_| Page::default()).collect(),
+            calls: Vec::new(),
+            of_keys: Vec::new(),
+            broken: None,
+        }
     }
 
     pub(crate) fn broken(&self) -> Option<&str> {
@@ -211,8 +216,8 @@ impl Ledger {
         // Cancelled before a client was answered or a message of it was there: nobody comes after who died over the telling.
         let was_nobodys = run.state == RunState::Cancelled && !run.published && run.held_by.is_none();
         let was_nobodys = was_nobodys && run.round == 1 && !run.seal.is_empty();
-        // Discarded, by someone who died over the telling, and then overwritten.
-        let is_gone = page.overwritten.is_some() && run.state == RunState::Discarded;
+        // Overwritten by a run of a lane that was made anew, before all of it was told: known, and nobody's promise.
+        let is_gone = page.overwritten.is_some();
         if (was_nobodys || is_gone) && page.implied.starts_with(&page.told) {
             return;
         }

@@ -120,22 +120,3 @@ fn every_mutation_is_found() {
     assert!(unfound.is_empty(), "no world is broken by {unfound:?}");
     say(&format!("{} mutations, each found", Mutation::ALL.len()));
 }
-
-#[test]
-#[ignore]
-fn survey() {
-    let worlds = number("LONGSHORE_SIM_WORLDS").unwrap_or(2_000);
-    let mut kinds: std::collections::BTreeMap<String, Vec<u64>> = Default::default();
-    let start = Instant::now();
-    for seed in 0..worlds {
-        if let Some(what) = simulate(seed, None, false) {
-            let mut what: String = what.split_once(": ").map_or(what.clone(), |(_, rest)| rest.to_owned());
-            what.truncate(what.floor_char_boundary(70));
-            kinds.entry(what).or_default().push(seed);
-        }
-    }
-    for (what, seeds) in kinds {
-        println!("{} {:?} {what}", seeds.len(), &seeds[..seeds.len().min(4)]);
-    }
-    println!("{:?}", start.elapsed());
-}

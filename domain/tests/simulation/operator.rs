@@ -113,7 +113,8 @@ async fn ask_who_runs(client: &Client<'_>, plan: usize) -> bool {
     let ledger = world.ledger.borrow();
     ledger.calls.iter().any(|call| {
         let heard = heard_by[call.node];
-        call.plan == plan && heard.is_some_and(|(life, from)| from <= until && world.nodes[call.node].life.get() == life)
+        call.plan == plan
+            && heard.is_some_and(|(life, from)| from <= until && world.nodes[call.node].life.get() == life)
     })
 }
 

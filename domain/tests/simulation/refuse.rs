@@ -38,7 +38,8 @@ impl Hand<'_> {
             let at = stamp(self.delivery.message.at);
             let job = if timed { plan.timed_job(at) } else { plan.job() };
             // It has one event only, that of its dead letter.
-            let mut run = Run { enqueued_at: None, held_by: Some(self.holding()), ..Run::new(job, plan.max_attempts, at) };
+            let mut run =
+                Run { enqueued_at: None, held_by: Some(self.holding()), ..Run::new(job, plan.max_attempts, at) };
             run.settle(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "x") }, world.now());
             if self.client.write(own, key, revision, &mut run).await.is_ok() {
                 self.carry_on(Verdict::CarryOut, &run).await;

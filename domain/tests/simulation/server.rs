@@ -211,11 +211,12 @@ impl Server {
         self.records[key].push((now, stored));
     }
 
-    /// Whether a message of the run may yet come.
+    /// Whether a message or a letter of the run is left.
     pub(crate) fn has_message_of(&self, plan: usize) -> bool {
         self.lane.iter().any(|message| message.place.plan == plan)
             || self.due.iter().any(|due| due.schedule.place.plan == plan)
             || self.schedules.iter().any(|schedule| schedule.place.plan == plan)
+            || self.letters_of(plan).next().is_some()
     }
 
     /// The record has been kept for long enough; by then no message of its run is left that might come again.
@@ -306,7 +307,11 @@ impl Server {
 
     /// Nothing is on its way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lane.is_empty() && self.late_words.is_empty() && self.schedules.is_empty() && self.due.is_empty() && self.late.is_empty()
+        self.lane.is_empty()
+            && self.late_words.is_empty()
+            && self.schedules.is_empty()
+            && self.due.is_empty()
+            && self.late.is_empty()
     }
 
     /// Hands a waiting message out: any of them, as several lanes and redeliveries know no order.

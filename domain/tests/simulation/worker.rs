@@ -153,8 +153,8 @@ impl<'w> Hand<'w> {
         let own = self.plan.minted() || world.is(Mutation::ShortWayForNamedRuns);
         let alone = own && (self.plan.key.is_none() || world.is(Mutation::ShortWayForKeyedRuns));
         let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
-        let soon = world.clock.get() - self.leased_from <= HEARD_WITHIN
-            || world.is(Mutation::ShortWayForJobsLongInHand);
+        let soon =
+            world.clock.get() - self.leased_from <= HEARD_WITHIN || world.is(Mutation::ShortWayForJobsLongInHand);
         first && alone && sure && soon && !self.is_told_to_stop(0)
     }
 

@@ -164,7 +164,9 @@ impl World {
     pub(crate) fn accuse_stuck(&self) {
         let server = self.server.borrow();
         let (lane, schedules, due, letters) = (&server.lane, &server.schedules, &server.due, &server.letters);
-        self.ledger.borrow_mut().accuse_all(format!("stuck: lane {lane:?}, schedules {schedules:?}, letters {letters:?}, due {due:?}"));
+        self.ledger
+            .borrow_mut()
+            .accuse_all(format!("stuck: lane {lane:?}, schedules {schedules:?}, letters {letters:?}, due {due:?}"));
     }
 
     /// A moment on the nodes' monotonic clocks.
