@@ -97,6 +97,7 @@ impl Assignment {
             moved: said.moved.is_some(),
             seal: said.seal,
             minted,
+            has_aged: false,
         };
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
         Self {

@@ -11,7 +11,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr, s
 use tokio::sync::oneshot;
 
 use crate::assignment::{Assignment, Start};
-use crate::carry_out::chain;
+use crate::carry_out::{chain, has_other_id};
 use crate::conclude;
 use crate::fail_point;
 use crate::herald::Telling;
@@ -65,11 +65,12 @@ pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> B
 }
 
 /// A job that cannot be read, or that says of itself what no record proves, becomes a dead letter: under the id it names,
-/// where nothing is on record of that, else under the one derived from its place in the lane. It may have become one
-/// before, in a node that died over it.
+/// where nothing is on record of that, else under the one derived from its place in the lane. One that claims to be a
+/// node's never takes the id that it names. It may have become a dead letter before, in a node that died over it.
 async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: String) -> Begun {
+    let is_forged = assignment.arrival.seal.is_some();
     assignment.arrival = as_bare(assignment.arrival);
-    for run_id in ids_of(&assignment) {
+    for run_id in ids_of(&assignment).into_iter().skip(usize::from(is_forged)) {
         rename(&mut assignment, run_id);
         let job = &assignment.job;
         let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
@@ -79,8 +80,12 @@ async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: St
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let expected = match (verdict, found) {
             (_, None) => 0,
-            (Verdict::BeginAnew, Some(found)) => found.revision,
-            (verdict, Some(found)) if is_held_by(&found.run, &assignment) => {
+            (Verdict::BeginAnew, Some(found))
+                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+            {
+                found.revision
+            }
+            (verdict, Some(found)) if is_of(&found.run, &assignment) => {
                 return not_begun(shared, assignment, found, verdict).await;
             }
             _ => continue,
@@ -119,8 +124,12 @@ fn rename(assignment: &mut Assignment, run_id: RunId) {
     }
 }
 
-fn is_held_by(run: &Run, assignment: &Assignment) -> bool {
-    run.held_by.as_ref().is_some_and(|held| held.message == assignment.arrival.holding.message)
+/// Whether a run that has a derived id, or that is held by the message of the job, is the job's own: by now perhaps in
+/// another round.
+fn is_of(run: &Run, assignment: &Assignment) -> bool {
+    let message = &assignment.arrival.holding.message;
+    let by_id = assignment.arrival.minted && run.origin == message.at;
+    by_id || run.held_by.as_ref().is_some_and(|held| held.message == *message)
 }
 
 /// A run of which nothing is on record.
@@ -181,6 +190,8 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
         assignment.right.leave();
         return Begun::Over;
     }
+    let stored_at = assignment.arrival.holding.message.at;
+    assignment.arrival.has_aged = now().since(stored_at) >= shared.backbone.storage().lease;
     let job = &assignment.job;
     let mut found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
         Ok(found) => found,
@@ -194,18 +205,27 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
                 tell_again(shared, &assignment, &found.run).await;
                 on(shared, &assignment, Some(found), round, attempt)
             }
-            (Verdict::BeginAnew, Some(found)) => {
+            (Verdict::BeginAnew, Some(found))
+                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+            {
                 let base = on(shared, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
             }
-            (Verdict::Occupied, Some(_)) => {
+            (Verdict::Occupied | Verdict::BeginAnew, Some(_)) => {
                 let [_, _, free] = ids_of(&assignment);
                 rename(&mut assignment, free);
                 return Box::pin(claim(shared, assignment)).await;
             }
+            (Verdict::StaleRecord, _) => {
+                shared.metrics.stale_reads.inc();
+                let job = &assignment.job;
+                tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, "the record is older than the job that came: read too early; it comes again");
+                assignment.right.leave();
+                return Begun::Over;
+            }
             (Verdict::Unproven, _) => return Box::pin(unreadable(shared, assignment, UNPROVEN.to_owned())).await,
             (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
-            (_, None) => unreachable!("without a record the verdict is to begin, or that it is unproven"),
+            (_, None) => unreachable!("without a record the verdict is to begin, or that it is not proven"),
         };
         let lost = match claim_on(shared, assignment, base).await {
             Ok(begun) => return begun,
@@ -272,29 +292,12 @@ fn on(shared: &Shared, assignment: &Assignment, found: Option<Found>, round: u32
         return Base { run, expected: 0, told: Told::default(), attempt, fell_due };
     };
     let mut run = Box::new(run);
-    let scheduled = run.state == RunState::Scheduled;
-    let untold = scheduled || run.held_by.is_none();
-    if scheduled || run.enqueued_at.is_none() {
+    let told = story::published_before(&run, attempt);
+    if run.state == RunState::Scheduled || run.enqueued_at.is_none() {
         run.enqueued_at = Some(assignment.since);
     }
-    // What is on record was told by whoever wrote it, before its message could come to anybody else: but for what
-    // `submit` writes, which leaves telling to the node that takes the job up, and a deferral, which is told once.
-    let deferral = run.deferral.take();
-    let told_by_others = told_before(&run, attempt);
-    let log = if untold { 0 } else { told_by_others };
-    // A replay was told live by whoever did it; only the log must have it for certain.
-    let live = if run.round > 1 && !scheduled { told_by_others } else { log };
-    run.deferral = deferral;
     let fell_due = assignment.arrival.moved || run.has_started();
-    Base { run, expected: revision, told: Told { live, log }, attempt, fell_due }
-}
-
-/// How many events of the round stand before the start of `attempt`.
-fn told_before(run: &Run, attempt: u32) -> usize {
-    let again = run.attempts_of_round().last().is_some_and(|last| last.attempt == attempt && last.put_back.is_some());
-    let events = story::of_round(run).len();
-    // The put-back start, and that it was put back, make room for the new one.
-    if again { events.saturating_sub(2) } else { events }
+    Base { run, expected: revision, told, attempt, fell_due }
 }
 
 /// The record says that this delivery is not to begin anything.
@@ -304,11 +307,6 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
     match verdict {
         Verdict::Drop => shared.backbone.ack(assignment.right).await,
         Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
-        Verdict::StaleRecord => {
-            shared.metrics.stale_reads.inc();
-            tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the job that came: read too early; it comes again");
-            assignment.right.leave();
-        }
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: told again, all of it, and carried out again.
@@ -324,7 +322,8 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         | Verdict::BeginAgain { .. }
         | Verdict::BeginAnew
         | Verdict::Occupied
-        | Verdict::Unproven => unreachable!("what may begin has been begun"),
+        | Verdict::Unproven
+        | Verdict::StaleRecord => unreachable!("what may begin has been begun"),
     }
     Begun::Over
 }
@@ -359,10 +358,7 @@ async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Ru
 /// handed the job out too early. Time decides, by the holder's last sign.
 async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     if shared.unclear_claims.take(&run.token) {
-        // This node's own claim, whose answer was lost: the attempt was never started.
-        let live = story::of_round(&run).len().saturating_sub(1);
-        let course = Course::new(run, revision, Told { live, log: 0 }, true);
-        return Begun::Work(InWork::new(assignment, course));
+        return take_up_own_claim(shared, assignment, run, revision).await;
     }
     let holder = holders::ask(shared, &run).await;
     let lease = shared.backbone.storage().lease;
@@ -377,6 +373,28 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
         assignment.right.leave();
     }
     Begun::Over
+}
+
+/// This node's own claim, whose answer was lost: the attempt was never started. It is written again first, as another node
+/// may be about to settle it as lost.
+async fn take_up_own_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
+    let live = story::of_round(&run).len().saturating_sub(1);
+    run.held_by = Some(assignment.arrival.holding.clone());
+    run.token = shared.token();
+    match shared.backbone.write_record(&run, revision).await {
+        Ok(Written::Won(revision)) => {
+            let course = Course::new(run, revision, Told { live, log: 0 }, true);
+            Begun::Work(InWork::new(assignment, course))
+        }
+        Ok(Written::Lost(_)) => {
+            assignment.right.leave();
+            Begun::Over
+        }
+        Err(error) => {
+            shared.unclear_claims.add(&run.token);
+            put_off(assignment, &error)
+        }
+    }
 }
 
 /// The attempt on record lost its lease: it is settled as that, and told for the node that could not.

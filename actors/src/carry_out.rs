@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::protocol::{self, Verdict};
-use longshore_domain::{ErrorKind, Run};
+use longshore_domain::protocol::{self, Arrival, Verdict};
+use longshore_domain::{ErrorKind, Run, RunId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::fail_point;
@@ -57,7 +57,9 @@ async fn decide(backbone: &Backbone, story: &mut Story) -> Written {
                 story.rename(backbone);
                 expected = 0;
             }
-            Ok(Written::Lost(Some(found))) if may_overwrite(&found.run, story) && found.revision != expected => {
+            Ok(Written::Lost(Some(found)))
+                if found.revision != expected && may_overwrite(backbone, &found.run, story).await =>
+            {
                 expected = found.revision;
             }
             Ok(lost) => return lost,
@@ -71,12 +73,19 @@ async fn decide(backbone: &Backbone, story: &mut Story) -> Written {
 
 /// Whether what is on record does not stand in the way of a run that was started without reading it: a run of a stream
 /// that is gone, or a write of this very attempt whose answer was lost.
-fn may_overwrite(found: &Run, story: &Story) -> bool {
+async fn may_overwrite(backbone: &Backbone, found: &Run, story: &Story) -> bool {
     if story.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
         return true;
     }
     let Some(arrival) = &story.arrival else { return false };
-    protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew
+    protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(backbone, found, arrival).await
+}
+
+/// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another one:
+/// that one stays its id. `found` has ended by now. Should that not be clear just now, it is looked at again.
+pub(crate) async fn has_other_id(backbone: &Backbone, found: &Run, arrival: &Arrival) -> bool {
+    let other = RunId::derived_at(&found.run_id, arrival.holding.message.at);
+    !matches!(backbone.read_record(&found.tenant, &other).await, Ok(None))
 }
 
 /// Whether the id is another run's, and this one goes on under another: a run that was started without reading and has

@@ -44,9 +44,13 @@ pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
 async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run)>, ApiError> {
     let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
     let found = found.map_err(|error| unavailable(&error))?.map(|found| found.run);
-    Ok(match on_letter(found.as_ref(), letter.run.round) {
+    Ok(match on_letter(found.as_ref(), letter.run.round, letter.run.origin) {
         LetterVerdict::Stands => {
             let run = found.unwrap_or_else(|| letter.run.clone());
+            Some((letter, run))
+        }
+        LetterVerdict::Anothers => {
+            let run = letter.run.clone();
             Some((letter, run))
         }
         LetterVerdict::Replayed | LetterVerdict::Stale | LetterVerdict::StaleRecord => None,
@@ -101,10 +105,11 @@ pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Re
     let run = found.map(|found| found.run);
     let letter =
         shared.backbone.find_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
-    let letter = letter.filter(|letter| on_letter(run.as_ref(), letter.run.round) != LetterVerdict::Stale);
+    let judge = |letter: &Letter| on_letter(run.as_ref(), letter.run.round, letter.run.origin);
+    let letter = letter.filter(|letter| judge(letter) != LetterVerdict::Stale);
     let letter = letter
         .ok_or_else(|| ApiError::not_found(format!("run_id: no dead letter of run {run_id} of tenant {tenant}")))?;
-    let run = run.unwrap_or_else(|| letter.run.clone());
+    let run = run.filter(|run| run.origin == letter.run.origin).unwrap_or_else(|| letter.run.clone());
     Ok((letter, run))
 }
 

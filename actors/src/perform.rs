@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assignment::Assignment;
 use crate::begin::Course;
+use crate::carry_out::has_other_id;
 use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::herald::Telling;
 use crate::lease_keeper::Stop;
@@ -260,7 +261,12 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
             // What it was based on has gone.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
             Ok(Written::Lost(Some(found))) => match on_arrival(Some(&found.run), &arrival) {
-                Verdict::BeginAnew if expected != found.revision => expected = found.revision,
+                Verdict::BeginAnew if expected != found.revision => {
+                    if has_other_id(&shared.backbone, &found.run, &arrival).await {
+                        return Whose::Anothers;
+                    }
+                    expected = found.revision;
+                }
                 Verdict::Occupied => {
                     (run.run_id, expected) = (RunId::derived_at(&run.run_id, arrival.holding.message.at), 0);
                 }

@@ -33,6 +33,10 @@ const AT_ONCE: usize = 64;
 /// Slowest rate, one in 1,000 s: somebody waits for the answer, and much slower ones are beyond what a duration holds.
 const SLOWEST: f64 = 0.001;
 
+/// Why a letter cannot be replayed under its id.
+const ANOTHERS: &str =
+    "its id is another run's by now, as its lane was made anew; publish its job anew and discard this";
+
 /// What is done with letters.
 enum Deed {
     Replay(Change),
@@ -190,8 +194,11 @@ async fn would(shared: &Shared, letter: &Letter, deed: &Deed) -> Result<bool, St
     }
     let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
     let found = found.map_err(|error| chain(&error))?;
-    let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round);
-    Ok(matches!(verdict, LetterVerdict::Stands | LetterVerdict::Replayed))
+    let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
+    match (verdict, deed) {
+        (LetterVerdict::Anothers, Deed::Replay(_)) => Err(ANOTHERS.to_owned()),
+        (verdict, _) => Ok(!matches!(verdict, LetterVerdict::Stale | LetterVerdict::StaleRecord)),
+    }
 }
 
 /// Does the deed to one letter; whether there was anything left to do but tidying up.
@@ -202,7 +209,7 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
     loop {
         let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
         let found = found.map_err(|error| chain(&error))?;
-        let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round);
+        let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
         let (run, did) = match (verdict, found) {
             (LetterVerdict::Stands, found) => {
                 let expected = found.as_ref().map_or(0, |found| found.revision);
@@ -211,6 +218,13 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
                 (run, true)
             }
             (LetterVerdict::Replayed, Some(found)) => (found.run, true),
+            (LetterVerdict::Anothers, _) => {
+                if matches!(deed, Deed::Replay(_)) {
+                    return Err(ANOTHERS.to_owned());
+                }
+                remove(shared, &letter).await?;
+                return Ok(true);
+            }
             (LetterVerdict::StaleRecord, _) => {
                 shared.metrics.stale_reads.inc();
                 return Err("the record does not know of its end yet; try again".to_owned());

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use longshore_backbone::delivery::Right;
 use longshore_backbone::{Backbone, Headers};
 use longshore_domain::protocol::Arrival;
+pub(crate) use longshore_domain::story::Published as Told;
 use longshore_domain::{Run, RunId, SmolStr, Timestamp};
 use tokio::sync::oneshot;
 
@@ -88,13 +89,6 @@ impl Then {
             Self::Report(_) | Self::Nothing => None,
         }
     }
-}
-
-/// How much of a run's story was told before: events of the present round, live and in the log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    pub(crate) live: usize,
-    pub(crate) log: usize,
 }
 
 /// Tells the log everything of a run's present round, and who listens live its last `news` events; waits until the log

@@ -2,7 +2,7 @@
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{ErrorKind, Run, RunId, RunState, Tenant};
+use longshore_domain::{ErrorKind, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -15,6 +15,8 @@ pub const RECORD: &str = "Longshore-Record";
 /// Where a payload is too large to be carried on: how many bytes it had.
 pub const LEFT_OUT: &str = "Longshore-Payload-Left-Out";
 
+/// When the run was first published: tells it from a later one of the same id.
+const ORIGIN: &str = "Longshore-Origin";
 /// What stood under one of a letter's own names in the headers of a job that could not be read.
 const ORIGINAL: &str = "Original-";
 
@@ -45,10 +47,11 @@ impl Letter {
     #[must_use]
     pub fn read(stored: Stored) -> Option<Self> {
         let record = stored.headers.get(RECORD)?.as_str().to_owned();
-        let run = record::read_shown(&record).ok()?;
+        let mut run = record::read_shown(&record).ok()?;
+        run.origin = Timestamp::parse(stored.headers.get(ORIGIN)?.as_str()).ok()?;
         let left_out = stored.headers.get(LEFT_OUT).and_then(|bytes| bytes.as_str().parse().ok());
         let mut headers = HeaderMap::new();
-        let own = [RECORD, LEFT_OUT, names::RUN_ID, names::ROUND];
+        let own = [RECORD, LEFT_OUT, ORIGIN, names::RUN_ID, names::ROUND];
         for (name, values) in stored.job_headers().iter().flat_map(|headers| headers.iter()) {
             let name: &str = name.as_ref();
             for value in values.iter().filter(|_| !own.contains(&name) && !is_servers(name)) {
@@ -136,9 +139,11 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize)
     }
     headers.insert(names::RUN_ID, run.run_id.as_str());
     headers.insert(names::ROUND, run.round.to_string());
+    headers.insert(ORIGIN, run.origin.to_string());
     let record = record::show_within(run, room.min(RECORD_MAX)).into_bytes();
     headers.insert(RECORD, String::from_utf8_lossy(&record).as_ref());
-    headers.insert(names::MSG_ID, format!("{}/{}/{}", run.tenant, run.run_id, run.round));
+    // Of this run, not of its id: another run may have that a moment later, and its letter must not be taken for this one.
+    headers.insert(names::MSG_ID, format!("{}/{}/{}/{}", run.tenant, run.run_id, run.origin.millis(), run.round));
     (headers, payload)
 }
 
@@ -146,7 +151,7 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize)
 mod tests {
     use super::*;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{Failure, Job, JobType, Priority, Queue, Timestamp};
+    use longshore_domain::{Failure, Job, JobType, Priority, Queue};
 
     fn dead(attempts: u32) -> Run {
         let job = Job {

@@ -14,6 +14,7 @@
 //! * A read may be old. A delivery that speaks for a later wait than the record knows proves the *record* old: nothing
 //!   is acknowledged or deleted on such a read.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use smol_str::SmolStr;
@@ -38,6 +39,9 @@ pub struct Arrival {
     pub seal: Option<SmolStr>,
     /// Its run id was derived from its sequence.
     pub minted: bool,
+    /// It was stored longer ago than a read may be old (a lease: a leader that was cut off steps down sooner), so what is
+    /// read by now knows what led to it.
+    pub has_aged: bool,
 }
 
 impl Arrival {
@@ -94,23 +98,28 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     let Some(run) = found else {
         return match from_a_node {
             // The record of a run that waits for its message is kept until it comes.
-            true => Verdict::Unproven,
+            true => unproven(arrival),
             false => Verdict::Begin { round: arrival.round, attempt: arrival.attempt },
         };
     };
-    if arrival.minted && !arrival.moved && run.origin != arrival.holding.message.at {
+    if arrival.minted && !from_a_node && run.origin != arrival.holding.message.at {
         return if run.state.is_ended() { Verdict::BeginAnew } else { Verdict::Occupied };
     }
     if from_a_node {
-        let is_beyond = is_beyond(arrival, run);
         let is_proven = !run.seal.is_empty() && arrival.seal.as_ref() == Some(&run.seal);
-        match (is_proven, is_beyond) {
-            (_, true) => return Verdict::StaleRecord,
-            (false, false) => return Verdict::Unproven,
+        match (is_proven, is_beyond(arrival, run)) {
+            (true, true) => return Verdict::StaleRecord,
             (true, false) => {}
+            (false, _) => return unproven(arrival),
         }
     }
     on_own_arrival(run, arrival)
+}
+
+/// Nothing on record speaks for a message that claims to be a node's. A leader that does not know that it was cut off may
+/// have been read, and a node writes the record before the message: a young one is left to come again.
+fn unproven(arrival: &Arrival) -> Verdict {
+    if arrival.has_aged || arrival.seal.is_none() { Verdict::Unproven } else { Verdict::StaleRecord }
 }
 
 /// Whether a message speaks for a wait that the record does not know of. Waits only grow: the next round is beyond every
@@ -219,12 +228,20 @@ pub enum LetterVerdict {
     Stale,
     /// The record was read too early: it does not know yet that the run died. Leave the letter alone.
     StaleRecord,
+    /// Its id is another run's by now, of a stream that was made anew: it can be thrown away, but not replayed.
+    Anothers,
 }
 
-/// Judges the letter of round `round` by what is on record. A letter may be written late, by a node that froze before.
+/// Judges the letter of round `round`, of the run that was first published at `origin`, by what is on record. A letter may
+/// be written late, by a node that froze before.
 #[must_use]
-pub fn on_letter(found: Option<&Run>, round: u32) -> LetterVerdict {
+pub fn on_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> LetterVerdict {
     let Some(run) = found else { return LetterVerdict::Stands };
+    match run.origin.cmp(&origin) {
+        Ordering::Less => return LetterVerdict::StaleRecord,
+        Ordering::Equal => {}
+        Ordering::Greater => return LetterVerdict::Anothers,
+    }
     let unseen = run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none();
     match run.state {
         // A letter is only written once its round has ended dead.
@@ -271,7 +288,16 @@ mod tests {
     fn arrival(sequence: u64, delivery: u64, round: u32, attempt: u32, moved: bool) -> Arrival {
         let message = MessageId { stream: "S".into(), sequence, at: at(100) };
         let seal = moved.then(|| SEAL.into());
-        Arrival { holding: Holding { message, delivery }, round, attempt, deferrals: 0, moved, seal, minted: true }
+        Arrival {
+            holding: Holding { message, delivery },
+            round,
+            attempt,
+            deferrals: 0,
+            moved,
+            seal,
+            minted: true,
+            has_aged: false,
+        }
     }
 
     fn running(by: &Arrival) -> Run {
@@ -372,11 +398,30 @@ mod tests {
             on_arrival(run, &Arrival { seal: seal.map(SmolStr::from), minted: false, ..arrival.clone() })
         };
         assert_eq!(judge(Some(&retrying), Some(SEAL), &second), Verdict::Begin { round: 1, attempt: 2 });
-        assert_eq!(judge(Some(&retrying), Some("another"), &second), Verdict::Unproven);
+        assert_eq!(
+            judge(Some(&retrying), Some("another"), &second),
+            Verdict::StaleRecord,
+            "of an earlier run, perhaps"
+        );
+        assert_eq!(
+            judge(Some(&retrying), Some("another"), &Arrival { has_aged: true, ..second.clone() }),
+            Verdict::Unproven
+        );
         assert_eq!(judge(Some(&retrying), None, &second), Verdict::Unproven);
-        assert_eq!(judge(None, Some(SEAL), &second), Verdict::Unproven);
-        let unsealed = Run { seal: SmolStr::default(), ..retrying };
-        assert_eq!(judge(Some(&unsealed), Some(""), &second), Verdict::Unproven);
+        let aged = Arrival { has_aged: true, ..second.clone() };
+        assert_eq!(judge(None, Some(SEAL), &second), Verdict::StaleRecord, "perhaps it was read too early");
+        assert_eq!(judge(None, Some(SEAL), &aged), Verdict::Unproven);
+        assert_eq!(judge(None, None, &second), Verdict::Unproven);
+        let unsealed = Run { seal: SmolStr::default(), ..retrying.clone() };
+        assert_eq!(judge(Some(&unsealed), Some(""), &aged), Verdict::Unproven);
+        let third = Arrival { attempt: 3, ..second };
+        assert_eq!(judge(Some(&unsealed), Some(SEAL), &third), Verdict::StaleRecord, "it has no seal yet, perhaps");
+        assert_eq!(judge(Some(&unsealed), Some(SEAL), &Arrival { attempt: 3, ..aged }), Verdict::Unproven);
+        assert_eq!(judge(Some(&retrying), Some(SEAL), &third), Verdict::StaleRecord);
+        let forged = Arrival { seal: Some("another".into()), has_aged: true, ..arrival(9, 1, 1, 1, false) };
+        let done = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Complete(RunResult::None));
+        let other_time = Run { origin: at(50), ..done };
+        assert_eq!(on_arrival(Some(&other_time), &forged), Verdict::Unproven, "it is no run of another stream");
     }
 
     #[test]
@@ -411,26 +456,28 @@ mod tests {
     fn a_letter_stands_until_its_run_is_beyond_it() {
         let failure = Failure::new(ErrorKind::Permanent, "x");
         let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Dead { failure });
-        assert_eq!(on_letter(None, 1), LetterVerdict::Stands);
-        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stands);
+        assert_eq!(on_letter(None, 1, at(100)), LetterVerdict::Stands);
+        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Stands);
+        assert_eq!(on_letter(Some(&run), 1, at(200)), LetterVerdict::StaleRecord, "of an earlier run of its id");
+        assert_eq!(on_letter(Some(&run), 1, at(50)), LetterVerdict::Anothers);
         run.replay(at(400));
-        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Replayed);
+        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Replayed);
         let replayed = arrival(12, 1, 2, 1, true);
         assert_eq!(on_arrival(Some(&run), &replayed), Verdict::Begin { round: 2, attempt: 1 });
         run.begin(1, &"a".into(), at(500));
         run.held_by = Some(replayed.holding.clone());
-        assert_eq!(on_letter(Some(&run), 1), LetterVerdict::Stale);
+        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Stale);
         let mut run = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
-        assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stands);
+        assert_eq!(on_letter(Some(&run), 2, at(100)), LetterVerdict::Stands);
         assert_eq!(
-            on_letter(Some(&run), 3),
+            on_letter(Some(&run), 3, at(100)),
             LetterVerdict::StaleRecord,
             "of a round that the record does not know yet"
         );
         run.discard(at(600));
-        assert_eq!(on_letter(Some(&run), 2), LetterVerdict::Stale);
+        assert_eq!(on_letter(Some(&run), 2, at(100)), LetterVerdict::Stale);
         let early = running(&arrival(7, 1, 1, 1, false));
-        assert_eq!(on_letter(Some(&early), 1), LetterVerdict::StaleRecord);
+        assert_eq!(on_letter(Some(&early), 1, at(100)), LetterVerdict::StaleRecord);
     }
 
     #[test]

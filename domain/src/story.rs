@@ -166,16 +166,32 @@ pub fn of_round(run: &Run) -> Story<'_> {
     story
 }
 
-/// The end of the round's story: what the last decision adds to it, and at most one attempt more. All before that was
-/// told, or that attempt could not have begun, so whoever carries a decision out tells no more than this, also again; a
-/// run of a thousand attempts would else be told half a million times.
+/// How many events of a round's story were published before: live, and in the event log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Published {
+    /// To whoever listens.
+    pub live: usize,
+    /// In the log.
+    pub log: usize,
+}
+
+/// What of the story of `run`, as it was found on record, was published before its attempt `attempt` is claimed.
+///
+/// What is on record was published by the node that wrote it, before the run's message could come to another node: but
+/// for what `submit` writes, which leaves that to the node that takes the job up, and a deferral, which is published
+/// once, with what it led to.
 #[must_use]
-pub fn latest(run: &Run) -> Story<'_> {
-    let mut story = of_round(run);
-    if run.attempt > 1 {
-        story.retain(|event| event.attempt >= run.attempt);
-    }
-    story
+pub fn published_before(run: &Run, attempt: u32) -> Published {
+    let scheduled = run.state == RunState::Scheduled;
+    let is_deferral = |event: &Event<'_>| event.kind == EventKind::Deferred && event.of.is_none();
+    let events = of_round(run).iter().filter(|event| !is_deferral(event)).count();
+    let again = run.attempts_of_round().last().is_some_and(|last| last.attempt == attempt && last.put_back.is_some());
+    // The put-back start, and that it was put back, make room for the new one.
+    let before = if again { events.saturating_sub(2) } else { events };
+    let log = if scheduled || run.held_by.is_none() { 0 } else { before };
+    // A replay was published live by the node that did it; only the log must have it for certain.
+    let live = if run.round > 1 && !scheduled { before } else { log };
+    Published { live, log }
 }
 
 /// Why an attempt that had started is deferred.

@@ -2,18 +2,20 @@
 
 use longshore_domain::clearance::{Clearance, Waiting, clear};
 use longshore_domain::job::When;
+use longshore_domain::protocol::Verdict;
 use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{ErrorKind, Failure, Run, RunState, Timestamp};
+use longshore_domain::{ErrorKind, Failure, Run, RunState, Timestamp, protocol, story};
 
 use std::time::Duration;
 
+use crate::client::Written;
 use crate::handler::{End, Script, script};
 use crate::ledger::Call;
 use crate::mutation::Mutation;
-use crate::server::Place;
-use crate::worker::{Hand, Lost, Work};
-use crate::world::{IN_HAND, LASTS, World, stamp};
+use crate::server::{Place, Schedule, Stored, Word};
+use crate::worker::{Hand, Work, seal_of, seal_text};
+use crate::world::{IN_HAND, LASTS, LEASE, World, stamp};
 
 /// How long a job waits for a handler before that counts as a failed attempt.
 const GRACE: Duration = Duration::from_millis(2_500);
@@ -32,6 +34,13 @@ enum Waited {
     TooLong,
 }
 
+/// Whose a run is that was begun without a record.
+enum Whose {
+    Ours,
+    Cancelled,
+    Anothers,
+}
+
 /// What has to be done about a decision; done in another order, something is lost.
 #[derive(Clone, Copy)]
 enum Step {
@@ -41,67 +50,160 @@ enum Step {
 }
 
 impl Hand<'_> {
-    /// Begins an attempt and sees it, and what follows in this node's hand, through.
-    pub(crate) async fn start(&self, mut work: Work, must_claim: bool) -> Result<(), Lost> {
-        if self.attempt(&mut work, must_claim).await? {
+    /// Begins without a claim, or goes on after one.
+    pub(crate) async fn start(&self, mut work: Work) {
+        if !work.on_record {
+            if let Some(settlement) = self.turned_away(&work) {
+                return self.settle(work, settlement).await;
+            }
+            self.begin(&mut work);
+        }
+        if let Some(work) = self.attempt(work).await {
             self.go_on(work).await;
         }
-        Ok(())
     }
 
     /// Carries a decision out that was just written, and goes on for as long as the run stays in hand.
     pub(crate) async fn go_on(&self, mut work: Work) {
-        while self.carry_out(&work.run, true).await == Then::NextAttempt {
-            if !matches!(self.attempt(&mut work, true).await, Ok(true)) {
-                return;
+        while self.carry_out(&work, true).await == Then::NextAttempt {
+            work.told = story::of_round(&work.run).len();
+            (work.on_record, work.fell_due) = (true, true);
+            if let Some(settlement) = self.turned_away(&work) {
+                return Box::pin(self.settle(work, settlement)).await;
+            }
+            self.begin(&mut work);
+            match self.client.claim(self.index, self.key(), work.revision, &mut work.run).await {
+                Written::Won(revision) => work.revision = revision,
+                Written::Lost(_) => return self.send(Word::HandBack(0)).await,
+                Written::Unclear => return self.put_off(&work.run).await,
+            }
+            match self.attempt(work).await {
+                Some(next) => work = next,
+                None => return,
             }
         }
     }
 
-    /// One attempt; whether its settlement is on record.
-    async fn attempt(&self, work: &mut Work, must_claim: bool) -> Result<bool, Lost> {
-        work.run.fall_due(stamp(self.delivery.message.at));
-        if self.plan.is_unreadable() && work.run.round == 1 {
-            // It has one event only, that of its dead letter.
-            work.run.enqueued_at = None;
+    /// Claims the attempt; gives back what is on record now, where another write was first. None: nothing is to begin.
+    pub(crate) async fn claim_on(&self, mut work: Work) -> Result<Option<Work>, Option<Stored>> {
+        let refused = match self.turned_away(&work) {
+            Some(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
+            other => match self.claim_own_key(&mut work.run).await {
+                Ok(Some(of)) => Some(Settlement::Duplicate { of }),
+                Ok(None) => other,
+                Err(_) => {
+                    self.send(Word::HandBack(0)).await;
+                    return Ok(None);
+                }
+            },
+        };
+        if let Some(settlement) = refused {
+            self.settle(work, settlement).await;
+            return Ok(None);
         }
-        if let Some(settlement) = self.turned_away(&work.run) {
-            work.run.settle(settlement, self.world.now());
-            return self.write(work).await.map(|()| true);
+        self.begin(&mut work);
+        work.on_record = true;
+        if self.world.is(Mutation::ClaimOverwrites) {
+            work.revision = self.client.read(self.key()).await.map_or(0, |stored| stored.revision);
         }
-        work.run.begin(work.run.next_attempt(), &self.world.names[self.client.node], self.world.now());
-        if must_claim {
-            self.write(work).await?;
+        match self.client.claim(self.index, self.key(), work.revision, &mut work.run).await {
+            Written::Won(revision) => work.revision = revision,
+            Written::Lost(found) => return Err(found),
+            Written::Unclear => {
+                self.put_off(&work.run).await;
+                return Ok(None);
+            }
         }
         if self.world.is(Mutation::ClaimIsTold) {
-            self.client.tell(self.index, &work.run).await;
+            self.client.tell(self.index, &work.run, work.told).await;
         }
+        Ok(Some(work))
+    }
+
+    /// Nobody answered a claim: the job goes back, and the claim, should it turn out to be on record, is remembered.
+    pub(crate) async fn put_off(&self, run: &Run) {
+        self.world.nodes[self.client.node].unclear_claims.borrow_mut().push(run.token.clone());
+        self.send(Word::HandBack(0)).await;
+    }
+
+    fn begin(&self, work: &mut Work) {
+        let attempt = work.run.next_attempt();
+        work.run.begin(attempt, &self.world.names[self.client.node], self.world.now());
+        work.run.held_by = Some(self.holding());
+    }
+
+    /// One attempt that has begun; what is on record after it, if that is this node's to carry out.
+    pub(crate) async fn attempt(&self, mut work: Work) -> Option<Work> {
         if self.is_lost() && !self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork) {
-            return Ok(false);
+            return None;
         }
-        let Some(outcome) = self.perform(work, must_claim).await else { return Ok(false) };
+        let outcome = self.perform(&mut work).await?;
         let settlement = self.settlement(outcome, &work.run);
         work.run.settle(settlement, self.world.now());
-        let won = self.write(work).await.is_ok();
-        if !won && self.world.is(Mutation::LostEndIsAcked) {
-            self.client.ack(self.sequence()).await;
+        self.put_on_record(&mut work).await.then_some(work)
+    }
+
+    /// Puts what follows without an attempt on record, and carries it out.
+    pub(crate) async fn settle(&self, mut work: Work, settlement: Settlement) {
+        work.run.settle(settlement, self.world.now());
+        if self.put_on_record(&mut work).await {
+            self.carry_out(&work, false).await;
         }
-        if !won {
-            self.give_up(true).await;
+    }
+
+    /// Writes a decision under this delivery, on what is really there, as long as it is still this run's to write. Whether
+    /// it stands; if not, all that is to be done about it is done.
+    pub(crate) async fn put_on_record(&self, work: &mut Work) -> bool {
+        work.run.held_by = Some(self.holding());
+        if work.run.run_at.is_some() && work.run.seal.is_empty() {
+            work.run.seal = seal_text(self.world.number());
         }
-        Ok(won)
+        if self.world.is(Mutation::EndOverwrites) {
+            work.revision = self.client.read(self.key()).await.map_or(0, |stored| stored.revision);
+        }
+        let lost = loop {
+            let found = match self.client.write(self.index, self.key(), work.revision, &mut work.run).await {
+                Ok(revision) => {
+                    work.revision = revision;
+                    self.strike_out_of_book();
+                    return true;
+                }
+                Err(found) => found,
+            };
+            match &found {
+                None if work.revision != 0 => work.revision = 0,
+                Some(_) if self.verdict(found.as_ref()) == Verdict::Occupied => {
+                    self.rename(&mut work.run);
+                    (work.revision, work.told) = (0, 0);
+                }
+                Some(stored) if stored.revision != work.revision && self.may_overwrite(stored, work).await => {
+                    work.revision = stored.revision;
+                }
+                _ => break found,
+            }
+        };
+        self.strike_out_of_book();
+        if self.world.is(Mutation::LostEndIsAcked) {
+            self.send(Word::Ack).await;
+        }
+        self.give_up(lost.as_ref(), true).await;
+        false
+    }
+
+    /// Whether what is on record does not stand in the way: a run of a lane that is gone, or a write of this very attempt
+    /// whose answer was lost.
+    async fn may_overwrite(&self, found: &Stored, work: &Work) -> bool {
+        work.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(&found.run), token))
+            || self.verdict(Some(found)) == Verdict::BeginAnew && !self.goes_under_another_id().await
     }
 
     /// What follows if the job may not start now.
-    fn turned_away(&self, run: &Run) -> Option<Settlement> {
-        if self.plan.is_unreadable() {
-            return Some(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "x") });
-        }
+    fn turned_away(&self, work: &Work) -> Option<Settlement> {
         let waiting = Waiting {
             options: self.plan.options.as_deref(),
-            enqueued_at: enqueued_at(run),
-            fell_due: self.arrival.moved,
-            started_before: run.has_started(),
+            enqueued_at: enqueued_at(&work.run),
+            fell_due: work.fell_due,
+            started_before: work.run.has_started(),
         };
         match clear(waiting, self.world.now()) {
             Clearance::Start => None,
@@ -133,18 +235,21 @@ impl Hand<'_> {
     }
 
     /// Calls the handler. `None`: the lease or the race for the record was lost, the attempt is somebody else's.
-    async fn perform(&self, work: &mut Work, mut on_record: bool) -> Option<Outcome> {
+    async fn perform(&self, work: &mut Work) -> Option<Outcome> {
         let world = self.world;
         let Some(Script { lasts, ends }) = script(world, self.index, &work.run) else {
             return Some(Outcome::NoHandler);
         };
-        let call = Calling::new(self, on_record);
+        let call = Calling::new(self, work.run.round, work.on_record);
+        self.enter_in_book();
         let from = world.clock.get();
         world.say(|| format!("{} calls the handler of run {} for {lasts} ms", self.client.name(), self.index));
+        self.announce(work).await;
+        let mut asked = work.on_record;
         while world.clock.get() < from + lasts {
-            let until = if on_record { from + lasts } else { from + lasts.min(LASTS + 1) };
+            let until = if asked { from + lasts } else { from + lasts.min(LASTS + 1) };
             self.hold_until(until).await;
-            call.holds(self, on_record);
+            call.holds(self, work.on_record);
             if self.is_lost() {
                 return None;
             }
@@ -154,13 +259,17 @@ impl Hand<'_> {
             if self.is_told_to_stop(call.id) {
                 return Some(Outcome::Cancelled);
             }
-            if !on_record && world.clock.get() > from + LASTS {
-                if self.write(work).await.is_err() {
-                    drop(call);
-                    self.give_up(false).await;
-                    return None;
+            if !asked && world.clock.get() > from + LASTS {
+                asked = true;
+                match self.claim_running(work).await {
+                    Whose::Ours => {
+                        call.holds(self, work.on_record);
+                        self.announce(work).await;
+                    }
+                    // Its end is on record already; judged once more, it is told and acknowledged.
+                    Whose::Cancelled => return Some(Outcome::Cancelled),
+                    Whose::Anothers => return None,
                 }
-                on_record = true;
             }
         }
         match ends {
@@ -173,23 +282,72 @@ impl Hand<'_> {
         }
     }
 
+    /// The start of an attempt on record goes into the log, now or with what follows: the herald is slow at times.
+    async fn announce(&self, work: &mut Work) {
+        if work.on_record && self.world.chance.hits(5_000) {
+            self.client.tell(self.index, &work.run, work.told).await;
+            work.told = story::of_round(&work.run).len();
+        }
+    }
+
+    /// The run lasts: puts on record that it runs. Says whether it is still ours.
+    async fn claim_running(&self, work: &mut Work) -> Whose {
+        let (mut run, mut expected) = (work.run.clone(), work.revision);
+        loop {
+            let found = match self.client.claim(self.index, self.key(), expected, &mut run).await {
+                Written::Won(revision) => {
+                    (work.run, work.revision, work.on_record) = (run, revision, true);
+                    return Whose::Ours;
+                }
+                Written::Unclear => {
+                    // Its end is decided on the same revision, or on this very write, should it have been stored.
+                    work.unclear = Some(run.token.clone());
+                    return Whose::Ours;
+                }
+                Written::Lost(found) => found,
+            };
+            match (self.verdict(found.as_ref()), found) {
+                (_, None) if expected != 0 => expected = 0,
+                (Verdict::BeginAnew, Some(found)) if expected != found.revision => {
+                    if self.goes_under_another_id().await {
+                        return Whose::Anothers;
+                    }
+                    expected = found.revision;
+                }
+                (Verdict::Occupied, _) => {
+                    self.rename(&mut run);
+                    expected = 0;
+                }
+                (_, Some(found)) if found.run.state == RunState::Cancelled => return Whose::Cancelled,
+                _ => return Whose::Anothers,
+            }
+        }
+    }
+
     /// Does what follows from a decision on record: the events, then what makes the next thing possible, the ack last.
-    /// A run that waits for a short while may stay in hand, if the decision was this delivery's own.
-    pub(crate) async fn carry_out(&self, run: &Run, own: bool) -> Then {
+    /// A retry that is due soon may stay in hand, if the decision was this delivery's own.
+    pub(crate) async fn carry_out(&self, work: &Work, own: bool) -> Then {
+        let run = &work.run;
         for step in self.order(run) {
             match step {
-                Step::Tell => self.client.tell(self.index, run).await,
+                Step::Tell => self.client.tell(self.index, run, work.told).await,
                 Step::MakePossibleWhatFollows => match self.in_hand_for(run).filter(|_| own) {
                     Some(until) => match self.wait_in_hand(until).await {
                         Waited::UntilDue => return Then::NextAttempt,
-                        Waited::UntilDrained => self.make_possible(run).await,
+                        // The next holder finds the retry on record and schedules it.
+                        Waited::UntilDrained => {
+                            self.send(Word::HandBack(0)).await;
+                            return Then::Done;
+                        }
                         Waited::TooLong => return Then::Done,
                     },
                     None => self.make_possible(run).await,
                 },
                 // Put back, it has to come again.
-                Step::Ack if run.state == RunState::Enqueued && run.run_at.is_none() => self.hand_back().await,
-                Step::Ack => self.client.ack(self.sequence()).await,
+                Step::Ack if run.state == RunState::Enqueued && run.run_at.is_none() => {
+                    self.send(Word::HandBack(0)).await;
+                }
+                Step::Ack => self.send(Word::Ack).await,
             }
         }
         Then::Done
@@ -210,24 +368,21 @@ impl Hand<'_> {
 
     async fn make_possible(&self, run: &Run) {
         match run.run_at {
-            Some(at) if !run.state.is_ended() => {
-                let place =
-                    Place { plan: self.index, round: run.round, attempt: run.next_attempt(), deferrals: run.deferrals };
-                self.client.schedule(place, at.millis()).await;
-            }
-            _ if run.state == RunState::Dead => self.client.put_letter(self.index, run.round).await,
+            Some(_) if !run.state.is_ended() => self.client.schedule(schedule_of(self.world, self.index, run)).await,
+            _ if run.state == RunState::Dead => self.client.put_letter(self.index, run).await,
             _ => {}
         }
     }
 
-    /// Until when the run may stay in hand: only a short wait is worth it.
+    /// Until when the run may stay in hand: only a retry after a short wait.
     fn in_hand_for(&self, run: &Run) -> Option<Timestamp> {
-        let at = run.run_at.filter(|_| matches!(run.state, RunState::Enqueued | RunState::Retrying))?;
+        let at = run.run_at.filter(|_| run.state == RunState::Retrying && run.deferral.is_none())?;
         let short = at.since(self.world.now()) <= Duration::from_millis(IN_HAND);
         (short && self.world.chance.hits(8_000)).then_some(at)
     }
 
     async fn wait_in_hand(&self, until: Timestamp) -> Waited {
+        self.enter_in_book();
         loop {
             if self.is_lost() {
                 return Waited::TooLong;
@@ -241,20 +396,14 @@ impl Hand<'_> {
             self.hold_until(until.millis()).await;
         }
     }
+}
 
-    /// Back to its lane, where it keeps its place; sent only while the delivery is this node's. A server that was killed
-    /// since may have handed it to another already.
-    async fn hand_back(&self) {
-        let mutation = self.world.mutation;
-        let may = || {
-            (!self.is_lost() || mutation == Some(Mutation::HandedBackPastTheLease))
-                && (self.is_of_this_server() || mutation == Some(Mutation::HandedBackAcrossServers))
-        };
-        self.client.nak(self.sequence(), may).await;
-        if mutation == Some(Mutation::HandedBackTwice) {
-            self.client.nak(self.sequence(), may).await;
-        }
-    }
+/// The schedule of a run's next wait.
+pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
+    let timed = world.plans[plan].minted() && run.run_id.as_minted().is_none();
+    let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
+    let at = run.run_at.unwrap_or_default().millis();
+    Schedule { place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
 }
 
 fn enqueued_at(run: &Run) -> Timestamp {
@@ -268,22 +417,29 @@ struct Calling<'w> {
 }
 
 impl<'w> Calling<'w> {
-    fn new(hand: &Hand<'w>, claimed: bool) -> Self {
+    fn new(hand: &Hand<'w>, round: u32, claimed: bool) -> Self {
         let world = hand.world;
         let id = world.number();
         let mut ledger = world.ledger.borrow_mut();
-        let stored_twice = world.server.borrow().stored_twice.contains(&hand.index);
-        let record = world.record(hand.index);
-        let ended_before = |run: &Run| run.ended_at.is_some_and(|at| at < stamp(hand.delivery.sent_at));
-        // A cancel may not be known here yet; a submitted job that is stored twice is beyond what a node can see.
-        let known = |run: &Run| run.state != RunState::Cancelled && !stored_twice;
-        if record.is_some_and(|stored| ended_before(&stored.run) && known(&stored.run)) {
-            ledger.accuse(hand.index, "its handler was called after its end");
+        let now = world.clock.get();
+        let record = world.record(hand.index).filter(|stored| stored.run.state.is_ended());
+        if let Some(stored) = record {
+            let (state, ended_at) = (stored.run.state, stored.run.ended_at.unwrap_or_default());
+            // What was claimed had not been cancelled by then.
+            let cancelled_before = state == RunState::Cancelled && !claimed && ended_at < stamp(now);
+            let ended_before = state != RunState::Cancelled && ended_at < stamp(hand.delivery.sent_at);
+            // Nor is begun what lay in a frozen node's socket for longer than the lease.
+            let lay_long = !claimed && ended_at < stamp(now) && now - hand.delivery.sent_at >= LEASE;
+            if cancelled_before || ended_before || lay_long {
+                ledger.accuse(hand.index, format!("its handler was called after its end: {}", state.as_str()));
+            }
         }
-        let server_life = hand.delivery.server_life;
+        if let Some(key) = hand.plan.key.filter(|_| round == 1) {
+            ledger.called_for_key(key, hand.index);
+        }
+        let is_of_this_server = hand.delivery.server_life == world.server_life.get();
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
-        let call = Call { id, plan, node, claimed, stored_twice, leased_until, server_life };
-        ledger.called(call, world.clock.get());
+        ledger.called(Call { id, plan, node, claimed, leased_until }, is_of_this_server, now);
         Self { world, id }
     }
 

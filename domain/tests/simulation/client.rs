@@ -1,21 +1,23 @@
 //! A node's way to the server: every call travels there and back, and either way may be lost.
 //!
 //! Calls that are idempotent are made until they are answered. A compare-and-set is not: whose write a refusal speaks
-//! of is read from the token in the record.
+//! of is read from the token in the record. Reads are the leader's; one that was cut off knows no better than it did.
 
 use std::rc::Rc;
 
 use longshore_domain::{Run, protocol, story};
 
 use crate::mutation::Mutation;
-use crate::server::{ACK_WAIT, Due, Key, Late, Message, MessageId, Place, Server, Stored};
-use crate::world::World;
+use crate::server::{Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, Word};
+use crate::world::{OLD_READ_MAX, World};
 
 /// A sender gives up on an answer after this long.
 const TIME_OUT: i64 = 150;
+/// A claim without an answer is given up after so many tries.
+const TRIES: u32 = 3;
 
 /// What becomes of one call.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answered,
     Unanswered,
@@ -23,6 +25,24 @@ enum Fate {
     /// Arrives when its sender has given up on it.
     Late,
 }
+
+/// How a compare-and-set came out.
+pub(crate) enum Written {
+    Won(u64),
+    /// Another write was first; this is what is on record now.
+    Lost(Option<Stored>),
+    /// Nobody answered.
+    Unclear,
+}
+
+/// How a claim of a key came out.
+pub(crate) enum Claimed {
+    Mine(u64),
+    Found(Claim),
+}
+
+/// Nobody answered.
+pub(crate) struct Unclear;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Client<'w> {
@@ -39,38 +59,81 @@ impl<'w> Client<'w> {
         [Fate::Unanswered, Fate::Lost, Fate::Late].into_iter().nth(world.chance.below(3) as usize).unwrap_or(Fate::Lost)
     }
 
-    /// An idempotent call, made until it is answered; it is told which try it is.
-    async fn call<T>(&self, mut apply: impl FnMut(&mut Server, u32) -> T) -> T {
-        for tries in 0.. {
+    /// That of a write, which a leader that was cut off cannot take.
+    fn fate_of_write(&self) -> Fate {
+        if self.cut_since().is_some() { Fate::Lost } else { self.fate() }
+    }
+
+    /// Since when the leaders that this node reaches have been cut off, if they are.
+    fn cut_since(&self) -> Option<i64> {
+        let (from, until) = self.world.nodes[self.node].cut.get();
+        (self.world.clock.get() < until).then_some(from)
+    }
+
+    /// An idempotent call, made until it is answered.
+    async fn call<T>(&self, mut apply: impl FnMut(&mut Server) -> T) -> T {
+        loop {
             self.world.travel().await;
             let fate = self.fate();
             if fate == Fate::Lost {
                 self.world.pause(TIME_OUT).await;
                 continue;
             }
-            let answer = apply(&mut self.world.server.borrow_mut(), tries);
+            let answer = apply(&mut self.world.server.borrow_mut());
             self.world.travel().await;
             if fate == Fate::Answered {
                 return answer;
             }
             self.world.pause(TIME_OUT).await;
         }
-        unreachable!("calls are made until they are answered")
     }
 
+    /// What is on record, by the word of the leader.
     pub(crate) async fn read(&self, key: Key) -> Option<Stored> {
-        self.call(|server, _| server.read(key)).await
+        let world = self.world;
+        let any_replica = world.is(Mutation::RecordsReadFromAnyReplica) && world.chance.hits(3_000);
+        let lag = if any_replica { world.chance.between(0, OLD_READ_MAX) } else { 0 };
+        self.call(|server| match self.cut_since() {
+            Some(from) => server.read_as_of(key, from),
+            None if lag > 0 => server.read_as_of(key, world.clock.get() - lag),
+            None => server.read(key),
+        })
+        .await
     }
 
-    /// Writes the record over revision `expected`, 0 for none; `None` if somebody else was first.
-    pub(crate) async fn write(&self, plan: usize, expected: u64, run: &mut Run) -> Option<u64> {
+    /// A token that no other write has, of this process or any other.
+    fn token(&self) -> String {
+        let life = self.world.nodes[self.node].life.get();
+        format!("{}{life}-{}", self.name(), self.world.number())
+    }
+
+    /// Writes the record over revision `expected`, 0 for none, however long that takes.
+    pub(crate) async fn write(
+        &self,
+        plan: usize,
+        key: Key,
+        expected: u64,
+        run: &mut Run,
+    ) -> Result<u64, Option<Stored>> {
+        match self.try_write(plan, key, expected, (run, u32::MAX)).await {
+            Written::Won(revision) => Ok(revision),
+            Written::Lost(found) => Err(found),
+            Written::Unclear => unreachable!("tried until it is answered"),
+        }
+    }
+
+    /// The same, but given up in the end.
+    pub(crate) async fn claim(&self, plan: usize, key: Key, expected: u64, run: &mut Run) -> Written {
+        self.try_write(plan, key, expected, (run, TRIES)).await
+    }
+
+    async fn try_write(&self, plan: usize, key: Key, expected: u64, (run, tries): (&mut Run, u32)) -> Written {
         let world = self.world;
-        let key = world.key(plan);
-        run.token = world.number().to_string().into();
+        run.token = self.token().into();
         let run = Rc::new(run.clone());
-        loop {
+        for _ in 0..tries {
             world.travel().await;
-            let fate = self.fate();
+            let fate = self.fate_of_write();
             match fate {
                 Fate::Lost => {}
                 Fate::Late => {
@@ -79,11 +142,11 @@ impl<'w> Client<'w> {
                     world.server.borrow_mut().late.push(late);
                 }
                 Fate::Answered | Fate::Unanswered => {
-                    let written = set(world, plan, key, expected, &run);
+                    let written = set(world, plan, (key, expected), &run);
                     world.travel().await;
                     if fate == Fate::Answered {
                         return match written {
-                            Some(revision) => Some(revision),
+                            Some(revision) => Written::Won(revision),
                             None => self.whose(key, &run.token).await,
                         };
                     }
@@ -91,23 +154,59 @@ impl<'w> Client<'w> {
             }
             world.pause(TIME_OUT).await;
         }
+        Written::Unclear
     }
 
-    /// After a refusal: the revision, if the write that was there first was one's own.
-    async fn whose(&self, key: Key, token: &str) -> Option<u64> {
-        let found = self.read(key).await;
-        let mine = protocol::was_mine(found.as_ref().map(|stored| &*stored.run), token);
-        found.filter(|_| mine).map(|stored| stored.revision)
+    /// After a refusal: won, if the write that was there first was one's own.
+    async fn whose(&self, key: Key, token: &str) -> Written {
+        match self.read(key).await {
+            Some(found) if protocol::was_mine(Some(&found.run), token) => Written::Won(found.revision),
+            found => Written::Lost(found),
+        }
     }
 
-    /// Tells what the decision on record adds to the story, in order, each event confirmed before the next.
-    pub(crate) async fn tell(&self, plan: usize, run: &Run) {
-        let events = story::latest(run);
-        let mut rest = events.as_slice();
+    /// Claims an idempotency key for a run, if nobody has.
+    pub(crate) async fn claim_key(&self, key: usize, plan: usize, published: bool) -> Result<Claimed, Unclear> {
+        if let Some(revision) = self.write_claim(key, 0, plan, published).await? {
+            return Ok(Claimed::Mine(revision));
+        }
+        let found = self.read_claim(key).await.expect("claims outlast the world");
+        Ok(Claimed::Found(found))
+    }
+
+    pub(crate) async fn read_claim(&self, key: usize) -> Option<Claim> {
+        self.call(|server| server.claim_of(key)).await
+    }
+
+    /// Writes a claim over that of revision `expected`, 0 for none; its revision, or none if another write was first.
+    pub(crate) async fn write_claim(
+        &self,
+        key: usize,
+        expected: u64,
+        plan: usize,
+        published: bool,
+    ) -> Result<Option<u64>, Unclear> {
+        let world = self.world;
+        world.travel().await;
+        let fate = self.fate_of_write();
+        if fate == Fate::Lost {
+            world.pause(TIME_OUT).await;
+            return Err(Unclear);
+        }
+        let written = world.server.borrow_mut().write_claim(key, expected, plan, published);
+        world.say(|| format!("{} claims key {key} for run {plan} ({published}): {written:?}", self.name()));
+        world.travel().await;
+        if fate == Fate::Answered { Ok(written) } else { Err(Unclear) }
+    }
+
+    /// Tells what of the round's story comes after its first `told` events, in order, each confirmed before the next.
+    pub(crate) async fn tell(&self, plan: usize, run: &Run, told: usize) {
+        let events = story::of_round(run);
+        let mut rest = events.get(told..).unwrap_or_default();
         while !rest.is_empty() {
             let at_once = 1 + self.world.chance.below(u32::try_from(rest.len()).unwrap_or(1)) as usize;
             let (now, later) = rest.split_at(at_once);
-            self.call(|_, _| {
+            self.call(|_| {
                 let mut ledger = self.world.ledger.borrow_mut();
                 now.iter().for_each(|event| ledger.told(plan, event));
             })
@@ -120,101 +219,91 @@ impl<'w> Client<'w> {
         }
     }
 
-    pub(crate) async fn schedule(&self, place: Place, at: i64) {
-        self.world.say(|| format!("{} schedules {place:?} at {at}", self.name()));
+    pub(crate) async fn schedule(&self, schedule: Schedule) {
+        let place = schedule.place;
+        self.world.say(|| format!("{} schedules {place:?} at {}", self.name(), schedule.at));
         let one_a_run = self.world.is(Mutation::OneScheduleSubjectPerRun);
         let same = |other: Place| other == place || one_a_run && other.plan == place.plan;
-        self.call(|server, _| server.schedule(place, at, same)).await;
+        self.call(|server| server.schedule(schedule, same)).await;
+    }
+
+    pub(crate) async fn has_schedule(&self, place: Place) -> bool {
+        self.call(|server| server.schedules.iter().any(|schedule| schedule.place == place)).await
     }
 
     pub(crate) async fn unschedule(&self, place: Place) {
-        self.call(|server, _| server.schedules.retain(|(other, _)| *other != place)).await;
+        self.call(|server| server.schedules.retain(|schedule| schedule.place != place)).await;
     }
 
-    /// Deletes the first job in the lane that `is_it`.
-    pub(crate) async fn take_out(&self, is_it: impl Fn(&Message) -> bool) {
-        self.call(|server, _| server.take_out(&is_it)).await;
+    /// Deletes the first job in the lane that `is_it`; whether there was one.
+    pub(crate) async fn take_out(&self, is_it: impl Fn(&Message) -> bool) -> bool {
+        self.call(|server| server.take_out(&is_it)).await
     }
 
     /// The first job in the lane that `is_it`.
     pub(crate) async fn look_in_lane(&self, is_it: impl Fn(&Message) -> bool) -> Option<Message> {
-        self.call(|server, _| server.lane.iter().find(|message| is_it(message)).copied()).await
+        self.call(|server| server.lane.iter().find(|message| is_it(message)).copied()).await
     }
 
-    /// Publishes a job. One that is published again, for want of an answer, has to claim its run first.
     pub(crate) async fn publish(&self, message: Message, id: MessageId) {
         let world = self.world;
-        self.call(|server, tries| {
-            let must_claim = message.must_claim || tries > 0;
-            let message = Message { at: world.clock.get(), must_claim, ..message };
-            server.publish(message, Some(id), &world.chance)
+        self.call(|server| {
+            let sequence = server.publish(Message { at: world.clock.get(), ..message }, Some(id), &world.chance);
+            world.say(|| format!("{} publishes {:?} as {sequence:?}", self.name(), message.place));
         })
         .await;
     }
 
-    pub(crate) async fn ack(&self, sequence: u64) {
-        self.world.say(|| format!("{} acks {sequence}", self.name()));
-        self.call(|server, _| server.ack(sequence)).await;
-    }
-
     pub(crate) async fn ack_due(&self, due: Due) {
-        self.call(|server, _| server.ack_due(due.sequence)).await;
+        self.call(|server| server.ack_due(due.sequence)).await;
     }
 
-    /// Hands a delivery back: it comes again at once. Sent only if `may` says so at that moment, and never twice: a second
-    /// one would take the delivery away from whoever has it by then.
-    pub(crate) async fn nak(&self, sequence: u64, may: impl Fn() -> bool) {
-        self.world.travel().await;
-        if self.fate() != Fate::Lost && may() {
-            self.world.say(|| format!("{} hands {sequence} back", self.name()));
-            self.world.server.borrow_mut().hold(sequence, self.world.clock.get());
-        }
-    }
-
-    /// Asks for another lease; whether that was confirmed.
-    pub(crate) async fn renew(&self, sequence: u64) -> bool {
-        self.world.travel().await;
+    /// Sends a word about a delivery, once; it may arrive late or never. Whether it was confirmed.
+    pub(crate) async fn send(&self, sequence: u64, word: Word) -> bool {
+        let world = self.world;
+        world.travel().await;
         let fate = self.fate();
-        if fate != Fate::Lost {
-            self.world.server.borrow_mut().hold(sequence, self.world.clock.get() + ACK_WAIT);
+        if fate == Fate::Lost {
+            return false;
         }
-        self.world.travel().await;
+        let now = world.clock.get();
+        if fate == Fate::Late || world.chance.hits(world.weather.get().late) {
+            let at = now + world.chance.between(1, 3_000);
+            world.say(|| format!("{} sends {word:?} of {sequence}, which arrives at {at}", self.name()));
+            world.server.borrow_mut().late_words.push((at, sequence, word));
+            return false;
+        }
+        if !matches!(word, Word::Renew) {
+            world.say(|| format!("{} sends {word:?} of {sequence}", self.name()));
+        }
+        world.server.borrow_mut().hear(sequence, word, now);
+        world.travel().await;
         fate == Fate::Answered
     }
 
-    pub(crate) async fn put_letter(&self, plan: usize, round: u32) {
-        self.world.say(|| format!("{} puts the letter of run {plan}, round {round}", self.name()));
-        self.call(|server, _| server.put_letter(plan, round, &self.world.chance)).await;
+    pub(crate) async fn put_letter(&self, plan: usize, run: &Run) {
+        self.world.say(|| format!("{} puts the letter of run {plan}, round {}", self.name(), run.round));
+        self.call(|server| server.put_letter(plan, run, &self.world.chance)).await;
     }
 
     pub(crate) async fn delete_letter(&self, sequence: u64) {
         self.world.say(|| format!("{} deletes letter {sequence}", self.name()));
         let by_run = self.world.is(Mutation::LettersDeletedByRun);
-        self.call(|server, _| {
+        self.call(|server| {
             let plan = server.letters.iter().find(|letter| letter.sequence == sequence).map(|letter| letter.plan);
             server.letters.retain(|other| other.sequence != sequence && !(by_run && Some(other.plan) == plan));
         })
         .await;
     }
 
-    /// Tells every node to stop a run; whether one answered that its handler is at work. Who is not there does not hear
-    /// of it, a few miss it all the same, and a frozen one answers too late.
-    pub(crate) async fn tell_to_stop(&self, plan: usize) -> bool {
-        let world = self.world;
-        world.travel().await;
-        let (now, told_as) = (world.clock.get(), world.number());
-        let mut runs = false;
-        for (number, node) in world.nodes.iter().enumerate() {
-            if node.dead_until.get() > now || world.chance.hits(1_000) {
-                continue;
-            }
-            node.told_to_stop.borrow_mut().push((plan, told_as));
-            let ledger = world.ledger.borrow();
-            let at_work = ledger.calls.iter().any(|call| (call.plan, call.node) == (plan, number));
-            runs |= at_work && node.frozen_until.get() <= now;
-        }
-        world.travel().await;
-        runs
+    /// Notes in the durable list that a run is being cancelled.
+    pub(crate) async fn note_cancel(&self, plan: usize) {
+        let now = self.world.clock.get();
+        self.call(|server| server.cancel_notes.push((plan, now))).await;
+    }
+
+    pub(crate) async fn forget_cancel(&self, plan: usize) {
+        self.call(|server| server.cancel_notes.retain(|(noted, _)| *noted != plan)).await;
     }
 
     pub(crate) fn name(&self) -> &'w str {
@@ -223,15 +312,16 @@ impl<'w> Client<'w> {
 }
 
 /// The compare-and-set itself, seen by the ledger.
-pub(crate) fn set(world: &World, plan: usize, key: Key, expected: u64, run: &Rc<Run>) -> Option<u64> {
+pub(crate) fn set(world: &World, plan: usize, (key, expected): (Key, u64), run: &Rc<Run>) -> Option<u64> {
     let mut server = world.server.borrow_mut();
     let before = server.read(key);
-    let written = server.compare_and_set(key, expected, Rc::clone(run));
+    let at = world.clock.get();
+    let written = server.compare_and_set(Late { at, plan, key, expected, run: Rc::clone(run) });
     world.say(|| {
         let node = run.node.as_deref().unwrap_or("-");
         let answer = written.map_or_else(|| "refused".to_owned(), |revision| format!("revision {revision}"));
         format!(
-            "record of run {plan}: {} {}/{} by {node}, token {} over {expected}: {answer}",
+            "record {key} of run {plan}: {} {}/{} by {node}, token {} over {expected}: {answer}",
             run.state.as_str(),
             run.round,
             run.attempt,
@@ -239,8 +329,12 @@ pub(crate) fn set(world: &World, plan: usize, key: Key, expected: u64, run: &Rc<
         )
     });
     if written.is_some() {
+        let mut ledger = world.ledger.borrow_mut();
+        if let Some(other) = before.as_ref().filter(|before| before.plan != plan) {
+            ledger.overwritten(other.plan, &other.run);
+        }
         let before = before.as_ref().map(|stored| &*stored.run);
-        world.ledger.borrow_mut().written(plan, before, run, world.now());
+        ledger.written(plan, before, run, world.now());
     }
     written
 }

@@ -2,24 +2,23 @@
 
 use std::ops::Range;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use longshore_domain::protocol::{LetterVerdict, on_letter};
-use longshore_domain::{Priority, Queue, RunId};
+use longshore_domain::protocol::{LetterVerdict, Repeat, on_letter, on_repeat};
+use longshore_domain::{Priority, Queue, Run, RunId, RunState};
 
 use crate::client::set;
 use crate::intake::{job, submit, take_due};
 use crate::mutation::Mutation;
 use crate::operator::{REPLAYS, attend, cancel};
-use crate::plan::{Letter, Way};
-use crate::server::DeadLetter;
-use crate::worker::{Delivery, work};
-use crate::world::{RUNS, STORM, Weather, World};
+use crate::plan::{Besides, Letter, OF_A_KEY, Way};
+use crate::server::{DeadLetter, Message, Place};
+use crate::worker::{Delivery, seal_of, work};
+use crate::world::{LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
 
 /// A world that still has something on its way so long after the storm is stuck.
 const PATIENCE: i64 = 300_000;
-/// Deliveries in one node's hand.
-const ROOM: usize = 4;
 
 struct Task<'w> {
     node: usize,
@@ -34,15 +33,20 @@ struct Task<'w> {
 enum Event {
     Publish(usize),
     Submit(usize),
+    Forge(usize),
     Cancel(usize),
+    Expire(usize),
     KillServer,
     Drain(usize),
+    MakeLaneAnew,
     AttendLetters,
     Quiet,
 }
 
 struct Drive<'w> {
     world: &'w World,
+    /// Runs that were submitted at least once.
+    tried: Vec<usize>,
     tasks: Vec<Task<'w>>,
     /// The next event last.
     agenda: Vec<(i64, Event)>,
@@ -52,7 +56,7 @@ struct Drive<'w> {
 /// Plays the world of `seed`; what was broken in it, if anything.
 pub(crate) fn simulate(seed: u64, mutation: Option<Mutation>, talks: bool) -> Option<String> {
     let world = World::new(seed, mutation, talks);
-    let mut drive = Drive { world: &world, tasks: Vec::new(), agenda: Vec::new(), floor: 0 };
+    let mut drive = Drive { world: &world, tried: Vec::new(), tasks: Vec::new(), agenda: Vec::new(), floor: 0 };
     drive.play(0..RUNS);
     if world.plans.len() > RUNS && !world.is_broken() {
         world.say(|| "the lane is made anew".to_owned());
@@ -80,14 +84,21 @@ impl<'w> Drive<'w> {
             let node = world.chance.below(3) as usize;
             self.plan_for(storm(world.chance.between(0, STORM)), Event::Drain(node));
         }
+        if world.chance.hits(1_000) {
+            self.plan_for(storm(world.chance.between(1_000, STORM)), Event::MakeLaneAnew);
+        }
         self.plan_for(storm(world.chance.between(500, 3_000)), Event::AttendLetters);
         self.plan_for(storm(STORM), Event::Quiet);
         world.quiet_from.set(storm(STORM));
         world.weather.set(world.storm);
         while self.turn() {}
         for plan in plans {
-            if !world.is_broken() {
-                self.close(plan);
+            if world.is_broken() {
+                break;
+            }
+            self.close(plan);
+            if world.plans[plan].key == Some(plan) {
+                self.close_key(plan);
             }
         }
     }
@@ -98,7 +109,13 @@ impl<'w> Drive<'w> {
         let at = from + plan.at;
         match plan.way {
             Way::Bare => self.plan_for(at, Event::Publish(index)),
-            Way::Submitted => self.plan_for(at, Event::Submit(index)),
+            Way::Submitted => {
+                self.plan_for(at, Event::Submit(index));
+                if let Besides::Publishes(later) = plan.besides {
+                    self.plan_for(at + later, Event::Publish(index));
+                }
+            }
+            Way::Forged(_) => self.plan_for(at, Event::Forge(index)),
             Way::Named(times) => {
                 self.plan_for(at, Event::Publish(index));
                 for _ in 1..times {
@@ -110,14 +127,27 @@ impl<'w> Drive<'w> {
         if let Some(at) = plan.cancel_at {
             self.plan_for(from + at, Event::Cancel(index));
         }
+        if let Some(at) = plan.expires_at {
+            self.plan_for(from + at, Event::Expire(index));
+        }
+    }
+
+    fn run_of(&self, plan: usize) -> Option<Rc<Run>> {
+        self.world.plans[plan].job.get().and_then(|_| self.world.record(plan)).map(|stored| stored.run)
     }
 
     fn close(&self, plan: usize) {
         let world = self.world;
         let letters: Vec<u32> = world.server.borrow().letters_of(plan).map(|letter| letter.round).collect();
-        let stored = world.plans[plan].job.get().and_then(|_| world.record(plan));
-        let run = stored.as_ref().map(|stored| &*stored.run);
-        world.ledger.borrow_mut().close(plan, run, &letters);
+        let mut ledger = world.ledger.borrow_mut();
+        let run = self.run_of(plan).or_else(|| ledger.last_of(plan));
+        let run = run.as_deref();
+        if world.plans[plan].key.is_none() {
+            ledger.close(plan, run, &letters);
+        } else if run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {
+            // Of those that share a key only one has to be there, and what was only noted goes by itself.
+            ledger.close(plan, run, &letters);
+        }
     }
 
     fn plan_for(&mut self, at: i64, event: Event) {
@@ -154,7 +184,8 @@ impl<'w> Drive<'w> {
             tasks,
             self.agenda.last().map(|(at, _)| *at),
             server.late.iter().map(|late| late.at).min(),
-            server.schedules.iter().map(|(_, at)| *at).min(),
+            server.late_words.iter().map(|(at, ..)| *at).min(),
+            server.schedules.iter().map(|schedule| schedule.at).min(),
         ]
         .into_iter()
         .flatten()
@@ -173,7 +204,7 @@ impl<'w> Drive<'w> {
     fn has_room_at(&self, node: usize, now: i64) -> Option<i64> {
         let state = self.world.nodes.get(node)?;
         let busy = self.tasks.iter().filter(|task| task.is_delivery && task.node == node).count();
-        (busy < ROOM && !state.draining.get()).then(|| state.dead_until.get().max(now))
+        (busy < self.world.room && !state.draining.get()).then(|| state.dead_until.get().max(now))
     }
 
     fn node_with_room(&self, now: i64) -> Option<usize> {
@@ -196,7 +227,11 @@ impl<'w> Drive<'w> {
         match event {
             Event::Publish(plan) => self.publish(plan, now),
             Event::Submit(plan) if world.is_submitted(plan) => {}
+            Event::Submit(plan) if world.plans[plan].besides == Besides::TurnsToPublishing && self.was_tried(plan) => {
+                self.turn_to_publishing(plan, now);
+            }
             Event::Submit(plan) => {
+                self.tried.push(plan);
                 if let Some(node) = self.node_alive(now) {
                     self.spawn(node, false, submit(world, node, plan));
                 }
@@ -211,6 +246,9 @@ impl<'w> Drive<'w> {
                 Some(_) => {}
                 None => self.plan_for(now + 50, event),
             },
+            Event::Forge(plan) => self.forge(plan, now),
+            Event::Expire(plan) => self.expire(plan, now),
+            Event::MakeLaneAnew => self.make_lane_anew(now),
             Event::KillServer => {
                 world.say(|| "the server dies".to_owned());
                 let mut server = world.server.borrow_mut();
@@ -231,16 +269,117 @@ impl<'w> Drive<'w> {
         }
     }
 
+    fn was_tried(&self, plan: usize) -> bool {
+        self.tried.contains(&plan)
+    }
+
+    /// The client's first submission was not answered: it publishes the same bare instead. That is the third of those
+    /// that share its key.
+    fn turn_to_publishing(&mut self, plan: usize, now: i64) {
+        match self.world.plans[plan].key {
+            None => self.publish(plan, now),
+            Some(_) => self.agenda.retain(|(_, event)| !matches!(event, Event::Submit(other) if *other == plan + 1)),
+        }
+    }
+
     fn publish(&self, index: usize, now: i64) {
+        self.store(job(index, now));
+    }
+
+    /// Stores a client's own message; of one without an id, that names its run.
+    fn store(&self, message: Message) {
         let world = self.world;
+        let (index, now) = (message.plan, message.at);
         let plan = &world.plans[index];
-        let sequence = world.server.borrow_mut().publish(job(index, now), None, &world.chance);
+        let sequence = world.server.borrow_mut().publish(message, None, &world.chance);
         world.say(|| format!("run {index} is published as {sequence:?}: {:?}", plan.behaviour));
-        if plan.way == Way::Bare {
+        if plan.minted() {
             let sequence = sequence.expect("a publish without a message id is stored");
             plan.name(RunId::minted(&Queue::main(), Priority::DEFAULT, sequence));
         }
         world.note_published(index, now);
+        if let Some(at) = plan.options.as_ref().and_then(|options| options.run_at) {
+            world.ledger.borrow_mut().note_due(index, at.from(stamp(now)));
+        }
+    }
+
+    /// A client publishes a job with headers that say that a node moved it for another run.
+    fn forge(&mut self, index: usize, now: i64) {
+        let world = self.world;
+        let Way::Forged(parent) = world.plans[index].way else { return };
+        if world.plans[parent].job.get().is_none() {
+            return self.plan_for(now + 200, Event::Forge(index));
+        }
+        let chance = &world.chance;
+        let (round, attempt, deferrals) = (1 + chance.below(3), 1 + chance.below(4), chance.below(2));
+        let place = Place { plan: parent, round, attempt, deferrals, timed: false };
+        let known = world.record(parent).map_or(0, |stored| seal_of(&stored.run));
+        let seal = world.number();
+        assert_ne!(seal, known, "a forger does not know the seal");
+        self.store(Message { place, moved: chance.hits(8_000), seal, ..job(index, now) });
+    }
+
+    /// The record of a run that has ended goes, where it has been kept for long enough, and its client asks again.
+    fn expire(&mut self, index: usize, now: i64) {
+        let world = self.world;
+        let old = |run: &Run| {
+            run.state == RunState::Completed && run.ended_at.is_some_and(|at| at.millis() + 2 * LEASE < now)
+        };
+        let Some(stored) = world.record(index).filter(|stored| old(&stored.run)) else { return };
+        if !world.server.borrow().claim_of(index).is_some_and(|claim| claim.published) {
+            return;
+        }
+        if world.server.borrow().has_message_of(index) || !self.tasks.is_empty() {
+            return self.plan_for(now + 1_000, Event::Expire(index));
+        }
+        world.say(|| format!("the record of run {index} has been kept for long enough"));
+        world.ledger.borrow_mut().close(index, Some(&stored.run), &[]);
+        world.server.borrow_mut().expire(world.key(index), index, now);
+        self.plan_for(now + 10, Event::Submit(index + 1));
+    }
+
+    /// The lane's stream is deleted and made anew, as soon as nothing is in it or in anybody's hand; what waits for its
+    /// time goes on.
+    fn make_lane_anew(&mut self, now: i64) {
+        let mut server = self.world.server.borrow_mut();
+        if server.lane.is_empty() && server.due.is_empty() && self.tasks.is_empty() {
+            self.world.say(|| "the lane is made anew".to_owned());
+            server.make_lane_anew();
+            self.floor = 0;
+            return;
+        }
+        drop(server);
+        if now < self.world.quiet_from.get() {
+            self.plan_for(now + 100, Event::MakeLaneAnew);
+        }
+    }
+
+    /// A node that starts reads which runs are being cancelled.
+    fn learn_cancels(&self, node: usize) {
+        let state = &self.world.nodes[node];
+        if state.learned.replace(true) || self.world.is(Mutation::CancelsNotLearnedAtStart) {
+            return;
+        }
+        let started_at = state.dead_until.get();
+        let server = self.world.server.borrow();
+        for (plan, _) in server.cancel_notes.iter().filter(|(_, at)| *at <= started_at) {
+            let told = ToldToStop { plan: *plan, told_as: self.world.number(), from: started_at };
+            state.told_to_stop.borrow_mut().push(told);
+        }
+    }
+
+    /// Of the runs that share a key one is there, and no more.
+    fn close_key(&self, key: usize) {
+        let world = self.world;
+        let of_key = || (key..key + OF_A_KEY).filter(|plan| world.plans[*plan].job.get().is_some());
+        let counts = |plan: &usize| {
+            let run = self.run_of(*plan).or_else(|| world.ledger.borrow().last_of(*plan));
+            let own = |run: &Run| run.state != RunState::Duplicate && on_repeat(run) == Repeat::Nothing;
+            run.is_some_and(|run| own(&run)) || world.ledger.borrow().is_closed(*plan)
+        };
+        if of_key().filter(counts).count() == 0 {
+            world.ledger.borrow_mut().accuse(key, "no run of its key is left");
+        }
     }
 
     fn attend_letters(&mut self, now: i64) {
@@ -260,14 +399,14 @@ impl<'w> Drive<'w> {
     }
 
     fn wants_attention(&self, letter: DeadLetter) -> bool {
-        let stored = self.world.record(letter.plan);
-        let stands = on_letter(stored.as_ref().map(|stored| &*stored.run), letter.round) == LetterVerdict::Stands;
-        !stands
-            || match self.world.plans[letter.plan].letter {
-                Letter::Keep => false,
-                Letter::Replay => letter.round <= REPLAYS,
-                Letter::Discard => true,
-            }
+        let world = self.world;
+        let found = self.run_of(letter.plan).or_else(|| Some(world.server.borrow().read(world.key(letter.plan))?.run));
+        let wish = world.plans[letter.plan].letter;
+        match on_letter(found.as_deref(), letter.round, letter.origin) {
+            LetterVerdict::Stands => wish == Letter::Discard || wish == Letter::Replay && letter.round <= REPLAYS,
+            LetterVerdict::Anothers => wish == Letter::Discard,
+            _ => true,
+        }
     }
 
     /// What the server does by itself.
@@ -276,7 +415,13 @@ impl<'w> Drive<'w> {
         loop {
             let late = world.server.borrow_mut().take_late(now);
             let Some(late) = late else { break };
-            set(world, late.plan, late.key, late.expected, &late.run);
+            set(world, late.plan, (late.key, late.expected), &late.run);
+        }
+        loop {
+            let mut server = world.server.borrow_mut();
+            let Some((sequence, word)) = server.take_late_word(now) else { break };
+            world.say(|| format!("{word:?} of {sequence} arrives"));
+            server.hear(sequence, word, now);
         }
         let twice = || now < world.quiet_from.get() && world.chance.hits(200);
         world.server.borrow_mut().fire(now, twice);
@@ -287,6 +432,7 @@ impl<'w> Drive<'w> {
         while world.server.borrow().lane.iter().any(|message| message.until <= now) {
             let Some(node) = self.node_with_room(now) else { break };
             let Some(message) = world.server.borrow_mut().hand_out(now, &world.chance) else { break };
+            self.learn_cancels(node);
             world.say(|| {
                 let (sequence, delivered, name) = (message.sequence, message.delivered, &world.names[node]);
                 format!("{sequence}#{delivered} of run {} goes to {name}", message.place.plan)
@@ -314,8 +460,14 @@ impl<'w> Drive<'w> {
         if world.chance.hits(weather.freezes) {
             let until = now + world.chance.between(100, 4_000);
             world.say(|| format!("{} freezes until {until}", world.names[node]));
+            world.falls_silent(node, false);
             world.nodes[node].frozen_until.set(until);
             return;
+        }
+        if world.chance.hits(weather.cut) {
+            let until = now + world.chance.between(50, OLD_READ_MAX);
+            world.say(|| format!("{} is with leaders that are cut off until {until}", world.names[node]));
+            world.nodes[node].cut.set((now, until));
         }
         let task = &mut self.tasks[at];
         if task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -330,12 +482,19 @@ impl<'w> Drive<'w> {
     }
 
     fn die(&mut self, node: usize, now: i64) {
-        let state = &self.world.nodes[node];
+        let (state, chance) = (&self.world.nodes[node], &self.world.chance);
+        self.world.falls_silent(node, state.draining.get());
         self.tasks.retain(|task| task.node != node);
-        state.dead_until.set(now + self.world.chance.between(20, 600));
+        state
+            .dead_until
+            .set(now + if chance.hits(9_000) { chance.between(20, 600) } else { chance.between(600, 3_000) });
         state.frozen_until.set(0);
+        state.cut.set((0, 0));
         state.draining.set(false);
+        state.life.set(state.life.get() + 1);
+        state.learned.set(false);
         state.told_to_stop.borrow_mut().clear();
+        state.unclear_claims.borrow_mut().clear();
         self.world.say(|| format!("{} dies", self.world.names[node]));
     }
 

@@ -1,64 +1,153 @@
 //! The intake and the timekeeper, as far as they move jobs into their lane.
 
 use longshore_domain::Run;
+use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::settlement::Settlement;
 
-use crate::client::Client;
+use crate::attempt::schedule_of;
+use crate::client::{Claimed, Client, Unclear};
+use crate::keys::mark_published;
 use crate::mutation::Mutation;
-use crate::server::{Due, Message, MessageId, Place};
-use crate::world::{World, stamp};
+use crate::server::{Due, Key, Message, MessageId, Place, Stored};
+use crate::worker::{seal_of, seal_text};
+use crate::world::World;
 
 /// A job at its first attempt, just published.
 pub(crate) fn job(plan: usize, at: i64) -> Message {
-    let place = Place { plan, round: 1, attempt: 1, deferrals: 0 };
-    Message { sequence: 0, at, place, moved: false, revision: None, must_claim: false, delivered: 0, until: at }
+    let place = Place { plan, round: 1, attempt: 1, deferrals: 0, timed: false };
+    Message { sequence: 0, at, place, plan, moved: false, seal: 0, since: at, delivered: 0, until: at }
 }
 
-/// Takes a job in: the record first, then its message or schedule. A client that got no answer asks again.
+/// Takes a job in. A client that got no answer asks again.
 pub(crate) async fn submit(world: &World, node: usize, index: usize) {
-    let client = Client { world, node };
-    let plan = &world.plans[index];
-    let now = world.clock.get();
-    let mut run = Run::new(plan.job(), plan.max_attempts, stamp(now));
-    let run_at = plan.options.as_ref().and_then(|options| options.run_at);
-    if let Some(at) = run_at {
-        run.settle(Settlement::Schedule { at: at.from(stamp(now)) }, stamp(now));
-    }
-    let mut message = job(index, now);
-    if let Some(revision) = client.write(index, 0, &mut run).await {
-        message.revision = Some(revision);
-    } else {
-        // The record says that it was taken in before; whether its message was published it cannot say.
-        let Some(found) = client.read(world.key(index)).await else { return };
-        run = (*found.run).clone();
-        message.must_claim = true;
-    }
-    let untouched = run.held_by.is_none() && run.round == 1 && !run.state.is_ended();
-    match run.run_at {
-        Some(_) if message.must_claim && world.is(Mutation::ScheduledRunNeverScheduledAgain) => {}
-        Some(at) if untouched => {
-            client.tell(index, &run).await;
-            client.schedule(message.place, at.millis()).await;
+    let intake = Intake { client: Client { world, node } };
+    let answered = match world.plans[index].key {
+        None => intake.note_and_publish(index, None).await,
+        Some(key) => match intake.client.claim_key(key, index, false).await {
+            Ok(Claimed::Mine(revision)) => intake.note_and_publish(index, Some((key, revision))).await,
+            Ok(Claimed::Found(found)) => {
+                let unmarked = (!found.published).then_some((key, found.revision));
+                intake.repeated(found.plan, unmarked).await
+            }
+            Err(Unclear) => Err(Unclear),
+        },
+    };
+    if let Ok(answered) = answered {
+        let stored = world.server.borrow().read(world.key(answered));
+        if stored.is_some_and(|stored| on_repeat(&stored.run) != Repeat::Nothing) {
+            world.ledger.borrow_mut().accuse(answered, "its client was answered, but its record goes by itself");
         }
-        None if untouched => client.publish(message, MessageId::Submitted(index)).await,
-        // Somebody may have ended it and died before telling.
-        _ if run.state.is_ended() => client.tell(index, &run).await,
-        _ => {}
+        world.submitted(index);
     }
-    world.submitted(index);
+}
+
+/// The claim that is to be marked, and its revision.
+type Unmarked = Option<(usize, u64)>;
+
+struct Intake<'w> {
+    client: Client<'w>,
+}
+
+impl<'w> Intake<'w> {
+    fn world(&self) -> &'w World {
+        self.client.world
+    }
+
+    fn key(&self, index: usize) -> Key {
+        self.world().key(index)
+    }
+
+    /// The record first, then its message or schedule, then record and claim are marked.
+    async fn note_and_publish(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
+        let world = self.world();
+        let plan = &world.plans[index];
+        let now = world.now();
+        let mut run = Run::new(plan.job(), plan.max_attempts, now);
+        run.seal = seal_text(world.number());
+        let run_at = plan.options.as_ref().and_then(|options| options.run_at);
+        if let Some(at) = run_at {
+            run.settle(Settlement::Schedule { at: at.from(now) }, now);
+        }
+        match self.client.write(index, self.key(index), 0, &mut run).await {
+            Ok(revision) if run_at.is_some() => self.schedule(index, run, revision).await,
+            Ok(revision) => self.publish(index, run, revision).await,
+            Err(Some(found)) => return self.found_before(index, found, claim).await,
+            Err(None) => return Err(Unclear),
+        }
+        self.mark_claim(index, claim).await
+    }
+
+    /// Publishes a job whose record stands, under the record's seal, and marks the record.
+    async fn publish(&self, index: usize, run: Run, revision: u64) {
+        let seal = seal_of(&run);
+        let sealed = if self.world().is(Mutation::SubmittedUnsealed) { 0 } else { seal };
+        let message = Message { seal: sealed, ..job(index, self.world().clock.get()) };
+        self.client.publish(message, MessageId::Submitted(seal)).await;
+        self.mark_record(index, run, revision).await;
+    }
+
+    async fn schedule(&self, index: usize, run: Run, revision: u64) {
+        self.client.tell(index, &run, 0).await;
+        self.client.schedule(schedule_of(self.world(), index, &run)).await;
+        self.mark_record(index, run, revision).await;
+    }
+
+    /// Where another write was first, the run has been taken up already.
+    async fn mark_record(&self, index: usize, mut run: Run, revision: u64) {
+        if !self.world().is(Mutation::RecordNeverMarkedPublished) {
+            run.published = true;
+            let _ = self.client.write(index, self.key(index), revision, &mut run).await;
+        }
+    }
+
+    async fn mark_claim(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
+        match claim {
+            Some((key, revision)) => mark_published(&self.client, key, revision, index).await,
+            None => Ok(index),
+        }
+    }
+
+    /// The run is there already. Where its job may never have been published, it is now.
+    async fn found_before(&self, index: usize, found: Stored, claim: Unmarked) -> Result<usize, Unclear> {
+        let run = (*found.run).clone();
+        match on_repeat(&run) {
+            Repeat::Publish if self.world().is(Mutation::NotedRunNeverPublishedAgain) => {}
+            Repeat::Schedule(_) if self.world().is(Mutation::ScheduledRunNeverScheduledAgain) => {}
+            Repeat::Publish => self.publish(index, run, found.revision).await,
+            Repeat::Schedule(_) => {
+                if self.client.has_schedule(schedule_of(self.world(), index, &run).place).await {
+                    self.mark_record(index, run, found.revision).await;
+                } else {
+                    self.schedule(index, run, found.revision).await;
+                }
+            }
+            Repeat::Nothing => {}
+        }
+        self.mark_claim(index, claim).await
+    }
+
+    /// The key is claimed, for the run `index`: answered with that. Where it was perhaps never published, it is now.
+    async fn repeated(&self, index: usize, unmarked: Unmarked) -> Result<usize, Unclear> {
+        match self.client.read(self.key(index)).await {
+            Some(found) => self.found_before(index, found, unmarked).await,
+            None if unmarked.is_none() && !self.world().is(Mutation::RepeatRunsAgainOnceTheRecordIsGone) => Ok(index),
+            None => self.note_and_publish(index, unmarked).await,
+        }
+    }
 }
 
 /// Moves a due job into its lane, then acknowledges it.
 pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     let client = Client { world, node };
-    let message = Message { place: due.place, moved: true, ..job(due.place.plan, 0) };
-    let mut known_as = due.place;
+    let crate::server::Schedule { place, seal, at } = due.schedule;
+    let message = Message { place, moved: true, seal, since: at, ..job(place.plan, 0) };
+    let mut known_as = place;
     if world.is(Mutation::MovedUnderTheSameIdAfterADeferral) {
         known_as.deferrals = 0;
     }
     if world.is(Mutation::DueAckedBeforeItIsMoved) {
         client.ack_due(due).await;
     }
-    client.publish(message, MessageId::Moved(known_as)).await;
+    client.publish(message, MessageId::Moved(seal, known_as)).await;
     client.ack_due(due).await;
 }

@@ -1,8 +1,10 @@
 //! What must hold, watched from outside: the ledger sees every write to a record, every event told and every call of a
 //! handler, and names the first promise that is broken.
 
+use std::rc::Rc;
+
 use longshore_domain::story::{self, Event, EventKind};
-use longshore_domain::{Run, RunState, Timestamp};
+use longshore_domain::{ErrorKind, Run, RunState, Timestamp};
 
 /// An event, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,15 @@ struct Page {
     /// The event log, repeats left out.
     told: Vec<Told>,
     pub(crate) calls: u32,
+    /// The first time that it was scheduled for: each submission with a delay counts from itself.
+    due: Option<Timestamp>,
+    /// A delayed submission's note, taken up by a publish of the same id before anybody was answered: whether that it was
+    /// scheduled is told does not matter.
+    note_taken_up: bool,
+    /// Its last record, where another run of a lane that was made anew has its id now.
+    overwritten: Option<Rc<Run>>,
+    /// The last look was taken.
+    closed: bool,
 }
 
 /// A handler at work.
@@ -49,23 +60,27 @@ pub(crate) struct Call {
     pub(crate) node: usize,
     /// Its attempt is on record.
     pub(crate) claimed: bool,
-    /// Its job was stored twice, which no node can see.
-    pub(crate) stored_twice: bool,
     /// Its node believes to hold the lease until then.
     pub(crate) leased_until: i64,
-    pub(crate) server_life: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pages: Vec<Page>,
     pub(crate) calls: Vec<Call>,
+    /// Keys and the runs of theirs whose handler was called.
+    of_keys: Vec<(usize, usize)>,
     broken: Option<String>,
 }
 
 impl Ledger {
     pub(crate) fn new(runs: usize) -> Self {
-        Self { pages: (0..runs).map(|_| Page::default()).collect(), calls: Vec::new(), broken: None }
+        Self {
+            pages: (0..runs).map(|_| Page::default()).collect(),
+            calls: Vec::new(),
+            of_keys: Vec::new(),
+            broken: None,
+        }
     }
 
     pub(crate) fn broken(&self) -> Option<&str> {
@@ -87,14 +102,28 @@ impl Ledger {
     /// A record was written.
     pub(crate) fn written(&mut self, plan: usize, before: Option<&Run>, after: &Run, now: Timestamp) {
         let before = before.filter(|before| before.origin == after.origin);
-        if let Some(wrong) = before.and_then(|before| wrong_step(before, after, now)) {
+        let due = self.pages[plan].due;
+        if let Some(wrong) = before.and_then(|before| wrong_step(before, after, due, now)) {
             self.accuse(plan, wrong);
+        }
+        let is_note = |run: &Run| run.state == RunState::Scheduled && !run.published && run.held_by.is_none();
+        if before.is_some_and(is_note) && after.held_by.is_some() {
+            self.pages[plan].note_taken_up = true;
+        }
+        if let Some(at) = after.run_at.filter(|_| after.state == RunState::Scheduled) {
+            self.note_due(plan, at);
         }
         if after.attempt > after.max_attempts {
             self.accuse(plan, format!("attempt {} of {}", after.attempt, after.max_attempts));
         }
         if after.state == RunState::Running {
             return;
+        }
+        if before.is_some_and(|before| before.state == RunState::Running) && has_lost_lease(after) {
+            let holds = |call: &Call| call.plan == plan && call.claimed && call.leased_until > now.millis();
+            if self.calls.iter().any(holds) {
+                self.accuse(plan, "its lease was judged lost while its holder had it");
+            }
         }
         let page = &mut self.pages[plan];
         let mut met = None;
@@ -112,6 +141,25 @@ impl Ledger {
         }
     }
 
+    /// A client wanted it not before this.
+    pub(crate) fn note_due(&mut self, plan: usize, at: Timestamp) {
+        let due = &mut self.pages[plan].due;
+        *due = Some(due.map_or(at, |due| due.min(at)));
+    }
+
+    /// A run has the id of another now, of a lane that is gone.
+    pub(crate) fn overwritten(&mut self, plan: usize, run: &Rc<Run>) {
+        if !run.state.is_ended() {
+            self.accuse(plan, "overwritten by another run of its id before it ended");
+        }
+        self.pages[plan].overwritten = Some(Rc::clone(run));
+    }
+
+    /// The last record of a run that was overwritten.
+    pub(crate) fn last_of(&self, plan: usize) -> Option<Rc<Run>> {
+        self.pages[plan].overwritten.clone()
+    }
+
     /// An event reached the log.
     pub(crate) fn told(&mut self, plan: usize, event: &Event<'_>) {
         let told = Told::of(event);
@@ -121,15 +169,10 @@ impl Ledger {
         }
     }
 
-    /// A handler is called.
-    pub(crate) fn called(&mut self, call: Call, now: i64) {
-        let overlaps = |other: &Call| {
-            other.plan == call.plan
-                && other.claimed
-                && other.leased_until > now
-                && other.server_life == call.server_life
-                && !call.stored_twice
-        };
+    /// A handler is called. What a node had in hand, unclaimed, when the server was killed may be another's by then.
+    pub(crate) fn called(&mut self, call: Call, is_of_this_server: bool, now: i64) {
+        let sure = call.claimed || is_of_this_server;
+        let overlaps = |other: &Call| sure && other.plan == call.plan && other.claimed && other.leased_until > now;
         if self.calls.iter().any(overlaps) {
             self.accuse(call.plan, "two attempts at once, while the lease of the first was held");
         }
@@ -137,8 +180,21 @@ impl Ledger {
         self.calls.push(call);
     }
 
+    /// A handler is called for a run of this key.
+    pub(crate) fn called_for_key(&mut self, key: usize, plan: usize) {
+        if self.of_keys.iter().any(|(other, called)| *other == key && *called != plan) {
+            self.accuse(plan, "another run of its key was called before");
+        }
+        self.of_keys.push((key, plan));
+    }
+
+    pub(crate) fn is_closed(&self, plan: usize) -> bool {
+        self.pages[plan].closed
+    }
+
     /// The last look at a run, when nothing is on its way any more.
     pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32]) {
+        self.pages[plan].closed = true;
         let Some(run) = run else { return self.accuse(plan, "no record: lost") };
         if !run.state.is_ended() {
             return self.accuse(plan, format!("lost as {}", run.state.as_str()));
@@ -146,11 +202,25 @@ impl Ledger {
         let expected: &[u32] = if run.state == RunState::Dead { &[run.round] } else { &[] };
         let mut rounds = letters.to_vec();
         rounds.dedup();
-        if rounds != expected {
+        if rounds != expected && self.pages[plan].overwritten.is_none() {
             let what = format!("{} in round {}, letters of rounds {letters:?}", run.state.as_str(), run.round);
             self.accuse(plan, what);
         }
+        let page = &mut self.pages[plan];
+        if page.note_taken_up {
+            let counts = |told: &Told| told.kind != EventKind::Scheduled || told.round > 1;
+            page.told.retain(counts);
+            page.implied.retain(counts);
+        }
         let page = &self.pages[plan];
+        // Cancelled before a client was answered or a message of it was there: nobody comes after who died over the telling.
+        let was_nobodys = run.state == RunState::Cancelled && !run.published && run.held_by.is_none();
+        let was_nobodys = was_nobodys && run.round == 1 && !run.seal.is_empty();
+        // Overwritten by a run of a lane that was made anew, before all of it was told: known, and nobody's promise.
+        let is_gone = page.overwritten.is_some();
+        if (was_nobodys || is_gone) && page.implied.starts_with(&page.told) {
+            return;
+        }
         if page.told != page.implied {
             let list = |told: &[Told]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
             let what = format!("told    {}\n      implied {}", list(&page.told), list(&page.implied));
@@ -166,8 +236,14 @@ impl Ledger {
     }
 }
 
-/// What no write may do, whoever wins it.
-fn wrong_step(before: &Run, after: &Run, now: Timestamp) -> Option<String> {
+/// Whether its last attempt ended as a lost lease.
+fn has_lost_lease(run: &Run) -> bool {
+    let error = run.attempts.last().and_then(|attempt| attempt.error.as_ref());
+    error.is_some_and(|error| error.kind == ErrorKind::LeaseExpired)
+}
+
+/// What no write may do, whoever wins it. `due` is the first time that a client's submission was to wait for.
+fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp) -> Option<String> {
     let step = || {
         let show = |run: &Run| format!("{} {}/{}", run.state.as_str(), run.round, run.attempt);
         format!("{} became {}", show(before), show(after))
@@ -184,7 +260,8 @@ fn wrong_step(before: &Run, after: &Run, now: Timestamp) -> Option<String> {
         return Some(step());
     }
     let claimed = after.state == RunState::Running && before.state != RunState::Running;
-    match before.run_at {
+    let scheduled = before.state == RunState::Scheduled;
+    match before.run_at.map(|at| if scheduled { due.unwrap_or(at).min(at) } else { at }) {
         Some(at) if claimed && at > now => Some(format!("claimed {} ms too early", at.millis() - now.millis())),
         _ => None,
     }

@@ -15,6 +15,9 @@ mod client;
 
 mod attempt;
 mod handler;
+mod holders;
+mod keys;
+mod refuse;
 mod worker;
 
 mod intake;

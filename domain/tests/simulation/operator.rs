@@ -4,20 +4,20 @@ use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Run, RunState};
 
+use crate::attempt::schedule_of;
 use crate::client::Client;
 use crate::intake::job;
 use crate::mutation::Mutation;
 use crate::plan::Letter;
-use crate::server::{DeadLetter, Message, MessageId, Place};
-use crate::world::{World, stamp};
+use crate::server::{DeadLetter, Key, Message, MessageId, Stored};
+use crate::worker::{seal_of, seal_text};
+use crate::world::{HEARD_WITHIN, ToldToStop, World, stamp};
 
 /// A run is replayed this often at most.
 pub(crate) const REPLAYS: u32 = 2;
 
 /// A node that says it is at work on a run has this long to end it.
 const ENDS_WITHIN: i64 = 5_000;
-/// How long a silence has to be to mean that no node is.
-const ASK_FOR: i64 = 100;
 
 /// Cancels a run, wherever it stands, unless it has ended. An attempt that began without a record is its node's to end:
 /// nodes are asked first, once.
@@ -25,15 +25,16 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
     let client = Client { world, node };
     let mut asked = false;
     loop {
-        let Some((before, revision)) = present(&client, index, published_at).await else { return };
+        let Some((before, key, revision)) = present(&client, index, published_at).await else { return };
         if before.state.is_ended() {
             return;
         }
         if is_unseen(&before) && !std::mem::replace(&mut asked, true) {
-            if client.tell_to_stop(index).await {
-                wait_for_end(&client, index).await;
-            } else {
-                world.pause(ASK_FOR).await;
+            if !world.is(Mutation::CancelNotNoted) {
+                client.note_cancel(index).await;
+            }
+            if ask_who_runs(&client, index).await {
+                wait_for_end(&client, key).await;
             }
             continue;
         }
@@ -42,11 +43,11 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
         if world.is(Mutation::CancelledTakenOutBeforeItIsOnRecord) {
             clear_away(&client, index, &before).await;
         }
-        if client.write(index, revision, &mut run).await.is_some() {
+        if client.write(index, key, revision, &mut run).await.is_ok() {
             if world.is(Mutation::CancelledTakenOutUntold) {
                 clear_away(&client, index, &before).await;
             }
-            client.tell(index, &run).await;
+            client.tell(index, &run, 0).await;
             clear_away(&client, index, &before).await;
             return;
         }
@@ -58,28 +59,82 @@ fn is_unseen(run: &Run) -> bool {
     run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none()
 }
 
-/// The run as it stands, and the revision to write on; as it waits in its lane, where nothing is on record.
-async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option<(Run, u64)> {
+/// The run as it stands, and where it is to be written; as it waits in its lane, where nothing is on record.
+async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option<(Run, Key, u64)> {
     let world = client.world;
     let plan = &world.plans[index];
-    let found = client.read(world.key(index)).await;
+    let timed = World::timed_key(index);
+    if let Some(found) = client.read(timed).await {
+        return Some(((*found.run).clone(), timed, found.revision));
+    }
+    let key = world.key(index);
+    let found = client.read(key).await;
     let revision = found.as_ref().map_or(0, |stored| stored.revision);
+    let is_anothers = |stored: &Stored| plan.minted() && stored.run.origin != stamp(published_at);
+    if found.as_ref().is_some_and(|stored| is_anothers(stored) && !stored.run.state.is_ended()) {
+        // Until that run has ended the id is its own, and the job that waits will get another.
+        return None;
+    }
     // Under a minted id the record may be of a lane that is gone: the waiting message says which run is meant.
-    match found.filter(|stored| !plan.minted() || stored.run.origin == stamp(published_at)) {
-        Some(own) => Some(((*own.run).clone(), revision)),
+    match found.filter(|stored| !is_anothers(stored)) {
+        Some(own) => Some(((*own.run).clone(), key, revision)),
         None => {
-            let waiting = client.look_in_lane(|message| message.place.plan == index).await?;
-            Some((Run::new(plan.job(), plan.max_attempts, stamp(waiting.at)), revision))
+            let waiting = client.look_in_lane(|message| message.plan == index && message.seal == 0).await?;
+            Some((Run::new(plan.job(), plan.max_attempts, stamp(waiting.at)), key, revision))
         }
     }
 }
 
-async fn wait_for_end(client: &Client<'_>, index: usize) {
+/// Tells every node to stop a run, and waits until each has heard it, for a while; whether one has it at work. A frozen
+/// node reads it when it wakes, and not before all else.
+async fn ask_who_runs(client: &Client<'_>, plan: usize) -> bool {
+    let world = client.world;
+    world.travel().await;
+    let asked_at = world.clock.get();
+    let until = asked_at + HEARD_WITHIN;
+    let mut all_heard = asked_at;
+    let mut heard_by = [None; 3];
+    for (number, node) in world.nodes.iter().enumerate() {
+        if node.dead_until.get() > asked_at {
+            // It knows of the note when it starts.
+            all_heard = until;
+            continue;
+        }
+        let slow = if world.chance.hits(1_000) { world.chance.between(10, HEARD_WITHIN) } else { 5 };
+        let from = asked_at.max(node.frozen_until.get()) + world.chance.between(1, slow);
+        node.told_to_stop.borrow_mut().push(ToldToStop { plan, told_as: world.number(), from });
+        all_heard = all_heard.max(from);
+        heard_by[number] = Some((node.life.get(), from));
+    }
+    if !world.is(Mutation::NodesNotWaitedFor) {
+        world.pause(all_heard.min(until) - asked_at + 1).await;
+    }
+    world.travel().await;
+    let ledger = world.ledger.borrow();
+    ledger.calls.iter().any(|call| {
+        let heard = heard_by[call.node];
+        call.plan == plan
+            && heard.is_some_and(|(life, from)| from <= until && world.nodes[call.node].life.get() == life)
+    })
+}
+
+/// Tells every node to stop a run.
+async fn tell_to_stop(client: &Client<'_>, plan: usize) {
+    let world = client.world;
+    world.travel().await;
+    let now = world.clock.get();
+    for node in world.nodes.iter().filter(|node| node.dead_until.get() <= now) {
+        let from = now.max(node.frozen_until.get()) + 1;
+        node.told_to_stop.borrow_mut().push(ToldToStop { plan, told_as: world.number(), from });
+    }
+}
+
+async fn wait_for_end(client: &Client<'_>, key: Key) {
     let world = client.world;
     let until = world.clock.get() + ENDS_WITHIN;
     while world.clock.get() < until {
         world.pause(250).await;
-        let found = client.read(world.key(index)).await;
+        let found = client.read(key).await;
         if found.is_some_and(|stored| stored.run.state.is_ended()) {
             return;
         }
@@ -88,12 +143,11 @@ async fn wait_for_end(client: &Client<'_>, index: usize) {
 
 /// Stops whoever runs it, and takes out what waits: the run needs no message any more, all of it being told.
 async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
-    client.tell_to_stop(index).await;
+    tell_to_stop(client, index).await;
     if before.run_at.is_some() {
-        let (attempt, deferrals) = (before.next_attempt(), before.deferrals);
-        client.unschedule(Place { plan: index, round: before.round, attempt, deferrals }).await;
-    } else if is_unseen(before) {
-        client.take_out(|message| message.place.plan == index).await;
+        client.unschedule(schedule_of(client.world, index, before).place).await;
+    } else if is_unseen(before) && client.take_out(|message| message.plan == index).await {
+        client.forget_cancel(index).await;
     }
 }
 
@@ -101,27 +155,43 @@ async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
 pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
     let client = Client { world, node };
     let index = letter.plan;
-    world.travel().await;
-    let Some(found) = world.record(index) else { return };
+    let timed = World::timed_key(index);
+    let (key, found) = match client.read(timed).await {
+        Some(found) => (timed, Some(found)),
+        None => (world.key(index), client.read(world.key(index)).await),
+    };
+    let Some(found) = found else { return };
     let mut run = (*found.run).clone();
-    if on_letter(Some(&run), letter.round) == LetterVerdict::Stands {
+    let mut verdict = on_letter(Some(&run), letter.round, letter.origin);
+    if verdict == LetterVerdict::StaleRecord
+        && (world.is(Mutation::StaleRecordTakenForTheNewest) || world.is(Mutation::RecordsReadFromAnyReplica))
+    {
+        verdict = LetterVerdict::Stale;
+    }
+    if verdict == LetterVerdict::Stands {
         match world.plans[index].letter {
             Letter::Replay if letter.round <= REPLAYS => run.replay(world.now()),
             Letter::Discard => run.discard(world.now()),
             _ => return,
         }
+        if run.seal.is_empty() {
+            run.seal = seal_text(world.number());
+        }
         if world.is(Mutation::ReplayPublishedBeforeItIsOnRecord) && !run.state.is_ended() {
             publish_again(&client, &run, index).await;
         }
-        if client.write(index, found.revision, &mut run).await.is_none() {
+        if client.write(index, key, found.revision, &mut run).await.is_err() {
             return;
         }
+        verdict = on_letter(Some(&run), letter.round, letter.origin);
     }
-    match on_letter(Some(&run), letter.round) {
-        LetterVerdict::Stands => return,
+    match verdict {
+        LetterVerdict::Stands | LetterVerdict::StaleRecord => return,
+        LetterVerdict::Anothers if world.plans[index].letter == Letter::Discard => {}
+        LetterVerdict::Anothers => return,
         LetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
         LetterVerdict::Replayed => {
-            client.tell(index, &run).await;
+            client.tell(index, &run, 0).await;
             if world.is(Mutation::LetterDeletedBeforeTheJobIsPublished) {
                 client.delete_letter(letter.sequence).await;
             }
@@ -129,7 +199,7 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
         }
         LetterVerdict::Stale if world.is(Mutation::StaleLetterKept) => return,
         LetterVerdict::Stale if run.state.is_ended() && !world.is(Mutation::StaleLetterDeletedUntold) => {
-            client.tell(index, &run).await;
+            client.tell(index, &run, 0).await;
         }
         LetterVerdict::Stale => {}
     }
@@ -137,7 +207,7 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
 }
 
 async fn publish_again(client: &Client<'_>, run: &Run, index: usize) {
-    let place = Place { plan: index, round: run.round, attempt: 1, deferrals: 0 };
-    let message = Message { place, moved: true, ..job(index, 0) };
-    client.publish(message, MessageId::Replayed(index, run.round)).await;
+    let place = schedule_of(client.world, index, run).place;
+    let message = Message { place, moved: true, seal: seal_of(run), ..job(index, client.world.clock.get()) };
+    client.publish(message, MessageId::Replayed(seal_of(run), run.round)).await;
 }

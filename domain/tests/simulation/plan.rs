@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
 use longshore_domain::job::When;
-use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant};
+use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 use crate::chance::Chance;
 
@@ -19,6 +19,18 @@ pub(crate) enum Way {
     Named(u32),
     /// By way of the intake, which writes the record first.
     Submitted,
+    /// A plain publish that claims to be a node's message of this run.
+    Forged(usize),
+}
+
+/// What a client that submits does besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Besides {
+    Nothing,
+    /// Publishes the same bare, so much later.
+    Publishes(i64),
+    /// Publishes the same bare instead, if its first submission is not answered.
+    TurnsToPublishing,
 }
 
 /// What the handler does.
@@ -54,6 +66,9 @@ pub(crate) enum Letter {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) way: Way,
+    pub(crate) besides: Besides,
+    /// Its idempotency key, which it shares with the next runs.
+    pub(crate) key: Option<usize>,
     /// When it is published, in its part of the world.
     pub(crate) at: i64,
     pub(crate) behaviour: Behaviour,
@@ -64,65 +79,125 @@ pub(crate) struct Plan {
     pub(crate) options: Option<Box<JobOptions>>,
     pub(crate) cancel_at: Option<i64>,
     pub(crate) letter: Letter,
+    /// When its record has been kept for long enough, if that is before the world ends.
+    pub(crate) expires_at: Option<i64>,
     /// Known once it is published: a minted id comes from the sequence.
     pub(crate) job: OnceCell<Job>,
+    /// The same under the id with the time it was stored at, where its own is taken.
+    timed: OnceCell<Job>,
 }
 
+/// Runs that share a key, at most.
+pub(crate) const OF_A_KEY: usize = 3;
+
 impl Plan {
-    pub(crate) fn draw(chance: &Chance, index: usize) -> Self {
-        let way = match chance.below(8) {
-            0..=3 => Way::Bare,
-            4 => Way::Named(2),
-            5 => Way::Named(1),
+    /// The runs of a world.
+    pub(crate) fn draw_all(chance: &Chance, count: usize) -> Vec<Self> {
+        let mut plans: Vec<Self> = Vec::with_capacity(count + 4);
+        while plans.len() < count {
+            let index = plans.len();
+            if index + OF_A_KEY <= count && chance.hits(1_000) {
+                plans.extend(Self::draw_of_a_key(chance, index));
+            } else {
+                plans.push(Self::draw(chance, index));
+            }
+        }
+        plans
+    }
+
+    fn draw(chance: &Chance, index: usize) -> Self {
+        let way = match chance.below(16) {
+            0..=7 => Way::Bare,
+            8..=9 => Way::Named(2),
+            10..=11 => Way::Named(1),
+            12 if index > 0 && chance.hits(5_000) => Way::Forged(index - 1),
             _ => Way::Submitted,
         };
-        let plan = Self { way, ..Self::draw_bare(chance) };
-        if way != Way::Bare {
-            let run_id = RunId::parse(&format!("r{index}")).expect("a letter and digits are a token");
-            plan.name(run_id);
+        let besides = match chance.below(4) {
+            0 => Besides::Publishes(chance.between(0, 3_000)),
+            1 => Besides::TurnsToPublishing,
+            _ => Besides::Nothing,
+        };
+        let plan = Self { way, besides, ..Self::draw_bare(chance) };
+        if matches!(way, Way::Named(_) | Way::Submitted) {
+            plan.name_as(index);
         }
         plan
     }
 
+    /// Two ids that the intake may give to one client's submissions of a key, and a bare publish of the same key, by the
+    /// same client or another.
+    fn draw_of_a_key(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
+        let at = chance.between(0, 9_000);
+        let besides = chance.pick(&[Besides::Nothing, Besides::TurnsToPublishing]);
+        let plain = || Self { key: Some(index), behaviour: Behaviour::Succeeds, ..Self::draw_bare(chance) };
+        let bare_at = at + chance.pick(&[0, 10, 30, 100, 1_000, 5_000]);
+        let first = Self { way: Way::Submitted, at, besides, ..plain() };
+        let second = Self { way: Way::Submitted, at: at + chance.between(0, 4_000), ..plain() };
+        let third = Self { at: bare_at, expires_at: None, ..plain() };
+        first.name_as(index);
+        second.name_as(index + 1);
+        let first = Self { expires_at: chance.hits(3_000).then(|| chance.between(at + 4_000, 20_000)), ..first };
+        [first, second, third]
+    }
+
     pub(crate) fn draw_bare(chance: &Chance) -> Self {
+        let at = chance.between(0, 12_000);
+        let (soon, late) = (at + chance.between(0, 500), chance.between(0, 20_000));
         Self {
             way: Way::Bare,
-            at: chance.between(0, 12_000),
+            besides: Besides::Nothing,
+            key: None,
+            at,
             behaviour: behaviour(chance),
             takes: chance.pick(&[5, 20, 60, 300, 900, 2_500]),
             max_attempts: 1 + chance.below(4),
             backoff: backoff(chance),
             options: options(chance),
-            cancel_at: chance.hits(1_500).then(|| chance.between(0, 20_000)),
+            cancel_at: chance.hits(1_500).then(|| if chance.hits(5_000) { soon } else { late }),
             letter: chance.pick(&[Letter::Keep, Letter::Replay, Letter::Discard]),
+            expires_at: None,
             job: OnceCell::new(),
+            timed: OnceCell::new(),
         }
+    }
+
+    fn name_as(&self, index: usize) {
+        self.name(RunId::parse(&format!("r{index}")).expect("a letter and digits are a token"));
     }
 
     /// Gives the run its id.
     pub(crate) fn name(&self, run_id: RunId) {
-        let job = Job {
+        self.job.set(self.job_as(run_id)).expect("a run is named once");
+    }
+
+    fn job_as(&self, run_id: RunId) -> Job {
+        Job {
             tenant: Tenant::default_tenant(),
             queue: Queue::main(),
             priority: Priority::DEFAULT,
             job_type: JobType::parse("t").expect("a letter is a token"),
             run_id,
             options: self.options.clone(),
-        };
-        self.job.set(job).expect("a run is named once");
+        }
     }
 
     pub(crate) fn job(&self) -> &Job {
         self.job.get().expect("only published runs are worked on")
     }
 
-    /// What the intake takes in can be read.
+    /// The same under the id with the time its message was stored at.
+    pub(crate) fn timed_job(&self, at: Timestamp) -> &Job {
+        self.timed.get_or_init(|| self.job_as(RunId::derived_at(&self.job().run_id, at)))
+    }
+
+    /// Such a job becomes a dead letter as it is: what the intake takes in can be read.
     pub(crate) fn is_unreadable(&self) -> bool {
-        self.behaviour == Behaviour::Unreadable && self.way != Way::Submitted
+        self.behaviour == Behaviour::Unreadable && self.way == Way::Bare
     }
 
     pub(crate) fn minted(&self) -> bool {
-        self.way == Way::Bare
+        matches!(self.way, Way::Bare | Way::Forged(_))
     }
 }
 

@@ -1,12 +1,13 @@
 //! A model of JetStream, as far as the protocol leans on it, with the faults that were measured on the real one.
 //!
 //! What is promised: what was answered is stored, in order; a compare-and-set knows the record's revision. What is not:
-//! an ack, nak or renewal is taken from anybody, whichever delivery it was for; a schedule fires at least once; message
-//! ids are remembered for a while; a killed server forgets late acks, delivery counts and message ids.
+//! an ack, nak or renewal is taken from anybody, whichever delivery it was for, and however late; a schedule fires at
+//! least once; message ids are remembered for a while; a killed server forgets late acks and message ids, and hands out
+//! again too soon, with any delivery count. A leader that was cut off answers reads for a while with what it last knew.
 
 use std::rc::Rc;
 
-use longshore_domain::Run;
+use longshore_domain::{Run, Timestamp};
 
 use crate::chance::Chance;
 
@@ -16,8 +17,10 @@ pub(crate) const ACK_WAIT: i64 = crate::world::LEASE + 60;
 /// Which record: one for each run id.
 pub(crate) type Key = usize;
 
+/// Keys of ids with the time their job was stored at begin here; the plan is added.
+pub(crate) const TIMED: Key = 32;
 /// Keys of minted ids begin here; the sequence is added.
-pub(crate) const MINTED: Key = 32;
+pub(crate) const MINTED: Key = 64;
 
 /// What a message or a schedule speaks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,15 +29,17 @@ pub(crate) struct Place {
     pub(crate) round: u32,
     pub(crate) attempt: u32,
     pub(crate) deferrals: u32,
+    /// Of the run under the id with the time.
+    pub(crate) timed: bool,
 }
 
 /// What a publish is known by for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageId {
-    Submitted(usize),
-    Replayed(usize, u32),
-    Moved(Place),
-    Letter(usize, u32),
+    Submitted(u64),
+    Replayed(u64, u32),
+    Moved(u64, Place),
+    Letter(usize, u32, Timestamp),
 }
 
 /// A job in its lane.
@@ -42,12 +47,15 @@ pub(crate) enum MessageId {
 pub(crate) struct Message {
     pub(crate) sequence: u64,
     pub(crate) at: i64,
+    /// What it speaks for.
     pub(crate) place: Place,
+    /// Whose job it is: where it names another's run, a forger's.
+    pub(crate) plan: usize,
     pub(crate) moved: bool,
-    /// The record's revision, where `submit` wrote one.
-    pub(crate) revision: Option<u64>,
-    /// Published again by an intake that cannot know whether it was before.
-    pub(crate) must_claim: bool,
+    /// What proves that a node wrote it; 0 for a client's own.
+    pub(crate) seal: u64,
+    /// When it was published, or fell due.
+    pub(crate) since: i64,
     pub(crate) delivered: u64,
     /// Until then it is in somebody's hand.
     pub(crate) until: i64,
@@ -57,13 +65,39 @@ pub(crate) struct Message {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
     pub(crate) sequence: u64,
-    pub(crate) place: Place,
+    pub(crate) schedule: Schedule,
     pub(crate) until: i64,
+}
+
+/// A job that waits for its time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Schedule {
+    pub(crate) place: Place,
+    pub(crate) seal: u64,
+    pub(crate) at: i64,
+}
+
+/// Whose an idempotency key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) plan: usize,
+    pub(crate) published: bool,
+    pub(crate) revision: u64,
+}
+
+/// What is sent about a delivery, and taken from anybody.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Word {
+    Ack,
+    /// It comes again after so many milliseconds.
+    HandBack(i64),
+    Renew,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) revision: u64,
+    pub(crate) plan: usize,
     pub(crate) run: Rc<Run>,
 }
 
@@ -72,9 +106,11 @@ pub(crate) struct DeadLetter {
     pub(crate) sequence: u64,
     pub(crate) plan: usize,
     pub(crate) round: u32,
+    /// When its run was first published.
+    pub(crate) origin: Timestamp,
 }
 
-/// A write that its sender has given up on and that arrives all the same.
+/// A write of a record, perhaps one that its sender has given up on and that arrives all the same.
 #[derive(Debug)]
 pub(crate) struct Late {
     pub(crate) at: i64,
@@ -90,78 +126,118 @@ pub(crate) struct Server {
     lane_sequence: u64,
     pub(crate) lane: Vec<Message>,
     acked: Vec<Message>,
+    /// Words about deliveries that arrive later than they should.
+    pub(crate) late_words: Vec<(i64, u64, Word)>,
     /// Message ids, and whether they are still known.
     ids: Vec<(MessageId, bool)>,
-    /// Runs with a job that was stored again, because its message id was forgotten.
-    pub(crate) stored_twice: Vec<usize>,
-    records: Vec<Option<Stored>>,
+    /// Every version of each record, and since when it stands.
+    records: Vec<Vec<(i64, Option<Stored>)>>,
+    claims: Vec<(usize, Claim)>,
     revision: u64,
     pub(crate) late: Vec<Late>,
-    pub(crate) schedules: Vec<(Place, i64)>,
+    /// Runs that are being cancelled.
+    pub(crate) cancel_notes: Vec<(usize, i64)>,
+    pub(crate) schedules: Vec<Schedule>,
     pub(crate) due: Vec<Due>,
     due_acked: Vec<Due>,
     pub(crate) letters: Vec<DeadLetter>,
 }
 
 impl Server {
-    /// Whether `id` was used before, and whether that is known.
-    fn used(&mut self, id: MessageId, chance: &Chance) -> (bool, bool) {
+    /// Whether `id` is known to have been used before.
+    fn is_known(&mut self, id: MessageId, chance: &Chance) -> bool {
         if let Some((_, known)) = self.ids.iter().find(|(other, _)| *other == id) {
-            return (true, *known && !chance.hits(1_000));
+            return *known && !chance.hits(1_000);
         }
         self.ids.push((id, true));
-        (false, false)
+        false
     }
 
     /// Stores a job; `None` where its id was known.
     pub(crate) fn publish(&mut self, message: Message, id: Option<MessageId>, chance: &Chance) -> Option<u64> {
-        let (used, known) = id.map_or((false, false), |id| self.used(id, chance));
-        if known {
+        if id.is_some_and(|id| self.is_known(id, chance)) {
             return None;
-        }
-        if used {
-            self.stored_twice.push(message.place.plan);
         }
         self.lane_sequence += 1;
         self.lane.push(Message { sequence: self.lane_sequence, ..message });
         Some(self.lane_sequence)
     }
 
-    pub(crate) fn ack(&mut self, sequence: u64) {
-        if let Some(at) = self.lane.iter().position(|message| message.sequence == sequence) {
-            let message = self.lane.remove(at);
-            self.acked.push(message);
+    /// Takes a word about a message, whoever it comes from.
+    pub(crate) fn hear(&mut self, sequence: u64, word: Word, now: i64) {
+        let Some(at) = self.lane.iter().position(|message| message.sequence == sequence) else { return };
+        match word {
+            Word::Ack => {
+                let message = self.lane.remove(at);
+                self.acked.push(message);
+            }
+            Word::HandBack(wait) => self.lane[at].until = now + wait,
+            Word::Renew => self.lane[at].until = now + ACK_WAIT,
         }
     }
 
     /// Deletes a job where it lies, in somebody's hand or not: it never comes again, and an ack of it does nothing.
-    pub(crate) fn take_out(&mut self, is_it: impl Fn(&Message) -> bool) {
-        if let Some(at) = self.lane.iter().position(is_it) {
-            self.lane.remove(at);
-        }
-    }
-
-    pub(crate) fn hold(&mut self, sequence: u64, until: i64) {
-        if let Some(message) = self.lane.iter_mut().find(|message| message.sequence == sequence) {
-            message.until = until;
-        }
+    pub(crate) fn take_out(&mut self, is_it: impl Fn(&Message) -> bool) -> bool {
+        let at = self.lane.iter().position(is_it);
+        at.map(|at| self.lane.remove(at)).is_some()
     }
 
     pub(crate) fn read(&self, key: Key) -> Option<Stored> {
-        self.records.get(key).and_then(Clone::clone)
+        self.records.get(key).and_then(|versions| versions.last()?.1.clone())
+    }
+
+    /// What stood there at `at`.
+    pub(crate) fn read_as_of(&self, key: Key, at: i64) -> Option<Stored> {
+        let versions = self.records.get(key)?;
+        versions.iter().rev().find(|(since, _)| *since <= at).and_then(|(_, stored)| stored.clone())
     }
 
     /// Writes the record if it still has the revision `expected`; 0 is none.
-    pub(crate) fn compare_and_set(&mut self, key: Key, expected: u64, run: Rc<Run>) -> Option<u64> {
-        if self.records.len() <= key {
-            self.records.resize_with(key + 1, || None);
-        }
-        let slot = &mut self.records[key];
-        if slot.as_ref().map_or(0, |stored| stored.revision) != expected {
+    pub(crate) fn compare_and_set(&mut self, late: Late) -> Option<u64> {
+        let Late { at, plan, key, expected, run } = late;
+        if self.read(key).map_or(0, |stored| stored.revision) != expected {
             return None;
         }
         self.revision += 1;
-        *slot = Some(Stored { revision: self.revision, run });
+        let revision = self.revision;
+        self.put(key, Some(Stored { revision, plan, run }), at);
+        Some(revision)
+    }
+
+    fn put(&mut self, key: Key, stored: Option<Stored>, now: i64) {
+        if self.records.len() <= key {
+            self.records.resize_with(key + 1, Vec::new);
+        }
+        self.records[key].push((now, stored));
+    }
+
+    /// Whether a message or a letter of the run is left.
+    pub(crate) fn has_message_of(&self, plan: usize) -> bool {
+        self.lane.iter().any(|message| message.place.plan == plan)
+            || self.due.iter().any(|due| due.schedule.place.plan == plan)
+            || self.schedules.iter().any(|schedule| schedule.place.plan == plan)
+            || self.letters_of(plan).next().is_some()
+    }
+
+    /// The record has been kept for long enough; by then no message of its run is left that might come again.
+    pub(crate) fn expire(&mut self, key: Key, plan: usize, now: i64) {
+        self.put(key, None, now);
+        self.acked.retain(|message| message.place.plan != plan);
+        self.due_acked.retain(|due| due.schedule.place.plan != plan);
+    }
+
+    pub(crate) fn claim_of(&self, key: usize) -> Option<Claim> {
+        self.claims.iter().find(|(other, _)| *other == key).map(|(_, claim)| *claim)
+    }
+
+    /// Writes the claim of a key over that of revision `expected`; 0 is none.
+    pub(crate) fn write_claim(&mut self, key: usize, expected: u64, plan: usize, published: bool) -> Option<u64> {
+        if self.claim_of(key).map_or(0, |claim| claim.revision) != expected {
+            return None;
+        }
+        self.revision += 1;
+        self.claims.retain(|(other, _)| *other != key);
+        self.claims.push((key, Claim { plan, published, revision: self.revision }));
         Some(self.revision)
     }
 
@@ -170,24 +246,30 @@ impl Server {
         Some(self.late.remove(at))
     }
 
+    pub(crate) fn take_late_word(&mut self, now: i64) -> Option<(u64, Word)> {
+        let at = self.late_words.iter().position(|(at, ..)| *at <= now)?;
+        let (_, sequence, word) = self.late_words.swap_remove(at);
+        Some((sequence, word))
+    }
+
     /// One schedule a subject: a later write replaces an earlier one.
-    pub(crate) fn schedule(&mut self, place: Place, at: i64, same_subject: impl Fn(Place) -> bool) {
-        self.schedules.retain(|(other, _)| !same_subject(*other));
-        self.schedules.push((place, at));
+    pub(crate) fn schedule(&mut self, schedule: Schedule, same_subject: impl Fn(Place) -> bool) {
+        self.schedules.retain(|other| !same_subject(other.place));
+        self.schedules.push(schedule);
     }
 
     /// Stores due jobs; rarely one of them twice.
     pub(crate) fn fire(&mut self, now: i64, twice: impl Fn() -> bool) {
         let mut at = 0;
         while at < self.schedules.len() {
-            let (place, when) = self.schedules[at];
-            if when > now {
+            let schedule = self.schedules[at];
+            if schedule.at > now {
                 at += 1;
                 continue;
             }
             for _ in 0..1 + u32::from(twice()) {
                 self.sequence += 1;
-                self.due.push(Due { sequence: self.sequence, place, until: now });
+                self.due.push(Due { sequence: self.sequence, schedule, until: now });
             }
             self.schedules.remove(at);
         }
@@ -200,11 +282,11 @@ impl Server {
         }
     }
 
-    pub(crate) fn put_letter(&mut self, plan: usize, round: u32, chance: &Chance) {
-        let (_, known) = self.used(MessageId::Letter(plan, round), chance);
-        if !known {
+    pub(crate) fn put_letter(&mut self, plan: usize, run: &Run, chance: &Chance) {
+        let (round, origin) = (run.round, run.origin);
+        if !self.is_known(MessageId::Letter(plan, round, origin), chance) {
             self.sequence += 1;
-            self.letters.push(DeadLetter { sequence: self.sequence, plan, round });
+            self.letters.push(DeadLetter { sequence: self.sequence, plan, round, origin });
         }
     }
 
@@ -216,17 +298,20 @@ impl Server {
         self.lane_sequence
     }
 
-    /// The lane's stream is deleted and made anew: its sequences begin at 1 again. That is so long after the last fault
-    /// that no moved message of a run from before comes again: nothing would tell it from one of the new run's.
+    /// The lane's stream is deleted and made anew: its sequences begin at 1 again. Nothing is in it by then.
     pub(crate) fn make_lane_anew(&mut self) {
         self.lane_sequence = 0;
         self.acked.clear();
-        self.due_acked.clear();
+        self.late_words.clear();
     }
 
     /// Nothing is on its way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lane.is_empty() && self.schedules.is_empty() && self.due.is_empty() && self.late.is_empty()
+        self.lane.is_empty()
+            && self.late_words.is_empty()
+            && self.schedules.is_empty()
+            && self.due.is_empty()
+            && self.late.is_empty()
     }
 
     /// Hands a waiting message out: any of them, as several lanes and redeliveries know no order.
@@ -246,7 +331,8 @@ impl Server {
         Some(*due)
     }
 
-    /// Killed and started again: late acks, counts and ids may be forgotten, nothing that was stored is.
+    /// Killed and started again: late acks, counts and ids may be forgotten, and what is in somebody's hand, running or
+    /// not, is handed out again at once; nothing that was stored is lost.
     pub(crate) fn die(&mut self, now: i64, chance: &Chance) {
         let recent = self.acked.len().saturating_sub(6);
         for message in self.acked.split_off(recent) {
@@ -256,7 +342,7 @@ impl Server {
         }
         for message in &mut self.lane {
             if chance.hits(5_000) {
-                message.delivered = u64::from(chance.below(u32::try_from(message.delivered).unwrap_or(0) + 1));
+                message.delivered = u64::from(chance.below(u32::try_from(message.delivered).unwrap_or(0) + 2));
                 message.until = now;
             }
         }

@@ -1,30 +1,27 @@
 //! A delivery in a node's hand: what it means, and what is done about it. Every decision is the domain's.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use longshore_domain::lease::Lease;
 use longshore_domain::protocol::{Arrival, Verdict, on_arrival};
 use longshore_domain::run::{Holding, MessageId};
-use longshore_domain::settlement::Outcome;
-use longshore_domain::{ErrorKind, Failure, Run, RunState};
+use longshore_domain::{Job, Run, RunState, SmolStr, story};
 
 use crate::client::Client;
 use crate::mutation::Mutation;
 use crate::plan::Plan;
-use crate::server::Message;
-use crate::world::{LEASE, World, stamp};
+use crate::server::{Key, Message, Stored, Word};
+use crate::world::{HEARD_WITHIN, LEASE, OLD_READ_MAX, World, stamp};
 
-const LENGTH: Duration = Duration::from_millis(LEASE.unsigned_abs());
-
-/// Somebody else's write came first, before any work was done: the record has to be looked at again.
-pub(crate) struct Lost;
+pub(crate) const LENGTH: Duration = Duration::from_millis(LEASE.unsigned_abs());
 
 /// How the server handed a message out.
 #[derive(Clone, Copy)]
 pub(crate) struct Delivery {
     pub(crate) message: Message,
     pub(crate) sent_at: i64,
+    /// How often the server had been killed by then: for the ledger alone.
     pub(crate) server_life: u32,
     /// What lay in the lane when the node last had to connect again.
     pub(crate) floor: u64,
@@ -33,10 +30,17 @@ pub(crate) struct Delivery {
 pub(crate) struct Hand<'w> {
     pub(crate) world: &'w World,
     pub(crate) client: Client<'w>,
+    /// The run that the message names.
     pub(crate) index: usize,
     pub(crate) plan: &'w Plan,
     pub(crate) delivery: Delivery,
-    pub(crate) arrival: Arrival,
+    arrival: Arrival,
+    /// The run's id is another's: it goes under the one with the time its message was stored at.
+    timed: Cell<bool>,
+    /// Its entry in the node's book.
+    entry: RefCell<Option<Entry<'w>>>,
+    /// When the server may have handed it out.
+    leased_from: i64,
     lease: Cell<Lease>,
     leased_until: Cell<i64>,
 }
@@ -46,6 +50,20 @@ pub(crate) struct Work {
     pub(crate) run: Run,
     /// The record's, as it was read or written last; 0 for none.
     pub(crate) revision: u64,
+    /// How many events of the round are in the log.
+    pub(crate) told: usize,
+    /// A record says that it runs.
+    pub(crate) on_record: bool,
+    /// The token of a write of this attempt whose answer was lost.
+    pub(crate) unclear: Option<SmolStr>,
+    /// Not the first look: its time has come.
+    pub(crate) fell_due: bool,
+}
+
+impl Work {
+    pub(crate) fn new(run: Run, revision: u64, told: usize) -> Self {
+        Self { run, revision, told, on_record: false, unclear: None, fell_due: false }
+    }
 }
 
 /// Sees a delivery through.
@@ -54,18 +72,19 @@ pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
     if hand.is_lost() {
         return;
     }
-    if hand.takes_the_short_way() {
+    if hand.plan.is_unreadable() && !hand.arrival.moved {
+        hand.refuse().await;
+    } else if hand.takes_the_short_way() {
         world.say(|| format!("{} takes {} the short way", hand.client.name(), hand.sequence()));
-        let work = Work { run: hand.fresh(), revision: delivery.message.revision.unwrap_or(0) };
-        let _ = hand.start(work, false).await;
-        return;
+        hand.start(Work::new(hand.fresh(), 0, 0)).await;
+    } else {
+        hand.claim().await;
     }
-    while hand.judge().await.is_err() {}
 }
 
 impl<'w> Hand<'w> {
     fn new(world: &'w World, node: usize, delivery: Delivery) -> Self {
-        let Message { place, sequence, at, moved, delivered, .. } = delivery.message;
+        let Message { place, sequence, at, moved, seal, delivered, .. } = delivery.message;
         let plan = &world.plans[place.plan];
         let message = MessageId { stream: world.stream.clone(), sequence, at: stamp(at) };
         let arrival = Arrival {
@@ -74,104 +93,189 @@ impl<'w> Hand<'w> {
             attempt: place.attempt,
             deferrals: place.deferrals,
             moved,
+            seal: (seal > 0).then(|| seal_text(seal)),
             minted: plan.minted(),
+            has_aged: world.clock.get() >= at + OLD_READ_MAX,
         };
         // A lease runs from when the server may have sent the delivery, not from when a frozen node came to read it.
         let from = if world.is(Mutation::LeaseClockFromReading) { world.clock.get() } else { delivery.sent_at };
         let lease = Cell::new(Lease::new(world.instant(from)));
         let client = Client { world, node };
         let leased_until = Cell::new(from + LEASE);
-        Self { world, client, index: place.plan, plan, delivery, arrival, lease, leased_until }
+        let (timed, entry) = (Cell::new(place.timed), RefCell::new(None));
+        let (index, leased_from) = (place.plan, from);
+        Self { world, client, index, plan, delivery, arrival, timed, entry, leased_from, lease, leased_until }
     }
 
     pub(crate) fn sequence(&self) -> u64 {
         self.delivery.message.sequence
     }
 
-    pub(crate) fn fresh(&self) -> Run {
-        Run::new(self.plan.job(), self.plan.max_attempts, stamp(self.delivery.message.at))
+    pub(crate) fn is_moved(&self) -> bool {
+        self.arrival.moved
     }
 
-    /// Nothing is read or written before the work: only where nothing can be on record.
+    pub(crate) fn holding(&self) -> Holding {
+        self.arrival.holding.clone()
+    }
+
+    /// A message: its sequence and its time, as the stream may be another of the same name.
+    pub(crate) fn message(&self) -> (u64, i64) {
+        (self.sequence(), self.delivery.message.at)
+    }
+
+    /// Where the run is on record.
+    pub(crate) fn key(&self) -> Key {
+        if self.timed.get() { World::timed_key(self.index) } else { self.world.key(self.index) }
+    }
+
+    fn job(&self) -> &'w Job {
+        let at = stamp(self.delivery.message.at);
+        if self.timed.get() { self.plan.timed_job(at) } else { self.plan.job() }
+    }
+
+    pub(crate) fn fresh(&self) -> Run {
+        Run::new(self.job(), self.plan.max_attempts, stamp(self.delivery.message.at))
+    }
+
+    /// Goes on under the id with the time.
+    pub(crate) fn rename(&self, run: &mut Run) {
+        self.timed.set(true);
+        run.run_id = self.job().run_id.clone();
+    }
+
+    /// Nothing is read or written before the work: only where nothing can be on record, neither of another message of the
+    /// run nor of its cancel.
     fn takes_the_short_way(&self) -> bool {
-        let Message { sequence, moved, must_claim, revision, delivered, .. } = self.delivery.message;
+        let Message { sequence, seal, delivered, .. } = self.delivery.message;
         let world = self.world;
-        let first = !moved && !must_claim && delivered == 1;
-        let own = self.plan.minted() || revision.is_some() || world.is(Mutation::ShortWayForNamedRuns);
+        let first = seal == 0 && delivered == 1;
+        let own = self.plan.minted() || world.is(Mutation::ShortWayForNamedRuns);
+        let alone = own && (self.plan.key.is_none() || world.is(Mutation::ShortWayForKeyedRuns));
         let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
-        first && own && sure && !self.is_told_to_stop(0)
+        let soon =
+            world.clock.get() - self.leased_from <= HEARD_WITHIN || world.is(Mutation::ShortWayForJobsLongInHand);
+        first && alone && sure && soon && !self.is_told_to_stop(0)
     }
 
     /// Whether this node heard that the run is to be stopped, after the world's number `since`.
     pub(crate) fn is_told_to_stop(&self, since: u64) -> bool {
-        let told = self.world.nodes[self.client.node].told_to_stop.borrow();
-        told.iter().any(|(plan, told_as)| *plan == self.index && *told_as > since)
+        let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
+        told.iter().any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
     }
 
     /// The record turned out to be another's when an attempt was to be written there. A cancelled run's end is told and
     /// acknowledged at once; an end that was lost to others is acknowledged if another message answers for the run.
-    pub(crate) async fn give_up(&self, end: bool) {
-        let found = self.client.read(self.world.key(self.index)).await;
-        match self.verdict(found.as_ref().map(|stored| &*stored.run)) {
-            Verdict::TellEnd => {
-                let Some(found) = found else { return };
-                self.client.tell(self.index, &found.run).await;
-                self.client.ack(self.sequence()).await;
+    pub(crate) async fn give_up(&self, found: Option<&Stored>, end: bool) {
+        match (self.verdict(found), found) {
+            (Verdict::TellEnd, Some(found)) => {
+                self.client.tell(self.index, &found.run, 0).await;
+                self.send(Word::Ack).await;
             }
-            Verdict::Drop if end => self.client.ack(self.sequence()).await,
+            (Verdict::Drop, _) if end => self.send(Word::Ack).await,
             _ => {}
         }
     }
 
-    /// Reads the record and does what it says.
-    pub(crate) async fn judge(&self) -> Result<(), Lost> {
-        let world = self.world;
-        let found = self.client.read(world.key(self.index)).await;
-        let verdict = self.verdict(found.as_ref().map(|stored| &*stored.run));
-        let mut work = match found {
-            Some(stored) => Work { run: (*stored.run).clone(), revision: stored.revision },
-            None => Work { run: self.fresh(), revision: 0 },
-        };
-        match verdict {
-            Verdict::Begin { round, attempt } => {
-                assert_eq!((work.run.round, work.run.next_attempt()), (round, attempt), "what is to begin");
-                return self.start(work, true).await;
-            }
-            Verdict::BeginAgain { .. } => {
-                if !world.is(Mutation::PutBackBeginsAgainUntold) {
-                    self.client.tell(self.index, &work.run).await;
+    pub(crate) async fn send(&self, word: Word) {
+        self.client.send(self.sequence(), word).await;
+    }
+
+    /// Reads the record, claims what this delivery may claim, and looks again whenever another write was faster.
+    async fn claim(&self) {
+        if self.is_in_book() {
+            return;
+        }
+        let mut found = self.client.read(self.key()).await;
+        loop {
+            let verdict = self.verdict(found.as_ref());
+            let work = match (verdict, found) {
+                (Verdict::Begin { attempt, .. }, found) => self.based_on(found, attempt),
+                (Verdict::BeginAgain { attempt, .. }, Some(found)) => {
+                    if !self.world.is(Mutation::PutBackBeginsAgainUntold) {
+                        self.client.tell(self.index, &found.run, 0).await;
+                    }
+                    self.based_on(Some(found), attempt)
                 }
-                return self.start(work, true).await;
+                (Verdict::BeginAnew, Some(found)) if !self.goes_under_another_id().await => {
+                    Work::new(self.fresh(), found.revision, 0)
+                }
+                (Verdict::Occupied | Verdict::BeginAnew, _) => {
+                    self.timed.set(true);
+                    found = self.client.read(self.key()).await;
+                    continue;
+                }
+                (Verdict::Unproven, _) => return self.refuse().await,
+                (_, None) => return,
+                (verdict, Some(found)) => return self.not_begun(verdict, &found).await,
+            };
+            match self.claim_on(work).await {
+                Ok(Some(work)) => return self.start(work).await,
+                Ok(None) => return,
+                Err(found_now) => found = found_now,
             }
-            Verdict::BeginAnew => return self.start(Work { run: self.fresh(), ..work }, true).await,
-            Verdict::LeaseLost => return self.settle_lost_lease(work).await,
-            Verdict::CarryOut => {
-                self.carry_out(&work.run, false).await;
-            }
+        }
+    }
+
+    /// Whether an earlier delivery of the job found its id taken by an unfinished run, and began under another one.
+    pub(crate) async fn goes_under_another_id(&self) -> bool {
+        let look = !self.world.is(Mutation::OtherIdNotLookedUp);
+        look && self.client.read(World::timed_key(self.index)).await.is_some()
+    }
+
+    /// What a claim of `attempt` is made on.
+    fn based_on(&self, found: Option<Stored>, attempt: u32) -> Work {
+        let Some(stored) = found else { return Work::new(self.fresh(), 0, 0) };
+        let mut run = (*stored.run).clone();
+        let told = match self.world.mutation {
+            Some(Mutation::NotedRunTakenForTold) => story::of_round(&run).len(),
+            _ => story::published_before(&run, attempt).log,
+        };
+        if run.state == RunState::Scheduled || run.enqueued_at.is_none() {
+            run.enqueued_at = Some(stamp(self.delivery.message.since));
+        }
+        let fell_due = self.arrival.moved || run.has_started();
+        Work { fell_due, ..Work::new(run, stored.revision, told) }
+    }
+
+    /// The record says that this delivery is not to begin anything.
+    pub(crate) async fn not_begun(&self, verdict: Verdict, found: &Stored) {
+        let world = self.world;
+        let run = &found.run;
+        match verdict {
+            Verdict::Drop => self.send(Word::Ack).await,
+            Verdict::HeldElsewhere => self.held_elsewhere(found).await,
             Verdict::TakeOver => {
-                if !world.is(Mutation::CarriedOutWithoutTakingOver) {
-                    self.write(&mut work).await?;
+                let mut work = Work::new((**run).clone(), found.revision, 0);
+                if !world.is(Mutation::CarriedOutWithoutTakingOver) && !self.put_on_record(&mut work).await {
+                    return;
                 }
                 if world.is(Mutation::TakenOverAndKeptInHand) {
                     self.go_on(work).await;
                 } else {
-                    self.carry_out(&work.run, false).await;
+                    self.carry_out(&work, false).await;
                 }
             }
-            Verdict::TellEnd => {
-                self.client.tell(self.index, &work.run).await;
-                self.client.ack(self.sequence()).await;
+            Verdict::CarryOut => {
+                self.carry_out(&Work::new((**run).clone(), found.revision, 0), false).await;
             }
-            Verdict::Drop => self.client.ack(self.sequence()).await,
-            Verdict::Ignore => {}
+            Verdict::TellEnd => {
+                self.client.tell(self.index, run, 0).await;
+                self.send(Word::Ack).await;
+            }
+            _ => {}
         }
-        Ok(())
     }
 
-    fn verdict(&self, found: Option<&Run>) -> Verdict {
-        let mut arrival = self.arrival.clone();
-        if let Some(found) = found.filter(|_| self.world.is(Mutation::AnyWaitOfAnAttemptSpeaksForIt)) {
-            arrival.deferrals = found.deferrals;
+    pub(crate) fn verdict(&self, found: Option<&Stored>) -> Verdict {
+        let found = found.map(|stored| &*stored.run);
+        let mut arrival = Arrival { minted: self.arrival.minted && !self.timed.get(), ..self.arrival.clone() };
+        match (self.world.mutation, found) {
+            (Some(Mutation::AnyWaitOfAnAttemptSpeaksForIt), Some(found)) => arrival.deferrals = found.deferrals,
+            (Some(Mutation::WrongSealBelieved), Some(found)) if arrival.seal.is_some() && !found.seal.is_empty() => {
+                arrival.seal = Some(found.seal.clone());
+            }
+            _ => {}
         }
         let verdict = on_arrival(found, &arrival);
         self.world.say(|| {
@@ -180,48 +284,38 @@ impl<'w> Hand<'w> {
             let (name, run) = (self.client.name(), place.plan);
             format!("{name} judges {sequence}#{delivered} of run {run} ({state}): {verdict:?}")
         });
+        self.mutated(verdict)
+    }
+
+    fn mutated(&self, verdict: Verdict) -> Verdict {
         match (verdict, self.world.mutation) {
             (Verdict::CarryOut | Verdict::TakeOver, Some(Mutation::DropInsteadOfCarryOut))
             | (Verdict::TellEnd, Some(Mutation::CancelledDroppedUntold))
+            | (
+                Verdict::StaleRecord,
+                Some(Mutation::StaleRecordTakenForTheNewest | Mutation::RecordsReadFromAnyReplica),
+            )
             | (Verdict::BeginAnew, Some(Mutation::RunOfALaneThatIsGoneTakenForThisOne)) => Verdict::Drop,
+            (Verdict::Occupied, Some(Mutation::RunOfALaneThatIsGoneOverwritten)) => Verdict::BeginAnew,
             (Verdict::BeginAgain { .. }, Some(Mutation::PutBackAckedWhenItComesAgain)) => Verdict::TellEnd,
-            (Verdict::CarryOut, Some(Mutation::UnreadableNeverCarriedOutAgain)) if self.plan.is_unreadable() => {
-                Verdict::Ignore
-            }
-            (Verdict::LeaseLost, Some(Mutation::OldCountsBelievedAfterTheServerDied)) => Verdict::LeaseLost,
-            // Delivery counts of a server's earlier life prove nothing against one of this.
-            (Verdict::LeaseLost, _) if !self.is_of_this_server() => Verdict::Ignore,
             (other, _) => other,
         }
     }
 
-    async fn settle_lost_lease(&self, mut work: Work) -> Result<(), Lost> {
-        let failure = Failure::new(ErrorKind::LeaseExpired, "its node fell silent");
-        let settlement = self.settlement(Outcome::Failed { failure, retry_after: None }, &work.run);
-        work.run.settle(settlement, self.world.now());
-        self.write(&mut work).await?;
-        self.go_on(work).await;
-        Ok(())
+    /// Whether this very node works on the message.
+    fn is_in_book(&self) -> bool {
+        self.world.nodes[self.client.node].book.borrow().contains(&self.message())
     }
 
-    /// Writes the record under this delivery.
-    pub(crate) async fn write(&self, work: &mut Work) -> Result<(), Lost> {
-        work.run.held_by = Some(self.arrival.holding.clone());
-        let overwrites = match self.world.mutation {
-            Some(Mutation::ClaimOverwrites) => work.run.state == RunState::Running,
-            Some(Mutation::EndOverwrites) => work.run.state != RunState::Running,
-            _ => false,
-        };
-        if overwrites {
-            work.revision = self.client.read(self.world.key(self.index)).await.map_or(0, |stored| stored.revision);
+    pub(crate) fn enter_in_book(&self) {
+        let mut entry = self.entry.borrow_mut();
+        if entry.is_none() {
+            *entry = Some(Entry::new(self));
         }
-        work.revision = self.client.write(self.index, work.revision, &mut work.run).await.ok_or(Lost)?;
-        Ok(())
     }
 
-    /// Whether the server has not been killed since it sent the delivery.
-    pub(crate) fn is_of_this_server(&self) -> bool {
-        self.delivery.server_life == self.world.server_life.get()
+    pub(crate) fn strike_out_of_book(&self) {
+        self.entry.take();
     }
 
     /// Whether another node may have the job by now.
@@ -247,14 +341,46 @@ impl<'w> Hand<'w> {
             return;
         }
         lease.ask(self.world.instant(asked));
-        if self.client.renew(self.sequence()).await {
-            let revived = self.world.is(Mutation::LostLeaseRevivedByALateAnswer);
-            let read_at = if revived { asked } else { self.world.clock.get() };
-            if revived || !self.is_lost() {
+        if self.client.send(self.sequence(), Word::Renew).await {
+            if !self.is_lost() {
                 self.leased_until.set(asked + LEASE);
             }
-            lease.confirm(self.world.instant(asked), self.world.instant(read_at), LENGTH);
+            lease.confirm(self.world.instant(asked), self.world.instant(self.world.clock.get()), LENGTH);
         }
         self.lease.set(lease);
     }
+}
+
+/// A message that its node works on; dropped, it is struck out.
+struct Entry<'w> {
+    world: &'w World,
+    node: usize,
+    message: (u64, i64),
+}
+
+impl<'w> Entry<'w> {
+    fn new(hand: &Hand<'w>) -> Self {
+        let entry = Self { world: hand.world, node: hand.client.node, message: hand.message() };
+        entry.world.nodes[entry.node].book.borrow_mut().push(entry.message);
+        entry
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let mut book = self.world.nodes[self.node].book.borrow_mut();
+        if let Some(at) = book.iter().position(|message| *message == self.message) {
+            book.swap_remove(at);
+        }
+    }
+}
+
+/// A seal as records have it.
+pub(crate) fn seal_text(seal: u64) -> SmolStr {
+    SmolStr::from(format!("{seal:x}"))
+}
+
+/// A seal as messages have it.
+pub(crate) fn seal_of(run: &Run) -> u64 {
+    u64::from_str_radix(&run.seal, 16).unwrap_or(0)
 }

@@ -13,8 +13,8 @@ use longshore_domain::{SmolStr, Timestamp};
 use crate::chance::Chance;
 use crate::ledger::Ledger;
 use crate::mutation::Mutation;
-use crate::plan::{Plan, Way};
-use crate::server::{Key, MINTED, Server, Stored};
+use crate::plan::Plan;
+use crate::server::{Key, MINTED, Server, Stored, TIMED};
 
 /// Runs of a world.
 pub(crate) const RUNS: usize = 12;
@@ -30,15 +30,45 @@ pub(crate) const LASTS: i64 = 120;
 /// Waits up to this long stay in a node's hand.
 pub(crate) const IN_HAND: u64 = 400;
 
+/// How often a node says that it is there: as rarely beside the lease as in the product.
+pub(crate) const PRESENCE_EVERY: i64 = LEASE / 15;
+/// No read is older than this.
+pub(crate) const OLD_READ_MAX: i64 = 2 * LEASE;
+/// How long nodes have to say that they heard of a cancel.
+pub(crate) const HEARD_WITHIN: i64 = LEASE / 5;
+
+/// A node was told to stop a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToldToStop {
+    pub(crate) plan: usize,
+    /// The world's number of the word.
+    pub(crate) told_as: u64,
+    /// When the node reads it.
+    pub(crate) from: i64,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Node {
+    /// It starts then; later than that it is alive.
     pub(crate) dead_until: Cell<i64>,
     pub(crate) frozen_until: Cell<i64>,
     pub(crate) draining: Cell<bool>,
     /// Its handler kills it at the next instruction.
     pub(crate) doomed: Cell<bool>,
-    /// Runs that it was told to stop, in its memory only, and when: in the order of the world's numbers.
-    pub(crate) told_to_stop: RefCell<Vec<(usize, u64)>>,
+    /// How often it was started: another process each time.
+    pub(crate) life: Cell<u32>,
+    /// When it last said that it was there, before it died or froze; `None`: it took its leave.
+    last_seen: Cell<Option<i64>>,
+    /// Since its start it has read which runs are being cancelled.
+    pub(crate) learned: Cell<bool>,
+    /// Until then leaders that it reaches answer with what they knew at the first of the two, and take no write.
+    pub(crate) cut: Cell<(i64, i64)>,
+    /// Runs that it was told to stop, in its memory only.
+    pub(crate) told_to_stop: RefCell<Vec<ToldToStop>>,
+    /// Messages it works on: sequence and time.
+    pub(crate) book: RefCell<Vec<(u64, i64)>>,
+    /// Tokens of its claims whose answers were lost.
+    pub(crate) unclear_claims: RefCell<Vec<SmolStr>>,
 }
 
 /// How often what goes wrong, in shares of 10,000 of each step.
@@ -47,6 +77,9 @@ pub(crate) struct Weather {
     pub(crate) dies: u32,
     pub(crate) freezes: u32,
     pub(crate) unclear: u32,
+    /// Words about deliveries that arrive late.
+    pub(crate) late: u32,
+    pub(crate) cut: u32,
 }
 
 pub(crate) struct World {
@@ -61,11 +94,13 @@ pub(crate) struct World {
     pub(crate) storm: Weather,
     pub(crate) quiet_from: Cell<i64>,
     pub(crate) mutation: Option<Mutation>,
+    /// Deliveries in one node's hand.
+    pub(crate) room: usize,
     pub(crate) stream: SmolStr,
-    /// Any moment: leases count from it on the nodes' own clocks.
-    start: Instant,
     /// How often the server was killed.
     pub(crate) server_life: Cell<u32>,
+    /// Any moment: leases count from it on the nodes' own clocks.
+    start: Instant,
     /// When each run was first published, and whether its `submit` was answered.
     published: RefCell<Vec<Option<i64>>>,
     submitted: RefCell<Vec<bool>>,
@@ -81,8 +116,10 @@ impl World {
             dies: chance.pick(&[0, 20, 60, 200, 500]),
             freezes: chance.pick(&[0, 20, 60, 200]),
             unclear: chance.pick(&[0, 50, 300]),
+            late: chance.pick(&[0, 300, 2_000]),
+            cut: chance.pick(&[0, 0, 50, 200]),
         };
-        let mut plans: Vec<Plan> = (0..RUNS).map(|index| Plan::draw(&chance, index)).collect();
+        let mut plans = Plan::draw_all(&chance, RUNS);
         if chance.hits(1_000) {
             plans.extend((0..LATER_RUNS).map(|_| Plan::draw_bare(&chance)));
         }
@@ -98,9 +135,10 @@ impl World {
             storm,
             quiet_from: Cell::new(STORM),
             mutation,
+            room: chance.pick(&[4, 4, 4, 1]),
             stream: SmolStr::from("LANE"),
-            start: Instant::now(),
             server_life: Cell::new(0),
+            start: Instant::now(),
             published: RefCell::new(vec![None; runs]),
             submitted: RefCell::new(vec![false; runs]),
             numbers: Cell::new(0),
@@ -125,8 +163,10 @@ impl World {
 
     pub(crate) fn accuse_stuck(&self) {
         let server = self.server.borrow();
-        let (lane, schedules, due) = (&server.lane, &server.schedules, &server.due);
-        self.ledger.borrow_mut().accuse_all(format!("stuck: lane {lane:?}, schedules {schedules:?}, due {due:?}"));
+        let (lane, schedules, due, letters) = (&server.lane, &server.schedules, &server.due, &server.letters);
+        self.ledger
+            .borrow_mut()
+            .accuse_all(format!("stuck: lane {lane:?}, schedules {schedules:?}, letters {letters:?}, due {due:?}"));
     }
 
     /// A moment on the nodes' monotonic clocks.
@@ -153,11 +193,33 @@ impl World {
             .map_or(plan, |(_, _, sequence)| MINTED + usize::try_from(sequence).expect("a world has few messages"))
     }
 
+    /// Where the run is on record where its own id was another's.
+    pub(crate) fn timed_key(plan: usize) -> Key {
+        TIMED + plan
+    }
+
     /// What is on record of a run. Under a minted id that may be another run, of a lane that is gone.
     pub(crate) fn record(&self, plan: usize) -> Option<Stored> {
-        let minted = self.plans[plan].way == Way::Bare;
+        let server = self.server.borrow();
+        let minted = self.plans[plan].minted();
         let own = |stored: &Stored| !minted || stored.run.origin == stamp(self.published_at(plan));
-        self.server.borrow().read(self.key(plan)).filter(own)
+        server.read(Self::timed_key(plan)).or_else(|| server.read(self.key(plan)).filter(own))
+    }
+
+    /// What a node last said of itself: when it was there, and since when; as the control bucket has it.
+    pub(crate) fn presence(&self, node: usize) -> Option<(i64, i64)> {
+        let (state, now) = (&self.nodes[node], self.clock.get());
+        let started_at = state.dead_until.get();
+        if started_at > now || state.frozen_until.get() > now {
+            return state.last_seen.get().map(|seen| (seen, started_at.min(seen)));
+        }
+        Some(((now - now % PRESENCE_EVERY).max(started_at), started_at))
+    }
+
+    /// The node says nothing from now on.
+    pub(crate) fn falls_silent(&self, node: usize, takes_leave: bool) {
+        let seen = self.presence(node).map(|(seen, _)| seen);
+        self.nodes[node].last_seen.set(seen.filter(|_| !takes_leave));
     }
 
     /// A number that no other write, call or task of this world has.
