@@ -11,6 +11,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr, s
 use tokio::sync::oneshot;
 
 use crate::assignment::{Assignment, Start};
+use crate::cancel::HEARD_WITHIN;
 use crate::carry_out::{chain, has_other_id};
 use crate::conclude;
 use crate::fail_point;
@@ -56,7 +57,12 @@ pub(crate) enum Begun {
 /// allocated for every job, stays small.
 pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
-        Start::ShortWay if shared.recently_cancelled.has(&assignment.job) => Box::pin(claim(shared, assignment)).await,
+        // What a node has had in hand for longer than others waited for it to hear of a cancel is looked up as well.
+        Start::ShortWay
+            if shared.recently_cancelled.has(&assignment.job) || assignment.leased_from.elapsed() > HEARD_WITHIN =>
+        {
+            Box::pin(claim(shared, assignment)).await
+        }
         Start::ShortWay => short_way(shared, assignment).await,
         Start::Claim => Box::pin(claim(shared, assignment)).await,
         Start::InHand(run, revision) => Box::pin(again_in_hand(shared, assignment, run, revision)).await,

@@ -33,7 +33,7 @@ use crate::story;
 
 /// How long nodes have to say that they heard. One that takes longer is frozen or cut off: what it has in its hand by
 /// then it may no longer start.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// How long the list of nodes is believed: many runs are often cancelled in a row.
 const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
 /// How long a node that said so has to end it: handlers get two seconds to stop.

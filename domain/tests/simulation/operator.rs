@@ -100,7 +100,7 @@ async fn ask_who_runs(client: &Client<'_>, plan: usize) -> bool {
             all_heard = until;
             continue;
         }
-        let slow = if world.chance.hits(1_000) { world.chance.between(10, HEARD_WITHIN) } else { 5 };
+        let slow = if world.chance.hits(4_000) { world.chance.between(10, HEARD_WITHIN) } else { 5 };
         let from = asked_at.max(node.frozen_until.get()) + world.chance.between(1, slow);
         node.told_to_stop.borrow_mut().push(ToldToStop { plan, told_as: world.number(), from });
         all_heard = all_heard.max(from);

@@ -153,8 +153,12 @@ impl<'w> Hand<'w> {
         let own = self.plan.minted() || world.is(Mutation::ShortWayForNamedRuns);
         let alone = own && (self.plan.key.is_none() || world.is(Mutation::ShortWayForKeyedRuns));
         let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
+        // What comes to a node that was just frozen counts as sent before that.
+        let (now, thawed_at) = (world.clock.get(), world.nodes[self.client.node].frozen_until.get());
+        let just_thawed =
+            thawed_at > 0 && now - thawed_at <= HEARD_WITHIN && !world.is(Mutation::LeaseClockFromReading);
         let soon =
-            world.clock.get() - self.leased_from <= HEARD_WITHIN || world.is(Mutation::ShortWayForJobsLongInHand);
+            !just_thawed && now - self.leased_from <= HEARD_WITHIN || world.is(Mutation::ShortWayForJobsLongInHand);
         first && alone && sure && soon && !self.is_told_to_stop(0)
     }
 
