@@ -244,7 +244,11 @@ impl Hand<'_> {
         self.enter_in_book();
         let from = world.clock.get();
         world.say(|| format!("{} calls the handler of run {} for {lasts} ms", self.client.name(), self.index));
-        self.announce(work).await;
+        // A handler that has no room says so before anybody could tell that it started.
+        let mut started = !matches!(ends, End::Returns(Outcome::Busy { started: false }));
+        if started {
+            self.announce(work).await;
+        }
         let mut asked = work.on_record;
         while world.clock.get() < from + lasts {
             let until = if asked { from + lasts } else { from + lasts.min(LASTS + 1) };
@@ -264,6 +268,7 @@ impl Hand<'_> {
                 match self.claim_running(work).await {
                     Whose::Ours => {
                         call.holds(self, work.on_record);
+                        started = true;
                         self.announce(work).await;
                     }
                     // Its end is on record already; judged once more, it is told and acknowledged.
@@ -273,6 +278,7 @@ impl Hand<'_> {
             }
         }
         match ends {
+            End::Returns(Outcome::Busy { .. }) => Some(Outcome::Busy { started }),
             End::Returns(outcome) => Some(outcome),
             End::KillsItsNode => {
                 world.nodes[self.client.node].doomed.set(true);
