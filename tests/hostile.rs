@@ -305,7 +305,7 @@ async fn answers_go_to_inboxes_only() {
     let world = world().await;
     let node = world.node().start().await;
     let run = world.publish("noop").json(json!({})).await;
-    world.wait(&run).await;
+    world.eventually_reads(&run, "enqueued\nstarted 1\ncompleted 1").await;
     let mut heard = world.client().subscribe("longshore.cancel.victim.x").await.unwrap();
     let body = json!({"run_id": run}).to_string();
     for reply in [

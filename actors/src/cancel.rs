@@ -91,6 +91,13 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
         Ok(both) => both,
         Err::<_, longshore_backbone::Error>(error) => panic!("cancelled runs cannot be heard of: {}", chain(&error)),
     };
+    // The subscriptions have reached the server; a failure means that the connection is just gone.
+    shared.backbone.flush().await;
+    shared.hears_cancels.cancel();
+    if let Err(error) = learn(&shared).await {
+        // Each lane's marks wait for it in any case.
+        tracing::debug!("cannot read which runs are cancelled: {}", chain(&error));
+    }
     loop {
         tokio::select! {
             cancel = cancels.next() => {
@@ -109,6 +116,8 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
 
 /// Reads the durable list of runs that are being cancelled: no job may be begun without a look at its record before that.
 pub(crate) async fn learn(shared: &Shared) -> Result<(), longshore_backbone::Error> {
+    // What is noted from now on is heard of.
+    shared.hears_cancels.cancelled().await;
     for (tenant, run_id) in shared.backbone.noted_cancels().await? {
         shared.recently_cancelled.add(&tenant, &run_id);
     }

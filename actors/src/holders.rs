@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::questions::Question;
 use longshore_domain::protocol::Holder;
 use longshore_domain::run::MessageId;
@@ -41,7 +42,8 @@ async fn last_sign(shared: &Shared, run: &Run, node: &str) -> Holder {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
     match shared.backbone.presence_of(node).await {
         Ok(Some(presence)) if Some(presence.started_at) > started_at => Holder::Gone,
-        Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at)),
+        // It was there until it should have said so again: renewals may be younger than its last word.
+        Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {
             tracing::debug!(run_id = %run.run_id, "cannot tell whether its holder lives: {}", chain(&error));
             Holder::Silent(Some(now()))

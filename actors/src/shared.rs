@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) book: Arc<Book>,
     pub(crate) caller: Caller,
     pub(crate) metrics: Arc<Metrics>,
+    /// Set once this node hears of cancels.
+    pub(crate) hears_cancels: CancellationToken,
     /// Set once the API is served.
     pub(crate) serving: CancellationToken,
     /// Set when the node takes no new work.
@@ -119,6 +121,7 @@ impl Shared {
             book,
             caller,
             metrics,
+            hears_cancels: CancellationToken::new(),
             serving: CancellationToken::new(),
             draining: CancellationToken::new(),
             release: CancellationToken::new(),

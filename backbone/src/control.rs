@@ -169,7 +169,8 @@ impl Backbone {
         let mut from = 1u64;
         loop {
             let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
-            let Some(stored) = request::direct_get(self.control(), self.api(), &bucket, query).await? else { break };
+            let found = request::from_leader(self.control(), self.api(), &bucket, &query).await?;
+            let Some(stored) = found else { break };
             from = stored.sequence + 1;
             let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
             let there = presence.filter(|presence| now.since(presence.seen_at) < GONE_AFTER);

@@ -46,7 +46,7 @@ fn judge_untold(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     if let Some(record) = run.record {
         if record.has_ended() && !run.may_be_traceless() {
             found.push(run.violation(Kind::Missing, format!("its record is {}, and no event was told", record.state)));
-        } else if !record.has_ended() {
+        } else if !record.has_ended() && !is_unanswered(run, record) {
             found.push(run.violation(Kind::NoEnd, format!("its record is {}, and no event was told", record.state)));
         }
         return;
@@ -56,6 +56,11 @@ fn judge_untold(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     if !run.may_be_traceless() || (rules.calls_complete && !done) {
         found.push(run.violation(Kind::Lost, format!("accepted at {}, never heard of again", accepted.at)));
     }
+}
+
+/// A submission that was never answered may leave a record that goes by itself, where nobody asks again.
+fn is_unanswered(run: &Run<'_>, record: &Record) -> bool {
+    run.accepted.is_none() && record.attempt == 0 && matches!(record.state.as_str(), "enqueued" | "scheduled")
 }
 
 fn state_after(end: EventName, discarded: bool) -> &'static str {
