@@ -193,14 +193,6 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
     if submit.cost == Some(0) {
         return Err(wrong("cost", "is 0; a job takes 1 token or more"));
     }
-    let deadline = match submit.deadline.as_deref() {
-        None => None,
-        Some(text) => Some(match duration::parse(text) {
-            Ok(span) if span.is_zero() => return Err(wrong("deadline", "is zero")),
-            Ok(span) => When::After(span),
-            Err(_) => When::At(Timestamp::parse(text).map_err(|error| wrong("deadline", error))?),
-        }),
-    };
     let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
     let run_at = submit.run_at.as_deref().map(header::run_at).transpose().map_err(|error| wrong("run_at", error))?;
     let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
@@ -214,7 +206,7 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
         run_at: either(("run_at", "delay_ms"), run_at, submit.delay_ms)?,
         keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
         timeout: submit.timeout_ms.map(|ms| positive("timeout_ms", ms)).transpose()?,
-        deadline,
+        deadline: deadline(submit)?,
         expires: either(
             ("expires_at", "expires_in_ms"),
             moment("expires_at", &submit.expires_at)?,
@@ -226,6 +218,15 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
         schema_version: None,
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
     })
+}
+
+fn deadline(submit: &Submit) -> Result<Option<When>, ApiError> {
+    let Some(text) = submit.deadline.as_deref() else { return Ok(None) };
+    match duration::parse(text) {
+        Ok(span) if span.is_zero() => Err(wrong("deadline", "is zero")),
+        Ok(span) => Ok(Some(When::After(span))),
+        Err(_) => Timestamp::parse(text).map(|at| Some(When::At(at))).map_err(|error| wrong("deadline", error)),
+    }
 }
 
 /// A span where nothing would be without meaning.

@@ -59,6 +59,18 @@ pub struct Metrics {
 
 const SECONDS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0];
 
+macro_rules! new_metric {
+    (Histogram, $name:literal, $help:literal) => {
+        Histogram::with_opts(HistogramOpts::new($name, $help).buckets(SECONDS.to_vec())).expect("a valid name")
+    };
+    ($kind:ident, $name:literal, $help:literal, $label:literal) => {
+        $kind::new(Opts::new($name, $help), &[$label]).expect("a valid name")
+    };
+    ($kind:ident, $name:literal, $help:literal) => {
+        $kind::new($name, $help).expect("a valid name")
+    };
+}
+
 impl Metrics {
     /// Fresh metrics in a registry of their own.
     ///
@@ -71,20 +83,11 @@ impl Metrics {
             registry.register(metric).expect("each name below stands there once");
         };
         macro_rules! metric {
-            ($kind:ident, $name:literal, $help:literal $(, $label:literal)?) => {{
-                let metric = metric!(@make $kind, $name, $help $(, $label)?);
+            ($($what:tt)*) => {{
+                let metric = new_metric!($($what)*);
                 add(Box::new(metric.clone()));
                 metric
             }};
-            (@make Histogram, $name:literal, $help:literal) => {
-                Histogram::with_opts(HistogramOpts::new($name, $help).buckets(SECONDS.to_vec())).expect("a valid name")
-            };
-            (@make $kind:ident, $name:literal, $help:literal, $label:literal) => {
-                $kind::new(Opts::new($name, $help), &[$label]).expect("a valid name")
-            };
-            (@make $kind:ident, $name:literal, $help:literal) => {
-                $kind::new($name, $help).expect("a valid name")
-            };
         }
         Self {
             started: metric!(IntCounter, "longshore_attempts_started_total", "Attempts started"),
