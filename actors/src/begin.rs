@@ -1,6 +1,7 @@
 //! How an attempt begins: by the short way, or by a claim on the run's record.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::clearance::{Clearance, Waiting, clear};
@@ -81,7 +82,7 @@ async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: St
         let job = &assignment.job;
         let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
             Ok(found) => found,
-            Err(error) => return put_off(assignment, &error),
+            Err(error) => return put_off(shared, assignment, &error),
         };
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let expected = match (verdict, found) {
@@ -201,7 +202,7 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     let job = &assignment.job;
     let mut found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
         Ok(found) => found,
-        Err(error) => return put_off(assignment, &error),
+        Err(error) => return put_off(shared, assignment, &error),
     };
     loop {
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
@@ -257,7 +258,7 @@ async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> R
         other => match keys::claim_at_begin(shared, &assignment, &mut course.run).await {
             Ok(Some(of)) => Some(Settlement::Duplicate { of }),
             Ok(None) => other.err(),
-            Err(error) => return Ok(put_off(assignment, &error)),
+            Err(error) => return Ok(put_off(shared, assignment, &error)),
         },
     };
     if let Some(settlement) = refused {
@@ -276,7 +277,7 @@ async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> R
         Ok(Written::Lost(found)) => Err((assignment, found.map(|found| *found))),
         Err(error) => {
             shared.unclear_claims.add(&course.run.token);
-            Ok(put_off(assignment, &error))
+            Ok(put_off(shared, assignment, &error))
         }
     }
 }
@@ -398,7 +399,7 @@ async fn take_up_own_claim(shared: &Shared, assignment: Box<Assignment>, mut run
         }
         Err(error) => {
             shared.unclear_claims.add(&run.token);
-            put_off(assignment, &error)
+            put_off(shared, assignment, &error)
         }
     }
 }
@@ -442,15 +443,19 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
         }
         Err(error) => {
             shared.unclear_claims.add(&course.run.token);
-            put_off(assignment, &error)
+            put_off(shared, assignment, &error)
         }
     }
 }
 
 /// The record could not be read or written just now: the job goes back and keeps its place.
-fn put_off(assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
+fn put_off(shared: &Shared, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
     tracing::warn!(run_id = %assignment.job.run_id, "handed back: {}", chain(error));
-    assignment.right.hand_back();
+    if assignment.is_anothers(Instant::now(), shared.backbone.storage().lease) {
+        assignment.right.leave();
+    } else {
+        assignment.right.hand_back();
+    }
     Begun::Over
 }
 

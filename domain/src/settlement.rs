@@ -119,12 +119,12 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
         }
         Outcome::Snoozed(wait) => {
             let put_back = Some(PutBack::Snoozed);
-            Settlement::Defer { at: now.plus(wait), reason: DeferReason::Snoozed, put_back }
+            defer(now.plus(wait), DeferReason::Snoozed, put_back, terms)
         }
         Outcome::Busy { started } => {
             let pause = (BUSY * (1 << terms.busy.min(5))).min(BUSY_MAX);
             let put_back = started.then_some(PutBack::Busy);
-            Settlement::Defer { at: now.plus(spread(pause, chance)), reason: DeferReason::Busy, put_back }
+            defer(now.plus(spread(pause, chance)), DeferReason::Busy, put_back, terms)
         }
         Outcome::NoHandler => {
             let (since, count) = terms.no_handler.unwrap_or((now, 0));
@@ -135,7 +135,7 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             }
             let wait = Duration::from_millis(250 << count.min(5)).min(NO_HANDLER_MAX);
             let wait = spread(wait, chance).min(terms.no_handler_grace);
-            Settlement::Defer { at: now.plus(wait), reason: DeferReason::NoHandlerOnline, put_back: None }
+            defer(now.plus(wait), DeferReason::NoHandlerOnline, None, terms)
         }
         Outcome::Released => Settlement::Release,
         Outcome::Cancelled => Settlement::Cancel,
@@ -145,6 +145,15 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
 /// A quarter more or less, so that those that were turned away together do not come back together.
 fn spread(wait: Duration, chance: f64) -> Duration {
     wait.mul_f64(0.75 + 0.5 * chance)
+}
+
+/// Waits until `at`, unless the whole run must have ended by then.
+fn defer(at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, terms: Terms<'_>) -> Settlement {
+    if terms.deadline.is_some_and(|deadline| at >= deadline) {
+        let message = format!("the run's deadline comes before the end of its wait ({})", reason.as_str());
+        return Settlement::Dead { failure: Failure::new(ErrorKind::Timeout, message) };
+    }
+    Settlement::Defer { at, reason, put_back }
 }
 
 fn fail(failure: Failure, after: Option<Duration>, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
@@ -225,6 +234,11 @@ mod tests {
         assert_eq!(judge(Outcome::NoHandler, 1, |_| ()), "defer +250 NoHandlerOnline None");
         assert_eq!(judge(Outcome::NoHandler, 1, waited(59_999)), "defer +5000 NoHandlerOnline None");
         assert_eq!(judge(Outcome::NoHandler, 1, waited(60_000)), "retry +2000 NoHandler");
+        assert_eq!(
+            judge(Outcome::Snoozed(Duration::from_secs(5)), 1, soon),
+            "dead Timeout",
+            "it could not start again"
+        );
         assert_eq!(judge(Outcome::Released, 3, |_| ()), "release");
         assert_eq!(judge(Outcome::Cancelled, 3, |_| ()), "cancel");
     }
