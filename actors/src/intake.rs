@@ -1,7 +1,7 @@
 //! Intake: takes jobs over request-reply. Answers once the job is durable.
 //!
-//! A job without an id or key of its own is one publish, and its run's id comes from the answer. One with either is
-//! claimed first, then noted as a record, then published, then record and claim are marked as published: a crash in
+//! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. Any other
+//! is claimed first, then noted as a record, then published, then record and claim are marked as published: a crash in
 //! between leaves a claim or a note that is not marked, and a repeat of the same submit that finds it publishes the job
 //! again.
 

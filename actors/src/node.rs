@@ -9,7 +9,10 @@
 //! ├─ control         the API
 //! ├─ cancels         hears of cancelled runs, stops those that run here
 //! ├─ presence        says that the node is there
+//! ├─ dlq-watch       warns before dead letters have to go
+//! ├─ namesake        answers who asks for the node's name
 //! ├─ sweep           makes up for schedules that did not fire
+//! ├─ ends            answers who asks for an end that left no record
 //! ├─ census          asks remote handlers what they announce
 //! └─ queue …         one each: its scheduler and its workers
 //! ```
