@@ -42,3 +42,22 @@ async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
     world.node().name("larger").with("storage", "events_max_age = '7d'").start().await.stop().await;
     assert_eq!(age().await, week, "to hold more needs no leave");
 }
+
+/// Given a stream of another program that has the name of one of ours, when a node starts, then it refuses, and the stream
+/// stays as it was.
+#[tokio::test]
+async fn a_stream_of_another_program_is_not_taken_over() {
+    let world = world().await;
+    let theirs = async_nats::jetstream::stream::Config {
+        name: "LONGSHORE_DLQ".to_owned(),
+        subjects: vec!["orders.dead.>".to_owned()],
+        ..Default::default()
+    };
+    world.jetstream().create_stream(theirs).await.unwrap();
+
+    let refusal = world.node().try_start().await.unwrap_err();
+
+    assert!(refusal.to_string().contains("stream LONGSHORE_DLQ has subjects"), "{refusal}");
+    let stream = world.jetstream().get_stream("LONGSHORE_DLQ").await.unwrap();
+    assert_eq!(stream.cached_info().config.subjects, ["orders.dead.>"]);
+}

@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// A stream cannot be brought into shape.
     #[error(
-        "stream {stream} has {setting} {found}, wanted {wanted}; it cannot be changed in place: move its messages away and delete it"
+        "stream {stream} has {setting} {found}, wanted {wanted}; it cannot be changed in place: choose another namespace, or move its messages away and delete it"
     )]
     Shape {
         /// Which.

@@ -217,6 +217,15 @@ pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
     if found.storage != wanted.storage {
         return Change::Impossible(difference("storage", found.storage, wanted.storage));
     }
+    let sorted = |subjects: &[String]| {
+        let mut sorted = subjects.to_vec();
+        sorted.sort();
+        sorted
+    };
+    if sorted(&found.subjects) != sorted(&wanted.subjects) {
+        // It is somebody's: taken over, it would lose what it is there for.
+        return Change::Impossible(difference("subjects", &found.subjects, &wanted.subjects));
+    }
     let mut wanted = wanted.clone();
     let mut kept = Vec::new();
     if !allow_shrink {
@@ -254,7 +263,7 @@ fn updated(found: &Config, wanted: &Config) -> (Config, Vec<Difference>) {
             }
         )*};
     }
-    set!(subjects, max_bytes, max_messages, max_messages_per_subject, max_message_size, max_age, num_replicas);
+    set!(max_bytes, max_messages, max_messages_per_subject, max_message_size, max_age, num_replicas);
     set!(duplicate_window, allow_direct, discard, allow_message_schedules, allow_message_ttl, allow_rollup);
     (next, changed)
 }
@@ -276,6 +285,9 @@ mod tests {
         let found = Config { retention: RetentionPolicy::Limits, ..wanted.clone() };
         let Change::Impossible(Difference { setting, .. }) = change(&found, &wanted, true) else { panic!("possible") };
         assert_eq!(setting, "retention");
+        let found = Config { subjects: vec!["orders.>".to_owned()], ..wanted.clone() };
+        let Change::Impossible(Difference { setting, .. }) = change(&found, &wanted, true) else { panic!("possible") };
+        assert_eq!(setting, "subjects");
     }
 
     #[test]
