@@ -91,8 +91,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
         Ok(both) => both,
         Err::<_, longshore_backbone::Error>(error) => panic!("cancelled runs cannot be heard of: {}", chain(&error)),
     };
-    // The subscriptions have reached the server; a failure means that the connection is just gone.
-    shared.backbone.flush().await;
+    shared.backbone.is_listening().await;
     shared.hears_cancels.cancel();
     if let Err(error) = learn(&shared).await {
         // Each lane's marks wait for it in any case.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::raw;
 use crate::request;
 use crate::wire::header::names;
 
@@ -57,7 +58,7 @@ impl Backbone {
         let (mut noted, mut from) = (Vec::new(), 1);
         loop {
             let query = format!(r#"{{"seq":{from},"next_by_subj":"{all}"}}"#);
-            let found = request::from_leader(self.control(), self.api(), &bucket, &query).await?;
+            let found = raw::get(self.control(), self.api(), &bucket, query).await?;
             let Some(stored) = found else { return Ok(noted) };
             from = stored.sequence + 1;
             let note = serde_json::from_slice::<Note>(&stored.payload).ok();

@@ -58,6 +58,12 @@ impl Backbone {
         Ok(Cancels { backbone: self.clone(), messages })
     }
 
+    /// Waits until the server knows what this node listens to for other nodes' sake.
+    pub async fn is_listening(&self) {
+        // A failure means that the connection is just gone; what was subscribed to comes back with it.
+        let _ = self.control().settled().await;
+    }
+
     /// Says that this node heard of it, and whether the run is at work here and will be ended here.
     pub async fn heard(&self, cancel: &Cancel, node: &str, runs_here: bool) {
         if let Some(reply) = &cancel.answer_to {

@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::raw::Raw;
 use crate::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::wire::header::names;
 
@@ -126,7 +127,7 @@ impl Backbone {
         let bucket = self.names().bucket_stream("idempotency");
         let subject = self.claim_subject(tenant, key);
         let stored = request::latest(self.client(), self.api(), &bucket, &subject).await?;
-        let read = |stored: request::Latest| {
+        let read = |stored: Raw| {
             let claim = serde_json::from_slice(&stored.payload).ok()?;
             Some(FoundClaim { claim, revision: stored.sequence, at: stored.at })
         };

@@ -202,6 +202,20 @@ impl Link {
         }
     }
 
+    /// The server has read everything that was handed to the connection before, also what was subscribed to.
+    ///
+    /// # Errors
+    /// There is no connection, or no answer.
+    pub(crate) async fn settled(&self) -> Result<(), Cause> {
+        let inbox = self.new_inbox();
+        let mut answers = self.subscribe(inbox.clone()).await.map_err(Box::new)?;
+        self.publish(inbox, Bytes::new()).await;
+        match tokio::time::timeout(ANSWER_WITHIN, answers.next()).await {
+            Ok(Some(_)) => Ok(()),
+            _ => Err(Box::new(Lost)),
+        }
+    }
+
     /// Everything handed to the connection is on its way to the server.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::raw;
 use crate::request::{self, WRONG_SEQUENCE};
 use crate::wire::header::names;
 
@@ -169,7 +170,7 @@ impl Backbone {
         let mut from = 1u64;
         loop {
             let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
-            let found = request::from_leader(self.control(), self.api(), &bucket, &query).await?;
+            let found = raw::get(self.control(), self.api(), &bucket, query).await?;
             let Some(stored) = found else { break };
             from = stored.sequence + 1;
             let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();

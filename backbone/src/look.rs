@@ -9,6 +9,7 @@ use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
 use crate::Backbone;
 use crate::delivery::{Delivery, Right};
 use crate::error::Error;
+use crate::raw;
 use crate::request::{self, Stored};
 use crate::subscription::Subscription;
 
@@ -35,7 +36,7 @@ impl Backbone {
         Ok(Listening(messages))
     }
 
-    /// The job at a sequence of a lane, if it is still there. Its right settles nothing: it is looked at, not taken.
+    /// The job at a sequence of a lane, if it is still there, by the word of the lane's leader. Its right settles nothing: it is looked at, not taken.
     ///
     /// # Errors
     /// The lane cannot be read.
@@ -46,14 +47,16 @@ impl Backbone {
         sequence: u64,
     ) -> Result<Option<Delivery>, Error> {
         let stream = self.names().lane_stream(queue, priority);
-        let stored =
-            match request::direct_get(self.service(), self.api(), &stream, format!(r#"{{"seq":{sequence}}}"#)).await {
-                Ok(Some(stored)) => stored,
-                Ok(None) => return Ok(None),
-                // A queue that was never declared has no lane to look into.
-                Err(error) if request::nobody_answered(&error) => return Ok(None),
-                Err(error) => return Err(error),
-            };
+        let query = format!(r#"{{"seq":{sequence}}}"#);
+        let Some(stored) = raw::get(self.service(), self.api(), &stream, query).await? else { return Ok(None) };
+        let stored = Stored {
+            // What no client can read is about to be taken out.
+            headers: raw::readable(&stored.headers),
+            subject: stored.subject,
+            sequence: stored.sequence,
+            at: stored.at.to_string(),
+            payload: stored.payload,
+        };
         Ok(Some(self.look_at(stored, &stream)))
     }
 

@@ -16,10 +16,7 @@ use serde::Deserialize;
 
 use crate::connect::Link;
 use crate::error::Error;
-use crate::request::Refusal;
-
-/// JetStream's words for a message that is not there.
-const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
+use crate::request::{NO_MESSAGE, NO_STREAM, Refusal};
 
 /// A stored message as its bytes are.
 #[derive(Debug, Clone)]
@@ -53,7 +50,8 @@ struct Found {
     time: String,
 }
 
-/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`.
+/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that is not there has
+/// none.
 pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
     let failed = |source| Error::Read { subject: format!("{stream} {query}"), source };
     let request = Request::new().payload(Bytes::from(query.clone()));
@@ -61,11 +59,15 @@ pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> 
     let answer: Answer = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
     let found = match answer {
         Answer { message: Some(found), .. } => found,
-        Answer { error: Some(refusal), .. } if NO_MESSAGE.contains(&refusal.err_code) => return Ok(None),
-        Answer { error, .. } => {
-            let said = error.map(|refusal| refusal.description).unwrap_or_default();
-            return Err(failed(format!("the server refused: {said}").into()));
+        Answer { error: Some(refusal), .. }
+            if NO_MESSAGE.contains(&refusal.err_code) || refusal.err_code == NO_STREAM =>
+        {
+            return Ok(None);
         }
+        Answer { error: Some(Refusal { err_code, description }), .. } => {
+            return Err(Error::Refused { subject: format!("{stream} {query}"), code: err_code, description });
+        }
+        Answer { .. } => return Err(failed("neither a message nor an error".into())),
     };
     let bytes = |text: &str| STANDARD.decode(text).map(Bytes::from).map_err(|error| failed(Box::new(error)));
     Ok(Some(Raw {

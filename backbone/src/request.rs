@@ -2,14 +2,12 @@
 //! time; what happens for every job goes through the pipelines of [`crate::pull`] and [`crate::window`].
 
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use longshore_domain::Timestamp;
 use serde::Deserialize;
 
 use crate::connect::Link;
 use crate::error::Error;
+use crate::raw::{self, Raw};
 
 /// JetStream's answer to a publish, or its refusal.
 #[derive(Debug, Clone, Deserialize)]
@@ -76,30 +74,10 @@ pub fn nobody_answered(error: &Error) -> bool {
         .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
 }
 
-/// A value as a stream's leader has it.
-#[derive(Debug, Clone)]
-pub(crate) struct Latest {
-    pub(crate) sequence: u64,
-    pub(crate) at: Timestamp,
-    pub(crate) payload: Bytes,
-}
-
-#[derive(Deserialize)]
-struct MessageAnswer {
-    message: Option<StoredMessage>,
-    error: Option<Refusal>,
-}
-
-#[derive(Deserialize)]
-struct StoredMessage {
-    seq: u64,
-    time: String,
-    #[serde(default)]
-    data: String,
-}
-
-/// JetStream's word for a message that is not there.
+/// JetStream's words for a message that is not there.
 pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
+/// JetStream's word for a stream that is not there.
+pub(crate) const NO_STREAM: u64 = 10_059;
 
 /// Reads the last message of a subject from the stream's leader.
 ///
@@ -108,28 +86,8 @@ pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
 ///
 /// # Errors
 /// No answer, or one that is neither a message nor "not found".
-pub(crate) async fn latest(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Option<Latest>, Error> {
-    from_leader(link, api, stream, &format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
-}
-
-/// The same for any query of `STREAM.MSG.GET`.
-pub(crate) async fn from_leader(link: &Link, api: &str, stream: &str, query: &str) -> Result<Option<Latest>, Error> {
-    let read = |source| Error::Read { subject: format!("{stream} {query}"), source };
-    let request = format!("{api}.STREAM.MSG.GET.{stream}");
-    let body = Request::new().payload(Bytes::from(query.to_owned()));
-    let answer = link.request(Subject::from(request), body).await.map_err(read)?;
-    let answer: MessageAnswer = serde_json::from_slice(&answer.payload).map_err(|error| read(Box::new(error)))?;
-    let message = match (answer.message, answer.error) {
-        (Some(message), _) => message,
-        (None, Some(refusal)) if NO_MESSAGE.contains(&refusal.err_code) => return Ok(None),
-        (None, refusal) => {
-            let text = refusal.map_or_else(|| "neither a message nor an error".to_owned(), |error| error.description);
-            return Err(read(text.into()));
-        }
-    };
-    let payload = STANDARD.decode(message.data.as_bytes()).map_err(|error| read(Box::new(error)))?;
-    let at = Timestamp::parse(&message.time).map_err(|error| read(Box::new(error)))?;
-    Ok(Some(Latest { sequence: message.seq, at, payload: Bytes::from(payload) }))
+pub(crate) async fn latest(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Option<Raw>, Error> {
+    raw::get(link, api, stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await
 }
 
 /// A stored message.

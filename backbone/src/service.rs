@@ -109,7 +109,7 @@ pub async fn run<S: Serve>(
     }
     subscriptions.push(link.queue_subscribe(service.backbone.names().api("*", ">"), GROUP).await?);
     // A failure means that the connection is just gone; what was subscribed to comes back with it.
-    let _ = link.flush().await;
+    let _ = link.settled().await;
     service.serve.begins();
     while let Some(message) = next(&mut subscriptions).await {
         Arc::clone(&service).take(message).await;

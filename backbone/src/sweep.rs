@@ -3,20 +3,15 @@
 //! Pages are read from any replica, which may lag; they only say where to look. What is concluded from rests on the
 //! leader's own answer (`STREAM.MSG.GET`).
 
-use base64::Engine as _;
-use bytes::Bytes;
 use longshore_domain::{Run, RunState, Timestamp};
-use serde::Deserialize;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::request::{Refusal, Stored};
+use crate::raw;
+use crate::request::{self, Stored};
 use crate::scan::{self, Place};
 use crate::wire::header::names;
 use crate::wire::record;
-
-/// JetStream's words for a message, or a stream, that is not there.
-const NOT_THERE: [u64; 2] = [10_037, 10_059];
 
 /// A schedule that stands.
 #[derive(Debug)]
@@ -38,20 +33,6 @@ pub struct Part<T> {
     pub bytes: usize,
     /// The sequence from which on to ask next; `None`: there are no more.
     pub next: Option<u64>,
-}
-
-/// A message as the stream's leader has it.
-#[derive(Debug, Deserialize)]
-struct AtLeader {
-    seq: u64,
-    #[serde(default)]
-    data: String,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    message: Option<AtLeader>,
-    error: Option<Refusal>,
 }
 
 impl Backbone {
@@ -83,7 +64,7 @@ impl Backbone {
     /// The leader did not answer.
     pub async fn still_stands(&self, standing: &Standing) -> Result<bool, Error> {
         let query = format!(r#"{{"seq":{}}}"#, standing.stored.sequence);
-        Ok(self.at_leader(&self.names().schedules_stream(), query).await?.is_some())
+        Ok(raw::get(self.control(), self.api(), &self.names().schedules_stream(), query).await?.is_some())
     }
 
     /// Whether a message could still bring on a run that waits for a time: its schedule, or any of its tenant and type
@@ -99,7 +80,7 @@ impl Backbone {
         let job = names.job(&run.tenant, &run.queue, run.priority, &run.job_type);
         let lane = names.lane_stream(&run.queue, run.priority);
         for (stream, subject) in [(&schedules, &schedule), (&schedules, &due), (&lane, &job)] {
-            if self.at_leader(stream, format!(r#"{{"last_by_subj":"{subject}"}}"#)).await?.is_some() {
+            if request::latest(self.control(), self.api(), stream, subject).await?.is_some() {
                 return Ok(true);
             }
         }
@@ -111,25 +92,10 @@ impl Backbone {
     /// # Errors
     /// The leader did not answer.
     pub async fn is_unchanged(&self, run: &Run, revision: u64) -> Result<bool, Error> {
-        let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.names().record(&run.tenant, &run.run_id));
-        let found = self.at_leader(&self.names().bucket_stream("runs"), query).await?;
-        let decode = |data: &str| base64::engine::general_purpose::STANDARD.decode(data).unwrap_or_default();
+        let (stream, subject) = (self.names().bucket_stream("runs"), self.names().record(&run.tenant, &run.run_id));
+        let found = request::latest(self.control(), self.api(), &stream, &subject).await?;
         // What was written again unchanged, under another delivery, waits as before; but somebody was there.
-        Ok(found.is_some_and(|found| found.seq == revision && waiting(&decode(&found.data), revision).is_some()))
-    }
-
-    async fn at_leader(&self, stream: &str, query: String) -> Result<Option<AtLeader>, Error> {
-        let subject = format!("{}.STREAM.MSG.GET.{stream}", self.api());
-        let failed = |source| Error::Read { subject: format!("{stream} {query}"), source };
-        let answer =
-            self.control().request(subject, async_nats::Request::new().payload(Bytes::from(query.clone()))).await;
-        let answer = answer.map_err(failed)?;
-        let answer: Answer = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
-        match answer.error {
-            None => Ok(answer.message),
-            Some(refusal) if NOT_THERE.contains(&refusal.err_code) => Ok(None),
-            Some(refusal) => Err(failed(format!("{} (code {})", refusal.description, refusal.err_code).into())),
-        }
+        Ok(found.is_some_and(|found| found.sequence == revision && waiting(&found.payload, revision).is_some()))
     }
 }
 
