@@ -5,6 +5,7 @@
 //! need not wait for the lease to run out.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,12 +39,31 @@ enum Handing {
     Done(Instant),
 }
 
+/// Sequences are spread by themselves, and nobody chooses them: hashing each would be a tenth of a microsecond a job.
+#[derive(Debug, Default)]
+pub(crate) struct BySequence(u64);
+
+impl Hasher for BySequence {
+    fn finish(&self) -> u64 {
+        // The table looks at the highest bits as well, which sequences have not.
+        self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, sequence: u64) {
+        self.0 = sequence;
+    }
+}
+
 /// This node's deliveries of one stream.
 #[derive(Debug)]
 pub(crate) struct Custody {
     returns: Returns,
     /// Sequences in hand, and how many deliveries of each.
-    held: Mutex<HashMap<u64, u32>>,
+    held: Mutex<HashMap<u64, u32, BuildHasherDefault<BySequence>>>,
     /// Where the puller of the stream listens; `None`: there is none on this node.
     inbox: Mutex<Option<String>>,
     /// The last mark that the puller has read.
