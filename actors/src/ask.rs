@@ -10,6 +10,8 @@ use serde::de::value::Error as WordError;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::carry_out::chain;
+
 /// The operator: every tenant at once, fenced by NATS permissions.
 pub(crate) const OPERATOR: &str = "_all";
 
@@ -122,6 +124,11 @@ pub(crate) fn in_words(error: &str) -> String {
 /// A tenant that the operator names; `_` is that of jobs whose tenant could not be read.
 pub(crate) fn named(tenant: &str) -> Result<Tenant, longshore_domain::NameError> {
     if tenant == Tenant::unreadable().as_str() { Ok(Tenant::unreadable()) } else { Tenant::parse(tenant) }
+}
+
+/// What an endpoint answers where NATS did not.
+pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
+    ApiError::unavailable(chain(error))
 }
 
 /// A run's id is one tenant's.

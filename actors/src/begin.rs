@@ -9,7 +9,6 @@ use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::run::{DeferReason, Deferral, whole_millis};
 use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr, story};
-use tokio::sync::oneshot;
 
 use crate::assignment::{Assignment, Start};
 use crate::cancel::HEARD_WITHIN;
@@ -22,7 +21,7 @@ use crate::keys;
 use crate::lines::Lines;
 use crate::perform::InWork;
 use crate::shared::{Shared, now};
-use crate::story::{Story, Then, Told};
+use crate::story::{Story, Then, Told, tell_all};
 
 /// An attempt on its way.
 #[derive(Debug)]
@@ -124,7 +123,8 @@ fn ids_of(assignment: &Assignment) -> [RunId; 3] {
     [job.run_id.clone(), derived, timed]
 }
 
-fn rename(assignment: &mut Assignment, run_id: RunId) {
+/// The job runs under this id.
+pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
     if assignment.job.run_id != run_id {
         assignment.arrival.minted = run_id.as_minted().is_some();
         assignment.job = Arc::new(Job { run_id, ..(*assignment.job).clone() });
@@ -209,7 +209,8 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
         let base = match (verdict, found.take()) {
             (Verdict::Begin { round, attempt }, found) => on(shared, &assignment, found, round, attempt),
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
-                tell_again(shared, &assignment, &found.run).await;
+                // The claim forgets a start that was put back, so that it was and how is in the log before.
+                tell_all(shared, &found.run, 0).await;
                 on(shared, &assignment, Some(found), round, attempt)
             }
             (Verdict::BeginAnew, Some(found))
@@ -265,7 +266,13 @@ async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> R
         conclude::carry_out(shared, assignment, course, settlement).await;
         return Ok(Begun::Over);
     }
-    course = started(shared, &assignment, course, attempt);
+    let course = started(shared, &assignment, course, attempt);
+    write_claim(shared, assignment, course).await
+}
+
+/// Puts the start of an attempt on record; gives the delivery back, with what is on record now, where another write was
+/// first.
+async fn write_claim(shared: &Shared, assignment: Box<Assignment>, mut course: Course) -> Result<Begun, AnothersWrite> {
     course.run.token = shared.token();
     fail_point::pass("before-claim");
     match shared.backbone.write_record(&course.run, course.expected).await {
@@ -318,8 +325,7 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: told again, all of it, and carried out again.
             let follow = conclude::follow_of(&run);
-            let live = story::of_round(&run).len();
-            let told = Told { live, log: 0 };
+            let told = Told::only_live(&run);
             let mut story = Story::on_record(run, assignment.matter, told, &shared.node, &shared.backbone);
             story.follow = follow;
             story.then = Then::Ack(assignment.right);
@@ -335,22 +341,9 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
     Begun::Over
 }
 
-/// The claim forgets a start that was put back, so that it was and how is in the log before: its node may have died
-/// over the telling.
-async fn tell_again(shared: &Shared, assignment: &Assignment, run: &Run) {
-    let told = Told { live: story::of_round(run).len(), log: 0 };
-    let (run, matter) = (Box::new(run.clone()), assignment.matter.clone());
-    let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
-    let (done, in_the_log) = oneshot::channel();
-    story.then = Then::Report(done);
-    shared.herald.tell(Telling::Story(Box::new(story))).await;
-    // An error means that the process is ending.
-    let _ = in_the_log.await;
-}
-
 /// The run waits for its time, perhaps in another node's hand: the write takes it from there, then it is scheduled.
 async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
-    let told = Told { live: story::of_round(&run).len(), log: 0 };
+    let told = Told::only_live(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = shared.token();
     let follow = conclude::follow_of(&run);
@@ -373,8 +366,7 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
         lease_lost(shared, assignment, run, revision).await;
     } else if let Holder::Silent(seen_at) = holder {
         // It comes again when the lease would be over, unless its holder renews it meanwhile.
-        let started_at = run.attempts.last().map(|attempt| attempt.started_at);
-        let over_at = started_at.max(seen_at).unwrap_or_else(now).plus(lease);
+        let over_at = protocol::last_sign(&run, seen_at).plus(lease);
         shared.backbone.hand_back_after(assignment.right, over_at.since(now())).await;
     } else {
         assignment.right.leave();
@@ -387,21 +379,11 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
 async fn take_up_own_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
     let live = story::of_round(&run).len().saturating_sub(1);
     run.held_by = Some(assignment.arrival.holding.clone());
-    run.token = shared.token();
-    match shared.backbone.write_record(&run, revision).await {
-        Ok(Written::Won(revision)) => {
-            let course = Course::new(run, revision, Told { live, log: 0 }, true);
-            Begun::Work(InWork::new(assignment, course))
-        }
-        Ok(Written::Lost(_)) => {
-            assignment.right.leave();
-            Begun::Over
-        }
-        Err(error) => {
-            shared.unclear_claims.add(&run.token);
-            put_off(shared, assignment, &error)
-        }
-    }
+    let course = Course::new(run, revision, Told { live, log: 0 }, true);
+    write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
+        assignment.right.leave();
+        Begun::Over
+    })
 }
 
 /// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
@@ -411,7 +393,7 @@ async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>,
     shared.metrics.leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
-    let told = Told { live: story::of_round(&run).len(), log: 0 };
+    let told = Told::only_live(&run);
     let course = Course::new(run, revision, told, true);
     conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
 }
@@ -426,26 +408,13 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
         conclude::carry_out(shared, assignment, course, settlement).await;
         return Begun::Over;
     }
-    let mut course = started(shared, &assignment, course, attempt);
-    course.run.token = shared.token();
-    fail_point::pass("before-claim");
-    match shared.backbone.write_record(&course.run, course.expected).await {
-        Ok(Written::Won(revision)) => {
-            fail_point::pass("after-claim");
-            course.expected = revision;
-            Begun::Work(InWork::new(assignment, course))
-        }
+    let course = started(shared, &assignment, course, attempt);
+    write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
         // Cancelled, or taken up elsewhere: whoever did it answers for the run; this message is judged when it comes
         // again.
-        Ok(Written::Lost(_)) => {
-            assignment.right.hand_back();
-            Begun::Over
-        }
-        Err(error) => {
-            shared.unclear_claims.add(&course.run.token);
-            put_off(shared, assignment, &error)
-        }
-    }
+        assignment.right.hand_back();
+        Begun::Over
+    })
 }
 
 /// The record could not be read or written just now: the job goes back and keeps its place.
@@ -465,23 +434,8 @@ impl Course {
         Self { run, expected, told, lines: None, on_record, progress: Vec::new(), unclear: None }
     }
 
-    /// How often in a row its handler has put the job back.
-    pub(crate) fn snoozes(&self) -> u32 {
-        let deferral = self.run.deferral.as_ref();
-        deferral.filter(|deferral| deferral.reason == DeferReason::Snoozed).map_or(0, |deferral| deferral.count)
-    }
-
-    /// How often in a row its handlers had no room.
-    pub(crate) fn busy(&self) -> u32 {
-        let deferral = self.run.deferral.as_ref();
-        deferral.filter(|deferral| deferral.reason == DeferReason::Busy).map_or(0, |deferral| deferral.count)
-    }
-
-    /// Since when, and how often, the job was put off for want of a handler.
-    pub(crate) fn no_handler(&self) -> Option<(longshore_domain::Timestamp, u32)> {
-        let deferral: Option<&Deferral> = self.run.deferral.as_ref();
-        deferral
-            .filter(|deferral| deferral.reason == DeferReason::NoHandlerOnline)
-            .map(|deferral| (deferral.since, deferral.count))
+    /// The row of deferrals for this reason, if the last was one.
+    pub(crate) fn deferred_for(&self, reason: DeferReason) -> Option<&Deferral> {
+        self.run.deferral.as_ref().filter(|deferral| deferral.reason == reason)
     }
 }

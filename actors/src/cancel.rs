@@ -22,7 +22,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Priority, Run, RunId, RunState, Tenant};
 use serde_json::{Value, json};
 
-use crate::ask::{Ask, Filter, Which, outcome};
+use crate::ask::{Ask, Filter, Which, outcome, unavailable};
 use crate::assignment::Assignment;
 use crate::carry_out::chain;
 use crate::fail_point;
@@ -273,10 +273,6 @@ fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::St
             Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?))
         }
     }
-}
-
-fn unavailable(error: &longshore_backbone::Error) -> ApiError {
-    ApiError::unavailable(chain(error))
 }
 
 /// Cancels a run. `None`: there is none, or it does not fit.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
 use longshore_domain::policy::History;
+use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{Job, Run, RunState, Timestamp, story};
 use tokio::sync::{mpsc, oneshot};
@@ -52,15 +53,16 @@ pub(crate) async fn judge(
 ) {
     let job = Arc::clone(&assignment.job);
     let policy = shared.policy(&job);
+    let in_a_row = |reason| course.deferred_for(reason).map_or(0, |deferral| deferral.count);
     let terms = Terms {
         attempt: course.run.attempt,
         max_attempts: course.run.max_attempts,
         backoff: backoff(shared, &job),
         deadline: deadline(&job, &course.run),
-        snoozes: course.snoozes(),
+        snoozes: in_a_row(DeferReason::Snoozed),
         max_snoozes: policy.max_snoozes,
-        busy: course.busy(),
-        no_handler: course.no_handler(),
+        busy: in_a_row(DeferReason::Busy),
+        no_handler: course.deferred_for(DeferReason::NoHandlerOnline).map(|deferral| (deferral.since, deferral.count)),
         no_handler_grace: policy.no_handler_grace,
     };
     let settlement = settle(outcome, terms, now(), rand::random());

@@ -7,7 +7,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use longshore_backbone::Error;
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::json::Object;
@@ -18,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::ask::{self, OPERATOR};
+use crate::ask::{self, OPERATOR, unavailable};
 use crate::carry_out::chain;
 use crate::deaf::SPARE_THREADS;
 use crate::intake;
@@ -155,16 +154,15 @@ impl Control {
     }
 
     async fn queues(&self, asked: QueueRequest) -> Result<Value, ApiError> {
-        let unavailable = |error: Error| ApiError::unavailable(chain(&error));
         let only = asked.queue.as_deref().map(Queue::parse).transpose();
         let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
-        let nodes = self.shared.backbone.nodes(now()).await.map_err(unavailable)?;
+        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
         let mut queues = Vec::new();
-        for queue in self.shared.backbone.declared_queues().await.map_err(unavailable)? {
+        for queue in self.shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
             if only.as_ref().is_some_and(|only| *only != queue) {
                 continue;
             }
-            let lanes = self.shared.backbone.lanes_of(&queue).await.map_err(unavailable)?;
+            let lanes = self.shared.backbone.lanes_of(&queue).await.map_err(|error| unavailable(&error))?;
             let loads = || nodes.iter().filter_map(|node| node.queues.get(queue.as_str()));
             let served = nodes.iter().any(|node| node.queues.contains_key(queue.as_str()) && node.state == "running");
             let per_priority: BTreeMap<String, u64> =
@@ -190,7 +188,7 @@ impl Control {
     }
 
     async fn nodes(&self) -> Result<Value, ApiError> {
-        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| ApiError::unavailable(chain(&error)))?;
+        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
         Ok(json!({"nodes": nodes}))
     }
 

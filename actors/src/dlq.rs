@@ -14,24 +14,17 @@ use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 use serde_json::{Value, json};
 
-use crate::ask::{Ask, Filter};
-use crate::carry_out::chain;
+use crate::ask::{Ask, Filter, unavailable};
 use crate::shared::Shared;
 
 /// Entries on a page where the client does not say.
 const LIST_DEFAULT: usize = 100;
 /// Most entries on a page.
 const LIST_MOST: usize = 500;
-/// What a message may take beside its payload, of the server's `max_payload`.
-const BESIDE: usize = 1_024;
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
 /// Letters that one call groups; more are grouped by going on from the cursor.
 const GROUPED: usize = 100_000;
-
-pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
-    ApiError::unavailable(chain(error))
-}
 
 /// Where the letters that may fit lie.
 pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
@@ -96,7 +89,7 @@ pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Objec
 pub(crate) async fn get(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
     let (tenant, run_id) = ask.only("dlq.get", &["run_id"])?.one(asker)?;
     let (letter, run) = find(shared, &tenant, &run_id).await?;
-    Ok(show_within(&letter, &run, shared.backbone.max_payload() - BESIDE))
+    Ok(show_within(&letter, &run, shared.backbone.most_in_answer()))
 }
 
 /// The letter of a run, and its run.

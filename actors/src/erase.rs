@@ -7,8 +7,7 @@ use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
 
-use crate::ask::Ask;
-use crate::dlq::unavailable;
+use crate::ask::{Ask, unavailable};
 use crate::shared::{Shared, now};
 
 /// The endpoint `runs.erase`.

@@ -20,16 +20,14 @@ use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{
-    Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration, story,
-};
+use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::ask::unavailable;
 use crate::assignment::size_refused;
-use crate::carry_out::chain;
 use crate::fail_point;
 use crate::herald::Telling;
 use crate::keys;
@@ -287,7 +285,7 @@ async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
             Ok(()) => ApiError::unavailable(format!("queue {} has no leader just now; try again", job.queue)),
             Err(refused) => refused,
         },
-        error => ApiError::unavailable(chain(error)),
+        error => unavailable(error),
     }
 }
 
@@ -299,7 +297,7 @@ pub(crate) async fn must_be_declared(shared: &Shared, queue: &Queue) -> Result<(
     match shared.backbone.is_declared(queue).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(undeclared(queue)),
-        Err(error) => Err(ApiError::unavailable(chain(&error))),
+        Err(error) => Err(unavailable(&error)),
     }
 }
 
@@ -312,7 +310,7 @@ async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Option<Claimed>
     let Some((key, window)) = keys::key_of(shared, &checked.job) else { return Ok(None) };
     let claim = Claim { run_id: checked.job.run_id.clone(), fingerprint: checked.print(), published: false };
     let claimed = shared.backbone.claim_key(&checked.job.tenant, key, &claim, window).await;
-    claimed.map(Some).map_err(|error| ApiError::unavailable(chain(&error)))
+    claimed.map(Some).map_err(|error| unavailable(&error))
 }
 
 /// Notes the run as a record, publishes its job or schedule, and marks both record and claim as published. Until that is
@@ -339,7 +337,7 @@ async fn note_and_publish(
         }
         Ok(Written::Lost(Some(found))) => found_before(shared, checked, *found, claim).await,
         Ok(Written::Lost(None)) => Err(ApiError::unavailable("the run's record changes; try again")),
-        Err(error) => Err(ApiError::unavailable(chain(&error))),
+        Err(error) => Err(unavailable(&error)),
     }
 }
 
@@ -368,10 +366,11 @@ async fn mark(
     mut run: Run,
     (revision, claim): (u64, Option<u64>),
 ) -> Result<Value, ApiError> {
-    let unavailable = |error: Error| ApiError::unavailable(chain(&error));
     let job = &checked.job;
     let other = match claim {
-        Some(claim) => keys::mark_published(shared, job, claim, checked.print()).await.map_err(unavailable)?,
+        Some(claim) => {
+            keys::mark_published(shared, job, claim, checked.print()).await.map_err(|error| unavailable(&error))?
+        }
         None => None,
     };
     if claim.is_some() && other.is_none() {
@@ -380,7 +379,7 @@ async fn mark(
     run.published = true;
     run.token = shared.token();
     // Where another write was first, the run has been taken up already.
-    shared.backbone.write_record(&run, revision).await.map_err(unavailable)?;
+    shared.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
     fail_point::pass("after-mark");
     Ok(match other {
         None => answer(&job.run_id, run.state, false),
@@ -407,10 +406,10 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
     match shared.backbone.has_schedule(run).await {
         Ok(true) => return Ok(()),
         Ok(false) => {}
-        Err(error) => return Err(ApiError::unavailable(chain(&error))),
+        Err(error) => return Err(unavailable(&error)),
     }
     let matter = checked.matter();
-    let told = Told { live: story::of_round(run).len(), log: 0 };
+    let told = Told::only_live(run);
     let mut story = Story::on_record(Box::new(run.clone()), matter, told, &shared.node, &shared.backbone);
     let (done, carried_out) = oneshot::channel();
     story.follow = Some(Follow::Schedule(at));
@@ -444,7 +443,7 @@ async fn repeated(
             first["deduplicated"] = json!(true);
             Ok(first)
         }
-        Err(error) => Err(ApiError::unavailable(chain(&error))),
+        Err(error) => Err(unavailable(&error)),
     }
 }
 
@@ -470,6 +469,6 @@ async fn schedule(
     match shared.backbone.read_record(&checked.job.tenant, &checked.job.run_id).await {
         Ok(Some(found)) => found_before(shared, checked, found, claim).await,
         Ok(None) => Err(ApiError::unavailable("the run's record changes; try again")),
-        Err(error) => Err(ApiError::unavailable(chain(&error))),
+        Err(error) => Err(unavailable(&error)),
     }
 }

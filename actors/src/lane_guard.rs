@@ -1,10 +1,9 @@
 //! The lane-guard: keeps the way of jobs clear of what no client library can read, and the lanes' consumers in being.
 //!
-//! After every loss of the jobs' connection, and when a delivery came that cannot be a job, it has all lanes of this node
-//! and the due jobs looked through. What cannot be read becomes a dead letter of kind `invalid`, by the same steps as any
-//! unreadable job ([`crate::begin`]): the record decides, so that several nodes may find the same message; its deletion
-//! comes last. What was lost with the connection is handed back. It has no mailbox; at most [`AT_ONCE`] broken messages
-//! are in its hands.
+//! After every loss of the jobs' connection it has all lanes of this node and the due jobs looked through. What cannot be
+//! read becomes a dead letter of kind `invalid`, by the same steps as any unreadable job ([`crate::begin`]): the record
+//! decides, so that several nodes may find the same message; its deletion comes last. What was lost with the connection is
+//! handed back. It has no mailbox; at most [`AT_ONCE`] broken messages are in its hands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,9 +43,8 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
     let mut asked = BTreeMap::new();
     let clear = async {
         loop {
-            tokio::select! {
-                changed = connected.changed() => if changed.is_err() { return },
-                () = shared.backbone.suspected() => {}
+            if connected.changed().await.is_err() {
+                return;
             }
             for _ in 0..CLEARINGS {
                 if clear(&shared, &streams).await {
@@ -64,8 +62,8 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
         }
     };
     let answer = async {
-        loop {
-            questions.answer(&shared.node).await;
+        while let Some(question) = questions.next().await {
+            shared.backbone.answer_custody(question, &shared.node).await;
         }
     };
     tokio::join!(clear, keep, answer);
@@ -107,13 +105,10 @@ async fn remove(shared: &Shared, poison: Poison) {
     let message = delivery.holding.message.clone();
     let is_due = *message.stream == shared.backbone.names().schedules_stream();
     let mut assignment = Assignment::read(delivery, shared.backbone.names(), u64::MAX, usize::MAX);
-    // Only the run's id is believed of what else it says.
-    let arrival = &mut assignment.arrival;
-    (arrival.round, arrival.attempt, arrival.deferrals, arrival.moved) = (1, 1, 0, false);
-    if is_due && arrival.minted {
+    if is_due && assignment.arrival.minted {
         // Sequences of the due jobs' stream are not those of a lane.
-        let job = Arc::make_mut(&mut assignment.job);
-        job.run_id = RunId::minted(&due(), job.priority, message.sequence);
+        let run_id = RunId::minted(&due(), assignment.job.priority, message.sequence);
+        begin::rename(&mut assignment, run_id);
     }
     assignment.start = Start::Invalid(reason);
     tracing::warn!(stream = %message.stream, sequence = message.sequence, run_id = %assignment.job.run_id,

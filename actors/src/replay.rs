@@ -20,10 +20,10 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
 use serde_json::{Value, json};
 
-use crate::ask::{Ask, Set, Which, outcome};
+use crate::ask::{Ask, Set, Which, outcome, unavailable};
 use crate::assignment::is_acknowledgement;
 use crate::carry_out::chain;
-use crate::dlq::{self, unavailable};
+use crate::dlq;
 use crate::fail_point;
 use crate::shared::{Shared, new_seal, now};
 use crate::story;

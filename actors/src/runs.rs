@@ -10,8 +10,8 @@ use longshore_domain::{JobType, Queue, Run, RunId, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::ask::unavailable;
 use crate::assignment::Assignment;
-use crate::carry_out::chain;
 use crate::shared::Shared;
 use crate::waits;
 
@@ -31,8 +31,7 @@ pub(crate) async fn get(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Res
 }
 
 async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
-    let found = shared.backbone.read_record(tenant, run_id).await;
-    match found.map_err(|error| ApiError::unavailable(chain(&error)))? {
+    match shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))? {
         Some(found) => Ok(Some(found.run)),
         None => waiting(shared, tenant, run_id).await,
     }
@@ -45,7 +44,7 @@ async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
     let mut types = policies.types.values().chain([&policies.default_type]);
     if let Some((queue, priority, sequence)) = run_id.as_minted()
         && types.any(|policy| policy.history == History::Failures)
-        && shared.backbone.lane_reached(&queue, priority).await.is_ok_and(|last| sequence <= last)
+        && shared.backbone.lane_of(&queue, priority).await.is_ok_and(|lane| sequence <= lane.last_sequence)
     {
         let message = format!(
             "run_id: nothing is kept of run {run_id} of tenant {tenant}: its record has gone, or it completed and its \
@@ -60,7 +59,7 @@ async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
 pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
     let Some((queue, priority, sequence)) = run_id.as_minted() else { return Ok(None) };
     let found = shared.backbone.job_in_lane(&queue, priority, sequence).await;
-    let Some(delivery) = found.map_err(|error| ApiError::unavailable(chain(&error)))? else { return Ok(None) };
+    let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
     let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival());
     let job = &assignment.job;
     let is_meant = job.tenant == *tenant && job.run_id == *run_id;
@@ -76,7 +75,7 @@ pub(crate) async fn wait(
 ) -> Result<Object, ApiError> {
     let until = tokio::time::Instant::now() + timeout.min(WAIT_MOST);
     let subject = shared.backbone.names().events_of_run(tenant, run_id);
-    let mut events = shared.backbone.listen(subject).await.map_err(|error| ApiError::unavailable(chain(&error)))?;
+    let mut events = shared.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
     let mut look_every = LOOK_EVERY;
     let mut told: Option<Object> = None;
     loop {

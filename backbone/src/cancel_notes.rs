@@ -55,15 +55,9 @@ impl Backbone {
     pub async fn noted_cancels(&self) -> Result<Vec<(Tenant, RunId)>, Error> {
         let bucket = self.names().bucket_stream("control");
         let all = self.names().key("control", "cancels.>");
-        let (mut noted, mut from) = (Vec::new(), 1);
-        loop {
-            let query = format!(r#"{{"seq":{from},"next_by_subj":"{all}"}}"#);
-            let found = raw::get(self.control(), self.api(), &bucket, query).await?;
-            let Some(stored) = found else { return Ok(noted) };
-            from = stored.sequence + 1;
-            let note = serde_json::from_slice::<Note>(&stored.payload).ok();
-            noted.extend(note.map(|note| (note.tenant, note.run_id)));
-        }
+        let notes = raw::all(self.control(), self.api(), &bucket, &all).await?;
+        let read = |stored: &raw::Raw| serde_json::from_slice::<Note>(&stored.payload).ok();
+        Ok(notes.iter().filter_map(read).map(|note| (note.tenant, note.run_id)).collect())
     }
 
     fn cancel_note(&self, tenant: &Tenant, run_id: &RunId) -> String {

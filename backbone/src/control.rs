@@ -167,12 +167,7 @@ impl Backbone {
         let subject = self.names().key("control", "nodes.*");
         // By name: one that says so again in the middle of this is met twice, and the later word counts.
         let mut nodes = BTreeMap::new();
-        let mut from = 1u64;
-        loop {
-            let query = format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#);
-            let found = raw::get(self.control(), self.api(), &bucket, query).await?;
-            let Some(stored) = found else { break };
-            from = stored.sequence + 1;
+        for stored in raw::all(self.control(), self.api(), &bucket, &subject).await? {
             let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
             let there = presence.filter(|presence| now.since(presence.seen_at) < GONE_AFTER);
             nodes.extend(there.map(|presence| (presence.node.clone(), presence)));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use async_nats::Subject;
 use bytes::Bytes;
 use longshore_domain::SmolStr;
-use tokio::sync::{Notify, mpsc::UnboundedSender, watch};
+use tokio::sync::{mpsc::UnboundedSender, watch};
 
 use crate::Backbone;
 
@@ -70,23 +70,18 @@ pub(crate) struct Custody {
     read: watch::Sender<u64>,
     /// Whether this node is about to hand back what was lost: one node at a time may.
     handing: Mutex<Handing>,
-    /// Messages that came and cannot be jobs.
-    suspects: Mutex<Vec<u64>>,
-    suspected: Arc<Notify>,
     /// Pulls find nobody who answers for the consumer.
     pub(crate) unanswered: AtomicBool,
 }
 
 impl Custody {
-    pub(crate) fn new(returns: Returns, suspected: Arc<Notify>) -> Self {
+    pub(crate) fn new(returns: Returns) -> Self {
         Self {
             returns,
             held: Mutex::default(),
             inbox: Mutex::default(),
             read: watch::Sender::default(),
             handing: Mutex::default(),
-            suspects: Mutex::default(),
-            suspected,
             unanswered: AtomicBool::new(false),
         }
     }
@@ -153,17 +148,6 @@ impl Custody {
         }
     }
 
-    /// This message came and cannot be a job.
-    pub(crate) fn suspect(&self, sequence: u64) {
-        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).push(sequence);
-        self.suspected.notify_one();
-    }
-
-    /// The messages that came and cannot be jobs.
-    pub(crate) fn take_suspects(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     fn within(&self, from: u64, to: u64) -> Vec<u64> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.keys().copied().filter(|sequence| (from..=to).contains(sequence)).collect()
@@ -179,13 +163,8 @@ impl Backbone {
     /// What this node has of a stream.
     pub(crate) fn custody(&self, stream: &str) -> Arc<Custody> {
         let mut all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Custody::new(self.0.returns.clone(), Arc::clone(&self.0.suspected)));
+        let new = || Arc::new(Custody::new(self.0.returns.clone()));
         Arc::clone(all.entry(SmolStr::from(stream)).or_insert_with(new))
-    }
-
-    /// Waits until a message has come that cannot be a job.
-    pub async fn suspected(&self) {
-        self.0.suspected.notified().await;
     }
 
     /// Streams whose consumer nobody answers for, as far as this node has tried.

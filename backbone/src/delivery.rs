@@ -12,6 +12,7 @@ use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{SmolStr, Timestamp};
 
 use crate::custody::Custody;
+use crate::wire::header::size_of;
 
 /// A message that a consumer handed out.
 #[derive(Debug)]
@@ -32,6 +33,27 @@ pub struct Delivery {
     pub leased_from: Instant,
     /// The right to settle it.
     pub right: Right,
+}
+
+impl Delivery {
+    /// A stored message as if it had been handed out.
+    pub(crate) fn of_stored(
+        message: MessageId,
+        (subject, payload): (String, Bytes),
+        headers: Option<HeaderMap>,
+        right: Right,
+    ) -> Self {
+        Self {
+            size: payload.len() + headers.as_ref().map_or(0, size_of),
+            subject: subject.into(),
+            headers,
+            payload,
+            holding: Holding { message, delivery: 1 },
+            behind: 0,
+            leased_from: Instant::now(),
+            right,
+        }
+    }
 }
 
 /// The right to settle one delivery, once.
@@ -167,7 +189,7 @@ mod tests {
     #[test]
     fn a_dropped_right_hands_its_job_back_and_a_used_one_does_not() {
         let (returns, mut returned) = tokio::sync::mpsc::unbounded_channel();
-        let custody = Arc::new(Custody::new(returns, Arc::default()));
+        let custody = Arc::new(Custody::new(returns));
         let right = |name: &'static str| Right::new(Subject::from_static(name), Arc::clone(&custody), 7);
         drop(right("dropped"));
         let (subject, said) = right("acked").into_ack().unwrap();

@@ -60,7 +60,7 @@ use std::time::Duration;
 use async_nats::{HeaderMap, Subject, jetstream};
 use bytes::Bytes;
 use longshore_domain::{Queue, SmolStr};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 /// Headers of a message, as the client library has them: the one NATS type that other rooms pass through unopened.
 pub use async_nats::HeaderMap as Headers;
@@ -88,7 +88,6 @@ struct Inner {
     storage: Storage,
     returns: custody::Returns,
     custody: Mutex<HashMap<SmolStr, Arc<custody::Custody>>>,
-    suspected: Arc<Notify>,
     /// Messages deleted because they cannot be read.
     removed: AtomicU64,
     /// For how long the record of a run that completes now is kept, in milliseconds.
@@ -134,7 +133,6 @@ impl Backbone {
             storage,
             returns,
             custody: Mutex::default(),
-            suspected: Arc::default(),
             removed: AtomicU64::new(0),
             completed_kept,
         })))

@@ -1,9 +1,7 @@
 //! Looking: at a job that waits in its lane, at the queues that are declared, at what is told live.
 
-use std::time::Instant;
-
 use futures_util::TryStreamExt as _;
-use longshore_domain::run::{Holding, MessageId};
+use longshore_domain::run::MessageId;
 use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
 
 use crate::Backbone;
@@ -48,30 +46,10 @@ impl Backbone {
     ) -> Result<Option<Delivery>, Error> {
         let stream = self.names().lane_stream(queue, priority);
         let query = format!(r#"{{"seq":{sequence}}}"#);
-        let Some(stored) = raw::get(self.service(), self.api(), &stream, query).await? else { return Ok(None) };
-        let stored = Stored {
-            // What no client can read is about to be taken out.
-            headers: raw::readable(&stored.headers),
-            subject: stored.subject,
-            sequence: stored.sequence,
-            at: stored.at.to_string(),
-            payload: stored.payload,
-        };
-        Ok(Some(self.look_at(stored, &stream)))
-    }
-
-    /// The last sequence that a lane has given; 0 where there is no such lane.
-    ///
-    /// # Errors
-    /// The lane cannot be read.
-    pub async fn lane_reached(&self, queue: &Queue, priority: Priority) -> Result<u64, Error> {
-        use async_nats::jetstream::context::GetStreamErrorKind;
-        let name = self.names().lane_stream(queue, priority);
-        match self.jetstream().get_stream(&name).await {
-            Ok(stream) => Ok(stream.cached_info().state.last_sequence),
-            Err(error) if matches!(error.kind(), GetStreamErrorKind::JetStream(_)) => Ok(0),
-            Err(error) => Err(Error::Read { subject: name, source: Box::new(error) }),
-        }
+        let Some(raw) = raw::get(self.service(), self.api(), &stream, query).await? else { return Ok(None) };
+        // What no client can read is about to be taken out.
+        let headers = raw::readable(&raw.headers);
+        Ok(Some(raw.into_delivery(&stream, headers, Right::none())))
     }
 
     /// A stored message of a stream as if it had been delivered; its right settles nothing.
@@ -80,17 +58,7 @@ impl Backbone {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: SmolStr::from(stream), sequence: stored.sequence, at };
         let headers = stored.job_headers();
-        let size = stored.payload.len() + headers.as_ref().map_or(0, crate::wire::header::size_of);
-        Delivery {
-            size,
-            subject: stored.subject.into(),
-            headers,
-            payload: stored.payload,
-            holding: Holding { message, delivery: 1 },
-            behind: 0,
-            leased_from: Instant::now(),
-            right: Right::none(),
-        }
+        Delivery::of_stored(message, (stored.subject, stored.payload), headers, Right::none())
     }
 
     /// Whether the queue has lanes, as the cluster's own leader knows it: a lane without a leader answers nothing, and

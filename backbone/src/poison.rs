@@ -10,21 +10,20 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, Subject};
+use async_nats::Subject;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_domain::SmolStr;
-use longshore_domain::run::{Holding, MessageId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::delivery::{Delivery, Right};
 use crate::error::Error;
+use crate::questions::{Question, Questions};
 use crate::raw::{self, Raw};
 use crate::request::Refusal;
-use crate::subscription::Subscription;
 use crate::{Backbone, NAK, provision, shape};
 
 /// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.
@@ -149,8 +148,7 @@ impl Backbone {
     pub async fn look_through(&self, stream: &str, found: &mpsc::Sender<Poison>) -> Result<Option<Pending>, Error> {
         let info = self.consumer_info(stream).await?;
         let (Some(delivered), Some(floor)) = (info.delivered, info.ack_floor) else { return Ok(None) };
-        let suspects = self.custody(stream).take_suspects();
-        if info.num_ack_pending == 0 && suspects.is_empty() {
+        if info.num_ack_pending == 0 {
             return Ok(None);
         }
         let mut pending = Pending {
@@ -211,9 +209,9 @@ impl Backbone {
         if !raw.headers.is_empty() && raw.headers.len() <= KEPT_MOST {
             headers.insert(HEADERS_BASE64, STANDARD.encode(&raw.headers));
         }
-        let request = Bytes::from(format!(r#"{{"seq":{},"no_erase":true}}"#, raw.sequence));
-        let right = Right::to_delete(Subject::from(format!("{}.STREAM.MSG.DELETE.{stream}", self.api())), request);
-        Poison { reason, delivery: stored(stream, raw, headers, right) }
+        let (subject, request) = self.deletion(stream, raw.sequence);
+        let right = Right::to_delete(Subject::from(subject), request);
+        Poison { reason, delivery: raw.into_delivery(stream, headers, right) }
     }
 
     /// Hands back what is pending and in no node's hand: it was lost with a connection. `nodes` are those that must have
@@ -285,71 +283,38 @@ impl Backbone {
         self.0.removed.load(Ordering::Relaxed)
     }
 
-    /// Listens for other nodes' questions.
+    /// Listens for other nodes' questions: which deliveries of a stream are held here.
     ///
     /// # Errors
     /// The subject cannot be subscribed to.
-    pub async fn custody_questions(&self) -> Result<CustodyQuestions, Error> {
-        Ok(CustodyQuestions { backbone: self.clone(), messages: self.control().subscribe(self.names().held()).await? })
+    pub async fn custody_questions(&self) -> Result<Questions, Error> {
+        self.questions(self.names().held()).await
     }
-}
 
-/// Questions of other nodes: which deliveries of a stream are held here.
-#[derive(Debug)]
-pub struct CustodyQuestions {
-    backbone: Backbone,
-    messages: Subscription,
-}
-
-impl CustodyQuestions {
-    /// Answers the next one, for the node of this name. It is answered once all that was sent to this node is read; if
-    /// that takes too long, not at all.
-    pub async fn answer(&mut self, node: &str) {
-        let Some(message) = self.messages.next().await else { return std::future::pending().await };
-        let Some(reply) = message.reply.filter(|reply| self.backbone.may_answer(reply)) else { return };
-        let Ok(Asked { node: other, stream, from, to }) = serde_json::from_slice(&message.payload) else { return };
+    /// Answers one of them, for the node of this name, once all that was sent to this node is read; if that takes too
+    /// long, not at all.
+    pub async fn answer_custody(&self, question: Question, node: &str) {
+        let Ok(Asked { node: other, stream, from, to }) = serde_json::from_slice(&question.payload) else { return };
         if other == node {
             return;
         }
-        let held = if self.backbone.custody(&stream).lets_go_first(*other < *node) {
-            let Some(held) = self.backbone.held(&stream, from, to).await else { return };
+        let held = if self.custody(&stream).lets_go_first(*other < *node) {
+            let Some(held) = self.held(&stream, from, to).await else { return };
             Some(held)
         } else {
             None
         };
         let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
-        self.backbone.control().publish(reply, Bytes::from(said)).await;
+        self.answer_node(question, Bytes::from(said)).await;
     }
 }
 
 /// The last step of a broken message's way. Where it fails, the message is found again.
 pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes) {
-    #[derive(Deserialize)]
-    struct Deleted {
-        #[serde(default)]
-        success: bool,
-    }
-    let request = async_nats::Request::new().payload(request);
-    match backbone.control().request(subject, request).await {
-        // Another node may have been faster, which the server says as an error.
-        Ok(answer) if serde_json::from_slice(&answer.payload).is_ok_and(|Deleted { success }| success) => {
-            backbone.0.removed.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(_) => {}
+    match backbone.ask_to_delete(subject.to_string(), request).await {
+        Ok(true) => drop(backbone.0.removed.fetch_add(1, Ordering::Relaxed)),
+        // Another node was faster.
+        Ok(false) => {}
         Err(error) => tracing::debug!("a message that cannot be read is not deleted yet: {error}"),
-    }
-}
-
-fn stored(stream: &str, raw: Raw, headers: HeaderMap, right: Right) -> Delivery {
-    let message = MessageId { stream: SmolStr::from(stream), sequence: raw.sequence, at: raw.at };
-    Delivery {
-        size: raw.payload.len() + raw.headers.len(),
-        subject: raw.subject.into(),
-        headers: (!headers.is_empty()).then_some(headers),
-        payload: raw.payload,
-        holding: Holding { message, delivery: 1 },
-        behind: 0,
-        leased_from: Instant::now(),
-        right,
     }
 }

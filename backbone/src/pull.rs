@@ -244,9 +244,6 @@ impl Puller {
     }
 
     fn take(&mut self, message: Message, sent_from: Instant, now: Instant) -> Option<Pulled> {
-        if message.status.is_some() {
-            return self.word(&message, now).map(Pulled::Word);
-        }
         let Some(reply) = message.reply.clone() else {
             return match self.echo(&message.subject) {
                 Some(number) => Some(Pulled::Echo(number)),
@@ -259,12 +256,6 @@ impl Puller {
         state.outstanding = state.outstanding.saturating_sub(1);
         state.heard_from(now);
         let (holding, sequence) = (info.holding(&state.stream), info.sequence);
-        if message.status.is_some() {
-            // The client reads a job whose header line has a status; no client means that. It is looked at as it is
-            // stored, and taken out.
-            state.custody.suspect(sequence);
-            return Some(Pulled::Word(lane));
-        }
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
             lane,

@@ -11,10 +11,12 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue, Request};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use longshore_domain::Timestamp;
+use longshore_domain::run::MessageId;
+use longshore_domain::{SmolStr, Timestamp};
 use serde::Deserialize;
 
 use crate::connect::Link;
+use crate::delivery::{Delivery, Right};
 use crate::error::Error;
 use crate::request::{NO_MESSAGE, NO_STREAM, Refusal};
 
@@ -33,6 +35,15 @@ pub(crate) struct Raw {
     pub(crate) payload: Bytes,
 }
 
+impl Raw {
+    /// The message as if it had been handed out, with these of its headers.
+    pub(crate) fn into_delivery(self, stream: &str, headers: HeaderMap, right: Right) -> Delivery {
+        let message = MessageId { stream: SmolStr::from(stream), sequence: self.sequence, at: self.at };
+        let headers = (!headers.is_empty()).then_some(headers);
+        Delivery::of_stored(message, (self.subject, self.payload), headers, right)
+    }
+}
+
 #[derive(Deserialize)]
 struct Answer {
     message: Option<Found>,
@@ -48,6 +59,17 @@ struct Found {
     #[serde(default)]
     data: String,
     time: String,
+}
+
+/// Every stored message of a subject, which may have wildcards, by the word of the stream's leader. One by one: for
+/// streams that have few.
+pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Vec<Raw>, Error> {
+    let (mut all, mut from) = (Vec::new(), 1);
+    while let Some(raw) = get(link, api, stream, format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)).await? {
+        from = raw.sequence + 1;
+        all.push(raw);
+    }
+    Ok(all)
 }
 
 /// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that is not there has

@@ -82,11 +82,15 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn take_out(&self, place: &Place, sequence: u64) -> Result<bool, Error> {
-        let stream = self.stream_of(place);
-        let subject = format!("{}.STREAM.MSG.DELETE.{stream}", self.api());
-        // Overwriting a message's bytes on disk costs a seek; what is deleted is not to be hidden, but done.
-        let body = format!(r#"{{"seq":{sequence},"no_erase":true}}"#);
+        let (subject, body) = self.deletion(&self.stream_of(place), sequence);
         self.ask_to_delete(subject, body).await
+    }
+
+    /// Where and how a message is asked to be deleted. Overwriting its bytes on disk costs a seek; what is deleted is not
+    /// to be hidden, but done.
+    pub(crate) fn deletion(&self, stream: &str, sequence: u64) -> (String, Bytes) {
+        let body = Bytes::from(format!(r#"{{"seq":{sequence},"no_erase":true}}"#));
+        (format!("{}.STREAM.MSG.DELETE.{stream}", self.api()), body)
     }
 
     /// The same, and its bytes are overwritten on disk.
@@ -95,12 +99,13 @@ impl Backbone {
     /// The server did not confirm it.
     pub async fn erase_message(&self, place: &Place, sequence: u64) -> Result<bool, Error> {
         let subject = format!("{}.STREAM.MSG.DELETE.{}", self.api(), self.stream_of(place));
-        self.ask_to_delete(subject, format!(r#"{{"seq":{sequence}}}"#)).await
+        self.ask_to_delete(subject, Bytes::from(format!(r#"{{"seq":{sequence}}}"#))).await
     }
 
-    async fn ask_to_delete(&self, subject: String, body: String) -> Result<bool, Error> {
+    /// Has a message deleted; whether it was there.
+    pub(crate) async fn ask_to_delete(&self, subject: String, body: Bytes) -> Result<bool, Error> {
         let failed = |source| Error::Publish { subject: subject.clone(), source };
-        let request = Request::new().payload(Bytes::from(body));
+        let request = Request::new().payload(body);
         let answer = self.control().request(subject.clone(), request).await.map_err(failed)?;
         let answer: Deleted = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
         match answer.error {

@@ -130,6 +130,14 @@ async fn next(subscriptions: &mut [Subscription]) -> Option<Message> {
     .await
 }
 
+impl Backbone {
+    /// Most bytes of an answer's body.
+    #[must_use]
+    pub fn most_in_answer(&self) -> usize {
+        self.max_payload().saturating_sub(BESIDE)
+    }
+}
+
 impl<S: Serve> Service<S> {
     async fn take(self: Arc<Self>, message: Message) {
         let Some(reply) = message.reply.clone().filter(|reply| self.backbone.may_answer(reply)) else { return };
@@ -183,7 +191,7 @@ impl<S: Serve> Service<S> {
 
     async fn answer(&self, reply: Subject, answer: Result<Object, ApiError>) {
         let link = self.backbone.service();
-        let most = self.backbone.max_payload().saturating_sub(BESIDE);
+        let most = self.backbone.most_in_answer();
         match answer.and_then(|object| within(object, most)) {
             Ok(object) => link.publish(reply, Bytes::from(object.into_bytes())).await,
             Err(mut error) => {

@@ -178,18 +178,21 @@ pub enum Holder {
 }
 
 /// Whether the attempt on record has lost its lease: its holder is gone, or gave no sign for as long as a lease lasts.
-/// The start of the attempt is such a sign.
 #[must_use]
 pub fn lease_is_lost(run: &Run, holder: Holder, now: Timestamp, lease: Duration) -> bool {
     match holder {
         Holder::Holds => false,
         Holder::Gone => true,
-        Holder::Silent(seen_at) => {
-            let started_at = run.attempts.last().map(|attempt| attempt.started_at);
-            let last_sign = started_at.max(seen_at).unwrap_or(run.origin);
-            now.since(last_sign) >= lease
-        }
+        Holder::Silent(seen_at) => now.since(last_sign(run, seen_at)) >= lease,
     }
+}
+
+/// When the holder of the attempt on record gave its last sign of life, if its node was last there at `seen_at`. The start
+/// of the attempt is such a sign.
+#[must_use]
+pub fn last_sign(run: &Run, seen_at: Option<Timestamp>) -> Timestamp {
+    let started_at = run.attempts.last().map(|attempt| attempt.started_at);
+    started_at.max(seen_at).unwrap_or(run.origin)
 }
 
 /// What a repeated submission finds to do.

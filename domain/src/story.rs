@@ -175,6 +175,15 @@ pub struct Published {
     pub log: usize,
 }
 
+impl Published {
+    /// All of the run's present round was published live, and perhaps nothing of it in the log: whoever decided it may
+    /// have died over that.
+    #[must_use]
+    pub fn only_live(run: &Run) -> Self {
+        Self { live: of_round(run).len(), log: 0 }
+    }
+}
+
 /// What of the story of `run`, as it was found on record, was published before its attempt `attempt` is claimed.
 ///
 /// What is on record was published by the node that wrote it, before the run's message could come to another node: but

@@ -344,10 +344,10 @@ impl Names {
         format!("{}.holder._sys.{node}", self.namespace)
     }
 
-    /// Where nodes ask each other which deliveries they hold.
+    /// Where nodes ask each other which deliveries they hold: one token more than any node's name is asked for under.
     #[must_use]
     pub fn held(&self) -> String {
-        format!("{}.nodes.held", self.namespace)
+        format!("{}.nodes._sys.held", self.namespace)
     }
 
     /// An API endpoint; `tenant` may be `*` to serve all.
