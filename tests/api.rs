@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use longshore_harness::World;
+use longshore_harness::{SlowLink, World};
 use serde_json::{Value, json};
 
 use crate::{served_by, workers, world};
@@ -197,6 +197,29 @@ async fn a_run_can_be_asked_for_from_its_first_moment() {
         let asked = json!({"run_id": waiting, "tenant": "default"});
         assert_eq!(world.try_request("_all", endpoint, asked).await.unwrap()["state"], "completed");
     }
+}
+
+/// Given jobs that leave their lane while a node far away looks for them, when they are asked for without a pause, or
+/// cancelled, then each is known all along, in its lane or on record.
+#[tokio::test]
+async fn a_run_is_known_while_it_ends() {
+    let world = world().await;
+    let _node = workers(world.node(), 4).start().await;
+    let link = SlowLink::to(&world, Duration::from_millis(10)).await;
+    let _far = world.node().with("queues.other", "").env("NATS_URL", &link.url()).start().await;
+    let until_ended = async |millis: u64| {
+        let run = world.publish("sleep").json(json!({"ms": millis})).await;
+        while world.request("runs.get", json!({"run_id": run})).await["state"] != "completed" {}
+    };
+    futures_util::stream::iter(0..80).for_each_concurrent(4, until_ended).await;
+    let cancelled = async |millis: u64| {
+        let run = world.publish("sleep").json(json!({"ms": millis})).await;
+        match world.try_request("default", "runs.cancel", json!({"run_id": run})).await {
+            Ok(record) => assert_eq!(record["state"], "cancelled"),
+            Err(error) => assert_eq!(error.code, 409, "{run}: {error}"),
+        }
+    };
+    futures_util::stream::iter(0..80).for_each_concurrent(4, cancelled).await;
 }
 
 /// Given jobs that wait and one that runs, when the queues are listed, then depth, age and load are as they are.

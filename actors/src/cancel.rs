@@ -341,9 +341,12 @@ fn is_unseen(run: &Run) -> bool {
 /// The run as it stands, and the revision to write on. Under a minted id the record may be of a lane that is gone: where
 /// that run has ended, the job that waits is meant; until then it has the id, and the job will get another.
 async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
-    let found = shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
-    let revision = found.as_ref().map_or(0, |found| found.revision);
+    let mut found = runs::on_record(shared, tenant, run_id).await?;
     let waiting = runs::waiting(shared, tenant, run_id).await?;
+    if found.is_none() && waiting.is_none() {
+        found = runs::on_record(shared, tenant, run_id).await?;
+    }
+    let revision = found.as_ref().map_or(0, |found| found.revision);
     Ok(match (found, waiting) {
         (Some(found), Some(waiting)) if found.run.state.is_ended() && found.run.origin != waiting.origin => {
             Some((waiting, revision))

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
@@ -31,10 +32,19 @@ pub(crate) async fn get(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Res
 }
 
 async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
-    match shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))? {
-        Some(found) => Ok(Some(found.run)),
-        None => waiting(shared, tenant, run_id).await,
+    if let Some(found) = on_record(shared, tenant, run_id).await? {
+        return Ok(Some(found.run));
     }
+    if let Some(run) = waiting(shared, tenant, run_id).await? {
+        return Ok(Some(run));
+    }
+    Ok(on_record(shared, tenant, run_id).await?.map(|found| found.run))
+}
+
+/// What is on record of a run. A job leaves its lane once that has its end, so whoever finds neither looks here again: it
+/// may have ended between the two looks.
+pub(crate) async fn on_record(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
+    shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
 }
 
 /// Why a run is not known. Of types that keep their failures only, one that completed at once is not to be told from one
