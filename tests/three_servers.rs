@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
 use longshore_harness::history::{Kind, Violation};
 use longshore_harness::standstill::{in_seconds, standstills};
-use longshore_harness::{Node, Publish, Receipt, Refused, SERVERS, ServerCluster, World};
+use longshore_harness::{Node, Receipt, SERVERS, ServerCluster, World};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -21,14 +21,8 @@ const RECORDS: &str = "KV_longshore_runs";
 /// How long all jobs may take to end once nothing is done to the servers any more.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Before a publish that was not confirmed is repeated.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// Publishes on their way at once: enough to go on while some wait for an election.
 const OPEN: usize = 512;
-
-/// JetStream's number for a message id whose first message was lost in an election: it is refused for two minutes.
-const ID_IN_PROCESS: u64 = 10_158;
 
 /// Attempts are plenty, so that a lease lost in an election ends no run; a lease outlasts an election.
 const SETTINGS: &str = "
@@ -75,17 +69,9 @@ async fn store(world: &World, number: usize) -> (usize, Receipt) {
         "dying" => json!({"kind": "permanent"}),
         _ => json!({}),
     };
-    let mut generation = 0;
-    loop {
-        let publish: Publish<'_> = world.publish(KINDS[kind].0);
-        let publish = if kind == 2 { publish.header("Longshore-Delay", "1500ms") } else { publish };
-        let publish = publish.header("Nats-Msg-Id", &format!("{number}-{generation}"));
-        match publish.send(payload.to_string()).await {
-            Ok(receipt) => return (kind, receipt),
-            Err(Refused::ByJetStream { code: ID_IN_PROCESS, .. }) => generation += 1,
-            Err(_) => sleep(PAUSE).await,
-        }
-    }
+    let publish = world.publish(KINDS[kind].0);
+    let publish = if kind == 2 { publish.header("Longshore-Delay", "1500ms") } else { publish };
+    (kind, publish.until_stored(&number.to_string(), payload.to_string()).await)
 }
 
 /// Publishes so many jobs a second until it is over, and gives all that were confirmed.
@@ -196,12 +182,17 @@ async fn servers_that_fall_behind_lose_nothing() {
     let open = not_ended(&world, &stored).await;
 
     println!("{} jobs, {replayed} replays, {faults} times a server fell behind; not ended: {open:?}", stored.len());
+    nothing_is_lost(&world, &nodes, stored, open).await;
+}
+
+/// All jobs have ended as they must, the nodes end well, and the history knows of no loss.
+async fn nothing_is_lost(world: &World, nodes: &[Node], stored: Vec<(usize, Receipt)>, open: BTreeMap<String, usize>) {
     assert!(open.is_empty(), "of {} confirmed jobs: {open:?}", stored.len());
-    for node in &nodes {
+    for node in nodes {
         assert!(node.stop().await.success());
     }
     let receipts: Vec<Receipt> = stored.into_iter().map(|(_, receipt)| receipt).collect();
-    let losses = losses(&world, &receipts).await;
+    let losses = losses(world, &receipts).await;
     assert!(losses.is_empty(), "{losses:?}");
 }
 
@@ -231,11 +222,5 @@ async fn the_death_of_a_lanes_leader_loses_nothing() {
 
     let events = world.event_log("*").await;
     println!("{} jobs, without a start after each kill: {}", stored.len(), in_seconds(&standstills(&events, &kills)));
-    assert!(open.is_empty(), "of {} confirmed jobs: {open:?}", stored.len());
-    for node in &nodes {
-        assert!(node.stop().await.success());
-    }
-    let receipts: Vec<Receipt> = stored.into_iter().map(|(_, receipt)| receipt).collect();
-    let losses = losses(&world, &receipts).await;
-    assert!(losses.is_empty(), "{losses:?}");
+    nothing_is_lost(&world, &nodes, stored, open).await;
 }

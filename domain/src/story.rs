@@ -242,9 +242,7 @@ mod tests {
         of_round(run).iter().map(|event| event.id().split_once('/').unwrap().1.to_owned()).collect()
     }
 
-    #[test]
-    fn a_deferral_is_told_once_for_each_row_of_one_reason() {
-        let at = Timestamp::from_millis;
+    fn run(max_attempts: u32) -> Run {
         let job = Job {
             tenant: Tenant::default_tenant(),
             queue: Queue::main(),
@@ -253,7 +251,13 @@ mod tests {
             run_id: RunId::parse("r").unwrap(),
             options: None,
         };
-        let mut run = Run::new(&job, 2, at(1));
+        Run::new(&job, max_attempts, Timestamp::from_millis(1))
+    }
+
+    #[test]
+    fn a_deferral_is_told_once_for_each_row_of_one_reason() {
+        let at = Timestamp::from_millis;
+        let mut run = run(2);
         let mut look = |reason, put_back, now: i64| {
             run.begin(run.next_attempt(), &"n".into(), at(now));
             run.settle(Settlement::Defer { at: at(now + 50), reason, put_back }, at(now));
@@ -275,15 +279,7 @@ mod tests {
     fn the_story_of_a_round_only_grows_at_its_end() {
         let at = Timestamp::from_millis;
         let node = "n".into();
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
-        let mut run = Run::new(&job, 2, at(1));
+        let mut run = run(2);
         let mut before = told(&run);
         let mut grows = |run: &Run| {
             let now = told(run);

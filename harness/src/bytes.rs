@@ -1,6 +1,9 @@
 //! Publishing bytes that no client library would send: the NATS protocol by hand, over a socket.
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use std::io;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::world::World;
@@ -18,16 +21,36 @@ impl World {
     /// # Panics
     /// If the server cannot be reached; as do the functions below.
     pub async fn bytes(&self) -> Bytes {
-        let url = self.server().url();
-        let socket = TcpStream::connect(url.trim_start_matches("nats://")).await.expect("the server is there");
-        let mut bytes = Bytes { socket: BufReader::new(socket), out: Vec::new() };
-        bytes.out.extend_from_slice(b"CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true}\r\n");
+        let mut bytes = Bytes::open(self.server().port()).await.expect("the server is there");
         bytes.flush().await;
         bytes
     }
 }
 
 impl Bytes {
+    pub(crate) async fn open(port: u16) -> io::Result<Bytes> {
+        let socket = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
+        let out = b"CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true}\r\n".to_vec();
+        Ok(Bytes { socket, out })
+    }
+
+    /// Publishes one job and gives its sequence, as the server's acknowledgement has it.
+    pub(crate) async fn store(&mut self, subject: &str, headers: &[u8], payload: &[u8]) -> io::Result<u64> {
+        let inbox = format!("_INBOX.bytes{}", rand::random::<u64>());
+        self.out.extend_from_slice(format!("SUB {inbox} 1\r\n").as_bytes());
+        self.publish(subject.as_bytes(), Some(&inbox), headers, payload);
+        self.send().await?;
+        loop {
+            let line = self.line().await?;
+            if let Some(length) = line.strip_prefix("MSG ").and_then(|line| line.rsplit(' ').next()?.parse().ok()) {
+                let mut answer = vec![0; length];
+                self.socket.read_exact(&mut answer).await?;
+                let answer: Value = serde_json::from_slice(&answer)?;
+                return answer["seq"].as_u64().ok_or_else(|| io::Error::other(answer.to_string()));
+            }
+        }
+    }
+
     /// Publishes a message with these header bytes, first line and all; they go out with [`Bytes::flush`].
     pub fn publish(&mut self, subject: &[u8], reply: Option<&str>, headers: &[u8], payload: &[u8]) {
         let reply = reply.map(|reply| format!(" {reply}")).unwrap_or_default();
@@ -43,16 +66,24 @@ impl Bytes {
     /// Sends everything, and waits until the server has read it.
     pub async fn flush(&mut self) {
         self.out.extend_from_slice(b"PING\r\n");
-        self.socket.get_mut().write_all(&self.out).await.expect("the server reads");
-        self.out.clear();
+        self.send().await.expect("the server reads");
+        while self.line().await.expect("the server writes") != "PONG" {}
+    }
+
+    async fn send(&mut self) -> io::Result<()> {
+        self.socket.get_mut().write_all(&std::mem::take(&mut self.out)).await
+    }
+
+    /// The next line; what only asks whether somebody is there is answered.
+    async fn line(&mut self) -> io::Result<String> {
         loop {
             let mut line = String::new();
-            let read = self.socket.read_line(&mut line).await.expect("the server writes");
-            assert!(read > 0 && !line.starts_with("-ERR"), "the server ended the connection: {line}");
+            if self.socket.read_line(&mut line).await? == 0 || line.starts_with("-ERR") {
+                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, line));
+            }
             match line.trim_end() {
-                "PONG" => return,
-                "PING" => self.socket.get_mut().write_all(b"PONG\r\n").await.expect("the server reads"),
-                _ => {}
+                "PING" => self.socket.get_mut().write_all(b"PONG\r\n").await?,
+                line => return Ok(line.to_owned()),
             }
         }
     }

@@ -17,6 +17,12 @@ const WINDOW: usize = 256;
 /// How long an acknowledgement may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// Before a publish that was not confirmed is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// JetStream's number for a message id whose first message was lost in an election: it is refused for two minutes.
+const ID_IN_PROCESS: u64 = 10_158;
+
 /// A job about to be published. Sent by [`Publish::json`] and its like.
 #[derive(Debug, Clone)]
 pub struct Publish<'w> {
@@ -126,6 +132,20 @@ impl<'w> Publish<'w> {
                 _ => Refused::Unsent(chain(&error)),
             })?;
         Ok(self.receipt(&acknowledgement(&answer)?))
+    }
+
+    /// Publishes it under a message id until the server confirms it, however often that takes.
+    pub async fn until_stored(&self, id: &str, payload: impl Into<Bytes>) -> Receipt {
+        let payload = payload.into();
+        let mut generation = 0;
+        loop {
+            let publish = self.clone().header("Nats-Msg-Id", &format!("{id}-{generation}"));
+            match publish.send(payload.clone()).await {
+                Ok(receipt) => return receipt,
+                Err(Refused::ByJetStream { code: ID_IN_PROCESS, .. }) => generation += 1,
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
     }
 
     fn receipt(&self, ack: &Value) -> Receipt {

@@ -15,13 +15,13 @@ use super::Chaos;
 use super::jobs::{Job, Sort, hostile};
 use super::raw;
 use crate::load::Kind;
-use crate::publish::{Publish, Receipt, Refused};
+use crate::publish::Receipt;
 use crate::world::{TENANT, World};
 
 /// Jobs on their way at once: enough to go on publishing while some wait for a server that is gone.
 const OPEN: usize = 256;
 
-/// Before a publish that was not confirmed is repeated.
+/// Before a question that was not answered is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Questions to the nodes before that is no accident any more.
@@ -29,9 +29,6 @@ const TRIES: usize = 1_000;
 
 /// After a job was accepted, until it is cancelled, in milliseconds.
 const CANCELLED_AFTER: std::ops::Range<u64> = 0..900;
-
-/// JetStream's number for a message id whose first message was lost in an election: it is refused for two minutes.
-const ID_IN_PROCESS: u64 = 10_158;
 
 /// How a client sends a job.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +109,7 @@ impl Producer<'_> {
             Sort::Cancelled => return vec![self.send_cancelled(&draft).await],
             Sort::Follows | Sort::Forwards | Sort::Child => {
                 let publish = self.world.publish(sort.job_type()).header("X-Own", "1");
-                vec![self.store(publish, &draft.id, &json!({})).await]
+                vec![publish.until_stored(&draft.id, json!({}).to_string()).await]
             }
             Sort::Hostile => {
                 let (header, payload) = hostile(draft.which);
@@ -159,7 +156,7 @@ impl Producer<'_> {
         } else {
             let publish = self.world.publish(draft.sort.job_type()).header("Longshore-Idempotency-Key", &key);
             let payload = json!({});
-            tokio::join!(self.store(publish, &draft.id, &payload), self.submit(job))
+            tokio::join!(publish.until_stored(&draft.id, payload.to_string()), self.submit(job))
         };
         if one.run_id == other.run_id { vec![one] } else { vec![one, other] }
     }
@@ -169,7 +166,7 @@ impl Producer<'_> {
         let job_type = draft.sort.job_type();
         let receipt = self.submit(json!({"type": job_type, "payload": {}, "run_id": draft.id})).await;
         let again = self.world.publish(job_type).header("Longshore-Run-Id", &draft.id);
-        self.store(again, &format!("again-{}", draft.id), &json!({})).await;
+        again.until_stored(&format!("again-{}", draft.id), json!({}).to_string()).await;
         vec![receipt]
     }
 
@@ -180,7 +177,7 @@ impl Producer<'_> {
                 let job = json!({"type": job_type, "payload": {}, "run_id": draft.id, "delay_ms": 500});
                 self.submit(job).await
             }
-            _ => self.store(self.world.publish(job_type), &draft.id, &json!({})).await,
+            _ => self.world.publish(job_type).until_stored(&draft.id, json!({}).to_string()).await,
         };
         tokio::time::sleep(draft.cancelled_after).await;
         let answer = self.ask("runs.cancel", json!({"run_id": receipt.run_id})).await;
@@ -197,19 +194,6 @@ impl Producer<'_> {
         let sequence = raw::publish(self.world.server().port(), &subject, block, b"{}").await?;
         let (tenant, run_id) = (TENANT.to_owned(), format!("main-p5-{sequence}"));
         Some(Receipt { tenant, run_id, stream: String::new(), sequence, duplicate: false, at: Timestamp::now() })
-    }
-
-    /// Publishes under a message id until it is confirmed.
-    async fn store(&self, publish: Publish<'_>, id: &str, payload: &Value) -> Receipt {
-        let mut generation = 0;
-        loop {
-            let publish = publish.clone().header("Nats-Msg-Id", &format!("{id}-{generation}"));
-            match publish.send(payload.to_string()).await {
-                Ok(receipt) => return receipt,
-                Err(Refused::ByJetStream { code: ID_IN_PROCESS, .. }) => generation += 1,
-                Err(_) => tokio::time::sleep(PAUSE).await,
-            }
-        }
     }
 
     /// Submits it until it is answered.
