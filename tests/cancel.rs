@@ -150,6 +150,25 @@ async fn those_that_fit_a_filter_are_cancelled() {
     assert_ne!(record.map(|record| record.state), Some("cancelled".to_owned()));
 }
 
+/// Given a job that was begun a moment ago and others behind it, when all are cancelled, then it is told to stop last, so
+/// its worker begins none of them.
+#[tokio::test]
+async fn what_was_just_begun_is_stopped_last() {
+    let world = world().await;
+    let _node = workers(world.node(), 1).start().await;
+    let mut live = world.live_events("default").await;
+    for _ in 0..3 {
+        let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
+        live.until_told("started", &busy).await;
+        let waiting = world.publish("noop").priority(7).many((0..30).map(|n| json!(n))).await;
+        let answer = world.request("runs.cancel", json!({"queue": "main"})).await;
+        assert_eq!(answer, json!({"cancelled": 31, "failed": [], "more": false}));
+        for run in waiting.iter().map(|receipt| &receipt.run_id).chain([&busy]) {
+            assert_eq!(world.wait(run).await.state, "cancelled");
+        }
+    }
+}
+
 /// Given a node that is killed between the record of a cancellation and all that follows, when another one is there, then
 /// the run is cancelled all the same, told, and never starts.
 #[tokio::test]

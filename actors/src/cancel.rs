@@ -102,7 +102,10 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
             cancel = cancels.next() => {
                 let Some(cancel) = cancel else { return };
                 shared.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
-                let runs_here = shared.book.stop(&cancel.tenant, &cancel.run_id);
+                let runs_here = match cancel.only_if_waiting {
+                    true => shared.book.works_on(&cancel.tenant, &cancel.run_id),
+                    false => shared.book.stop(&cancel.tenant, &cancel.run_id),
+                };
                 shared.backbone.heard(&cancel, &shared.node, runs_here).await;
             }
             question = questions.next() => match question {
@@ -293,8 +296,9 @@ async fn cancel(
             // for a while, and the next call meets it again.
             return Ok(Some(before).filter(|_| only.is_none() || asked));
         }
-        let left_alone = |look| look == Look::Waiting && before.state == RunState::Running;
-        if only.is_some_and(|(filter, look)| !filter.fits(&before) || left_alone(look)) {
+        let only_if_waiting = only.is_some_and(|(_, look)| look == Look::Waiting);
+        let left_alone = only_if_waiting && before.state == RunState::Running;
+        if left_alone || only.is_some_and(|(filter, _)| !filter.fits(&before)) {
             return Ok(None);
         }
         match before.state {
@@ -308,7 +312,11 @@ async fn cancel(
             let noted = shared.backbone.note_cancel(tenant, run_id, shared.backbone.storage().failed_max_age).await;
             noted.map_err(|error| unavailable(&error))?;
             let nodes = nodes(shared).await?;
-            if shared.backbone.ask_who_runs(tenant, run_id, &nodes, HEARD_WITHIN).await {
+            if shared.backbone.ask_who_runs(tenant, run_id, only_if_waiting, &nodes, HEARD_WITHIN).await {
+                if only_if_waiting {
+                    // It was begun without a record.
+                    return Ok(None);
+                }
                 // Its node writes the end, with the attempt that no record knows of yet.
                 runs::wait(shared, tenant, run_id, ENDS_WITHIN).await?;
             }

@@ -92,6 +92,12 @@ impl Book {
         here
     }
 
+    /// Whether somebody works on a run here.
+    pub(crate) fn works_on(&self, tenant: &Tenant, run: &RunId) -> bool {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.values().any(|held| (&held.run.0, &held.run.1) == (tenant, run))
+    }
+
     /// Whether this node works on that message.
     pub(crate) fn has(&self, message: &MessageId) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).values().any(|held| held.message == *message)

@@ -19,6 +19,8 @@ use crate::wire::header::names;
 pub struct Cancels {
     backbone: Backbone,
     messages: Subscription,
+    /// Of those that are cancelled unless they are at work.
+    waiting: Subscription,
 }
 
 /// A run is being cancelled.
@@ -28,6 +30,8 @@ pub struct Cancel {
     pub tenant: Tenant,
     /// Which.
     pub run_id: RunId,
+    /// Whether it is left alone where it is at work.
+    pub only_if_waiting: bool,
     /// Where to say that it runs here.
     answer_to: Option<Subject>,
 }
@@ -36,13 +40,19 @@ impl Cancels {
     /// The next one; `None` when the connection has ended.
     pub async fn next(&mut self) -> Option<Cancel> {
         loop {
-            let message = self.messages.next().await?;
+            let (message, only_if_waiting) = tokio::select! {
+                message = self.messages.next() => (message?, false),
+                message = self.waiting.next() => (message?, true),
+            };
             let of_the_run = message.headers.as_ref().is_some_and(|headers| headers.get(names::CANCEL).is_some());
-            let read = self.backbone.names().read_cancel(&message.subject);
+            let read = match only_if_waiting {
+                false => self.backbone.names().read_cancel(&message.subject),
+                true => self.backbone.names().read_cancel_waiting(&message.subject),
+            };
             let read = read.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
             let answer_to = message.reply.filter(|reply| self.backbone.may_answer(reply));
             if let Some((tenant, run_id)) = read.filter(|_| of_the_run) {
-                return Some(Cancel { tenant, run_id, answer_to });
+                return Some(Cancel { tenant, run_id, only_if_waiting, answer_to });
             }
         }
     }
@@ -55,7 +65,8 @@ impl Backbone {
     /// The subject cannot be subscribed to.
     pub async fn cancels(&self) -> Result<Cancels, Error> {
         let messages = self.control().subscribe(self.names().cancel_all()).await?;
-        Ok(Cancels { backbone: self.clone(), messages })
+        let waiting = self.control().subscribe(self.names().cancel_waiting_all()).await?;
+        Ok(Cancels { backbone: self.clone(), messages, waiting })
     }
 
     /// Waits until the server knows what this node listens to for other nodes' sake.
@@ -64,7 +75,7 @@ impl Backbone {
         let _ = self.control().settled().await;
     }
 
-    /// Says that this node heard of it, and whether the run is at work here and will be ended here.
+    /// Says that this node heard of it, and whether the run is at work here.
     pub async fn heard(&self, cancel: &Cancel, node: &str, runs_here: bool) {
         if let Some(reply) = &cancel.answer_to {
             let body = Bytes::from(format!("{}{node}", if runs_here { RUNS_HERE } else { HEARD }));
@@ -79,13 +90,22 @@ impl Backbone {
     }
 
     /// The same, and waits until each of `nodes` has heard it, for `wait` at most; whether one has the run at work, which
-    /// it will end.
-    pub async fn ask_who_runs(&self, tenant: &Tenant, run: &RunId, nodes: &[String], wait: Duration) -> bool {
+    /// it will end, or let go on where it is cancelled `only_if_waiting`.
+    pub async fn ask_who_runs(
+        &self,
+        tenant: &Tenant,
+        run: &RunId,
+        only_if_waiting: bool,
+        nodes: &[String],
+        wait: Duration,
+    ) -> bool {
         let inbox = self.control().new_inbox();
         let Ok(mut answers) = self.control().subscribe(inbox.clone()).await else { return false };
-        let subject = self.names().cancel(tenant, run);
-        let client = self.control().client();
-        let _ = client.publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
+        let subject = match only_if_waiting {
+            false => self.names().cancel(tenant, run),
+            true => self.names().cancel_waiting(tenant, run),
+        };
+        let _ = self.control().publish_with_reply_and_headers(subject, inbox, cancelled(), Bytes::new()).await;
         let until = tokio::time::Instant::now() + wait;
         let mut silent: Vec<&str> = nodes.iter().map(String::as_str).collect();
         while !silent.is_empty() {

@@ -338,6 +338,25 @@ impl Names {
         subject.strip_prefix(&*self.namespace)?.strip_prefix(".cancel.")?.split_once('.')
     }
 
+    /// Where nodes hear that a run is cancelled unless it is at work: what is at work goes on, and its handler hears
+    /// nothing.
+    #[must_use]
+    pub fn cancel_waiting(&self, tenant: &Tenant, run: &RunId) -> String {
+        format!("{}.nodes._sys.cancel.{tenant}.{run}", self.namespace)
+    }
+
+    /// Where every node listens for those.
+    #[must_use]
+    pub fn cancel_waiting_all(&self) -> String {
+        format!("{}.nodes._sys.cancel.*.*", self.namespace)
+    }
+
+    /// Tenant and run of such a subject.
+    #[must_use]
+    pub fn read_cancel_waiting<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
+        subject.strip_prefix(&*self.namespace)?.strip_prefix(".nodes._sys.cancel.")?.split_once('.')
+    }
+
     /// Where nodes ask another whether it holds a job.
     #[must_use]
     pub fn holder(&self, node: &str) -> String {
