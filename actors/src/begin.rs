@@ -278,6 +278,11 @@ async fn write_claim(shared: &Shared, assignment: Box<Assignment>, mut course: C
     match shared.backbone.write_record(&course.run, course.expected).await {
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-claim");
+            if assignment.is_anothers(Instant::now(), shared.backbone.storage().lease) {
+                // The claim took longer than the lease. Whoever gets the job next settles the attempt as lost.
+                assignment.right.leave();
+                return Ok(Begun::Over);
+            }
             course.expected = revision;
             Ok(Begun::Work(InWork::new(assignment, course)))
         }

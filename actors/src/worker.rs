@@ -5,7 +5,6 @@
 //! as there is something in hand, it takes itself.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure};
@@ -86,10 +85,6 @@ impl Actor for Worker {
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
         let Begun::Work(in_work) = begin::begin(&self.shared, assignment).await else { return };
-        // To begin may have taken long.
-        if in_work.assignment.is_anothers(Instant::now(), self.shared.backbone.storage().lease) {
-            return in_work.assignment.right.leave();
-        }
         self.shared.metrics.started.inc();
         self.shared.metrics.wait.observe(now().since(in_work.assignment.since).as_secs_f64());
         *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(in_work);

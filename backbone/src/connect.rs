@@ -155,6 +155,21 @@ impl Link {
         let _ = self.client().publish_with_reply(subject, reply, payload).await;
     }
 
+    /// Publishes with headers and a subject for the answer.
+    ///
+    /// # Errors
+    /// The client's own: the subject or the size is refused, or the client is dead.
+    pub(crate) async fn publish_with_reply_and_headers(
+        &self,
+        subject: impl async_nats::ToSubject,
+        reply: impl async_nats::ToSubject,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<(), Cause> {
+        let sent = self.client().publish_with_reply_and_headers(subject, reply, headers, payload).await;
+        sent.map_err(|error| Box::new(error) as Cause)
+    }
+
     /// Asks, and waits for the answer: for five seconds, or for as long as the request says.
     ///
     /// # Errors

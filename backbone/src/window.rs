@@ -58,8 +58,8 @@ impl Window {
             return;
         };
         // A failure means that the client is dead: no answer comes, which is what the caller is prepared for.
-        let client = self.link.client();
-        let _ = client.publish_with_reply_and_headers(Given::new(subject), Given::new(reply), headers, payload).await;
+        let (subject, reply) = (Given::new(subject), Given::new(reply));
+        let _ = self.link.publish_with_reply_and_headers(subject, reply, headers, payload).await;
     }
 
     /// Where the answer under `number` comes. Numbers mostly follow one another, so a page of them is written at once.

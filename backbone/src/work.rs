@@ -181,7 +181,7 @@ impl Caller {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, ear);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         let inbox = format!("{}.{number}", self.inbox);
-        let sent = self.backbone.work().client().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
+        let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
         if let Err(error) = sent {
             tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
         }

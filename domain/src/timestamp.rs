@@ -1,5 +1,6 @@
 //! A point in time: milliseconds since 1970 UTC, written as RFC 3339 with exactly three digits after the second.
 
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -67,10 +68,26 @@ impl Timestamp {
 impl Timestamp {
     /// The time as text, in ASCII.
     ///
-    /// Written by hand, because three to six of these stand in every job's record and events. The civil date from a
-    /// day count follows H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+    /// Written by hand, because three to six of these stand in every job's record and events. Mostly they are of the same
+    /// minute as the one before, of which only seconds and milliseconds are written anew.
     #[must_use]
     pub fn text(self) -> [u8; 24] {
+        thread_local! {
+            static LAST: Cell<(i64, [u8; 24])> = const { Cell::new((-1, [0; 24])) };
+        }
+        let minute = self.0 / 60_000;
+        let (last, text) = LAST.get();
+        if last == minute {
+            return within_minute(text, self.0);
+        }
+        let text = self.written();
+        LAST.set((minute, text));
+        text
+    }
+
+    /// The same, all of it written. The civil date from a day count follows H. Hinnant, "chrono-Compatible Low-Level Date
+    /// Algorithms", `civil_from_days`.
+    fn written(self) -> [u8; 24] {
         // Whatever is below 10,000 years in days or seconds of a day fits into 32 bits, in which division is cheaper.
         let small = |number: i64| u32::try_from(number).unwrap_or(0);
         let (seconds, millis) = (self.0 / 1_000, small(self.0 % 1_000));
@@ -101,6 +118,19 @@ impl Timestamp {
         text[22] = digit(millis);
         text
     }
+}
+
+/// The text of a time, with the seconds and milliseconds of another one of its minute.
+fn within_minute(mut text: [u8; 24], millis: i64) -> [u8; 24] {
+    // Below 60,000, so nothing is lost.
+    let millis = (millis % 60_000) as u32;
+    let digit = |number: u32| b'0' + (number % 10) as u8;
+    text[17] = digit(millis / 10_000);
+    text[18] = digit(millis / 1_000);
+    text[20] = digit(millis / 100);
+    text[21] = digit(millis / 10);
+    text[22] = digit(millis);
+    text
 }
 
 impl fmt::Display for Timestamp {
@@ -148,6 +178,13 @@ mod tests {
         fn what_is_written_is_what_jiff_reads(millis in 0i64..=LATEST) {
             let at = Timestamp::from_millis(millis);
             prop_assert_eq!(Timestamp::parse(&at.to_string()), Ok(at));
+        }
+
+        #[test]
+        fn what_was_written_before_does_not_matter(before in 0i64..200_000, millis in 0i64..200_000) {
+            let _ = Timestamp::from_millis(before).text();
+            let at = Timestamp::from_millis(millis);
+            prop_assert_eq!(at.text(), at.written());
         }
     }
 }
