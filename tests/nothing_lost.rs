@@ -96,6 +96,7 @@ async fn a_killed_server_loses_nothing() {
         world.server().restart().await.unwrap();
     }
     world.ends(&receipts, WITHIN).await;
+    world.lanes_run_dry(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "kill -9 of the server", &receipts, killed).await;
 }
@@ -115,6 +116,7 @@ async fn a_killed_node_loses_nothing() {
         node.restart().await;
     }
     world.ends(&receipts, WITHIN).await;
+    world.lanes_run_dry(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "kill -9 of the node", &receipts, killed).await;
 }
@@ -140,6 +142,7 @@ async fn a_node_that_was_frozen_past_its_lease_does_no_harm() {
         frozen.sigcont();
     }
     world.ends(&receipts, WITHIN).await;
+    world.lanes_run_dry(WITHIN).await;
     assert!(frozen.stop().await.success() && other.stop().await.success());
     came_to_rest(&world, "SIGSTOP of one of two nodes", &receipts, stops).await;
 }
@@ -161,6 +164,7 @@ async fn a_node_alone_recovers_from_a_freeze() {
         node.sigcont();
     }
     world.ends(&receipts, WITHIN).await;
+    world.lanes_run_dry(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "SIGSTOP of the only node", &receipts, stops).await;
 }
@@ -178,6 +182,7 @@ async fn a_frozen_server_loses_nothing() {
     tokio::time::sleep(Duration::from_secs(6)).await;
     world.server().sigcont();
     world.ends(&receipts, WITHIN).await;
+    world.lanes_run_dry(WITHIN).await;
     assert!(node.stop().await.success());
     came_to_rest(&world, "SIGSTOP of the server", &receipts, vec![stop]).await;
 }

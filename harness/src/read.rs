@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::{self, ErrorCode};
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 
 use crate::observe::{Letter, Logged};
@@ -158,6 +158,20 @@ impl Reader {
                 _ => Err(error).with_context(|| format!("message {sequence} of {lane}")),
             },
         }
+    }
+
+    /// How many jobs lie in lanes: waiting, in some node's hand, or ended but not yet acknowledged.
+    ///
+    /// # Errors
+    /// As [`Reader::extent`].
+    pub async fn jobs_left(&self) -> anyhow::Result<u64> {
+        let prefix = format!("{}_JOBS_", self.namespace.to_uppercase());
+        let names: Vec<String> = self.jetstream.stream_names().try_collect().await?;
+        let mut left = 0;
+        for lane in names.iter().filter(|name| name.starts_with(&prefix)) {
+            left += self.stream(lane).await?.cached_info().state.messages;
+        }
+        Ok(left)
     }
 
     fn event_log(&self) -> String {

@@ -108,6 +108,20 @@ impl World {
         }
     }
 
+    /// Waits until no job lies in a lane any more, so long at most. A node that dies over a run that has ended leaves its
+    /// events to whoever gets its job next, after the lease; who reads the event log before that finds them missing.
+    ///
+    /// # Panics
+    /// If some are left.
+    pub async fn lanes_run_dry(&self, within: std::time::Duration) {
+        crate::eventually("empty lanes", within, async || match self.reader().jobs_left().await {
+            Ok(0) => Ok(()),
+            Ok(left) => Err(format!("{left} jobs are left")),
+            Err(error) => Err(format!("{error:#}")),
+        })
+        .await;
+    }
+
     /// Waits until there are that many dead letters, of all tenants, 20 s at most.
     ///
     /// # Panics
