@@ -199,9 +199,18 @@ impl Reader {
             memory_storage: true,
             ..pull::Config::default()
         };
+        // A consumer reads from the server it is on, which may be behind the stream's leader.
+        let stored = match from {
+            DeliverPolicy::All => messages_under(&stream, filter).await?,
+            _ => 0,
+        };
         let consumer = stream.create_consumer(config).await?;
         let name = consumer.cached_info().name.clone();
         let mut left = usize::try_from(consumer.cached_info().num_pending)?;
+        if left < stored {
+            stream.delete_consumer(&name).await?;
+            bail!("the server that reads {filter} has {left} messages of it, the leader {stored}");
+        }
         while left > 0 {
             let wanted = left.min(PAGE);
             let mut page = consumer.batch().max_messages(wanted).expires(PAGE_WITHIN).messages().await?;
@@ -217,6 +226,12 @@ impl Reader {
         stream.delete_consumer(&name).await?;
         Ok(())
     }
+}
+
+/// How many messages a stream holds under a filter, by the word of its leader.
+async fn messages_under(stream: &jetstream::stream::Stream, filter: &str) -> anyhow::Result<usize> {
+    let subjects: Vec<(String, usize)> = stream.info_with_subjects(filter).await?.try_collect().await?;
+    Ok(subjects.iter().map(|(_, count)| count).sum())
 }
 
 impl TryFrom<jetstream::Message> for Stored {

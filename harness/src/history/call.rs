@@ -112,7 +112,10 @@ fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec
         if stale.contains(later) {
             continue;
         }
-        for earlier in &calls[..position] {
+        if was_held_back(later, run, rules) {
+            continue;
+        }
+        for earlier in calls[..position].iter().filter(|earlier| !was_held_back(earlier, run, rules)) {
             let over = held_until(earlier, run, rules).duration_since(later.start);
             if over > span(rules.clock_skew) {
                 let name = |call: &Call| format!("attempt {} of round {}", call.attempt, call.round);
@@ -121,6 +124,13 @@ fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec
             }
         }
     }
+}
+
+/// Whether the call's attempt was over before it began, and silent servers had kept its request until then.
+fn was_held_back(call: &Call, run: &Run<'_>, rules: &Rules) -> bool {
+    let of_attempt = |event: &&Event| event.round.max(1) == call.round && event.attempt == call.attempt;
+    let over = run.told.iter().copied().filter(of_attempt).any(|event| closes(event.event) && event.at < call.start);
+    over && lease::servers_were_silent(call.start, rules)
 }
 
 /// Until when the call had the run to itself.

@@ -81,6 +81,19 @@ fn what_silent_servers_held_back_comes_late() {
     assert_eq!(kinds(&history), []);
 }
 
+#[test]
+fn what_silent_servers_held_back_overlaps_nothing() {
+    let mut history = told("enqueued; started 1 @2; failed timeout @4 +1; started 2 @6; completed @9");
+    history.calls = vec![call("a", 1, 5, Some(8)), call("a", 2, 6, Some(9))];
+    assert_eq!(kinds(&history), [Kind::Overlap]);
+    history.rules.silences = vec![silent(None, 3, 5)];
+    assert_eq!(kinds(&history), []);
+    // Its attempt was not over when it began, so it held the run.
+    history.calls[0] = call("a", 1, 3, Some(8));
+    history.calls[1] = call_on("n2", "a", 1, 3, Some(5));
+    assert_eq!(kinds(&history), [Kind::Overlap]);
+}
+
 /// Attempt 1 is begun by `n1`, which freezes from second 3 to 9; `n2` finds its lease lost and completes the run.
 fn taken_over(thawed_call: Option<Call>) -> History {
     let mut history = told("enqueued; started 1 @2; failed lease_expired @7 +1; started 2 @8; completed @12");
