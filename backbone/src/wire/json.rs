@@ -101,6 +101,26 @@ impl Object {
         compact(text).map(|value| value.get().as_bytes().to_vec()).filter(|text| text.starts_with(b"{")).map(Self)
     }
 
+    /// An object from a value that serde writes as one.
+    pub(super) fn of<T: Serialize + ?Sized>(value: &T) -> Self {
+        let mut text = Vec::new();
+        json(&mut text, value);
+        Self(text)
+    }
+
+    /// The same with the fields of `more` behind its own, which serde writes as an object, too.
+    pub(super) fn and<T: Serialize + ?Sized>(mut self, more: &T) -> Self {
+        let more = Self::of(more);
+        if more.size() > 2 {
+            self.0.pop();
+            if self.0.len() > 1 {
+                self.0.push(b',');
+            }
+            self.0.extend_from_slice(&more.0[1..]);
+        }
+        self
+    }
+
     /// The same with one field more.
     #[must_use]
     pub fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
@@ -119,6 +139,12 @@ impl Object {
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.len()
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Its text.
