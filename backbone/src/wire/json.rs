@@ -96,9 +96,9 @@ impl Object {
     }
 
     /// An object from its text, as another node wrote it; `None` if it is none.
-    #[must_use]
-    pub fn read(text: &[u8]) -> Option<Self> {
-        compact(text).map(|value| value.get().as_bytes().to_vec()).filter(|text| text.starts_with(b"{")).map(Self)
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let text = Box::<str>::from(compact(text)?).into_string().into_bytes();
+        text.starts_with(b"{").then_some(Self(text))
     }
 
     /// An object from a value that serde writes as one.
@@ -122,8 +122,7 @@ impl Object {
     }
 
     /// The same with one field more.
-    #[must_use]
-    pub fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
+    pub(super) fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
         self.0.pop();
         if self.0.len() > 1 {
             self.0.push(b',');
@@ -158,12 +157,6 @@ impl Serialize for Object {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let raw: &RawValue = serde_json::from_slice(&self.0).map_err(serde::ser::Error::custom)?;
         raw.serialize(serializer)
-    }
-}
-
-impl From<serde_json::Value> for Object {
-    fn from(value: serde_json::Value) -> Self {
-        Self(value.to_string().into_bytes())
     }
 }
 

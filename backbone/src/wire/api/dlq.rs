@@ -239,6 +239,16 @@ pub struct Page<L = DeadLetter> {
     pub cursor: Option<String>,
 }
 
+impl Encoded<Page> {
+    /// Reads the page, and leaves its letters as their text.
+    ///
+    /// # Errors
+    /// 500: it is not what the contract says.
+    pub fn letters(&self) -> Result<Page<Encoded<DeadLetter>>, ApiError> {
+        self.clone().cast::<Page<Encoded<DeadLetter>>>().read()
+    }
+}
+
 impl From<Page<Encoded<DeadLetter>>> for Encoded<Page> {
     fn from(page: Page<Encoded<DeadLetter>>) -> Self {
         Encoded::of(&page).cast()
