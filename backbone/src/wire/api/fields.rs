@@ -7,7 +7,7 @@ use serde::de::value::Error as WordError;
 use serde::de::{IgnoredAny, IntoDeserializer as _};
 use serde::{Deserialize, Serialize};
 
-use super::request::in_words;
+use super::request::{self, in_words};
 use super::{Change, Filter, Selection, Target};
 
 /// The fields of all requests about runs as they stand on the wire. Each endpoint takes some of them
@@ -43,7 +43,7 @@ pub(super) struct Fields {
     pub(super) rate_per_s: Option<f64>,
     #[serde(skip_serializing_if = "is_false")]
     pub(super) dry_run: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
     pub(super) set: Option<Change>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,

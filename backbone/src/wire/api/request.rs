@@ -1,6 +1,10 @@
 //! Reading requests, and saying what is wrong with one in words that do not speak of this program's types.
 
-use serde::de::DeserializeOwned;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -34,6 +38,38 @@ pub(super) fn read_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Res
 /// Reads a payload, which may be any JSON, so that `null` is one, too.
 pub(super) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this program
+/// has them.
+pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    deserializer.deserialize_option(Object(PhantomData))
+}
+
+struct Object<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
 }
 
 /// What the JSON reader says, without the names that things have in this program.
@@ -72,12 +108,14 @@ mod tests {
             (r#"{"queue":{}}"#, "queue: invalid type: object, expected a string"),
             (r#"{"rate_per_s":"x"}"#, r#"rate_per_s: invalid type: string "x", expected a number"#),
             (r#"{"set":7}"#, "set: invalid type: integer `7`, expected an object"),
+            (r#"{"set":["bulk"]}"#, "set: invalid type: array, expected an object"),
             (r#"{"set":{"headers":{"a":1}}}"#, "set.headers.a: invalid type: integer `1`, expected a string"),
             (r#"{"set":{"tags":[]}}"#, "set.tags: unknown field `tags`, expected one of "),
             (r#"{"all":true} {}"#, "trailing characters"),
         ] {
             assert!(replay(body).starts_with(said), "{body}: {}", replay(body));
         }
+        assert!(DlqReplay::read(br#"{"all":true,"set":null}"#).unwrap().set.is_none());
         let submit = |body: &str| Submit::read(body.as_bytes()).unwrap_err().message;
         assert!(submit(r#"{"type":"a","maximum":1}"#).starts_with("maximum: unknown field `maximum`, expected one of"));
         assert!(submit("{}").contains("missing field `type`"));
