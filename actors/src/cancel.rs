@@ -14,15 +14,13 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Place;
-use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
 use longshore_backbone::wire::header::names;
-use longshore_backbone::wire::json::Object;
 use longshore_backbone::wire::record;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Priority, Run, RunId, RunState, Tenant};
-use serde_json::{Value, json};
 
-use crate::ask::{Ask, Filter, Which, outcome, unavailable};
+use crate::ask::{self, Filter, Which, unavailable};
 use crate::assignment::Assignment;
 use crate::carry_out::chain;
 use crate::fail_point;
@@ -139,17 +137,18 @@ async fn nodes(shared: &Shared) -> Result<Arc<[String]>, ApiError> {
 }
 
 /// The endpoint `runs.cancel`.
-pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
-    let fields = ["run_id", "tag", "state", "error_kind", "since", "until", "all", "limit", "dry_run"];
-    let ask = ask.only("runs.cancel", &fields)?;
-    match ask.which(asker)? {
-        Which::One(..) if ask.dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
+pub(crate) async fn serve(shared: &Shared, asker: &str, asked: Selection) -> Result<Encoded<Cancelled>, ApiError> {
+    let (limit, dry_run) = (asked.limit, asked.dry_run);
+    match ask::which(asker, asked)? {
+        Which::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
         Which::One(tenant, run_id) => match cancel(shared, &tenant, &run_id, None).await? {
-            Some(run) => Ok(record::show(&run)),
+            Some(run) => Ok(record::show(&run).into()),
             None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
         },
         Which::Those(filter) => {
-            cancel_those(shared, &filter, ask.limit.unwrap_or(usize::MAX), ask.dry_run).await.map(Object::from)
+            let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+            let outcome = cancel_those(shared, &filter, limit, dry_run).await?;
+            Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
         }
     }
 }
@@ -167,10 +166,10 @@ enum Look {
 #[derive(Default)]
 struct Many {
     cancelled: usize,
-    failed: Vec<Value>,
+    failed: Vec<Failed>,
 }
 
-async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: bool) -> Result<Value, ApiError> {
+async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: bool) -> Result<Outcome, ApiError> {
     let mut many = Many::default();
     for number in 0..LOOKS {
         let before = many.cancelled;
@@ -184,10 +183,10 @@ async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: b
         // Retries and delayed jobs change places meanwhile, and one that does so behind our back is in neither. So only
         // a look that finds none is the last.
         if more || look == Look::Count || (look == Look::All && many.cancelled == before) {
-            return Ok(outcome("cancelled", many.cancelled as u64, &many.failed, more));
+            return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
         }
     }
-    Ok(outcome("cancelled", many.cancelled as u64, &many.failed, true))
+    Ok(Outcome::new(many.cancelled as u64, many.failed, true))
 }
 
 /// Every run that has not ended has exactly one message, in a lane or among the schedules: those are looked through once.
@@ -227,7 +226,7 @@ async fn look_through(
                         Ok(None) => {}
                         // It ended by itself in the meantime.
                         Err(error) if error.code == Code::WrongState.number() => {}
-                        Err(error) => many.failed.push(json!({"run_id": run, "error": error.message})),
+                        Err(error) => many.failed.push(Failed { error: error.message, run_id: run }),
                     }
                 }
             }
@@ -245,7 +244,7 @@ async fn would(shared: &Shared, tenant: &Tenant, run_id: &RunId, filter: &Filter
 /// Where jobs of runs that fit may lie.
 async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>, ApiError> {
     let names = shared.backbone.names();
-    let queues = match &filter.queue {
+    let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
         None => shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
     };
@@ -253,7 +252,7 @@ async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>
     let mut places = Vec::new();
     for queue in queues {
         for priority in Priority::all() {
-            let subject = names.jobs_where(tenant, &queue, priority, filter.job_type.as_ref());
+            let subject = names.jobs_where(tenant, &queue, priority, filter.wanted.job_type.as_ref());
             places.push((Place::Lane(queue.clone(), priority), subject));
         }
     }

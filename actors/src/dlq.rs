@@ -6,21 +6,22 @@ use base64::Engine as _;
 use futures_util::StreamExt as _;
 use longshore_backbone::dead_letters::Letter;
 use longshore_backbone::scan::Place;
-use longshore_backbone::wire::api::ApiError;
-use longshore_backbone::wire::json::Object;
+use longshore_backbone::wire::api::{
+    ApiError, DeadJob, DeadLetter, Encoded, Example, Group, Groups, GroupsRequest, ListRequest, Page, Record, RunError,
+    RunRequest,
+};
 use longshore_backbone::wire::record;
 use longshore_domain::fingerprint::{fingerprint, pattern};
 use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
-use serde_json::{Value, json};
 
-use crate::ask::{Ask, Filter, unavailable};
+use crate::ask::{self, Filter, unavailable};
 use crate::shared::Shared;
 
 /// Entries on a page where the client does not say.
-const LIST_DEFAULT: usize = 100;
+const LIST_DEFAULT: u64 = 100;
 /// Most entries on a page.
-const LIST_MOST: usize = 500;
+const LIST_MOST: u64 = 500;
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
 /// Letters that one call groups; more are grouped by going on from the cursor.
@@ -28,7 +29,7 @@ const GROUPED: usize = 100_000;
 
 /// Where the letters that may fit lie.
 pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
-    let (queue, job_type) = (filter.queue.as_ref(), filter.job_type.as_ref());
+    let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     shared.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
 }
 
@@ -51,16 +52,15 @@ async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run
 }
 
 /// The endpoint `dlq.list`.
-pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
-    let ask = ask.only("dlq.list", &["tag", "state", "error_kind", "since", "until", "all", "limit", "cursor"])?;
-    let filter = ask.filter(asker)?;
-    let limit = ask.limit.unwrap_or(LIST_DEFAULT);
+pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
+    let filter = Filter { tenant: ask::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let limit = asked.limit.unwrap_or(LIST_DEFAULT);
     if !(1..=LIST_MOST).contains(&limit) {
         return Err(ApiError::malformed(format!("limit: is not one of 1 to {LIST_MOST}")));
     }
     // An answer is one message: it stays well below what the server takes.
     let mut room = shared.backbone.max_payload() * 3 / 4;
-    let (mut entries, mut from) = (Vec::new(), Some(ask.cursor()?));
+    let (mut entries, mut from) = (Vec::new(), Some(ask::cursor(asked.cursor.as_deref())?));
     let subject = subject(shared, &filter);
     while let Some(at) = from {
         let page =
@@ -72,9 +72,8 @@ pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Objec
         while let Some(letter) = looked_at.next().await {
             let Some((letter, run)) = letter? else { continue };
             let whole = show(&letter, &run);
-            if entries.len() == limit || (whole.size() > room && !entries.is_empty()) {
-                let cursor = letter.sequence.to_string();
-                return Ok(Object::default().with("entries", &entries).with("cursor", &cursor));
+            if entries.len() as u64 == limit || (whole.size() > room && !entries.is_empty()) {
+                return Ok(Page { entries, cursor: Some(letter.sequence.to_string()) }.into());
             }
             // One that fills a page by itself is listed without what makes it large; `dlq.get` has more of it.
             let entry = if whole.size() > room { show_within(&letter, &run, room) } else { whole };
@@ -82,12 +81,12 @@ pub(crate) async fn list(shared: &Shared, asker: &str, ask: Ask) -> Result<Objec
             entries.push(entry);
         }
     }
-    Ok(Object::default().with("entries", &entries))
+    Ok(Page { entries, cursor: None }.into())
 }
 
 /// The endpoint `dlq.get`.
-pub(crate) async fn get(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
-    let (tenant, run_id) = ask.only("dlq.get", &["run_id"])?.one(asker)?;
+pub(crate) async fn get(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
+    let (tenant, run_id) = ask::one(asker, asked)?;
     let (letter, run) = find(shared, &tenant, &run_id).await?;
     Ok(show_within(&letter, &run, shared.backbone.most_in_answer()))
 }
@@ -107,12 +106,12 @@ pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Re
 }
 
 /// A letter as it is answered: its run's record, the job's payload and headers, and what it is grouped by.
-fn show(letter: &Letter, run: &Run) -> Object {
+fn show(letter: &Letter, run: &Run) -> Encoded<DeadLetter> {
     described(letter, run, record::show(run), letter.left_out)
 }
 
 /// The same, no longer than `most` bytes: first the payload is left out, then of the history what does not fit.
-fn show_within(letter: &Letter, run: &Run, most: usize) -> Object {
+fn show_within(letter: &Letter, run: &Run, most: usize) -> Encoded<DeadLetter> {
     let whole = show(letter, run);
     if whole.size() <= most {
         return whole;
@@ -126,18 +125,15 @@ fn show_within(letter: &Letter, run: &Run, most: usize) -> Object {
     described(letter, run, record::show_within(run, most.saturating_sub(beside)), Some(bytes))
 }
 
-fn described(letter: &Letter, run: &Run, record: Object, left_out: Option<u64>) -> Object {
+fn described(letter: &Letter, run: &Run, record: Encoded<Record>, left_out: Option<u64>) -> Encoded<DeadLetter> {
     let mut headers: BTreeMap<String, String> = BTreeMap::new();
     for (name, values) in letter.headers.iter() {
         headers.insert(name.to_string(), values.last().map_or_else(String::new, |value| value.as_str().to_owned()));
     }
     headers.remove("Longshore-Run-Id");
-    let entry = record.with("headers", &headers);
-    let entry = match left_out {
-        None => entry.with("payload_base64", &base64::engine::general_purpose::STANDARD.encode(&letter.payload)),
-        Some(bytes) => entry.with("payload_bytes", &bytes),
-    };
-    entry.with("fingerprint", &mark(run).2)
+    let payload = || base64::engine::general_purpose::STANDARD.encode(&letter.payload);
+    let payload_base64 = left_out.is_none().then(payload);
+    record.with_job(&DeadJob { headers, payload_base64, payload_bytes: left_out, fingerprint: mark(run).2 })
 }
 
 /// What a run is grouped by: its error's kind and pattern, and a name for both with the type.
@@ -148,7 +144,7 @@ fn mark(run: &Run) -> (ErrorKind, String, String) {
     (kind, pattern, fingerprint)
 }
 
-struct Group {
+struct Count {
     example: Run,
     kind: ErrorKind,
     pattern: String,
@@ -158,11 +154,11 @@ struct Group {
 }
 
 /// The endpoint `dlq.groups`: letters by what they failed of, the largest group first.
-pub(crate) async fn groups(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
-    let ask = ask.only("dlq.groups", &["tag", "error_kind", "since", "until", "all", "limit", "cursor"])?;
-    let filter = ask.filter(asker)?;
+pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
+    let filter = Filter { tenant: ask::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let subject = subject(shared, &filter);
-    let (mut groups, mut seen, mut from) = (BTreeMap::<String, Group>::new(), 0, Some(ask.cursor()?));
+    let (mut groups, mut seen, mut from) =
+        (BTreeMap::<String, Count>::new(), 0, Some(ask::cursor(asked.cursor.as_deref())?));
     while let Some(at) = from.filter(|_| seen < GROUPED) {
         let page =
             shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
@@ -177,21 +173,16 @@ pub(crate) async fn groups(shared: &Shared, asker: &str, ask: Ask) -> Result<Val
             }
         }
     }
-    let mut groups: Vec<(String, Group)> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
-    groups.truncate(ask.limit.unwrap_or(usize::MAX));
-    let shown: Vec<Value> = groups.iter().map(|(fingerprint, group)| group.show(fingerprint)).collect();
-    let mut answer = json!({"groups": shown});
-    if let Some(next) = from {
-        answer["cursor"] = json!(next.to_string());
-    }
-    Ok(answer)
+    let mut groups: Vec<Group> = groups.into_iter().map(|(fingerprint, count)| count.show(fingerprint)).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+    groups.truncate(asked.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
+    Ok(Encoded::of(&Groups { cursor: from.map(|next| next.to_string()), groups }))
 }
 
-fn count(groups: &mut BTreeMap<String, Group>, run: Run) {
+fn count(groups: &mut BTreeMap<String, Count>, run: Run) {
     let at = run.ended_at.unwrap_or(run.origin);
     let (kind, pattern, fingerprint) = mark(&run);
-    let group = groups.entry(fingerprint).or_insert_with(|| Group {
+    let group = groups.entry(fingerprint).or_insert_with(|| Count {
         example: run,
         kind,
         pattern,
@@ -204,17 +195,19 @@ fn count(groups: &mut BTreeMap<String, Group>, run: Run) {
     group.last = group.last.max(at);
 }
 
-impl Group {
-    fn show(&self, fingerprint: &str) -> Value {
-        json!({
-            "fingerprint": fingerprint,
-            "type": self.example.job_type,
-            "error_kind": self.kind,
-            "pattern": self.pattern,
-            "count": self.count,
-            "first": self.first,
-            "last": self.last,
-            "example": {"run_id": self.example.run_id, "tenant": self.example.tenant, "error": self.example.error},
-        })
+impl Count {
+    fn show(self, fingerprint: String) -> Group {
+        let Self { example, kind, pattern, count, first, last } = self;
+        let error = example.error.map(|error| RunError { kind: error.kind.into(), message: error.message });
+        Group {
+            count,
+            error_kind: kind.into(),
+            example: Example { error, run_id: example.run_id, tenant: example.tenant },
+            fingerprint,
+            first,
+            last,
+            pattern,
+            job_type: example.job_type,
+        }
     }
 }

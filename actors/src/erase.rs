@@ -3,16 +3,15 @@
 
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Place;
-use longshore_backbone::wire::api::{ApiError, Code};
-use longshore_backbone::wire::json::Object;
+use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedLetter, RunRequest};
 use longshore_backbone::wire::record;
 
-use crate::ask::{Ask, unavailable};
+use crate::ask::{self, unavailable};
 use crate::shared::{Shared, now};
 
 /// The endpoint `runs.erase`.
-pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Object, ApiError> {
-    let (tenant, run_id) = ask.only("runs.erase", &["run_id"])?.one(asker)?;
+pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {
+    let (tenant, run_id) = ask::one(asker, asked)?;
     let backbone = &shared.backbone;
     let mut letters = 0;
     loop {
@@ -35,13 +34,17 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, ask: Ask) -> Result<Obje
         backbone.purge_checkpoints(&tenant, run_id.as_str()).await.map_err(|error| unavailable(&error))?;
         let Some(found) = found else {
             // The record had gone by its age; its letter, at least, is erased now.
-            return if letters > 0 { Ok(Object::default().with("run_id", &run_id)) } else { Err(unknown()) };
+            return if letters > 0 {
+                Ok(Encoded::of(&Erased::DeadLetter(ErasedLetter { run_id })))
+            } else {
+                Err(unknown())
+            };
         };
         let mut run = found.run;
         run.erase(now());
         run.token = shared.token();
         match backbone.write_record(&run, found.revision).await {
-            Ok(Written::Won(_)) => return Ok(record::show(&run)),
+            Ok(Written::Won(_)) => return Ok(record::show(&run).into()),
             Ok(Written::Lost(_)) => {}
             Err(error) => return Err(unavailable(&error)),
         }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, nobody_there};
-use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, KEY_MAX, is_servers, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::job::When;
@@ -21,9 +21,6 @@ use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::ask::unavailable;
@@ -33,37 +30,6 @@ use crate::herald::Telling;
 use crate::keys;
 use crate::shared::{Shared, new_seal, now};
 use crate::story::{Follow, Matter, Story, Then, Told};
-
-/// What a client asks for.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Submit {
-    #[serde(rename = "type")]
-    job_type: String,
-    #[serde(default, deserialize_with = "crate::ask::any_json")]
-    payload: Option<Box<RawValue>>,
-    payload_base64: Option<String>,
-    queue: Option<String>,
-    priority: Option<u64>,
-    idempotency_key: Option<String>,
-    idempotency_window_ms: Option<u64>,
-    unique: Option<String>,
-    run_id: Option<String>,
-    run_at: Option<String>,
-    delay_ms: Option<u64>,
-    expires_at: Option<String>,
-    expires_in_ms: Option<u64>,
-    max_attempts: Option<u32>,
-    retry: Option<String>,
-    timeout_ms: Option<u64>,
-    keep_ms: Option<u64>,
-    deadline: Option<String>,
-    concurrency_key: Option<String>,
-    limit_key: Option<String>,
-    cost: Option<u32>,
-    tags: Option<Vec<String>>,
-    headers: Option<std::collections::BTreeMap<String, String>>,
-}
 
 /// A submission, read and checked.
 struct Checked {
@@ -94,7 +60,7 @@ fn name(error: longshore_domain::NameError) -> ApiError {
 }
 
 /// Takes one job.
-pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Value, ApiError> {
+pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
     let checked = check(shared, tenant, submit)?;
     let due = checked.job.options.as_ref().and_then(|options| options.run_at).map(|when| when.from(now()));
     let keyed = checked.job.options.as_ref().is_some_and(|options| options.idempotency_key.is_some());
@@ -114,7 +80,7 @@ pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: Submit) -> 
     }
 }
 
-fn check(shared: &Shared, tenant: &Tenant, submit: Submit) -> Result<Checked, ApiError> {
+fn check(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, ApiError> {
     let queue = match &submit.queue {
         Some(queue) => Queue::parse(queue).map_err(name)?,
         None => Queue::main(),
@@ -149,7 +115,7 @@ fn uuid() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-fn payload(submit: &Submit) -> Result<Bytes, ApiError> {
+fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
     match (&submit.payload, &submit.payload_base64) {
         (Some(_), Some(_)) => Err(wrong("payload_base64", "stands beside payload; one of them is enough")),
         (Some(json), None) => Ok(Bytes::copy_from_slice(json.get().as_bytes())),
@@ -161,7 +127,7 @@ fn payload(submit: &Submit) -> Result<Bytes, ApiError> {
     }
 }
 
-fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOptions, ApiError> {
+fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
     let key = |field: &str, value: &Option<String>| match value {
         Some(text) if text.is_empty() => Err(wrong(field, "is empty")),
         Some(text) if text.len() > KEY_MAX => {
@@ -218,7 +184,7 @@ fn options(shared: &Shared, submit: &Submit, own_run_id: bool) -> Result<JobOpti
     })
 }
 
-fn deadline(submit: &Submit) -> Result<Option<When>, ApiError> {
+fn deadline(submit: &SubmitRequest) -> Result<Option<When>, ApiError> {
     let Some(text) = submit.deadline.as_deref() else { return Ok(None) };
     match duration::parse(text) {
         Ok(span) if span.is_zero() => Err(wrong("deadline", "is zero")),
@@ -238,7 +204,7 @@ fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
 }
 
 /// The headers the job is published with: the client's own, and what it asked for.
-fn headers(submit: &Submit, options: &JobOptions) -> Result<Headers, ApiError> {
+fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiError> {
     let mut headers = Headers::new();
     for (name, value) in submit.headers.iter().flatten() {
         let field = format!("headers.{name}");
@@ -262,7 +228,7 @@ fn headers(submit: &Submit, options: &JobOptions) -> Result<Headers, ApiError> {
 }
 
 /// One publish; the run's id comes from its answer.
-async fn publish_plain(shared: &Shared, checked: Checked) -> Result<Value, ApiError> {
+async fn publish_plain(shared: &Shared, checked: Checked) -> Result<Submitted, ApiError> {
     let Checked { job, headers, payload, .. } = checked;
     let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
     match shared.backbone.publish(subject, headers, payload).await {
@@ -271,8 +237,8 @@ async fn publish_plain(shared: &Shared, checked: Checked) -> Result<Value, ApiEr
     }
 }
 
-fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Value {
-    json!({"run_id": run_id, "state": state, "deduplicated": deduplicated})
+fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Submitted {
+    Submitted { deduplicated, run_id: run_id.clone(), state: state.into() }
 }
 
 async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
@@ -320,7 +286,7 @@ async fn note_and_publish(
     checked: &Checked,
     due: Option<Timestamp>,
     claim: Option<u64>,
-) -> Result<Value, ApiError> {
+) -> Result<Submitted, ApiError> {
     let job = &checked.job;
     let mut run = Run::new(job, shared.max_attempts(job), now());
     run.seal = new_seal();
@@ -365,7 +331,7 @@ async fn mark(
     checked: &Checked,
     mut run: Run,
     (revision, claim): (u64, Option<u64>),
-) -> Result<Value, ApiError> {
+) -> Result<Submitted, ApiError> {
     let job = &checked.job;
     let other = match claim {
         Some(claim) => {
@@ -388,16 +354,20 @@ async fn mark(
 }
 
 /// The run is there already: answered as it stands. Where its job may never have been published, it is now.
-async fn found_before(shared: &Shared, checked: &Checked, found: Found, claim: Option<u64>) -> Result<Value, ApiError> {
+async fn found_before(
+    shared: &Shared,
+    checked: &Checked,
+    found: Found,
+    claim: Option<u64>,
+) -> Result<Submitted, ApiError> {
     let Found { run, revision } = found;
     match on_repeat(&run) {
         Repeat::Publish => publish_noted(shared, checked, &run).await?,
         Repeat::Schedule(at) => schedule_noted(shared, checked, &run, at).await?,
         Repeat::Nothing => return Ok(answer(&run.run_id, run.state, true)),
     }
-    let mut first = mark(shared, checked, run, (revision, claim)).await?;
-    first["deduplicated"] = json!(true);
-    Ok(first)
+    let first = mark(shared, checked, run, (revision, claim)).await?;
+    Ok(Submitted { deduplicated: true, ..first })
 }
 
 /// The record says that the run waits for its time. Where no schedule stands, either it has fired, and another message of
@@ -424,7 +394,7 @@ async fn repeated(
     checked: Checked,
     theirs: FoundClaim,
     due: Option<Timestamp>,
-) -> Result<Value, ApiError> {
+) -> Result<Submitted, ApiError> {
     let mut checked = checked;
     let FoundClaim { claim, revision, at } = theirs;
     checked.job.run_id = claim.run_id;
@@ -439,9 +409,8 @@ async fn repeated(
             Ok(answer(&checked.job.run_id, state, true))
         }
         Ok(None) => {
-            let mut first = note_and_publish(shared, &checked, due, unmarked).await?;
-            first["deduplicated"] = json!(true);
-            Ok(first)
+            let first = note_and_publish(shared, &checked, due, unmarked).await?;
+            Ok(Submitted { deduplicated: true, ..first })
         }
         Err(error) => Err(unavailable(&error)),
     }
@@ -453,7 +422,7 @@ async fn schedule(
     checked: &Checked,
     mut run: Run,
     (at, claim): (Timestamp, Option<u64>),
-) -> Result<Value, ApiError> {
+) -> Result<Submitted, ApiError> {
     run.settle(Settlement::Schedule { at }, now());
     let matter = checked.matter();
     let (done, told) = oneshot::channel();

@@ -13,14 +13,15 @@ use longshore_backbone::Headers;
 use longshore_backbone::dead_letters::Letter;
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Place;
-use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::api::{
+    self, ApiError, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
+};
 use longshore_backbone::wire::header;
 use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
-use serde_json::{Value, json};
 
-use crate::ask::{Ask, Set, Which, outcome, unavailable};
+use crate::ask::{self, Which, unavailable};
 use crate::assignment::is_acknowledgement;
 use crate::carry_out::chain;
 use crate::dlq;
@@ -61,25 +62,28 @@ impl Change {
 }
 
 /// The endpoint `dlq.replay`.
-pub(crate) async fn replay(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
-    let fields = ["run_id", "tag", "error_kind", "since", "until", "all", "limit", "rate_per_s", "dry_run", "set"];
-    let mut ask = ask.only("dlq.replay", &fields)?;
-    let change = change(shared, ask.set.take().unwrap_or_default()).await?;
-    let (done, failed, more) = attend(shared, asker, &ask, &Deed::Replay(change)).await?;
-    Ok(outcome("replayed", done, &failed, more))
+pub(crate) async fn replay(shared: &Shared, asker: &str, asked: ReplayRequest) -> Result<Encoded<Replayed>, ApiError> {
+    let ReplayRequest { selection, rate_per_s, set } = asked;
+    let change = change(shared, set.unwrap_or_default()).await?;
+    let outcome = attend(shared, asker, (selection, rate_per_s), &Deed::Replay(change)).await?;
+    Ok(Encoded::of(&Replayed::from(outcome)))
 }
 
 /// The endpoint `dlq.discard`.
-pub(crate) async fn discard(shared: &Shared, asker: &str, ask: Ask) -> Result<Value, ApiError> {
-    let fields = ["run_id", "tag", "error_kind", "since", "until", "all", "limit", "rate_per_s", "dry_run"];
-    let ask = ask.only("dlq.discard", &fields)?;
-    let (done, failed, more) = attend(shared, asker, &ask, &Deed::Discard).await?;
-    Ok(outcome("discarded", done, &failed, more))
+pub(crate) async fn discard(
+    shared: &Shared,
+    asker: &str,
+    asked: DiscardRequest,
+) -> Result<Encoded<Discarded>, ApiError> {
+    let outcome = attend(shared, asker, (asked.selection, asked.rate_per_s), &Deed::Discard).await?;
+    Ok(Encoded::of(&Discarded::from(outcome)))
 }
 
 /// Reads and checks what is to be changed, before anything is.
-async fn change(shared: &Shared, set: Set) -> Result<Change, ApiError> {
-    let (queue, priority) = set.place()?;
+async fn change(shared: &Shared, set: api::Change) -> Result<Change, ApiError> {
+    let within = |error: longshore_domain::NameError| ApiError::malformed(format!("set: {error}"));
+    let queue = set.queue.as_deref().map(Queue::parse).transpose().map_err(within)?;
+    let priority = set.priority.map(Priority::new).transpose().map_err(within)?;
     if let Some(queue) = &queue {
         crate::intake::must_be_declared(shared, queue).await?;
     }
@@ -133,26 +137,31 @@ fn is_settled(name: &str) -> bool {
 }
 
 /// Does the deed to the letters that are meant: how many, what failed, and whether the limit left some.
-async fn attend(shared: &Shared, asker: &str, ask: &Ask, deed: &Deed) -> Result<(u64, Vec<Value>, bool), ApiError> {
-    let pause = match ask.rate_per_s {
+async fn attend(
+    shared: &Shared,
+    asker: &str,
+    (asked, rate_per_s): (Selection, Option<f64>),
+    deed: &Deed,
+) -> Result<Outcome, ApiError> {
+    let pause = match rate_per_s {
         Some(rate) if rate.is_finite() && rate >= SLOWEST => Some(Duration::from_secs_f64(1.0 / rate)),
         Some(_) => return Err(ApiError::malformed(format!("rate_per_s: is not {SLOWEST} or more"))),
         None => None,
     };
-    let filter = match ask.which(asker)? {
+    let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
+    let filter = match ask::which(asker, asked)? {
         Which::One(tenant, run_id) => {
             let (letter, _) = dlq::find(shared, &tenant, &run_id).await?;
-            let result = if ask.dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
-            return match result {
-                Ok(done) => Ok((u64::from(done), Vec::new(), false)),
-                Err(error) => Ok((0, vec![json!({"run_id": run_id, "error": error})], false)),
-            };
+            let result = if dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
+            return Ok(match result {
+                Ok(done) => Outcome::new(u64::from(done), Vec::new(), false),
+                Err(error) => Outcome::new(0, vec![Failed { error, run_id }], false),
+            });
         }
         Which::Those(filter) => filter,
     };
     // What dies again while this goes on is not taken again.
     let last = shared.backbone.last_sequence(&Place::DeadLetters).await.map_err(|error| unavailable(&error))?;
-    let limit = ask.limit.map_or(u64::MAX, |limit| limit as u64);
     let subject = dlq::subject(shared, &filter);
     let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
     while let Some(at) = from.filter(|at| *at <= last) {
@@ -164,7 +173,7 @@ async fn attend(shared: &Shared, asker: &str, ask: &Ask, deed: &Deed) -> Result<
         while letters.peek().is_some() {
             let room = limit.saturating_sub(done.load(Ordering::Relaxed) + failed.len() as u64);
             if room == 0 {
-                return Ok((done.into_inner(), failed, true));
+                return Ok(Outcome::new(done.into_inner(), failed, true));
             }
             let at_once = if pause.is_some() { 1 } else { AT_ONCE };
             let some: Vec<Letter> =
@@ -172,19 +181,18 @@ async fn attend(shared: &Shared, asker: &str, ask: &Ask, deed: &Deed) -> Result<
             let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
             let each = some.into_iter().map(|letter| async {
                 let run_id = letter.run.run_id.clone();
-                let result =
-                    if ask.dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
+                let result = if dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
                 result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
             });
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
             let wrong = results.into_iter().filter_map(Result::err);
-            failed.extend(wrong.map(|(run_id, error)| json!({"run_id": run_id, "error": error})));
-            if pause.is_some() && !ask.dry_run {
+            failed.extend(wrong.map(|(run_id, error)| Failed { error, run_id }));
+            if pause.is_some() && !dry_run {
                 tokio::time::sleep_until(next_at).await;
             }
         }
     }
-    Ok((done.into_inner(), failed, false))
+    Ok(Outcome::new(done.into_inner(), failed, false))
 }
 
 /// Whether the deed would be done to this letter.

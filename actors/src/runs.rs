@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use longshore_backbone::records::Found;
-use longshore_backbone::wire::api::{ApiError, Code};
-use longshore_backbone::wire::json::Object;
+use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::History;
-use longshore_domain::{JobType, Queue, Run, RunId, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::ask::unavailable;
+use crate::ask::{self, unavailable};
 use crate::assignment::Assignment;
 use crate::shared::Shared;
 use crate::waits;
@@ -23,11 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Who waits for long looks less often: a thousand may wait.
 const LOOK_EVERY_MOST: Duration = Duration::from_secs(5);
 
-/// The run, from its record or its lane.
-pub(crate) async fn get(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Run, ApiError> {
-    match find(shared, tenant, run_id).await? {
-        Some(run) => Ok(run),
-        None => Err(missing(shared, tenant, run_id).await),
+/// The endpoint `runs.get`: the run, from its record or its lane.
+pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
+    let (tenant, run_id) = ask::one(asker, asked)?;
+    match find(shared, &tenant, &run_id).await? {
+        Some(run) => Ok(record::show(&run)),
+        None => Err(missing(shared, &tenant, &run_id).await),
     }
 }
 
@@ -82,12 +82,12 @@ pub(crate) async fn wait(
     tenant: &Tenant,
     run_id: &RunId,
     timeout: Duration,
-) -> Result<Object, ApiError> {
+) -> Result<Encoded<Record>, ApiError> {
     let until = tokio::time::Instant::now() + timeout.min(WAIT_MOST);
     let subject = shared.backbone.names().events_of_run(tenant, run_id);
     let mut events = shared.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
     let mut look_every = LOOK_EVERY;
-    let mut told: Option<Object> = None;
+    let mut told: Option<Encoded<Record>> = None;
     loop {
         let run = find(shared, tenant, run_id).await?;
         if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_ended())) {
@@ -116,48 +116,22 @@ pub(crate) async fn wait(
 }
 
 /// What the event of a run's end says of it, where its type keeps no record of such ends.
-fn end_told(shared: &Shared, event: &[u8]) -> Option<Object> {
-    let event: Ended<'_> = serde_json::from_slice(event).ok().filter(|event: &Ended<'_>| event.event == "completed")?;
+fn end_told(shared: &Shared, event: &[u8]) -> Option<Encoded<Record>> {
+    let event: Ended = serde_json::from_slice(event).ok().filter(|event: &Ended| event.event == "completed")?;
     if shared.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
         return None;
     }
-    let took = Duration::from_millis(event.duration_ms);
-    let started_at = event.at.minus(took);
-    let attempt = Object::default()
-        .with("round", &event.round)
-        .with("attempt", &event.attempt)
-        .with("started_at", &started_at)
-        .with("ended_at", &event.at)
-        .with("node", &event.node);
-    let record = Object::default()
-        .with("run_id", &event.run_id)
-        .with("tenant", &event.tenant)
-        .with("queue", &event.queue)
-        .with("priority", &event.priority)
-        .with("type", &event.job_type)
-        .with("state", "completed")
-        .with("round", &event.round)
-        .with("attempt", &event.attempt)
-        .with("max_attempts", &event.max_attempts)
-        .with("started_at", &started_at)
-        .with("ended_at", &event.at)
-        .with("node", &event.node);
-    let record = match event.result {
-        Some(result) => record.with("result", result),
-        None => record,
-    };
-    let record = record.with("attempts", &[attempt]);
-    Some(if event.tags.is_empty() { record } else { record.with("tags", &event.tags) })
+    Some(Encoded::of(&event.into_record()))
 }
 
 /// The event of a run's end.
 #[derive(Deserialize)]
-struct Ended<'a> {
-    event: &'a str,
+struct Ended {
+    event: String,
     run_id: RunId,
     tenant: Tenant,
     queue: Queue,
-    priority: u8,
+    priority: Priority,
     #[serde(rename = "type")]
     job_type: JobType,
     round: u32,
@@ -167,8 +141,54 @@ struct Ended<'a> {
     node: String,
     #[serde(default)]
     duration_ms: u64,
-    #[serde(default, borrow)]
-    result: Option<&'a RawValue>,
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
     #[serde(default)]
     tags: Vec<String>,
+}
+
+impl Ended {
+    /// The record that the run would have.
+    fn into_record(self) -> Record {
+        let started_at = self.at.minus(Duration::from_millis(self.duration_ms));
+        let attempt = Attempt {
+            round: self.round,
+            attempt: self.attempt,
+            started_at,
+            ended_at: Some(self.at),
+            node: self.node.clone(),
+            error: None,
+            retry_at: None,
+            put_back: None,
+            start: None,
+        };
+        Record {
+            run_id: self.run_id,
+            tenant: self.tenant,
+            queue: self.queue,
+            priority: self.priority,
+            job_type: self.job_type,
+            state: RunState::Completed.into(),
+            round: self.round,
+            attempt: Some(self.attempt),
+            max_attempts: self.max_attempts,
+            enqueued_at: None,
+            started_at: Some(started_at),
+            ended_at: Some(self.at),
+            run_at: None,
+            node: Some(self.node),
+            progress: None,
+            result: self.result,
+            result_base64: None,
+            result_content_type: None,
+            result_bytes: None,
+            error: None,
+            attempts: vec![attempt],
+            tags: self.tags,
+            duplicate_of: None,
+            keep_ms: None,
+            erased_at: None,
+            attempts_left_out: None,
+        }
+    }
 }

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use longshore_backbone::wire::api::{ApiError, Code};
-use longshore_backbone::wire::json::Object;
+use longshore_backbone::wire::api::{ApiError, Code, Encoded, Record};
 use longshore_backbone::wire::record;
 use longshore_domain::{Run, RunId, Tenant};
 
@@ -81,7 +80,7 @@ pub(crate) struct Unkept(Mutex<Ends>);
 
 #[derive(Debug, Default)]
 struct Ends {
-    shown: HashMap<(Tenant, RunId), Object>,
+    shown: HashMap<(Tenant, RunId), Encoded<Record>>,
     order: VecDeque<(Tenant, RunId)>,
     bytes: usize,
 }
@@ -106,7 +105,7 @@ impl Unkept {
     }
 
     /// The end of this run as its record would show it.
-    pub(crate) fn find(&self, tenant: &Tenant, run_id: &RunId) -> Option<Object> {
+    pub(crate) fn find(&self, tenant: &Tenant, run_id: &RunId) -> Option<Encoded<Record>> {
         let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ends.shown.get(&(tenant.clone(), run_id.clone())).cloned()
     }
@@ -116,13 +115,13 @@ impl Unkept {
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// The end of a run that left no record, from this node's memory or another's.
-pub(crate) async fn end_of(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Option<Object> {
+pub(crate) async fn end_of(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Option<Encoded<Record>> {
     if let Some(end) = shared.unkept.find(tenant, run_id) {
         return Some(end);
     }
     let subject = shared.backbone.names().end_of(tenant, run_id);
     let answer = shared.backbone.ask_nodes(subject, Bytes::new(), ANSWER_WITHIN).await?;
-    Object::read(&answer)
+    Encoded::from_text(&answer)
 }
 
 /// Answers other nodes that ask for such ends, until the process ends.

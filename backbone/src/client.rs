@@ -9,7 +9,7 @@ use futures_util::Stream;
 use crate::connect::Link;
 use crate::error::{Cause, Error};
 use crate::settings::Connection;
-use crate::wire::api::{ApiError, Code};
+use crate::wire::api::{ApiError, Code, Encoded, Endpoint};
 use crate::wire::subject::Names;
 
 /// Talks to the nodes of one namespace.
@@ -35,18 +35,36 @@ impl Client {
         &self.names
     }
 
-    /// Asks an endpoint of the API with this text of JSON; gives the text of the answer.
+    /// Asks an endpoint of the API, under a tenant or [`OPERATOR`](crate::wire::api::OPERATOR). The answer comes as its
+    /// text, for whoever passes it on, and [`Encoded::read`] makes it a value.
+    ///
+    /// ```no_run
+    /// # async fn example(client: longshore_backbone::Client) -> Result<(), longshore_backbone::wire::api::ApiError> {
+    /// use longshore_backbone::wire::api::{Submit, SubmitRequest};
+    /// let job = SubmitRequest { job_type: "email.send".to_owned(), ..SubmitRequest::default() };
+    /// let answer = client.ask::<Submit>("default", &job, std::time::Duration::from_secs(10)).await?;
+    /// println!("{}", answer.read()?.run_id);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The endpoint's own error answer, 413 where the server takes no message of that size, 503 where no node is there,
-    /// 504 where none answered within `timeout`.
-    pub async fn request(
+    /// 504 where none answered within `timeout`, 500 where the answer is no JSON object.
+    pub async fn ask<E: Endpoint>(
         &self,
         tenant: &str,
-        endpoint: &str,
-        body: String,
+        request: &E::Request,
         timeout: Duration,
-    ) -> Result<String, ApiError> {
+    ) -> Result<Encoded<E::Answer>, ApiError> {
+        let internal = |message: String| ApiError::new(Code::Internal, message);
+        let body = serde_json::to_string(request)
+            .map_err(|error| internal(format!("the request cannot be written: {error}")))?;
+        let answer = self.request(tenant, E::NAME, body, timeout).await?;
+        Encoded::from_text(&answer).ok_or_else(|| internal("the answer is no JSON object".to_owned()))
+    }
+
+    async fn request(&self, tenant: &str, endpoint: &str, body: String, timeout: Duration) -> Result<Bytes, ApiError> {
         let most = self.nats.server_info().max_payload;
         if body.len() > most {
             let message = format!(
@@ -70,11 +88,10 @@ impl Client {
             },
             _ => ApiError::unavailable(error.to_string()),
         })?;
-        let body = String::from_utf8(message.payload.to_vec())
-            .map_err(|error| ApiError::new(Code::Internal, format!("the answer is no text: {error}")))?;
+        let body = message.payload;
         let failed = message.headers.is_some_and(|headers| headers.get("Nats-Service-Error-Code").is_some());
         if failed {
-            return Err(serde_json::from_str(&body).unwrap_or_else(|error| ApiError::unavailable(error.to_string())));
+            return Err(serde_json::from_slice(&body).unwrap_or_else(|error| ApiError::unavailable(error.to_string())));
         }
         Ok(body)
     }

@@ -5,12 +5,14 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use clap::Args;
-use longshore_backbone::wire::api::ApiError;
-use serde_json::{Map, Value, json};
+use longshore_backbone::wire::api::{
+    ApiError, Cancelled, DlqDiscard, DlqReplay, Endpoint, Failed, Outcome, RunsCancel, Selection, Target,
+};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::client::Api;
-use super::output::{self, BAD, PENDING, number, text};
+use super::output::{self, BAD, PENDING, number};
 use super::{Ended, Usage, which};
 
 /// Runs of one call: long enough to be fast, short enough for a bar that moves and an answer within seconds.
@@ -55,19 +57,77 @@ impl Options {
     }
 }
 
-/// What is to be done to those that fit.
-pub(crate) struct Work {
-    /// The endpoint, and the field of its answer that counts.
-    pub(crate) endpoint: &'static str,
-    pub(crate) done: &'static str,
+/// An endpoint that does something to those that fit.
+pub(crate) trait Bulk: Endpoint<Request: Clone> {
+    /// What it was done to has been: `replayed`.
+    const DONE: &'static str;
     /// How the question is put: `Replay`.
-    pub(crate) verb: &'static str,
+    const VERB: &'static str;
     /// What one of them is: `dead letter`.
-    pub(crate) noun: &'static str,
-    /// The fields of the request that do not change.
-    pub(crate) body: Map<String, Value>,
-    /// So many a second.
-    pub(crate) rate: Option<f64>,
+    const NOUN: &'static str;
+
+    /// What a request chooses.
+    fn selection(request: &mut Self::Request) -> &mut Selection;
+
+    /// Says in a request that it is to be done to so many a second, where it can say so.
+    fn pace(_request: &mut Self::Request, _rate: f64) {}
+
+    /// What came of it.
+    fn outcome(answer: Self::Answer) -> Outcome;
+}
+
+impl Bulk for RunsCancel {
+    const DONE: &'static str = "cancelled";
+    // They may end or change places while they are counted.
+    const VERB: &'static str = "Cancel about";
+    const NOUN: &'static str = "run";
+
+    fn selection(request: &mut Self::Request) -> &mut Selection {
+        request
+    }
+
+    fn outcome(answer: Cancelled) -> Outcome {
+        match answer {
+            Cancelled::Run(_) => Outcome { done: 1, ..Outcome::default() },
+            Cancelled::Runs(runs) => runs.into(),
+        }
+    }
+}
+
+impl Bulk for DlqReplay {
+    const DONE: &'static str = "replayed";
+    const VERB: &'static str = "Replay";
+    const NOUN: &'static str = "dead letter";
+
+    fn selection(request: &mut Self::Request) -> &mut Selection {
+        &mut request.selection
+    }
+
+    fn pace(request: &mut Self::Request, rate: f64) {
+        request.rate_per_s = Some(rate);
+    }
+
+    fn outcome(answer: Self::Answer) -> Outcome {
+        answer.into()
+    }
+}
+
+impl Bulk for DlqDiscard {
+    const DONE: &'static str = "discarded";
+    const VERB: &'static str = "Discard";
+    const NOUN: &'static str = "dead letter";
+
+    fn selection(request: &mut Self::Request) -> &mut Selection {
+        &mut request.selection
+    }
+
+    fn pace(request: &mut Self::Request, rate: f64) {
+        request.rate_per_s = Some(rate);
+    }
+
+    fn outcome(answer: Self::Answer) -> Outcome {
+        answer.into()
+    }
 }
 
 /// What came of it so far.
@@ -76,7 +136,7 @@ struct Tally {
     done: u64,
     /// Of the last call: what failed is met again by each call, and may succeed then.
     failed: u64,
-    listed: Vec<Value>,
+    listed: Vec<Failed>,
     /// The last call left some.
     more: bool,
     /// Calls without an answer: what they did is not counted.
@@ -92,16 +152,15 @@ impl Tally {
         (next > self.failed).then_some(next)
     }
 
-    fn add(&mut self, answer: &Value, done: &str) {
-        let count = |field: &str| answer.get(field).and_then(Value::as_u64);
-        self.done += count(done).unwrap_or(0);
-        self.listed = answer.get("failed").and_then(Value::as_array).cloned().unwrap_or_default();
-        self.failed = count("failed_in_all").unwrap_or(self.listed.len() as u64);
-        self.more = answer.get("more") == Some(&Value::Bool(true));
+    fn add(&mut self, outcome: Outcome) {
+        self.done += outcome.done;
+        self.failed = outcome.failures();
+        self.listed = outcome.failed;
+        self.more = outcome.more;
     }
 
-    fn as_json(&self, work: &Work, dry_run: bool) -> Value {
-        let mut answer = json!({work.done: self.done, "failed": self.listed, "more": self.more});
+    fn as_json<E: Bulk>(&self, dry_run: bool) -> Value {
+        let mut answer = json!({E::DONE: self.done, "failed": self.listed, "more": self.more});
         for (field, value, said) in [
             ("failed_in_all", json!(self.failed), self.failed > self.listed.len() as u64),
             ("unanswered_calls", json!(self.unanswered), self.unanswered > 0),
@@ -115,9 +174,9 @@ impl Tally {
     }
 
     /// The last line.
-    fn line(&self, work: &Work, dry_run: bool) -> String {
-        let what = if dry_run { format!("would be {}", work.done) } else { work.done.to_owned() };
-        let mut line = format!("{} {what}", several(self.done, work.noun));
+    fn line<E: Bulk>(&self, dry_run: bool) -> String {
+        let what = if dry_run { format!("would be {}", E::DONE) } else { E::DONE.to_owned() };
+        let mut line = format!("{} {what}", several(self.done, E::NOUN));
         if self.failed > 0 {
             line += &format!(", {} failed", number(self.failed));
         }
@@ -129,10 +188,7 @@ impl Tally {
 
     /// The first failures, by name.
     fn failures(&self) -> Vec<String> {
-        let told = |failure: &Value| {
-            let why = output::cut(text(failure, "error"), 400);
-            format!("{}: {why}", output::cut(text(failure, "run_id"), 96))
-        };
+        let told = |failure: &Failed| format!("{}: {}", failure.run_id, output::cut(&failure.error, 400));
         let mut lines: Vec<String> = self.listed.iter().take(NAMED).map(told).collect();
         let beyond = self.failed.saturating_sub(lines.len() as u64);
         if beyond > 0 {
@@ -156,34 +212,42 @@ fn per_call(rate: Option<f64>) -> u64 {
     }
 }
 
-/// Does the work and tells what came of it.
-pub(crate) async fn run(api: &Api, mut work: Work, options: &Options) -> anyhow::Result<Ended> {
+/// Does the work, at this rate a second if one is said, and tells what came of it.
+pub(crate) async fn run<E: Bulk>(
+    api: &Api,
+    mut request: E::Request,
+    rate: Option<f64>,
+    options: &Options,
+) -> anyhow::Result<Ended> {
     // Whatever comes to be while this goes on is not meant, such as what dies again.
-    work.body.entry("until").or_insert_with(|| json!(which::now()));
+    if let Target::Runs(filter) = &mut E::selection(&mut request).target {
+        filter.until.get_or_insert_with(which::now);
+    }
     let on_terminal = std::io::stderr().is_terminal() && !options.json;
     let may_ask = std::io::stdin().is_terminal() && on_terminal && !options.yes;
     let mut total = None;
     if options.dry_run || on_terminal {
-        let counted = count(api, &work, options.limit).await?;
+        let counted = count::<E>(api, &request, options.limit).await?;
         if options.dry_run {
-            tell(&work, &counted, options)?;
+            tell::<E>(&counted, options)?;
             return Ok(ended(&counted));
         }
         if counted.done + counted.failed == 0 {
-            output::say(&format!("no {} fits", work.noun))?;
+            output::say(&format!("no {} fits", E::NOUN))?;
             return Ok(Ended::Well);
         }
-        if may_ask && !asked(&format!("{} {}? [y/N] ", work.verb, several(counted.done, work.noun)))? {
+        if may_ask && !asked(&format!("{} {}? [y/N] ", E::VERB, several(counted.done, E::NOUN)))? {
             eprintln!("nothing was done");
             return Ok(Ended::Badly);
         }
         total = Some(counted.done + counted.failed);
     }
     let mut tally = Tally::default();
-    let result = all(api, &work, options.limit, &mut tally, Bar::new(total.filter(|_| on_terminal))).await;
+    let bar = Bar::new(total.filter(|_| on_terminal));
+    let result = all::<E>(api, request, (options.limit, rate), &mut tally, bar).await;
     // Also where it was cut short: what was done, was done.
     if result.is_ok() || tally.done > 0 {
-        tell(&work, &tally, options)?;
+        tell::<E>(&tally, options)?;
     }
     result?;
     Ok(ended(&tally))
@@ -193,47 +257,53 @@ fn ended(tally: &Tally) -> Ended {
     if tally.failed > 0 { Ended::Badly } else { Ended::Well }
 }
 
-/// Does the work to the one run that its body names.
-pub(crate) async fn one(api: &Api, work: &Work, options: &Options) -> anyhow::Result<Ended> {
+/// Does the work to the one run that is chosen.
+pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Options) -> anyhow::Result<Ended> {
     if options.limit.is_some() {
         options.for_many_only()?;
     }
     let tally = match options.dry_run {
-        true => count(api, work, None).await?,
+        true => count::<E>(api, &request, None).await?,
         false => {
-            let answer = api.ask_patiently(work.endpoint, Value::Object(work.body.clone()), PATIENCE).await?;
             let mut tally = Tally::default();
-            tally.add(&answer, work.done);
+            tally.add(E::outcome(api.ask_patiently::<E>(request, PATIENCE).await?.read()?));
             tally
         }
     };
-    tell(work, &tally, options)?;
+    tell::<E>(&tally, options)?;
     Ok(ended(&tally))
 }
 
-async fn count(api: &Api, work: &Work, most: Option<u64>) -> Result<Tally, ApiError> {
-    let mut body = work.body.clone();
-    body.insert("dry_run".to_owned(), json!(true));
-    body.extend(most.map(|most| ("limit".to_owned(), json!(most))));
-    let answer = api.ask_patiently(work.endpoint, Value::Object(body), COUNTING).await?;
+async fn count<E: Bulk>(api: &Api, request: &E::Request, most: Option<u64>) -> Result<Tally, ApiError> {
+    let mut request = request.clone();
+    let selection = E::selection(&mut request);
+    (selection.dry_run, selection.limit) = (true, most);
     let mut tally = Tally::default();
-    tally.add(&answer, work.done);
+    tally.add(E::outcome(api.ask_patiently::<E>(request, COUNTING).await?.read()?));
     Ok(tally)
 }
 
 /// Call after call, until nothing is left.
-async fn all(api: &Api, work: &Work, most: Option<u64>, tally: &mut Tally, bar: Bar) -> Result<(), ApiError> {
+async fn all<E: Bulk>(
+    api: &Api,
+    mut request: E::Request,
+    (most, rate): (Option<u64>, Option<f64>),
+    tally: &mut Tally,
+    bar: Bar,
+) -> Result<(), ApiError> {
     let (mut answered, mut silent) = (false, 0);
-    while let Some(limit) = tally.next(most, per_call(work.rate)) {
-        let mut body = work.body.clone();
-        body.insert("limit".to_owned(), json!(limit));
-        body.extend(work.rate.map(|rate| ("rate_per_s".to_owned(), json!(rate))));
+    if let Some(rate) = rate {
+        E::pace(&mut request, rate);
+    }
+    while let Some(limit) = tally.next(most, per_call(rate)) {
+        E::selection(&mut request).limit = Some(limit);
         // One more than the limit: a call also waits after the last one.
-        let paced = work.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((limit + 1) as f64 / rate));
-        match api.ask_patiently(work.endpoint, Value::Object(body), PATIENCE + paced).await {
+        let paced = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((limit + 1) as f64 / rate));
+        let answer = api.ask_patiently::<E>(request.clone(), PATIENCE + paced).await;
+        match answer.and_then(|answer| answer.read()) {
             Ok(answer) => {
                 (answered, silent) = (true, 0);
-                tally.add(&answer, work.done);
+                tally.add(E::outcome(answer));
                 bar.draw(tally);
                 if !tally.more {
                     break;
@@ -265,9 +335,9 @@ fn asked(question: &str) -> std::io::Result<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-fn tell(work: &Work, tally: &Tally, options: &Options) -> anyhow::Result<()> {
+fn tell<E: Bulk>(tally: &Tally, options: &Options) -> anyhow::Result<()> {
     if options.json {
-        return output::json(&tally.as_json(work, options.dry_run));
+        return output::json(&tally.as_json::<E>(options.dry_run));
     }
     for failure in tally.failures() {
         anstream::eprintln!("{BAD}failed:{BAD:#} {failure}");
@@ -278,7 +348,7 @@ fn tell(work: &Work, tally: &Tally, options: &Options) -> anyhow::Result<()> {
             tally.unanswered
         );
     }
-    output::say(&tally.line(work, options.dry_run))
+    output::say(&tally.line::<E>(options.dry_run))
 }
 
 /// A bar on a terminal. Nothing else is written while it stands there.
@@ -331,27 +401,20 @@ fn bar(tally: &Tally, total: u64, elapsed: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use longshore_domain::RunId;
+
     use super::*;
 
-    fn work() -> Work {
-        Work {
-            endpoint: "dlq.replay",
-            done: "replayed",
-            verb: "Replay",
-            noun: "dead letter",
-            body: Map::new(),
-            rate: None,
-        }
+    fn failed(number: u64, error: &str) -> Failed {
+        Failed { error: error.to_owned(), run_id: RunId::parse(&format!("main-p5-{number}")).unwrap() }
     }
 
     /// A stand-in for the endpoint: `good` letters behind `bad` ones that always fail.
-    fn call(good: &mut u64, bad: u64, limit: u64) -> Value {
-        let failed = bad.min(limit);
-        let done = (*good).min(limit - failed);
+    fn call(good: &mut u64, bad: u64, limit: u64) -> Outcome {
+        let bad = bad.min(limit);
+        let done = (*good).min(limit - bad);
         *good -= done;
-        let listed: Vec<Value> =
-            (0..failed.min(100)).map(|n| json!({"run_id": n.to_string(), "error": "no"})).collect();
-        json!({"replayed": done, "failed": listed, "failed_in_all": failed, "more": failed + done == limit})
+        Outcome::new(done, (0..bad).map(|number| failed(number, "no")).collect(), bad + done == limit)
     }
 
     #[test]
@@ -359,7 +422,7 @@ mod tests {
         for (most, done, failed) in [(None, 1_700, 1_200), (Some(1_000), 0, 1_000), (Some(1_300), 100, 1_200)] {
             let (mut good, mut tally, mut calls) = (1_700, Tally::default(), 0);
             while let Some(limit) = tally.next(most, PER_CALL) {
-                tally.add(&call(&mut good, 1_200, limit), "replayed");
+                tally.add(call(&mut good, 1_200, limit));
                 calls += 1;
                 if !tally.more {
                     break;
@@ -372,18 +435,18 @@ mod tests {
 
     #[test]
     fn the_end_is_one_line_and_names_the_first_that_failed() {
-        let listed = (1..=100).map(|n| json!({"run_id": format!("main-p5-{n}"), "error": "too\nlarge"})).collect();
+        let listed = (1..=100).map(|number| failed(number, "too\nlarge")).collect();
         let tally = Tally { done: 1_234, failed: 120, listed, more: true, unanswered: 1 };
-        assert_eq!(tally.line(&work(), false), "1,234 dead letters replayed, 120 failed; more are left");
+        assert_eq!(tally.line::<DlqReplay>(false), "1,234 dead letters replayed, 120 failed; more are left");
         let failures = tally.failures();
         assert_eq!((failures.len(), failures[0].as_str()), (6, "main-p5-1: too large"));
         assert_eq!(failures[5], "and 115 more that failed");
-        let answer = tally.as_json(&work(), false);
+        let answer = tally.as_json::<DlqReplay>(false);
         assert_eq!((&answer["failed_in_all"], &answer["unanswered_calls"]), (&json!(120), &json!(1)));
         let none = Tally::default();
-        assert_eq!(none.line(&work(), true), "0 dead letters would be replayed");
+        assert_eq!(none.line::<DlqReplay>(true), "0 dead letters would be replayed");
         let expected = json!({"replayed": 0, "failed": [], "more": false, "dry_run": true});
-        assert_eq!(none.as_json(&work(), true), expected);
+        assert_eq!(none.as_json::<DlqReplay>(true), expected);
         assert!(none.failures().is_empty());
     }
 

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use longshore::config::check_namespace;
 use longshore_backbone::Client;
-use longshore_backbone::wire::api::{ApiError, Code};
-use serde_json::Value;
+use longshore_backbone::wire::api::{ApiError, Encoded, Endpoint, OPERATOR};
+use longshore_domain::Tenant;
 
-use super::{Global, Usage, exact};
+use super::{Global, Usage};
 
 /// How long an answer may take. A node answers within milliseconds; a server that is just electing takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-
-/// The tenant of jobs whose own could not be read.
-const UNREADABLE: &str = "_";
 
 /// A connection, and whose jobs it is about.
 pub(crate) struct Api {
@@ -29,31 +26,27 @@ impl Api {
         Ok(Self { client, tenant: global.tenant.clone() })
     }
 
-    pub(crate) async fn ask(&self, endpoint: &str, body: Value) -> Result<Value, ApiError> {
-        self.ask_patiently(endpoint, body, Duration::ZERO).await
+    pub(crate) async fn ask<E: Endpoint>(&self, request: E::Request) -> Result<Encoded<E::Answer>, ApiError> {
+        self.ask_patiently::<E>(request, Duration::ZERO).await
     }
 
     /// For an endpoint that itself takes up to `more` before it answers.
-    pub(crate) async fn ask_patiently(&self, endpoint: &str, body: Value, more: Duration) -> Result<Value, ApiError> {
-        self.request(&self.tenant, endpoint, &body, ANSWER_WITHIN + more).await
-    }
-
-    /// What only exists for the whole cluster, whatever tenant was chosen.
-    pub(crate) async fn ask_cluster(&self, endpoint: &str, body: Value) -> Result<Value, ApiError> {
-        self.request("_all", endpoint, &body, ANSWER_WITHIN).await
-    }
-
-    async fn request(&self, tenant: &str, endpoint: &str, body: &Value, within: Duration) -> Result<Value, ApiError> {
-        let mut body = body.clone();
-        let tenant = match (tenant, body.as_object_mut()) {
+    pub(crate) async fn ask_patiently<E: Endpoint>(
+        &self,
+        mut request: E::Request,
+        more: Duration,
+    ) -> Result<Encoded<E::Answer>, ApiError> {
+        let unreadable = Tenant::unreadable();
+        let tenant = match self.tenant.as_str() {
+            // What only exists for the whole cluster, whatever tenant was chosen.
+            _ if E::FOR_OPERATORS => OPERATOR,
             // Jobs whose tenant could not be read are the operator's to look after.
-            (UNREADABLE, Some(fields)) => {
-                fields.insert("tenant".to_owned(), Value::from(UNREADABLE));
-                "_all"
+            tenant if tenant == unreadable.as_str() => {
+                E::name_tenant(&mut request, unreadable);
+                OPERATOR
             }
-            _ => tenant,
+            tenant => tenant,
         };
-        let answer = self.client.request(tenant, endpoint, exact::write(&body), within).await?;
-        exact::read(&answer).map_err(|error| ApiError::new(Code::Internal, format!("the answer is not JSON: {error}")))
+        self.client.ask::<E>(tenant, &request, ANSWER_WITHIN + more).await
     }
 }

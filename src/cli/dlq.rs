@@ -2,13 +2,17 @@
 
 use base64::Engine as _;
 use clap::{Args, Subcommand};
-use longshore_domain::Timestamp;
-use serde_json::{Map, Value, json};
+use longshore_backbone::wire::api::{
+    Change, DeadJob, DeadLetter, DiscardRequest, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Encoded, Group,
+    Groups, GroupsRequest, ListRequest, Page, ReplayRequest, RunRequest, Selection, Target,
+};
+use longshore_domain::{RunId, Timestamp};
+use serde_json::value::RawValue;
 
-use super::bulk::{self, Work};
+use super::bulk::{self, Bulk};
 use super::client::Api;
-use super::output::{self, FAINT, age, cut, number, styled, text};
-use super::which::{self, Chosen, Filter, Which};
+use super::output::{self, FAINT, age, cut, number, styled};
+use super::which::{self, Filter, Which};
 use super::{Ended, Global, Usage, exact, runs, submit};
 
 /// Most letters on a page of the API.
@@ -34,7 +38,8 @@ pub(crate) enum Command {
     /// One letter: its run with every attempt, its headers, its payload
     Get {
         /// The run's id
-        id: String,
+        #[arg(value_parser = super::run_id)]
+        id: RunId,
         /// JSON for machines
         #[arg(long)]
         json: bool,
@@ -93,74 +98,64 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
     match command {
         Command::List(arguments) => list(&Api::connect(global).await?, arguments).await,
         Command::Groups { filter, limit, json } => {
-            let mut body = filter.fields();
-            body.insert("limit".to_owned(), json!(limit));
-            let api = Api::connect(global).await?;
-            groups(&api.ask_patiently("dlq.groups", Value::Object(body), GROUPING).await?, json)
+            let asked = GroupsRequest { filter: filter.wanted(), limit: Some(limit), ..GroupsRequest::default() };
+            groups(&Api::connect(global).await?.ask_patiently::<DlqGroups>(asked, GROUPING).await?, json)
         }
         Command::Get { id, json } => {
-            let letter = Api::connect(global).await?.ask("dlq.get", json!({"run_id": id})).await?;
+            let asked = RunRequest { run_id: id, tenant: None };
+            let letter = Api::connect(global).await?.ask::<DlqGet>(asked).await?;
             if json {
                 output::json(&letter)?
             } else {
-                output::say(show(&letter).trim_end())?
+                output::say(show(&letter.read()?).trim_end())?
             }
             Ok(Ended::Well)
         }
         Command::Replay(arguments) => {
             // A payload from stdin leaves nobody there to ask.
             let set = arguments.set(submit::payload(arguments.set_payload.as_deref())?);
-            let work = |body| letters("dlq.replay", "replayed", "Replay", body);
-            bulk_or_one(global, &arguments.discard, set, work).await
+            let request = |selection| ReplayRequest { selection, rate_per_s: None, set };
+            bulk_or_one::<DlqReplay>(global, arguments.discard, request).await
         }
         Command::Discard(arguments) => {
-            let work = |body| letters("dlq.discard", "discarded", "Discard", body);
-            bulk_or_one(global, &arguments, Map::new(), work).await
+            let request = |selection| DiscardRequest { selection, rate_per_s: None };
+            bulk_or_one::<DlqDiscard>(global, arguments, request).await
         }
     }
 }
 
-fn letters(endpoint: &'static str, done: &'static str, verb: &'static str, body: Map<String, Value>) -> Work {
-    Work { endpoint, done, verb, noun: "dead letter", body, rate: None }
-}
-
-async fn bulk_or_one(
+async fn bulk_or_one<E: Bulk>(
     global: &Global,
-    arguments: &Discard,
-    set: Map<String, Value>,
-    work: impl FnOnce(Map<String, Value>) -> Work,
+    arguments: Discard,
+    request: impl FnOnce(Selection) -> E::Request,
 ) -> anyhow::Result<Ended> {
-    let set = (!set.is_empty()).then(|| ("set".to_owned(), Value::Object(set)));
-    match arguments.which.chosen(Map::new())? {
-        Chosen::One(id) => {
-            if arguments.rate.is_some() {
-                return Err(Usage("--rate is for filters and --all, not for one run by its id".to_owned()).into());
-            }
-            let mut body = Map::from_iter([("run_id".to_owned(), json!(id))]);
-            body.extend(set);
-            bulk::one(&Api::connect(global).await?, &work(body), &arguments.options).await
-        }
-        Chosen::Those(mut body) => {
-            body.extend(set);
-            let mut work = work(body);
-            work.rate = arguments.rate;
-            bulk::run(&Api::connect(global).await?, work, &arguments.options).await
-        }
+    let Discard { which, rate, options } = arguments;
+    let target = which.chosen(None)?;
+    let is_one = matches!(target, Target::Run(_));
+    if is_one && rate.is_some() {
+        return Err(Usage("--rate is for filters and --all, not for one run by its id".to_owned()).into());
+    }
+    let request = request(Selection::of(target));
+    let api = Api::connect(global).await?;
+    if is_one {
+        bulk::one::<E>(&api, request, &options).await
+    } else {
+        bulk::run::<E>(&api, request, rate, &options).await
     }
 }
 
 impl Replay {
-    /// What is changed.
-    fn set(&self, payload: Option<Value>) -> Map<String, Value> {
-        let headers: Map<String, Value> =
-            self.set_header.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-        let fields = [
-            ("queue", self.set_queue.clone().map(Value::String)),
-            ("priority", self.set_priority.map(Value::from)),
-            ("payload", payload),
-            ("headers", (!headers.is_empty()).then_some(Value::Object(headers))),
-        ];
-        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    /// What is changed; `None` if nothing is.
+    fn set(&self, payload: Option<Box<RawValue>>) -> Option<Change> {
+        let change = Change {
+            queue: self.set_queue.clone(),
+            priority: self.set_priority.map(u64::from),
+            payload,
+            headers: self.set_header.iter().cloned().collect(),
+        };
+        let Change { queue, priority, payload, headers } = &change;
+        let is_any = queue.is_some() || priority.is_some() || payload.is_some() || !headers.is_empty();
+        is_any.then_some(change)
     }
 }
 
@@ -178,37 +173,32 @@ fn rate(text: &str) -> Result<f64, String> {
 
 /// Page after page, up to the limit.
 async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
-    let mut entries: Vec<Value> = Vec::new();
-    let mut cursor = arguments.cursor.clone();
+    let List { filter, limit, cursor, json } = arguments;
+    let mut asked = ListRequest { filter: filter.wanted(), cursor, ..ListRequest::default() };
+    let mut entries: Vec<Encoded<DeadLetter>> = Vec::new();
     loop {
-        let mut body = arguments.filter.fields();
-        let left = arguments.limit.saturating_sub(entries.len() as u64);
-        body.insert("limit".to_owned(), json!(left.min(PAGE)));
-        body.extend(cursor.take().map(|cursor| ("cursor".to_owned(), json!(cursor))));
-        let mut page = api.ask_patiently("dlq.list", Value::Object(body), GROUPING).await?;
-        if let Some(Value::Array(found)) = page.get_mut("entries").map(Value::take) {
-            entries.extend(found);
-        }
-        cursor = page.get("cursor").and_then(Value::as_str).map(str::to_owned);
-        if cursor.is_none() || entries.len() as u64 >= arguments.limit {
+        let left = limit.saturating_sub(entries.len() as u64);
+        asked.limit = Some(left.min(PAGE));
+        let page = api.ask_patiently::<DlqList>(asked.clone(), GROUPING).await?.letters()?;
+        entries.extend(page.entries);
+        asked.cursor = page.cursor;
+        if asked.cursor.is_none() || entries.len() as u64 >= limit {
             break;
         }
     }
-    if arguments.json {
-        let mut answer = json!({"entries": entries});
-        if let Some(cursor) = cursor {
-            answer["cursor"] = json!(cursor);
-        }
-        output::json(&answer)?;
+    let cursor = asked.cursor;
+    if json {
+        output::json(&Page { entries, cursor })?;
         return Ok(Ended::Well);
     }
     if entries.is_empty() {
         eprintln!("no dead letters");
         return Ok(Ended::Well);
     }
-    output::say(output::table(&rows(&entries, which::now(), output::columns()), &[2, 3]).trim_end())?;
+    let letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
+    output::say(output::table(&rows(&letters, which::now(), output::columns()), &[2, 3]).trim_end())?;
     if let Some(cursor) = cursor {
-        eprintln!("there are more: --cursor {cursor} goes on, --limit shows more at once");
+        eprintln!("there are more: --cursor {} goes on, --limit shows more at once", cut(&cursor, 100));
     }
     Ok(Ended::Well)
 }
@@ -227,80 +217,75 @@ fn fitted(mut rows: Vec<Vec<String>>, columns: usize) -> Vec<Vec<String>> {
     rows
 }
 
-fn whole(value: &Value, field: &str) -> u64 {
-    value.get(field).and_then(Value::as_u64).unwrap_or(0)
-}
-
-fn rows(entries: &[Value], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
+fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
     let heading = ["run", "type", "died", "attempts", "error"].map(str::to_owned).to_vec();
-    let row = |entry: &Value| {
-        let tenant = Some(text(entry, "tenant")).filter(|tenant| *tenant != "default");
+    let row = |DeadLetter { record, .. }: &DeadLetter| {
+        let tenant = Some(record.tenant.as_str()).filter(|tenant| *tenant != "default");
         let tenant = tenant.map(|tenant| format!("{tenant}/")).unwrap_or_default();
-        let round = Some(whole(entry, "round")).filter(|round| *round > 1);
-        let error = entry.get("error").unwrap_or(&Value::Null);
+        let round = if record.round > 1 { format!(", round {}", record.round) } else { String::new() };
+        let error = record.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message));
         vec![
-            format!("{tenant}{}", text(entry, "run_id")),
-            cut(text(entry, "type"), 24),
-            age(text(entry, "ended_at"), now),
-            format!("{}{}", whole(entry, "attempt"), round.map(|round| format!(", round {round}")).unwrap_or_default()),
-            format!("{}: {}", text(error, "kind"), text(error, "message")),
+            format!("{tenant}{}", record.run_id),
+            cut(record.job_type.as_str(), 24),
+            record.ended_at.map(|ended| age(ended, now)).unwrap_or_default(),
+            format!("{}{round}", record.attempt.unwrap_or(0)),
+            error.unwrap_or_default(),
         ]
     };
-    fitted(std::iter::once(heading).chain(entries.iter().map(row)).collect(), columns)
+    fitted(std::iter::once(heading).chain(letters.iter().map(row)).collect(), columns)
 }
 
-fn groups(answer: &Value, json: bool) -> anyhow::Result<Ended> {
+fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
     if json {
         output::json(answer)?;
         return Ok(Ended::Well);
     }
-    let groups = answer.get("groups").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let Groups { groups, cursor } = answer.read()?;
     if groups.is_empty() {
         eprintln!("no dead letters");
         return Ok(Ended::Well);
     }
-    output::say(output::table(&group_rows(groups, which::now(), output::columns()), &[0, 2, 3]).trim_end())?;
-    if answer.get("cursor").is_some() {
+    output::say(output::table(&group_rows(&groups, which::now(), output::columns()), &[0, 2, 3]).trim_end())?;
+    if cursor.is_some() {
         eprintln!("there are so many letters that only the oldest were grouped; --since looks at newer ones");
     }
     Ok(Ended::Well)
 }
 
-fn group_rows(groups: &[Value], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
+fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
     let heading = ["letters", "type", "first", "last", "for example", "error"].map(str::to_owned).to_vec();
-    let row = |group: &Value| {
+    let row = |group: &Group| {
         vec![
-            number(whole(group, "count")),
-            cut(text(group, "type"), 24),
-            age(text(group, "first"), now),
-            age(text(group, "last"), now),
-            cut(text(&group["example"], "run_id"), 40),
-            format!("{}: {}", text(group, "error_kind"), text(group, "pattern")),
+            number(group.count),
+            cut(group.job_type.as_str(), 24),
+            age(group.first, now),
+            age(group.last, now),
+            cut(group.example.run_id.as_str(), 40),
+            format!("{}: {}", group.error_kind, group.pattern),
         ]
     };
     fitted(std::iter::once(heading).chain(groups.iter().map(row)).collect(), columns)
 }
 
 /// A letter for people: its run, then what it was made of.
-fn show(letter: &Value) -> String {
-    let mut shown = runs::show(letter);
-    shown += &format!("\n{} {}\n", styled("alike", FAINT, 10), text(letter, "fingerprint"));
-    let headers = letter.get("headers").and_then(Value::as_object).into_iter().flatten();
-    for (name, value) in headers {
-        let value = cut(value.as_str().unwrap_or_default(), 200);
-        shown += &format!("{} {}: {value}\n", styled("header", FAINT, 10), cut(name, 100));
+fn show(letter: &DeadLetter) -> String {
+    let DeadLetter { record, job } = letter;
+    let mut shown = runs::show(record);
+    shown += &format!("\n{} {}\n", styled("alike", FAINT, 10), cut(&job.fingerprint, 100));
+    for (name, value) in &job.headers {
+        shown += &format!("{} {}: {}\n", styled("header", FAINT, 10), cut(name, 100), cut(value, 200));
     }
-    shown + &format!("{} {}\n", styled("payload", FAINT, 10), payload(letter).replace('\n', &format!("\n{:11}", "")))
+    shown + &format!("{} {}\n", styled("payload", FAINT, 10), payload(job).replace('\n', &format!("\n{:11}", "")))
 }
 
 /// The payload as a person reads it best: JSON laid out, else text, else its size.
-fn payload(letter: &Value) -> String {
-    if let Some(bytes) = letter.get("payload_bytes").and_then(Value::as_u64) {
+fn payload(job: &DeadJob) -> String {
+    if let Some(bytes) = job.payload_bytes {
         return format!("left out, it had {} bytes; replay it with --set-payload", number(bytes));
     }
-    let bytes = base64::engine::general_purpose::STANDARD.decode(text(letter, "payload_base64")).unwrap_or_default();
-    match String::from_utf8(bytes) {
-        _ if text(letter, "payload_base64").is_empty() => "none".to_owned(),
+    let encoded = job.payload_base64.as_deref().unwrap_or_default();
+    match String::from_utf8(base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default()) {
+        _ if encoded.is_empty() => "none".to_owned(),
         Ok(words) => output::plain(&exact::laid_out(&words)),
         Err(error) => {
             format!("{} bytes that are no text; --json has them", number(error.as_bytes().len() as u64))
@@ -311,6 +296,8 @@ fn payload(letter: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+
+    use serde_json::{Value, json};
 
     use super::super::{Cli, Command as Any};
     use super::*;
@@ -325,9 +312,11 @@ mod tests {
 
     #[test]
     fn letters_fit_a_hundred_columns() {
-        let entry = |run: &str, message: &str, round: u64| {
-            json!({"run_id": run, "tenant": "default", "type": "email.send", "round": round, "attempt": 12,
-                "ended_at": "2026-11-21T11:55:00.000Z", "error": {"kind": "retryable", "message": message}})
+        let entry = |run: &str, message: &str, round: u64| -> DeadLetter {
+            let letter = json!({"run_id": run, "tenant": "default", "queue": "main", "priority": 5, "type": "email.send",
+                "state": "dead", "round": round, "attempt": 12, "max_attempts": 12, "fingerprint": "f", "headers": {},
+                "ended_at": "2026-11-21T11:55:00.000Z", "error": {"kind": "retryable", "message": message}});
+            serde_json::from_str(&letter.to_string()).unwrap()
         };
         let entries = [entry("main-p5-7", "no route\u{1b}[2J", 1), entry("main-p5-12345", &"long ".repeat(100), 2)];
         let shown = table(&rows(&entries, now(), 100), &[2, 3]);
@@ -348,7 +337,8 @@ main-p5-12345  email.send  5 min  12, round 2  retryable: "
         let groups =
             [json!({"fingerprint": "f", "type": "email.send", "error_kind": "timeout", "pattern": "after # ms",
             "count": 12_345, "first": "2026-11-18T12:00:00Z", "last": "2026-11-21T11:59:30Z",
-            "example": {"run_id": "main-p5-7", "tenant": "default"}})];
+            "example": {"run_id": "main-p5-7", "tenant": "default", "error": null}})];
+        let groups: [Group; 1] = groups.map(|group| serde_json::from_value(group).unwrap());
         assert_eq!(
             table(&group_rows(&groups, now(), 100), &[0, 2, 3]),
             "\
@@ -360,13 +350,16 @@ letters  type        first  last  for example  error
 
     #[test]
     fn a_payload_is_shown_as_it_reads_best() {
-        let encoded =
-            |bytes: &[u8]| payload(&json!({"payload_base64": base64::engine::general_purpose::STANDARD.encode(bytes)}));
+        let job = |payload_base64: Option<String>, payload_bytes: Option<u64>| {
+            let (headers, fingerprint) = (std::collections::BTreeMap::new(), "f".to_owned());
+            payload(&DeadJob { headers, payload_base64, payload_bytes, fingerprint })
+        };
+        let encoded = |bytes: &[u8]| job(Some(base64::engine::general_purpose::STANDARD.encode(bytes)), None);
         assert_eq!(encoded(b"{\"a\":1}"), "{\n  \"a\": 1\n}");
         assert_eq!(encoded(b"hello\x1b[2J"), "hello[2J");
         assert_eq!(encoded(&[0xff, 0xfe]), "2 bytes that are no text; --json has them");
         assert_eq!(encoded(b""), "none");
-        assert!(payload(&json!({"payload_bytes": 2_000_000})).starts_with("left out, it had 2,000,000 bytes"));
+        assert!(job(None, Some(2_000_000)).starts_with("left out, it had 2,000,000 bytes"));
     }
 
     #[test]
@@ -377,7 +370,7 @@ letters  type        first  last  for example  error
         let Any::Dlq(Command::Replay(replay)) = cli.command else { panic!("not replay") };
         let set = replay.set(submit::payload(replay.set_payload.as_deref()).unwrap());
         let expected = json!({"queue": "bulk", "priority": 2, "payload": [1], "headers": {"X-A": "b=c", "X-B": null}});
-        let set: Value = serde_json::from_str(&exact::write(&Value::Object(set))).unwrap();
+        let set: Value = serde_json::to_value(set).unwrap();
         assert_eq!((set, replay.discard.rate), (expected, Some(2.5)));
         for (line, reason) in [
             ("longshore dlq replay --all --rate 0", "0.001 or more"),

@@ -66,7 +66,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     while let Some((subject, payload)) = events.next().await {
         let event = std::str::from_utf8(&payload).map_err(anyhow::Error::from).and_then(|text| Ok(exact::read(text)?));
         match event {
-            Ok(event) if arguments.json => output::json(&event)?,
+            Ok(event) if arguments.json => output::say(&exact::write(&event))?,
             Ok(event) => output::say(&line(&event))?,
             Err(error) => eprintln!("what came on {} is no event: {error}", output::cut(&subject, 200)),
         }
@@ -102,8 +102,7 @@ fn details(event: &Value) -> String {
     for (field, word) in [("retry_at", "again in"), ("run_at", "due in")] {
         let at = Timestamp::parse(text(event, field)).ok().zip(Timestamp::parse(text(event, "at")).ok());
         if let Some((at, now)) = at {
-            details
-                .push(format!("{word} {}", output::took(u64::try_from(at.since(now).as_millis()).unwrap_or(u64::MAX))));
+            details.push(format!("{word} {}", output::span(now, at)));
         }
     }
     for field in ["progress", "result"] {
@@ -118,7 +117,7 @@ fn type_filter(text: &str) -> Result<String, String> {
 }
 
 fn run_id(text: &str) -> Result<String, String> {
-    longshore_domain::RunId::parse(text).map(|id| id.to_string()).map_err(|error| error.reason)
+    super::run_id(text).map(|id| id.to_string())
 }
 
 #[cfg(test)]

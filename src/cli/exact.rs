@@ -1,4 +1,5 @@
-//! JSON of other people within ours, byte for byte: payloads that are sent, results and progress that are shown.
+//! JSON of other people within our events, byte for byte: results and progress that are shown. What the API answers has
+//! types that carry it as it is; an event is shown whatever its fields are.
 //!
 //! A tree of values would round their numbers, sort their fields and refuse what lies deep. So what is theirs stands in
 //! our trees as one text, marked by a character of private use; what is written and shown here takes the mark off again.
@@ -11,22 +12,22 @@ use serde_json::{Map, Value};
 /// Begins a text that is JSON and not a string.
 const MARK: char = '\u{f8ff}';
 
-/// Fields that hold what clients and handlers sent.
-const THEIRS: [&str; 3] = ["payload", "progress", "result"];
+/// Fields that hold what handlers sent.
+const THEIRS: [&str; 2] = ["progress", "result"];
 
 /// JSON as it was written, to stand in a tree.
 ///
 /// # Errors
 /// It is not JSON.
-pub(crate) fn hold(text: &str) -> Result<Value, serde_json::Error> {
+fn hold(text: &str) -> Result<Value, serde_json::Error> {
     let json: &RawValue = serde_json::from_str(text)?;
     Ok(Value::String(format!("{MARK}{}", json.get())))
 }
 
-/// Reads an answer; what is theirs is held as it was written.
+/// Reads an event; what is theirs is held as it was written.
 ///
 /// # Errors
-/// It is not JSON, or ours lies too deep to be an answer.
+/// It is not JSON, or ours lies too deep to be an event.
 pub(crate) fn read(text: &str) -> Result<Value, serde_json::Error> {
     if let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
         let read = |(name, value): (String, &RawValue)| {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use longshore::config::{check_namespace, nats};
 use longshore_backbone::wire::api::ApiError;
-use longshore_domain::{Queue, Tenant};
+use longshore_domain::{JobType, Queue, RunId, Tenant};
 
 mod client;
 mod exact;
@@ -208,6 +208,14 @@ pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
 
 fn token(text: &str) -> Result<String, String> {
     Queue::parse(text).map(|name| name.to_string()).map_err(|error| error.reason)
+}
+
+fn job_type(text: &str) -> Result<JobType, String> {
+    JobType::parse(text).map_err(|error| error.reason)
+}
+
+fn run_id(text: &str) -> Result<RunId, String> {
+    RunId::parse(text).map_err(|error| error.reason)
 }
 
 fn namespace(text: &str) -> Result<String, String> {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Color, Style};
 use longshore_domain::Timestamp;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::exact;
@@ -90,9 +91,13 @@ pub(crate) fn took(millis: u64) -> String {
     }
 }
 
+/// The time between two moments, as [`took`] says it.
+pub(crate) fn span(from: Timestamp, to: Timestamp) -> String {
+    took(u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX))
+}
+
 /// How long ago, in one unit: `12 s`, `5 min`, `7 h`, `3 d`.
-pub(crate) fn age(at: &str, now: Timestamp) -> String {
-    let Ok(at) = Timestamp::parse(at) else { return String::new() };
+pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.since(at).as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -135,8 +140,8 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// Writes JSON for machines: one value on one line.
-pub(crate) fn json(value: &Value) -> anyhow::Result<()> {
-    say(&exact::write(value))
+pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    say(&serde_json::to_string(value)?)
 }
 
 /// Writes a line to stdout.
@@ -164,9 +169,8 @@ mod tests {
             ["0 ms", "999 ms", "1.2 s", "1 min 1 s", "2 h 10 min"]
         );
         let now = Timestamp::parse("2026-11-21T12:00:00Z").unwrap();
-        let ages =
-            ["2026-11-21T11:59:48Z", "2026-11-21T11:54:59Z", "2026-11-19T12:00:01Z", "2026-11-18T12:00:00Z", "?"];
-        assert_eq!(ages.map(|at| age(at, now)), ["12 s", "5 min", "47 h", "3 d", ""]);
+        let times = ["2026-11-21T11:59:48Z", "2026-11-21T11:54:59Z", "2026-11-19T12:00:01Z", "2026-11-18T12:00:00Z"];
+        assert_eq!(times.map(|at| age(Timestamp::parse(at).unwrap(), now)), ["12 s", "5 min", "47 h", "3 d"]);
         assert_eq!(time_of_day("2026-11-21T12:00:01.123Z"), "12:00:01.123");
     }
 

@@ -1,10 +1,10 @@
 //! `longshore queues`: what waits and runs in each queue.
 
 use clap::Args;
-use serde_json::{Value, json};
+use longshore_backbone::wire::api::{QueueStatus, Queues, QueuesList, QueuesRequest};
 
 use super::client::Api;
-use super::output::{self, PENDING, number, text};
+use super::output::{self, PENDING, number};
 use super::{Ended, Global};
 
 #[derive(Debug, Args)]
@@ -16,11 +16,12 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
-    let answer = api.ask("queues.list", json!({})).await?;
+    let answer = api.ask::<QueuesList>(QueuesRequest::default()).await?;
     if arguments.json {
         output::json(&answer)?;
         return Ok(Ended::Well);
     }
+    let answer = answer.read()?;
     output::say(output::table(&rows(&answer), &[1, 2, 3]).trim_end())?;
     for queue in unserved(&answer) {
         anstream::eprintln!("{PENDING}warning:{PENDING:#} jobs wait in {queue} and no node serves it");
@@ -28,68 +29,54 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     Ok(Ended::Well)
 }
 
-fn rows(answer: &Value) -> Vec<Vec<String>> {
+fn rows(answer: &Queues) -> Vec<Vec<String>> {
     let heading = ["queue", "waiting", "running", "oldest", "by priority", ""].map(str::to_owned).to_vec();
-    std::iter::once(heading).chain(queues(answer).iter().map(row)).collect()
-}
-
-/// The queues of an answer of `queues.list`.
-pub(crate) fn queues(answer: &Value) -> &[Value] {
-    answer.get("queues").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-fn whole_number(queue: &Value, field: &str) -> u64 {
-    queue.get(field).and_then(Value::as_u64).unwrap_or(0)
+    std::iter::once(heading).chain(answer.queues.iter().map(row)).collect()
 }
 
 /// Jobs of a queue that nobody has begun: its lanes hold those that run as well, until their end.
-pub(crate) fn waiting(queue: &Value) -> u64 {
-    whole_number(queue, "depth").saturating_sub(running(queue))
+pub(crate) fn waiting(queue: &QueueStatus) -> u64 {
+    queue.depth.saturating_sub(queue.running)
 }
 
-/// Jobs of a queue that run, on all nodes.
-pub(crate) fn running(queue: &Value) -> u64 {
-    whole_number(queue, "running")
-}
-
-fn row(queue: &Value) -> Vec<String> {
-    let lanes = queue.get("depths").and_then(Value::as_object).into_iter().flatten();
-    let lanes = lanes.filter_map(|(name, depth)| Some((name, depth.as_u64().filter(|depth| *depth > 0)?)));
-    let lanes = lanes.map(|(name, depth)| format!("{name} {}", number(depth))).collect::<Vec<_>>();
-    let oldest = queue.get("oldest_age_ms").and_then(Value::as_u64);
-    let is = |field: &str| queue.get(field).and_then(Value::as_bool);
-    let state = match (is("paused"), is("served")) {
-        (Some(true), _) => "paused",
-        (_, Some(false)) => "not served",
-        _ => "",
+fn row(queue: &QueueStatus) -> Vec<String> {
+    let lanes = queue.depths.iter().filter(|(_, depth)| **depth > 0);
+    let lanes = lanes.map(|(name, depth)| format!("{} {}", output::cut(name, 20), number(*depth))).collect::<Vec<_>>();
+    let state = match (queue.paused, queue.served) {
+        (true, _) => "paused",
+        (false, false) => "not served",
+        (false, true) => "",
     };
     vec![
-        text(queue, "queue").to_owned(),
+        queue.queue.to_string(),
         number(waiting(queue)),
-        number(running(queue)),
-        oldest.map(output::took).unwrap_or_default(),
+        number(queue.running),
+        queue.oldest_age_ms.map(output::took).unwrap_or_default(),
         lanes.join("  "),
         state.to_owned(),
     ]
 }
 
-fn unserved(answer: &Value) -> impl Iterator<Item = &str> {
-    let lost = |queue: &&Value| queue.get("served") == Some(&Value::Bool(false)) && waiting(queue) > 0;
-    queues(answer).iter().filter(lost).map(|queue| text(queue, "queue"))
+fn unserved(answer: &Queues) -> impl Iterator<Item = &str> {
+    let lost = |queue: &&QueueStatus| !queue.served && waiting(queue) > 0;
+    answer.queues.iter().filter(lost).map(|queue| queue.queue.as_str())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn what_waits_is_summed_and_what_nobody_serves_is_told() {
-        let answer = json!({"queues": [
-            {"queue": "main", "depth": 1_202, "depths": {"p1": 2, "p2": 0, "p5": 1_200}, "oldest_age_ms": 65_000, "running": 8,
+        let answer = serde_json::from_value(json!({"queues": [
+            {"queue": "main", "concurrency": 64, "depth": 1_202, "depths": {"p1": 2, "p2": 0, "p5": 1_200}, "oldest_age_ms": 65_000, "running": 8,
              "paused": false, "served": true},
-            {"queue": "bulk", "depth": 1, "depths": {"p5": 1}, "oldest_age_ms": 10, "running": 0, "paused": false, "served": false},
-            {"queue": "idle", "depth": 0, "depths": {"p5": 0}, "oldest_age_ms": null, "running": 0, "paused": false, "served": true},
-        ]});
+            {"queue": "bulk", "concurrency": 0, "depth": 1, "depths": {"p5": 1}, "oldest_age_ms": 10, "running": 0, "paused": false, "served": false},
+            {"queue": "idle", "concurrency": 4, "depth": 0, "depths": {"p5": 0}, "oldest_age_ms": null, "running": 0, "paused": false, "served": true},
+        ]}));
+        let answer: Queues = answer.unwrap();
         let shown = anstream::adapter::strip_str(&output::table(&rows(&answer), &[1, 2, 3])).to_string();
         assert_eq!(
             shown,

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
-use longshore_backbone::wire::api::ApiError;
-use longshore_domain::Timestamp;
-use serde_json::{Map, Value, json};
+use longshore_backbone::wire::api::{
+    ApiError, Attempt, Encoded, Record, RunError, RunRequest, RunsCancel, RunsErase, RunsGet, RunsWait, Selection,
+    Target, WaitRequest, Word,
+};
+use longshore_domain::{RunId, RunState};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::client::Api;
-use super::output::{self, BAD, FAINT, STRONG, styled, text};
-use super::which::{Chosen, Which};
+use super::output::{self, BAD, FAINT, STRONG, styled};
+use super::which::{Which, word};
 use super::{Ended, Global, bulk, exact, submit};
 
 #[derive(Debug, Subcommand)]
@@ -19,7 +22,8 @@ pub(crate) enum Command {
     /// Show a run: state, attempts, result or error
     Get {
         /// The run's id
-        id: String,
+        #[arg(value_parser = super::run_id)]
+        id: RunId,
         /// JSON for machines
         #[arg(long)]
         json: bool,
@@ -27,7 +31,8 @@ pub(crate) enum Command {
     /// Wait for a run's end and show it
     Wait {
         /// The run's id
-        id: String,
+        #[arg(value_parser = super::run_id)]
+        id: RunId,
         /// Wait this long at most
         #[arg(long, value_name = "DURATION", value_parser = submit::span)]
         timeout: Option<Duration>,
@@ -40,8 +45,8 @@ pub(crate) enum Command {
     /// Erase what runs hold of people: payload, result, error texts, progress, checkpoints, dead letter; times stay
     Erase {
         /// The runs' ids; runs that have ended
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<String>,
+        #[arg(required = true, value_name = "ID", value_parser = super::run_id)]
+        ids: Vec<RunId>,
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
@@ -56,35 +61,37 @@ pub(crate) struct Cancel {
     #[command(flatten)]
     which: Which,
     /// In this state
-    #[arg(long, value_parser = PossibleValuesParser::new(["scheduled", "enqueued", "running", "retrying"]), help_heading = "Which runs")]
-    state: Option<String>,
+    #[arg(long, value_parser = PossibleValuesParser::new(STATES).try_map(word::<RunState>), help_heading = "Which runs")]
+    state: Option<RunState>,
     #[command(flatten)]
     options: bulk::Options,
 }
 
+/// States of runs that have not ended.
+const STATES: [&str; 4] = ["scheduled", "enqueued", "running", "retrying"];
+
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
         Command::Get { id, json } => {
-            let record = Api::connect(global).await?.ask("runs.get", json!({"run_id": id})).await?;
-            tell(&record, json)?;
+            let asked = RunRequest { run_id: id, tenant: None };
+            tell(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)?;
             Ok(Ended::Well)
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
         Command::Cancel(Cancel { which, state, options }) => {
-            let state = state.map(|state| ("state".to_owned(), Value::String(state)));
             // What is wrong with the command line is told before anything is connected.
-            let chosen = which.chosen(Map::from_iter(state))?;
+            let chosen = which.chosen(state)?;
             cancel(&Api::connect(global).await?, chosen, &options).await
         }
         Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
     }
 }
 
-async fn cancel(api: &Api, chosen: Chosen, options: &bulk::Options) -> anyhow::Result<Ended> {
+async fn cancel(api: &Api, chosen: Target, options: &bulk::Options) -> anyhow::Result<Ended> {
     match chosen {
-        Chosen::One(id) => {
+        Target::Run(id) => {
             options.for_many_only()?;
-            let record = api.ask("runs.cancel", json!({"run_id": id})).await?;
+            let record = api.ask::<RunsCancel>(Selection::of(Target::Run(id.clone()))).await?;
             if options.json {
                 output::json(&record)?
             } else {
@@ -92,32 +99,22 @@ async fn cancel(api: &Api, chosen: Chosen, options: &bulk::Options) -> anyhow::R
             }
             Ok(Ended::Well)
         }
-        Chosen::Those(body) => {
-            let work = bulk::Work {
-                endpoint: "runs.cancel",
-                done: "cancelled",
-                // They may end or change places while they are counted.
-                verb: "Cancel about",
-                noun: "run",
-                body,
-                rate: None,
-            };
-            bulk::run(api, work, options).await
-        }
+        runs @ Target::Runs(_) => bulk::run::<RunsCancel>(api, Selection::of(runs), None, options).await,
     }
 }
 
 /// What it takes to erase one run can be much: a letter is looked for among all.
 const ERASING: Duration = Duration::from_secs(50);
 
-async fn erase(api: &Api, ids: &[String], yes: bool, json: bool) -> anyhow::Result<Ended> {
+async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Result<Ended> {
     if ids.len() > 1 && !yes && !bulk::confirmed(&format!("Erase {} runs? [y/N] ", ids.len()))? {
         eprintln!("nothing was done");
         return Ok(Ended::Badly);
     }
     let mut ended = Ended::Well;
     for id in ids {
-        match api.ask_patiently("runs.erase", json!({"run_id": id}), ERASING).await {
+        let asked = RunRequest { run_id: id.clone(), tenant: None };
+        match api.ask_patiently::<RunsErase>(asked, ERASING).await {
             Ok(stone) if json => output::json(&stone)?,
             Ok(_) => output::say(&format!("{id} is erased"))?,
             // One alone fails with its reason and advice, as everywhere.
@@ -138,23 +135,25 @@ const ONE_WAIT: Duration = Duration::from_secs(20);
 const NOBODY_FOR: Duration = Duration::from_secs(60);
 
 /// Waits for a run's end, `most` at most, and tells it.
-pub(crate) async fn wait(api: &Api, id: &str, most: Option<Duration>, json: bool) -> anyhow::Result<Ended> {
+pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bool) -> anyhow::Result<Ended> {
     let deadline = most.map(|most| Instant::now() + most);
     let mut answered: Option<Instant> = None;
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let now = left.unwrap_or(ONE_WAIT).min(ONE_WAIT);
-        let body = json!({"run_id": id, "timeout_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX)});
-        match api.ask_patiently("runs.wait", body, now).await {
-            Ok(record) => {
+        let timeout_ms = u64::try_from(now.as_millis()).ok();
+        let asked = WaitRequest { run_id: id.clone(), tenant: None, timeout_ms };
+        match api.ask_patiently::<RunsWait>(asked, now).await {
+            Ok(answer) => {
                 answered = Some(Instant::now());
-                if has_ended(text(&record, "state")) {
-                    tell(&record, json)?;
-                    let completed = text(&record, "state") == "completed";
+                let state = answer.read()?.state;
+                if has_ended(&state) {
+                    tell(&answer, json)?;
+                    let completed = state == RunState::Completed.into();
                     return Ok(if completed { Ended::Well } else { Ended::RunEndedBadly });
                 }
                 if left.is_some_and(|left| left <= ONE_WAIT) {
-                    eprintln!("{id} has not ended yet: {}", text(&record, "state"));
+                    eprintln!("{id} has not ended yet: {state}");
                     return Ok(Ended::TimedOut);
                 }
             }
@@ -170,82 +169,88 @@ pub(crate) async fn wait(api: &Api, id: &str, most: Option<Duration>, json: bool
     }
 }
 
-fn has_ended(state: &str) -> bool {
-    !matches!(state, "scheduled" | "enqueued" | "running" | "retrying")
+/// A state that only a newer node knows is taken for an end: waiting for another could last for ever.
+fn has_ended(state: &Word<RunState>) -> bool {
+    state.known().is_none_or(|state| state.is_ended())
 }
 
-fn tell(record: &Value, json: bool) -> anyhow::Result<()> {
-    if json { output::json(record) } else { output::say(show(record).trim_end()) }
+fn tell(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {
+    if json { output::json(record) } else { output::say(show(&record.read()?).trim_end()) }
 }
 
 /// The record for people.
-pub(crate) fn show(record: &Value) -> String {
-    let state = text(record, "state");
+pub(crate) fn show(record: &Record) -> String {
+    let state = output::cut(&record.state.to_string(), 40);
     let mut lines = vec![
-        ("run", styled(text(record, "run_id"), STRONG, 0)),
-        ("type", text(record, "type").to_owned()),
-        ("state", styled(state, output::style_of(state), 0)),
-        (
-            "queue",
-            format!("{}, priority {}, tenant {}", text(record, "queue"), record["priority"], text(record, "tenant")),
-        ),
+        ("run", styled(record.run_id.as_str(), STRONG, 0)),
+        ("type", record.job_type.to_string()),
+        ("state", styled(&state, output::style_of(&state), 0)),
+        ("queue", format!("{}, priority {}, tenant {}", record.queue, record.priority.number(), record.tenant)),
     ];
-    if let Some(attempt) = record.get("attempt") {
-        let round = record["round"].as_u64().filter(|round| *round > 1);
-        let round = round.map(|round| format!(", round {round}")).unwrap_or_default();
-        lines.push(("attempt", format!("{attempt} of {}{round}", record["max_attempts"])));
+    if let Some(attempt) = record.attempt {
+        let round = if record.round > 1 { format!(", round {}", record.round) } else { String::new() };
+        lines.push(("attempt", format!("{attempt} of {}{round}", record.max_attempts)));
     }
-    for (field, name) in [
-        ("enqueued_at", "enqueued"),
-        ("run_at", "due"),
-        ("started_at", "started"),
-        ("ended_at", "ended"),
-        ("erased_at", "erased"),
-    ] {
-        if let Some(at) = record.get(field).and_then(Value::as_str) {
-            lines.push((name, at.to_owned()));
-        }
+    let times = [
+        ("enqueued", record.enqueued_at),
+        ("due", record.run_at),
+        ("started", record.started_at),
+        ("ended", record.ended_at),
+        ("erased", record.erased_at),
+    ];
+    lines.extend(times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string()))));
+    if let Some((started, ended)) = record.started_at.zip(record.ended_at) {
+        lines.push(("took", output::span(started, ended)));
     }
-    if let Some(took) = between(text(record, "started_at"), text(record, "ended_at")) {
-        lines.push(("took", took));
-    }
-    for field in ["node", "duplicate_of", "result_content_type", "result_base64"] {
-        if let Some(value) = record.get(field).and_then(Value::as_str) {
-            lines.push((field, output::cut(value, 200)));
-        }
-    }
-    for field in ["tags", "progress", "result", "result_bytes"] {
-        if let Some(value) = record.get(field) {
-            lines.push((field, output::plain(&exact::laid_out(&exact::write(value)))));
-        }
-    }
-    if let Some(error) = record.get("error") {
-        let kind = styled(text(error, "kind"), output::BAD, 0);
-        lines.push(("error", format!("{kind}: {}", output::plain(text(error, "message")))));
+    let texts = [
+        ("node", record.node.as_deref()),
+        ("duplicate_of", record.duplicate_of.as_ref().map(RunId::as_str)),
+        ("result_content_type", record.result_content_type.as_deref()),
+        ("result_base64", record.result_base64.as_deref()),
+    ];
+    lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, output::cut(text?, 200)))));
+    lines.extend(said(record));
+    if let Some(RunError { kind, message }) = &record.error {
+        let kind = styled(&output::cut(&kind.to_string(), 40), output::BAD, 0);
+        lines.push(("error", format!("{kind}: {}", output::plain(message))));
     }
     let line = |(name, value): (&str, String)| {
         // What has several lines stays in its column.
         format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
     };
-    lines.into_iter().map(line).collect::<String>() + &attempts(record)
+    lines.into_iter().map(line).collect::<String>() + &attempts(&record.attempts)
+}
+
+/// What the job's client and handler said of it.
+fn said(record: &Record) -> impl Iterator<Item = (&'static str, String)> {
+    let tags = (!record.tags.is_empty()).then(|| serde_json::to_string(&record.tags).unwrap_or_default());
+    let bytes = record.result_bytes.map(|bytes| bytes.to_string());
+    let json = |json: &RawValue| json.get().to_owned();
+    let said = [
+        ("tags", tags),
+        ("progress", record.progress.as_deref().map(json)),
+        ("result", record.result.as_deref().map(json)),
+        ("result_bytes", bytes),
+    ];
+    said.into_iter().filter_map(|(name, json)| Some((name, output::plain(&exact::laid_out(&json?)))))
 }
 
 /// The attempts, where there is more to tell than the last one.
-fn attempts(record: &Value) -> String {
-    let attempts = record.get("attempts").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+fn attempts(attempts: &[Attempt]) -> String {
     if attempts.len() < 2 {
         return String::new();
     }
     let heading = ["round", "attempt", "started", "took", "node", "error"].map(str::to_owned).to_vec();
-    let row = |attempt: &Value| {
-        let error = attempt.get("error");
-        let error = error.map(|error| format!("{}: {}", text(error, "kind"), output::cut(text(error, "message"), 80)));
+    let row = |attempt: &Attempt| {
+        let error = attempt.error.as_ref();
+        let error = error
+            .map(|error| format!("{}: {}", output::cut(&error.kind.to_string(), 40), output::cut(&error.message, 80)));
         vec![
-            attempt["round"].to_string(),
-            attempt["attempt"].to_string(),
-            text(attempt, "started_at").to_owned(),
-            between(text(attempt, "started_at"), text(attempt, "ended_at")).unwrap_or_default(),
-            text(attempt, "node").to_owned(),
+            attempt.round.to_string(),
+            attempt.attempt.to_string(),
+            attempt.started_at.to_string(),
+            attempt.ended_at.map(|ended| output::span(attempt.started_at, ended)).unwrap_or_default(),
+            attempt.node.clone(),
             error.unwrap_or_default(),
         ]
     };
@@ -253,13 +258,10 @@ fn attempts(record: &Value) -> String {
     format!("\n{}", output::table(&rows, &[0, 1, 3]))
 }
 
-fn between(start: &str, end: &str) -> Option<String> {
-    let span = Timestamp::parse(end).ok()?.since(Timestamp::parse(start).ok()?);
-    Some(output::took(u64::try_from(span.as_millis()).ok()?))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -272,6 +274,7 @@ mod tests {
                  "node": "n1", "error": {"kind": "retryable", "message": "busy"}},
                 {"round": 1, "attempt": 2, "started_at": "2026-11-21T12:00:01.250Z", "ended_at": "2026-11-21T12:00:01.350Z",
                  "node": "n1"}]});
+        let record = serde_json::from_str(&record.to_string()).unwrap();
         let shown = anstream::adapter::strip_str(&show(&record)).to_string();
         assert_eq!(
             shown,
@@ -299,8 +302,8 @@ round  attempt  started                     took  node  error
 
     #[test]
     fn states_that_go_on_are_not_ends() {
-        let ended = ["completed", "dead", "cancelled", "expired", "duplicate", "discarded"];
-        assert!(ended.iter().all(|state| has_ended(state)));
-        assert!(!["scheduled", "enqueued", "running", "retrying"].iter().any(|state| has_ended(state)));
+        let ended = |state: &str| has_ended(&serde_json::from_value(json!(state)).unwrap());
+        assert!(["completed", "dead", "cancelled", "expired", "duplicate", "discarded", "new"].into_iter().all(ended));
+        assert!(!STATES.into_iter().any(ended));
     }
 }

@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use longshore_backbone::wire::api::{Submit, SubmitRequest, Submitted};
 use longshore_domain::{JobType, RunId, Timestamp, duration};
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
 
 use super::client::Api;
-use super::{Ended, Global, Usage, exact, output, runs};
+use super::{Ended, Global, Usage, output, runs};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// What is to be done, for example email.send
-    #[arg(value_name = "TYPE", value_parser = job_type)]
-    job_type: String,
+    #[arg(value_name = "TYPE", value_parser = super::job_type)]
+    job_type: JobType,
     /// The payload; - reads it from stdin
     #[arg(value_name = "JSON")]
     payload: Option<String>,
@@ -36,7 +37,7 @@ pub(crate) struct Arguments {
     key: Option<String>,
     /// An id of your own for the run
     #[arg(long, value_name = "ID", value_parser = chosen_id)]
-    run_id: Option<String>,
+    run_id: Option<RunId>,
     /// Attempts before it goes to the dead letters
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     max_attempts: Option<u32>,
@@ -59,57 +60,54 @@ pub(crate) struct Arguments {
 struct Patience(Option<Duration>);
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
-    let body = arguments.body(payload(arguments.payload.as_deref())?);
+    let job = arguments.job(payload(arguments.payload.as_deref())?);
     let api = Api::connect(global).await?;
-    let answer = api.ask("submit", body).await.context("the job was not accepted")?;
-    let run_id = output::text(&answer, "run_id").to_owned();
+    let answer = api.ask::<Submit>(job).await.context("the job was not accepted")?;
+    let submitted = answer.read()?;
+    let run_id = &submitted.run_id;
     let Some(Patience(most)) = arguments.wait else {
         if arguments.json {
             output::json(&answer)?;
         } else {
-            output::say(&run_id)?;
-            eprintln!("{}", told(&answer));
+            output::say(run_id.as_str())?;
+            eprintln!("{}", told(&submitted));
         }
         return Ok(Ended::Well);
     };
     if !arguments.json {
-        eprintln!("{run_id}: {}; waiting for its end", told(&answer));
+        eprintln!("{run_id}: {}; waiting for its end", told(&submitted));
     }
-    runs::wait(&api, &run_id, most, arguments.json).await
+    runs::wait(&api, run_id, most, arguments.json).await
 }
 
-fn told(answer: &Value) -> String {
-    match answer.get("deduplicated").and_then(Value::as_bool) {
-        Some(true) => format!("not a new run: {}", output::text(answer, "state")),
-        _ => output::text(answer, "state").to_owned(),
-    }
+fn told(submitted: &Submitted) -> String {
+    let state = output::cut(&submitted.state.to_string(), 40);
+    if submitted.deduplicated { format!("not a new run: {state}") } else { state }
 }
 
 impl Arguments {
     /// The request; what was not said is left out, so that the node's defaults hold.
-    fn body(&self, payload: Option<Value>) -> Value {
-        let millis = |duration: Duration| Value::from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
-        let text = |text: &Option<String>| text.clone().map(Value::String);
-        let fields = [
-            ("type", Some(Value::String(self.job_type.clone()))),
-            ("payload", payload),
-            ("queue", text(&self.queue)),
-            ("priority", self.priority.map(Value::from)),
-            ("delay_ms", self.delay.map(millis)),
-            ("run_at", text(&self.at)),
-            ("idempotency_key", text(&self.key)),
-            ("run_id", text(&self.run_id)),
-            ("max_attempts", self.max_attempts.map(Value::from)),
-            ("timeout_ms", self.timeout.map(millis)),
-            ("tags", (!self.tag.is_empty()).then(|| json!(self.tag))),
-        ];
-        let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Value::Object(fields.collect::<Map<_, _>>())
+    fn job(&self, payload: Option<Box<RawValue>>) -> SubmitRequest {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        SubmitRequest {
+            job_type: self.job_type.to_string(),
+            payload,
+            queue: self.queue.clone(),
+            priority: self.priority.map(u64::from),
+            delay_ms: self.delay.map(millis),
+            run_at: self.at.clone(),
+            idempotency_key: self.key.clone(),
+            run_id: self.run_id.as_ref().map(RunId::to_string),
+            max_attempts: self.max_attempts,
+            timeout_ms: self.timeout.map(millis),
+            tags: (!self.tag.is_empty()).then(|| self.tag.clone()),
+            ..SubmitRequest::default()
+        }
     }
 }
 
 /// Reads the payload and makes sure that it is JSON, which the API asks for. It is sent as it was written.
-pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Value>> {
+pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Box<RawValue>>> {
     let text = match argument {
         None => return Ok(None),
         Some("-") => {
@@ -120,15 +118,11 @@ pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Value>> {
         Some(text) => text.to_owned(),
     };
     let wrong = |error| Usage(format!("the payload is no JSON: {error}; a text needs its quotes: '\"text\"'"));
-    Ok(Some(exact::hold(&text).map_err(wrong)?))
+    Ok(Some(serde_json::from_str(&text).map_err(wrong)?))
 }
 
-fn job_type(text: &str) -> Result<String, String> {
-    JobType::parse(text).map(|name| name.to_string()).map_err(|error| error.reason)
-}
-
-fn chosen_id(text: &str) -> Result<String, String> {
-    RunId::parse_chosen(text).map(|id| id.to_string()).map_err(|error| error.reason)
+fn chosen_id(text: &str) -> Result<RunId, String> {
+    RunId::parse_chosen(text).map_err(|error| error.reason)
 }
 
 fn time(text: &str) -> Result<String, String> {
@@ -148,6 +142,7 @@ fn patience(text: &str) -> Result<Patience, String> {
 mod tests {
     use clap::Parser as _;
     use longshore_domain::Priority;
+    use serde_json::{Value, json};
 
     use super::super::{Cli, Command};
     use super::*;
@@ -156,7 +151,7 @@ mod tests {
         let cli = Cli::try_parse_from(["longshore", "submit"].into_iter().chain(line.split(' '))).unwrap();
         let Command::Submit(arguments) = cli.command else { panic!("not submit") };
         let payload = payload(arguments.payload.as_deref()).unwrap();
-        serde_json::from_str(&exact::write(&arguments.body(payload))).unwrap()
+        serde_json::to_value(arguments.job(payload)).unwrap()
     }
 
     #[test]

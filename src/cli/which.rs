@@ -4,9 +4,10 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
-use longshore_domain::{JobType, Timestamp, duration};
-use serde_json::{Map, Value, json};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use longshore_backbone::wire::api::{self, Target};
+use longshore_domain::{ErrorKind, JobType, Queue, RunId, RunState, Timestamp, duration};
+use serde::de::DeserializeOwned;
 
 use super::Usage;
 
@@ -18,17 +19,17 @@ const ERROR_KINDS: [&str; 8] =
 #[command(next_help_heading = "Which runs")]
 pub(crate) struct Filter {
     /// Of this queue
-    #[arg(long, value_name = "NAME", value_parser = super::token)]
-    queue: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = queue)]
+    queue: Option<Queue>,
     /// Of this job type, for example email.send
-    #[arg(long = "type", value_name = "TYPE", value_parser = job_type)]
-    job_type: Option<String>,
+    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
+    job_type: Option<JobType>,
     /// With this tag
     #[arg(long, value_name = "TEXT")]
     tag: Option<String>,
     /// Whose last error is of this kind
-    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(ERROR_KINDS))]
-    error_kind: Option<String>,
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(ERROR_KINDS).try_map(word::<ErrorKind>))]
+    error_kind: Option<ErrorKind>,
     /// Ended, or waiting since, at this time or later: 2027-01-31T09:30:00Z, or 1h for an hour ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Timestamp>,
@@ -41,8 +42,8 @@ pub(crate) struct Filter {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Which {
     /// One run's id
-    #[arg(value_name = "ID", conflicts_with = "all")]
-    id: Option<String>,
+    #[arg(value_name = "ID", conflicts_with = "all", value_parser = super::run_id)]
+    id: Option<RunId>,
     /// All of the tenant's
     #[arg(long, help_heading = "Which runs")]
     all: bool,
@@ -50,52 +51,34 @@ pub(crate) struct Which {
     filter: Filter,
 }
 
-/// What was chosen.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Chosen {
-    /// One run.
-    One(String),
-    /// Those that fit these fields of the API.
-    Those(Map<String, Value>),
-}
-
 impl Filter {
-    /// The fields of a request; what was not said is left out.
-    pub(crate) fn fields(&self) -> Map<String, Value> {
-        let text = |text: &Option<String>| text.clone().map(Value::String);
-        let time = |at: Option<Timestamp>| at.map(|at| json!(at));
-        let fields = [
-            ("queue", text(&self.queue)),
-            ("type", text(&self.job_type)),
-            ("tag", text(&self.tag)),
-            ("error_kind", text(&self.error_kind)),
-            ("since", time(self.since)),
-            ("until", time(self.until)),
-        ];
-        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    /// The same as the API has it.
+    pub(crate) fn wanted(self) -> api::Filter {
+        let Self { queue, job_type, tag, error_kind, since, until } = self;
+        api::Filter { queue, job_type, tag, state: None, error_kind, since, until }
     }
 }
 
 impl Which {
-    /// What is meant; `more` are fields of the command's own filters.
+    /// What is meant; `state` is of commands that narrow the choice by it, too.
     ///
     /// # Errors
     /// Nothing was said, or two things that exclude each other.
-    pub(crate) fn chosen(&self, more: Map<String, Value>) -> Result<Chosen, Usage> {
-        let mut fields = self.filter.fields();
-        fields.extend(more);
-        match (&self.id, fields.is_empty(), self.all) {
-            (Some(id), true, _) => Ok(Chosen::One(id.clone())),
+    pub(crate) fn chosen(self, state: Option<RunState>) -> Result<Target, Usage> {
+        let filter = api::Filter { state, ..self.filter.wanted() };
+        match (self.id, filter.is_empty(), self.all) {
+            (Some(id), true, _) => Ok(Target::Run(id)),
             (Some(_), false, _) => Err(usage("a run's id and a filter exclude each other; say one of them")),
             (None, false, true) => Err(usage("--all and a filter exclude each other; say one of them")),
             (None, true, false) => Err(usage("say which: a run's id, a filter such as --type or --since, or --all")),
-            (None, _, all) => {
-                // Said to the node, too: it does not take nothing for everything either.
-                fields.extend(all.then(|| ("all".to_owned(), json!(true))));
-                Ok(Chosen::Those(fields))
-            }
+            (None, ..) => Ok(Target::Runs(filter)),
         }
     }
+}
+
+/// A word of one of the contract's lists.
+pub(crate) fn word<T: DeserializeOwned>(text: String) -> Result<T, serde_json::Error> {
+    serde_json::from_value(text.into())
 }
 
 fn usage(text: &str) -> Usage {
@@ -117,47 +100,50 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     }
 }
 
-fn job_type(text: &str) -> Result<String, String> {
-    JobType::parse(text).map(|name| name.to_string()).map_err(|error| error.reason)
+fn queue(text: &str) -> Result<Queue, String> {
+    Queue::parse(text).map_err(|error| error.reason)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use longshore_backbone::wire::api::Selection;
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_filter_becomes_the_fields_of_a_request() {
         let filter = Filter {
-            queue: Some("main".to_owned()),
-            job_type: Some("email.send".to_owned()),
+            queue: Some(Queue::main()),
+            job_type: Some(JobType::parse("email.send").unwrap()),
             tag: Some("a".to_owned()),
-            error_kind: Some("timeout".to_owned()),
+            error_kind: Some(ErrorKind::Timeout),
             since: Some(moment("2026-11-21T13:00:00+01:00").unwrap()),
             until: None,
         };
         let which = Which { id: None, all: false, filter };
-        let Chosen::Those(fields) = which.chosen(Map::new()).unwrap() else { panic!("a filter") };
+        let request = Selection::of(which.chosen(None).unwrap());
         let expected = json!({"queue": "main", "type": "email.send", "tag": "a", "error_kind": "timeout",
             "since": "2026-11-21T12:00:00.000Z"});
-        assert_eq!(Value::Object(fields), expected);
+        assert_eq!(serde_json::to_value(request).unwrap(), expected);
     }
 
     #[test]
     fn nothing_is_never_taken_for_everything() {
-        let reason = |which: &Which, more| which.chosen(more).unwrap_err().0;
-        let mut which = Which::default();
-        assert!(reason(&which, Map::new()).starts_with("say which: "));
-        let state = || Map::from_iter([("state".to_owned(), json!("retrying"))]);
-        assert_eq!(which.chosen(state()).unwrap(), Chosen::Those(state()));
-        which.all = true;
-        let all = Map::from_iter([("all".to_owned(), json!(true))]);
-        assert_eq!(which.chosen(Map::new()).unwrap(), Chosen::Those(all));
-        assert!(reason(&which, state()).contains("--all and a filter"));
-        which = Which { id: Some("r".to_owned()), ..Which::default() };
-        assert!(reason(&which, state()).contains("a run's id and a filter"));
-        assert_eq!(which.chosen(Map::new()).unwrap(), Chosen::One("r".to_owned()));
+        let reason = |which: Which, state| which.chosen(state).unwrap_err().0;
+        let state = Some(RunState::Retrying);
+        assert!(reason(Which::default(), None).starts_with("say which: "));
+        let retrying = Target::Runs(api::Filter { state, ..api::Filter::default() });
+        assert_eq!(Which::default().chosen(state).unwrap(), retrying);
+        let all = || Which { all: true, ..Which::default() };
+        assert_eq!(all().chosen(None).unwrap(), Target::Runs(api::Filter::default()));
+        assert!(reason(all(), state).contains("--all and a filter"));
+        let id = RunId::parse("r").unwrap();
+        let one = || Which { id: Some(id.clone()), ..Which::default() };
+        assert!(reason(one(), state).contains("a run's id and a filter"));
+        assert_eq!(one().chosen(None).unwrap(), Target::Run(id.clone()));
     }
 
     #[test]
@@ -170,7 +156,7 @@ mod tests {
     #[test]
     fn the_kinds_are_the_contracts() {
         for kind in ERROR_KINDS {
-            serde_json::from_value::<longshore_domain::ErrorKind>(json!(kind)).unwrap();
+            word::<ErrorKind>(kind.to_owned()).unwrap();
         }
     }
 }

@@ -13,6 +13,7 @@ use clap::Args;
 use futures_util::{FutureExt as _, StreamExt as _};
 use longshore::handlers;
 use longshore_actors::Node;
+use longshore_backbone::wire::api::{OPERATOR, Queues, QueuesList, QueuesRequest};
 use longshore_backbone::{Client, Connection};
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -165,8 +166,8 @@ async fn watch(
 }
 
 /// What waits, asked of the node as anybody can.
-async fn ask_queues(client: &Client) -> Option<Value> {
+async fn ask_queues(client: &Client) -> Option<Queues> {
     tokio::time::sleep(ASK_EVERY).await;
-    let answer = client.request("_all", "queues.list", "{}".to_owned(), ASK_EVERY).await.ok()?;
-    serde_json::from_str(&answer).ok()
+    let answer = client.ask::<QueuesList>(OPERATOR, &QueuesRequest::default(), ASK_EVERY).await;
+    answer.and_then(|answer| answer.read()).ok()
 }

@@ -10,12 +10,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use longshore_backbone::wire::api::{QueueStatus, Queues};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::tally::{Counts, Tally};
-use crate::cli::output::{self, FAINT, STRONG, number, text};
+use crate::cli::output::{self, FAINT, STRONG, number};
 use crate::cli::{events, queues};
 
 /// Events in the picture.
@@ -172,12 +173,12 @@ impl<'s> View<'s> {
     }
 
     /// Takes an answer of `queues.list` in.
-    pub(crate) fn queues(&mut self, answer: &Value) {
-        let queue = |queue: &Value| {
-            let [waiting, running] = [queues::waiting(queue), queues::running(queue)].map(number);
-            format!("{} {waiting} waiting, {running} running", text(queue, "queue"))
+    pub(crate) fn queues(&mut self, answer: &Queues) {
+        let queue = |queue: &QueueStatus| {
+            let [waiting, running] = [queues::waiting(queue), queue.running].map(number);
+            format!("{} {waiting} waiting, {running} running", queue.queue)
         };
-        self.queues = queues::queues(answer).iter().map(queue).collect::<Vec<_>>().join("   ");
+        self.queues = answer.queues.iter().map(queue).collect::<Vec<_>>().join("   ");
     }
 
     /// Draws what is to be seen now.
@@ -305,7 +306,9 @@ mod tests {
             tally.count(&event, start);
             view.happened(event);
         }
-        view.queues(&json!({"queues": [{"queue": "main", "depth": 1_512, "running": 12}]}));
+        let queues = json!({"queues": [{"queue": "main", "concurrency": 12, "depth": 1_512, "depths": {}, "running": 12,
+            "oldest_age_ms": null, "paused": false, "served": true}]});
+        view.queues(&serde_json::from_value(queues).unwrap());
         let rows = view.rows(&tally, start);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");

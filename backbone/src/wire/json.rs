@@ -96,14 +96,33 @@ impl Object {
     }
 
     /// An object from its text, as another node wrote it; `None` if it is none.
-    #[must_use]
-    pub fn read(text: &[u8]) -> Option<Self> {
-        compact(text).map(|value| value.get().as_bytes().to_vec()).filter(|text| text.starts_with(b"{")).map(Self)
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let text = Box::<str>::from(compact(text)?).into_string().into_bytes();
+        text.starts_with(b"{").then_some(Self(text))
+    }
+
+    /// An object from a value that serde writes as one.
+    pub(super) fn of<T: Serialize + ?Sized>(value: &T) -> Self {
+        let mut text = Vec::new();
+        json(&mut text, value);
+        Self(text)
+    }
+
+    /// The same with the fields of `more` behind its own, which serde writes as an object, too.
+    pub(super) fn and<T: Serialize + ?Sized>(mut self, more: &T) -> Self {
+        let more = Self::of(more);
+        if more.size() > 2 {
+            self.0.pop();
+            if self.0.len() > 1 {
+                self.0.push(b',');
+            }
+            self.0.extend_from_slice(&more.0[1..]);
+        }
+        self
     }
 
     /// The same with one field more.
-    #[must_use]
-    pub fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
+    pub(super) fn with<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
         self.0.pop();
         if self.0.len() > 1 {
             self.0.push(b',');
@@ -123,6 +142,12 @@ impl Object {
 
     /// Its text.
     #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Its text.
+    #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -132,12 +157,6 @@ impl Serialize for Object {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let raw: &RawValue = serde_json::from_slice(&self.0).map_err(serde::ser::Error::custom)?;
         raw.serialize(serializer)
-    }
-}
-
-impl From<serde_json::Value> for Object {
-    fn from(value: serde_json::Value) -> Self {
-        Self(value.to_string().into_bytes())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The run record's bytes.
 
+use super::api::{Encoded, Record};
 use super::json::{Object, compact, maybe, number, quoted, text};
 use bytes::Bytes;
 use longshore_domain::run::{Attempt, Holding};
@@ -162,7 +163,11 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
 
 /// The record as an answer shows it: without what only the protocol needs. Result and progress stand in it byte for byte.
 #[must_use]
-pub fn show(run: &Run) -> Object {
+pub fn show(run: &Run) -> Encoded<Record> {
+    Encoded::written(shown(run))
+}
+
+fn shown(run: &Run) -> Object {
     let mut text = Vec::with_capacity(768);
     append_as(run, Shape::Shown, &mut text);
     Object::written(text)
@@ -171,11 +176,15 @@ pub fn show(run: &Run) -> Object {
 /// The same, no longer than `most` bytes (1 KiB at least): error texts are cut, then attempts from the middle of the
 /// history left out, as `attempts_left_out` says.
 #[must_use]
-pub fn show_within(run: &Run, most: usize) -> Object {
+pub fn show_within(run: &Run, most: usize) -> Encoded<Record> {
     let whole = show(run);
     if whole.size() <= most {
         return whole;
     }
+    Encoded::written(shown_within(run, most))
+}
+
+fn shown_within(run: &Run, most: usize) -> Object {
     let mut short = run.clone();
     (short.result, short.progress) = (None, None);
     for error in short.attempts.iter_mut().filter_map(|attempt| attempt.error.as_mut()).chain(&mut short.error) {
@@ -183,7 +192,7 @@ pub fn show_within(run: &Run, most: usize) -> Object {
     }
     let mut left_out = 0;
     loop {
-        let mut shown = show(&short);
+        let mut shown = shown(&short);
         if left_out > 0 {
             shown = shown.with("attempts_left_out", &left_out);
         }
@@ -362,6 +371,21 @@ mod tests {
     }
 
     proptest! {
+        /// What is written here by hand is the API's type, field by field and in its order.
+        #[test]
+        fn an_answer_is_what_serde_would_write_of_its_type(
+            state in proptest::sample::select(&STATES[..]),
+            has: u32,
+            number: u64,
+            words: String,
+        ) {
+            let shown = show(&run(state, has, number, &words));
+            prop_assert_eq!(
+                std::str::from_utf8(shown.as_bytes()).unwrap(),
+                serde_json::to_string(&shown.read().unwrap()).unwrap()
+            );
+        }
+
         #[test]
         fn a_record_is_what_serde_would_write(
             state in proptest::sample::select(&STATES[..]),

@@ -1,4 +1,4 @@
-//! The API's error answers. Requests and answers themselves stand beside the endpoints that serve them.
+//! Error answers: the codes, and the body that carries one.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,395 @@
+//! Dead letters: listed, grouped, shown, replayed, discarded.
+
+use std::collections::BTreeMap;
+
+use longshore_domain::{ErrorKind, JobType, RunId, Tenant, Timestamp};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, SELECTION};
+use super::{
+    ApiError, Encoded, Endpoint, Failed, Filter, Outcome, Record, RunError, RunRequest, Selection, Word, request,
+};
+
+/// `dlq.list`: dead letters, the oldest first, a page at a time.
+#[derive(Debug)]
+pub struct DlqList;
+
+impl Endpoint for DlqList {
+    const NAME: &'static str = "dlq.list";
+    type Request = ListRequest;
+    type Answer = Page;
+
+    fn read(body: &[u8]) -> Result<ListRequest, ApiError> {
+        request::read_or_default(body)
+    }
+
+    fn name_tenant(request: &mut ListRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// `dlq.get`: one dead letter; 404 where the run has none.
+#[derive(Debug)]
+pub struct DlqGet;
+
+impl Endpoint for DlqGet {
+    const NAME: &'static str = "dlq.get";
+    type Request = RunRequest;
+    type Answer = DeadLetter;
+
+    fn name_tenant(request: &mut RunRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// `dlq.groups`: dead letters by what they failed of, the largest group first.
+#[derive(Debug)]
+pub struct DlqGroups;
+
+impl Endpoint for DlqGroups {
+    const NAME: &'static str = "dlq.groups";
+    type Request = GroupsRequest;
+    type Answer = Groups;
+
+    fn read(body: &[u8]) -> Result<GroupsRequest, ApiError> {
+        request::read_or_default(body)
+    }
+
+    fn name_tenant(request: &mut GroupsRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// `dlq.replay`: opens the next round of the runs of dead letters.
+#[derive(Debug)]
+pub struct DlqReplay;
+
+impl Endpoint for DlqReplay {
+    const NAME: &'static str = "dlq.replay";
+    type Request = ReplayRequest;
+    type Answer = Replayed;
+
+    fn name_tenant(request: &mut ReplayRequest, tenant: Tenant) {
+        request.selection.tenant = Some(tenant);
+    }
+}
+
+/// `dlq.discard`: takes dead letters away; their runs end as `discarded`.
+#[derive(Debug)]
+pub struct DlqDiscard;
+
+impl Endpoint for DlqDiscard {
+    const NAME: &'static str = "dlq.discard";
+    type Request = DiscardRequest;
+    type Answer = Discarded;
+
+    fn name_tenant(request: &mut DiscardRequest, tenant: Tenant) {
+        request.selection.tenant = Some(tenant);
+    }
+}
+
+/// Which dead letters are listed. An empty request lists all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub struct ListRequest {
+    /// Whose; under [`OPERATOR`](super::OPERATOR) every tenant's if not said.
+    pub tenant: Option<Tenant>,
+    /// Those that fit.
+    pub filter: Filter,
+    /// Entries on a page: 100 if not said, 500 at most.
+    pub limit: Option<u64>,
+    /// Where the page before ended; the oldest letter if not said.
+    pub cursor: Option<String>,
+}
+
+/// Which dead letters are grouped. An empty request groups all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub struct GroupsRequest {
+    /// Whose; under [`OPERATOR`](super::OPERATOR) every tenant's if not said.
+    pub tenant: Option<Tenant>,
+    /// Those that fit; its `state` cannot be said here.
+    pub filter: Filter,
+    /// So many groups at most, the largest; all if not said.
+    pub limit: Option<u64>,
+    /// Where the answer before ended; the oldest letter if not said.
+    pub cursor: Option<String>,
+}
+
+/// Which dead letters are replayed, and what is changed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub struct ReplayRequest {
+    /// Which; a filter's `state` cannot be said here.
+    pub selection: Selection,
+    /// So many a second: 0.001 or more; as fast as it goes if not said.
+    pub rate_per_s: Option<f64>,
+    /// What is changed; nothing if not said.
+    pub set: Option<Change>,
+}
+
+/// Which dead letters are discarded.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub struct DiscardRequest {
+    /// Which; a filter's `state` cannot be said here.
+    pub selection: Selection,
+    /// So many a second: 0.001 or more; as fast as it goes if not said.
+    pub rate_per_s: Option<f64>,
+}
+
+/// What a replay changes of each job.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Change {
+    /// Into this queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// With this priority, 1 to 9.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u64>,
+    /// With this payload: any JSON, `null` included, passed on byte for byte.
+    #[serde(deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Box<RawValue>>,
+    /// With these headers; `None` takes one away.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, Option<String>>,
+}
+
+/// The fields of a filter that narrows a list, `all` being said or not.
+const LISTED: [&str; 11] =
+    ["tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "cursor", "state"];
+
+impl TryFrom<Fields> for ListRequest {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let fields = fields.only(&LISTED)?;
+        let (tenant, filter) = (fields.tenant()?, fields.filter()?);
+        Ok(Self { tenant, filter, limit: fields.limit, cursor: fields.cursor })
+    }
+}
+
+impl From<ListRequest> for Fields {
+    fn from(ListRequest { tenant, filter, limit, cursor }: ListRequest) -> Self {
+        Self { limit, cursor, ..Self::of_filter(filter, tenant.as_ref()) }
+    }
+}
+
+impl TryFrom<Fields> for GroupsRequest {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let fields = fields.only(without_state(&LISTED))?;
+        let (tenant, filter) = (fields.tenant()?, fields.filter()?);
+        Ok(Self { tenant, filter, limit: fields.limit, cursor: fields.cursor })
+    }
+}
+
+impl From<GroupsRequest> for Fields {
+    fn from(GroupsRequest { tenant, filter, limit, cursor }: GroupsRequest) -> Self {
+        Self { limit, cursor, ..Self::of_filter(filter, tenant.as_ref()) }
+    }
+}
+
+impl TryFrom<Fields> for ReplayRequest {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let mut fields = fields.only(&[without_state(&SELECTION), &["rate_per_s", "set"]].concat())?;
+        let set = fields.set.take();
+        Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s, set })
+    }
+}
+
+impl From<ReplayRequest> for Fields {
+    fn from(ReplayRequest { selection, rate_per_s, set }: ReplayRequest) -> Self {
+        Self { rate_per_s, set, ..Self::from(selection) }
+    }
+}
+
+impl TryFrom<Fields> for DiscardRequest {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let fields = fields.only(&[without_state(&SELECTION), &["rate_per_s"]].concat())?;
+        Ok(Self { selection: fields.selection()?, rate_per_s: fields.rate_per_s })
+    }
+}
+
+impl From<DiscardRequest> for Fields {
+    fn from(DiscardRequest { selection, rate_per_s }: DiscardRequest) -> Self {
+        Self { rate_per_s, ..Self::from(selection) }
+    }
+}
+
+/// The same fields without the last, which is `state`: dead letters have one.
+fn without_state<'f>(fields: &'f [&'static str]) -> &'f [&'static str] {
+    fields.split_last().map_or(fields, |(_, rest)| rest)
+}
+
+/// A page of dead letters.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Page<L = DeadLetter> {
+    /// The letters, the oldest first.
+    pub entries: Vec<L>,
+    /// Where the next page begins; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+impl Encoded<Page> {
+    /// Reads the page, and leaves its letters as their text.
+    ///
+    /// # Errors
+    /// 500: it is not what the contract says.
+    pub fn letters(&self) -> Result<Page<Encoded<DeadLetter>>, ApiError> {
+        self.clone().cast::<Page<Encoded<DeadLetter>>>().read()
+    }
+}
+
+impl From<Page<Encoded<DeadLetter>>> for Encoded<Page> {
+    fn from(page: Page<Encoded<DeadLetter>>) -> Self {
+        Encoded::of(&page).cast()
+    }
+}
+
+/// A dead letter: its run, and the job that was published.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeadLetter {
+    /// The run's record, with every attempt.
+    #[serde(flatten)]
+    pub record: Record,
+    /// The job, and what it failed of.
+    #[serde(flatten)]
+    pub job: DeadJob,
+}
+
+/// What a dead letter says beside its run's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadJob {
+    /// The job's headers, without the run's id.
+    pub headers: BTreeMap<String, String>,
+    /// Its payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
+    /// In place of a payload that was left out: how many bytes it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_bytes: Option<u64>,
+    /// Its group in `dlq.groups`.
+    pub fingerprint: String,
+}
+
+// Read twice: serde's buffer for flattened fields does not carry what handlers said byte for byte.
+impl<'de> Deserialize<'de> for DeadLetter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let record = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
+        let job = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
+        Ok(Self { record, job })
+    }
+}
+
+impl Encoded<Record> {
+    /// The dead letter of this run and this job.
+    #[must_use]
+    pub fn with_job(self, job: &DeadJob) -> Encoded<DeadLetter> {
+        Encoded::written(self.into_object().and(job))
+    }
+}
+
+/// Groups of dead letters that failed alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Groups {
+    /// Where to go on; absent where all letters were looked at, about 100,000 in one call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The groups, the largest first.
+    pub groups: Vec<Group>,
+}
+
+/// Dead letters of one type, whose errors are alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// How many there are.
+    pub count: u64,
+    /// The kind of their errors.
+    pub error_kind: Word<ErrorKind>,
+    /// One of them.
+    pub example: Example,
+    /// Names the group.
+    pub fingerprint: String,
+    /// When the first of them died.
+    pub first: Timestamp,
+    /// When the last of them died.
+    pub last: Timestamp,
+    /// What their error texts have in common.
+    pub pattern: String,
+    /// Their type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+}
+
+/// One run of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Example {
+    /// Its error; `null` where it has none on record.
+    pub error: Option<RunError>,
+    /// The run.
+    pub run_id: RunId,
+    /// Whose it is.
+    pub tenant: Tenant,
+}
+
+/// What became of those that were to be replayed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// What failed: 100 at most.
+    pub failed: Vec<Failed>,
+    /// How many failed, where more did than are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_in_all: Option<u64>,
+    /// The call ended before everything was looked at: make it again.
+    pub more: bool,
+    /// How many were replayed, or would have been.
+    pub replayed: u64,
+}
+
+/// What became of those that were to be discarded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Discarded {
+    /// How many were discarded, or would have been.
+    pub discarded: u64,
+    /// What failed: 100 at most.
+    pub failed: Vec<Failed>,
+    /// How many failed, where more did than are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_in_all: Option<u64>,
+    /// The call ended before everything was looked at: make it again.
+    pub more: bool,
+}
+
+impl From<Outcome> for Replayed {
+    fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
+        Self { failed, failed_in_all, more, replayed: done }
+    }
+}
+
+impl From<Replayed> for Outcome {
+    fn from(Replayed { failed, failed_in_all, more, replayed }: Replayed) -> Self {
+        Self { done: replayed, failed, failed_in_all, more }
+    }
+}
+
+impl From<Outcome> for Discarded {
+    fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
+        Self { discarded: done, failed, failed_in_all, more }
+    }
+}
+
+impl From<Discarded> for Outcome {
+    fn from(Discarded { discarded, failed, failed_in_all, more }: Discarded) -> Self {
+        Self { done: discarded, failed, failed_in_all, more }
+    }
+}

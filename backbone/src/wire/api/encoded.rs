@@ -1,0 +1,93 @@
+//! An answer, or a part of one, as its text.
+
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::{ApiError, Code};
+use crate::wire::json::Object;
+
+/// A `T` as its text, a JSON object. Nodes measure what they answer in this form; clients pass it on with what only a
+/// newer node says, and [`Encoded::read`] what they know of it.
+#[derive(Debug, Clone)]
+pub struct Encoded<T> {
+    text: Object,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Encoded<T> {
+    /// From text that was written here.
+    pub(in crate::wire) fn written(text: Object) -> Self {
+        Self { text, of: PhantomData }
+    }
+
+    /// From text as another program wrote it, on one line; `None` if it is not a JSON object.
+    #[must_use]
+    pub fn from_text(text: &[u8]) -> Option<Self> {
+        Object::read(text).map(Self::written)
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.text.size()
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.text.into_bytes()
+    }
+
+    /// Its text, to be answered.
+    #[must_use]
+    pub fn into_object(self) -> Object {
+        self.text
+    }
+
+    /// The same text, which is that of a `U` as well.
+    pub(super) fn cast<U>(self) -> Encoded<U> {
+        Encoded::written(self.text)
+    }
+}
+
+impl<T: Serialize> Encoded<T> {
+    /// The text of `value`, which serde writes as an object.
+    #[must_use]
+    pub fn of(value: &T) -> Self {
+        Self::written(Object::of(value))
+    }
+}
+
+impl<T: DeserializeOwned> Encoded<T> {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// 500: it is not what the contract says.
+    pub fn read(&self) -> Result<T, ApiError> {
+        serde_json::from_slice(self.as_bytes())
+            .map_err(|error| ApiError::new(Code::Internal, format!("the answer cannot be read: {error}")))
+    }
+}
+
+impl<T> Serialize for Encoded<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text.serialize(serializer)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Encoded<T> {
+    /// Any JSON, blanks included: whether it is a `T` shows when it is read.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        Ok(Self::written(Object::written(Box::<str>::from(text).into_string().into_bytes())))
+    }
+}

@@ -1,0 +1,175 @@
+//! The fields of requests about runs as they stand on the wire.
+
+use std::collections::BTreeMap;
+
+use longshore_domain::{JobType, NameError, Queue, RunId, Tenant, Timestamp};
+use serde::de::value::Error as WordError;
+use serde::de::{IgnoredAny, IntoDeserializer as _};
+use serde::{Deserialize, Serialize};
+
+use super::request::{self, in_words};
+use super::{Change, Filter, Selection, Target};
+
+/// The fields of all requests about runs as they stand on the wire. Each endpoint takes some of them
+/// ([`Fields::only`]); its own type says what they mean together.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Fields {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tenant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) queue: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(super) job_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) state: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error_kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<String>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) all: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cursor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rate_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) dry_run: bool,
+    #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
+    pub(super) set: Option<Change>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeout_ms: Option<u64>,
+    /// What is no field of any endpoint.
+    #[serde(flatten, skip_serializing)]
+    pub(super) unknown: BTreeMap<String, IgnoredAny>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// The fields of [`Selection`].
+pub(super) const SELECTION: [&str; 12] =
+    ["run_id", "tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "dry_run", "state"];
+
+impl Fields {
+    /// Refuses fields that the endpoint would leave undone in silence.
+    pub(super) fn only(self, fields: &[&str]) -> Result<Self, String> {
+        let said = [
+            ("run_id", self.run_id.is_some()),
+            ("tenant", self.tenant.is_some()),
+            ("queue", self.queue.is_some()),
+            ("type", self.job_type.is_some()),
+            ("tag", self.tag.is_some()),
+            ("state", self.state.is_some()),
+            ("error_kind", self.error_kind.is_some()),
+            ("since", self.since.is_some()),
+            ("until", self.until.is_some()),
+            ("all", self.all),
+            ("limit", self.limit.is_some()),
+            ("cursor", self.cursor.is_some()),
+            ("rate_per_s", self.rate_per_s.is_some()),
+            ("dry_run", self.dry_run),
+            ("set", self.set.is_some()),
+            ("timeout_ms", self.timeout_ms.is_some()),
+        ];
+        let said = said.iter().filter(|(_, said)| *said).map(|(field, _)| *field);
+        let unknown = said.chain(self.unknown.keys().map(String::as_str)).find(|field| !fields.contains(field));
+        match unknown {
+            Some(field) => Err(format!("{field}: is no field of this endpoint; there are {}", fields.join(", "))),
+            None => Ok(self),
+        }
+    }
+
+    /// The fields of one run.
+    pub(super) fn of_run(run_id: &RunId, tenant: Option<&Tenant>) -> Self {
+        Self { run_id: Some(run_id.to_string()), ..Self::of_tenant(tenant) }
+    }
+
+    /// The fields of a filter, which may be empty.
+    pub(super) fn of_filter(filter: Filter, tenant: Option<&Tenant>) -> Self {
+        Self {
+            queue: filter.queue.map(|queue| queue.to_string()),
+            job_type: filter.job_type.map(|job_type| job_type.to_string()),
+            tag: filter.tag,
+            state: filter.state.map(|state| state.as_str().to_owned()),
+            error_kind: filter.error_kind.map(|kind| kind.as_str().to_owned()),
+            since: filter.since.map(|since| since.to_string()),
+            until: filter.until.map(|until| until.to_string()),
+            ..Self::of_tenant(tenant)
+        }
+    }
+
+    fn of_tenant(tenant: Option<&Tenant>) -> Self {
+        Self { tenant: tenant.map(Tenant::to_string), ..Self::default() }
+    }
+
+    /// The tenant that is named; `_` is that of jobs whose own could not be read.
+    pub(super) fn tenant(&self) -> Result<Option<Tenant>, String> {
+        let read = |text: &str| match text {
+            text if text == Tenant::unreadable().as_str() => Ok(Tenant::unreadable()),
+            text => Tenant::parse(text),
+        };
+        name(self.tenant.as_deref(), read)
+    }
+
+    /// The run that is named.
+    pub(super) fn run(&self) -> Result<RunId, String> {
+        name(self.run_id.as_deref(), RunId::parse)?.ok_or_else(|| "run_id: is missing".to_owned())
+    }
+
+    /// The filter, which may be empty.
+    pub(super) fn filter(&self) -> Result<Filter, String> {
+        Ok(Filter {
+            queue: name(self.queue.as_deref(), Queue::parse)?,
+            job_type: name(self.job_type.as_deref(), JobType::parse)?,
+            tag: self.tag.clone(),
+            state: word("state", self.state.as_deref())?,
+            error_kind: word("error_kind", self.error_kind.as_deref())?,
+            since: time("since", self.since.as_deref())?,
+            until: time("until", self.until.as_deref())?,
+        })
+    }
+
+    /// One run, or a filter; everything must be said in so many words, `all: true`.
+    fn target(&self) -> Result<Target, String> {
+        let filter = self.filter()?;
+        match (&self.run_id, filter.is_empty()) {
+            (Some(_), true) if !self.all => self.run().map(Target::Run),
+            (Some(_), _) => Err("run_id: stands beside a filter; one of them is enough".to_owned()),
+            (None, true) if !self.all => {
+                Err("run_id: is missing; or give a filter, or all: true for everything".to_owned())
+            }
+            (None, _) => Ok(Target::Runs(filter)),
+        }
+    }
+
+    /// What is to be changed.
+    pub(super) fn selection(&self) -> Result<Selection, String> {
+        Ok(Selection { target: self.target()?, tenant: self.tenant()?, limit: self.limit, dry_run: self.dry_run })
+    }
+}
+
+/// A name's own error says which it is.
+fn name<T>(text: Option<&str>, read: impl Fn(&str) -> Result<T, NameError>) -> Result<Option<T>, String> {
+    text.map(read).transpose().map_err(|error| error.to_string())
+}
+
+/// A word of the contract's lists, such as a state.
+fn word<'a, T: Deserialize<'a>>(field: &str, text: Option<&'a str>) -> Result<Option<T>, String> {
+    let read = |text: &'a str| T::deserialize(text.into_deserializer());
+    text.map(read).transpose().map_err(|error: WordError| format!("{field}: {}", in_words(&error.to_string())))
+}
+
+fn time(field: &str, text: Option<&str>) -> Result<Option<Timestamp>, String> {
+    text.map(Timestamp::parse).transpose().map_err(|error| format!("{field}: {error}"))
+}

@@ -1,0 +1,38 @@
+//! Health of the node that answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ApiError, Endpoint, Nothing};
+
+/// `health`: whether the node that answers takes work, and why not.
+#[derive(Debug)]
+pub struct Health;
+
+impl Endpoint for Health {
+    const NAME: &'static str = "health";
+    type Request = Nothing;
+    type Answer = HealthStatus;
+
+    fn read(_body: &[u8]) -> Result<Nothing, ApiError> {
+        Ok(Nothing {})
+    }
+}
+
+/// How a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthStatus {
+    /// It can work at all.
+    pub live: bool,
+    /// Its name.
+    pub node: String,
+    /// The queues it serves.
+    pub queues: Vec<String>,
+    /// It takes work.
+    pub ready: bool,
+    /// Why it does not; empty if it does.
+    pub reasons: Vec<String>,
+    /// Its version.
+    pub version: String,
+    /// What is wrong without keeping it from work: lanes that are full.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,100 @@
+//! The API: request and answer of every endpoint as types, one file for each group, read and written by nodes and
+//! clients alike.
+//!
+//! Requests are strict: a field that an endpoint does not know is refused by name, because what it asks for would be
+//! left undone in silence. Answers are lenient: unknown fields are skipped and unknown words kept ([`Word`]), because a
+//! newer node may say more. Fields stand in the order in which nodes have always written them, which for most answers
+//! is the alphabet's.
+//!
+//! What clients and handlers sent (payload, result, progress) is carried as [`RawValue`](serde_json::value::RawValue),
+//! byte for byte. So no type that holds any is read by way of serde's own buffer (`flatten`, `untagged`), which would
+//! round numbers and refuse what lies deep.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use longshore_domain::Tenant;
+
+mod error;
+pub use error::{ApiError, Code};
+
+mod encoded;
+pub use encoded::Encoded;
+mod word;
+pub use word::Word;
+mod request;
+pub use request::Nothing;
+
+mod submit;
+pub use submit::{BatchAnswer, BatchItem, BatchRequest, Submit, SubmitBatch, SubmitRequest, Submitted};
+
+mod fields;
+mod target;
+pub use target::{Failed, Filter, Outcome, Selection, Target};
+
+mod runs;
+pub use runs::{
+    Attempt, Cancelled, CancelledRuns, Erased, ErasedLetter, Record, RunError, RunRequest, RunsCancel, RunsErase,
+    RunsGet, RunsWait, WaitRequest,
+};
+
+mod dlq;
+pub use dlq::{
+    Change, DeadJob, DeadLetter, DiscardRequest, Discarded, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Example,
+    Group, Groups, GroupsRequest, ListRequest, Page, ReplayRequest, Replayed,
+};
+
+mod queues;
+pub use queues::{QueueStatus, Queues, QueuesList, QueuesRequest};
+mod nodes;
+pub use nodes::{NodeQueue, NodeStatus, Nodes, NodesList};
+mod health;
+pub use health::{Health, HealthStatus};
+
+#[cfg(test)]
+mod tests;
+
+/// The operator's tenant, which stands for all tenants together; NATS permissions decide who may ask under it.
+pub const OPERATOR: &str = "_all";
+
+/// One endpoint of the API: what is asked, and what is answered.
+pub trait Endpoint: Send + Sync + 'static {
+    /// Its name: what stands behind `<namespace>.api.<tenant>.` in its subject.
+    const NAME: &'static str;
+    /// Whether it is answered under [`OPERATOR`] alone.
+    const FOR_OPERATORS: bool = false;
+    /// What is asked.
+    type Request: Serialize + DeserializeOwned + Send + Sync;
+    /// What is answered where it went well.
+    type Answer: Serialize + DeserializeOwned + Send + Sync;
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// 400, and the message names the field.
+    fn read(body: &[u8]) -> Result<Self::Request, ApiError> {
+        request::read(body)
+    }
+
+    /// Says in the request whose runs are meant, for one that is asked under [`OPERATOR`]. Nothing happens where the
+    /// endpoint does not ask for it.
+    fn name_tenant(_request: &mut Self::Request, _tenant: Tenant) {}
+}
+
+/// Every endpoint's name.
+pub const ENDPOINTS: [&str; 14] = [
+    Submit::NAME,
+    SubmitBatch::NAME,
+    RunsGet::NAME,
+    RunsWait::NAME,
+    RunsCancel::NAME,
+    RunsErase::NAME,
+    DlqList::NAME,
+    DlqGet::NAME,
+    DlqGroups::NAME,
+    DlqReplay::NAME,
+    DlqDiscard::NAME,
+    QueuesList::NAME,
+    NodesList::NAME,
+    Health::NAME,
+];

@@ -1,0 +1,56 @@
+//! Nodes: who is there, and how busy.
+
+use std::collections::BTreeMap;
+
+use longshore_domain::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{ApiError, Endpoint, Nothing};
+
+/// `nodes.list`: the nodes that were seen within the last 10 s. For operators.
+#[derive(Debug)]
+pub struct NodesList;
+
+impl Endpoint for NodesList {
+    const NAME: &'static str = "nodes.list";
+    const FOR_OPERATORS: bool = true;
+    type Request = Nothing;
+    type Answer = Nodes;
+
+    fn read(_body: &[u8]) -> Result<Nothing, ApiError> {
+        Ok(Nothing {})
+    }
+}
+
+/// The nodes, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nodes {
+    /// One entry for each node.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub node: String,
+    /// The queues it serves, by name.
+    pub queues: BTreeMap<String, NodeQueue>,
+    /// When it last said that it is there.
+    pub seen_at: Timestamp,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// `running` or `draining`.
+    pub state: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// How busy a node is with a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeQueue {
+    /// Jobs it runs at once, at most.
+    pub concurrency: usize,
+    /// Jobs it runs now.
+    pub running: usize,
+}

@@ -1,0 +1,59 @@
+//! Queues: what waits and runs in each.
+
+use std::collections::BTreeMap;
+
+use longshore_domain::Queue;
+use serde::{Deserialize, Serialize};
+
+use super::{ApiError, Endpoint, request};
+
+/// `queues.list`: the declared queues; 404 where one is asked for that is not.
+#[derive(Debug)]
+pub struct QueuesList;
+
+impl Endpoint for QueuesList {
+    const NAME: &'static str = "queues.list";
+    type Request = QueuesRequest;
+    type Answer = Queues;
+
+    fn read(body: &[u8]) -> Result<QueuesRequest, ApiError> {
+        request::read_or_default(body)
+    }
+}
+
+/// Which queues.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueuesRequest {
+    /// This one; all if not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+}
+
+/// The queues, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queues {
+    /// One entry for each queue.
+    pub queues: Vec<QueueStatus>,
+}
+
+/// One queue, as it stands: of all tenants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStatus {
+    /// Jobs that its nodes run at once, at most.
+    pub concurrency: u64,
+    /// Jobs that wait or run.
+    pub depth: u64,
+    /// The same by priority, `p1` to `p9`.
+    pub depths: BTreeMap<String, u64>,
+    /// Age of the oldest of them in milliseconds; `null` where there is none.
+    pub oldest_age_ms: Option<u64>,
+    /// Whether it is paused: never in this version.
+    pub paused: bool,
+    /// Its name.
+    pub queue: Queue,
+    /// Jobs that run, on all nodes.
+    pub running: u64,
+    /// Whether a node serves it that is not draining.
+    pub served: bool,
+}

@@ -1,0 +1,124 @@
+//! Reading requests, and saying what is wrong with one in words that do not speak of this program's types.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use super::ApiError;
+
+/// The request of an endpoint that asks nothing.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Nothing {}
+
+/// Reads a request; the error names the field.
+pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    // An array would be read as the fields in the order in which this program has them.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(ApiError::malformed("the request is not a JSON object"));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let reason = in_words(&error.into_inner().to_string());
+        if path == "." { ApiError::malformed(reason) } else { ApiError::malformed(format!("{path}: {reason}")) }
+    })?;
+    reader.end().map_err(|error| ApiError::malformed(error.to_string()))?;
+    Ok(value)
+}
+
+/// The same for an endpoint that may be asked without a body.
+pub(super) fn read_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiError> {
+    if body.is_empty() { Ok(T::default()) } else { read(body) }
+}
+
+/// Reads a payload, which may be any JSON, so that `null` is one, too.
+pub(super) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this program
+/// has them.
+pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    deserializer.deserialize_option(Object(PhantomData))
+}
+
+struct Object<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
+}
+
+/// What the JSON reader says, without the names that things have in this program.
+pub(super) fn in_words(error: &str) -> String {
+    let mut words = error.to_owned();
+    if let Some(at) = words.find("struct ") {
+        let end = words[at + 7..].find(|c: char| !c.is_alphanumeric()).map_or(words.len(), |end| at + 7 + end);
+        words.replace_range(at..end, "an object");
+    }
+    for (inner, plain) in [
+        ("u64", "a whole number"),
+        ("u32", "a whole number"),
+        ("f64", "a number"),
+        ("a sequence", "an array"),
+        ("a map", "an object"),
+    ] {
+        words = words.replace(&format!("expected {inner}"), &format!("expected {plain}"));
+    }
+    for (inner, plain) in [("sequence", "array"), ("map", "object")] {
+        words = words.replace(&format!("invalid type: {inner}"), &format!("invalid type: {plain}"));
+    }
+    words.replace("unknown variant", "unknown word")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DlqReplay, Endpoint as _, Submit};
+
+    #[test]
+    fn an_error_names_the_field_and_does_not_speak_of_this_programs_types() {
+        let replay = |body: &str| DlqReplay::read(body.as_bytes()).unwrap_err().message;
+        for (body, said) in [
+            ("7", "the request is not a JSON object"),
+            ("[[]]", "the request is not a JSON object"),
+            (r#"{"limit":-1}"#, "limit: invalid value: integer `-1`, expected a whole number"),
+            (r#"{"queue":{}}"#, "queue: invalid type: object, expected a string"),
+            (r#"{"rate_per_s":"x"}"#, r#"rate_per_s: invalid type: string "x", expected a number"#),
+            (r#"{"set":7}"#, "set: invalid type: integer `7`, expected an object"),
+            (r#"{"set":["bulk"]}"#, "set: invalid type: array, expected an object"),
+            (r#"{"set":{"headers":{"a":1}}}"#, "set.headers.a: invalid type: integer `1`, expected a string"),
+            (r#"{"set":{"tags":[]}}"#, "set.tags: unknown field `tags`, expected one of "),
+            (r#"{"all":true} {}"#, "trailing characters"),
+        ] {
+            assert!(replay(body).starts_with(said), "{body}: {}", replay(body));
+        }
+        assert!(DlqReplay::read(br#"{"all":true,"set":null}"#).unwrap().set.is_none());
+        let submit = |body: &str| Submit::read(body.as_bytes()).unwrap_err().message;
+        assert!(submit(r#"{"type":"a","maximum":1}"#).starts_with("maximum: unknown field `maximum`, expected one of"));
+        assert!(submit("{}").contains("missing field `type`"));
+        assert!(submit(r#"{"type":"a","tags":{}}"#).starts_with("tags: invalid type: object, expected an array"));
+    }
+}

@@ -1,0 +1,141 @@
+//! Submitting jobs: one, or a batch.
+
+use std::collections::BTreeMap;
+
+use longshore_domain::{RunId, RunState};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{ApiError, Encoded, Endpoint, Word, request};
+
+/// `submit`: takes a job, and answers once it is durable.
+#[derive(Debug)]
+pub struct Submit;
+
+impl Endpoint for Submit {
+    const NAME: &'static str = "submit";
+    type Request = SubmitRequest;
+    type Answer = Submitted;
+}
+
+/// `submit.batch`: takes several jobs; each is accepted or refused by itself.
+#[derive(Debug)]
+pub struct SubmitBatch;
+
+impl Endpoint for SubmitBatch {
+    const NAME: &'static str = "submit.batch";
+    type Request = BatchRequest;
+    type Answer = BatchAnswer;
+}
+
+/// A job. All but the type may be left out; then the node's settings hold. Each field means what the header of the same
+/// name means.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitRequest {
+    /// What is to be done, such as `email.send`.
+    #[serde(rename = "type")]
+    pub job_type: String,
+    /// Any JSON, `null` included, passed on byte for byte. No payload where neither this nor `payload_base64` is said.
+    #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Box<RawValue>>,
+    /// Any bytes in base64; excludes `payload`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
+    /// Where it waits: `main` if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// 1, the most urgent, to 9; 5 if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u64>,
+    /// 1 to 512 bytes: within the window and per tenant, one key is one run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// For how long the key is kept, in milliseconds: above 0, 3,650 days at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_window_ms: Option<u64>,
+    /// `window`, `queued` or `active`; the last two are treated as `window` in this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique: Option<String>,
+    /// An id of the client's own for the run: 96 characters at most, not in the form of a derived one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// Not before this time (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<String>,
+    /// Not before so many milliseconds have passed; excludes `run_at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
+    /// No attempt is started after this time (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// The same, in milliseconds from when it is enqueued or falls due: above 0; excludes `expires_at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_ms: Option<u64>,
+    /// 1 to 1,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Name of a back-off preset of the node's settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<String>,
+    /// Time limit of one attempt, in milliseconds: above 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// For how long the record is kept once the run has finished, in milliseconds; two leases at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_ms: Option<u64>,
+    /// When the whole run must have finished: a time (RFC 3339) or a duration such as `7d`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<String>,
+    /// 1 to 512 bytes; checked, not acted upon in this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency_key: Option<String>,
+    /// 1 to 512 bytes; checked, not acted upon in this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_key: Option<String>,
+    /// 1 or more; checked, not acted upon in this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<u32>,
+    /// 8 at most, of 64 bytes at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags: Option<Vec<String>>,
+    /// Headers that are passed on to the handler; none that begins with `Nats-` or `Longshore-`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headers: Option<BTreeMap<String, String>>,
+}
+
+/// The answer to a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submitted {
+    /// The run was there before: of the same idempotency key or run id.
+    pub deduplicated: bool,
+    /// The run.
+    pub run_id: RunId,
+    /// Where it stands; `enqueued` or `scheduled`, if it is new.
+    pub state: Word<RunState>,
+}
+
+/// Several jobs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchRequest {
+    /// 1,000 at most. Read one by one, so that one that is wrong costs the others nothing.
+    pub jobs: Vec<Encoded<SubmitRequest>>,
+}
+
+/// The answer to a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchAnswer {
+    /// One for each job, in their order.
+    pub jobs: Vec<BatchItem>,
+}
+
+/// What became of one job of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum BatchItem {
+    /// It was accepted.
+    Accepted(Submitted),
+    /// It was refused.
+    Refused(ApiError),
+}

@@ -1,0 +1,188 @@
+//! Which runs a request is about: one by its id, or those that fit a filter; and what became of many.
+
+use longshore_domain::{ErrorKind, JobType, Queue, RunId, RunState, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::fields::{Fields, SELECTION};
+
+/// What narrows the choice of runs. All that is said must fit; nothing said fits every run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Of this queue.
+    pub queue: Option<Queue>,
+    /// Of this type, as a whole: there are no wildcards.
+    pub job_type: Option<JobType>,
+    /// With this tag.
+    pub tag: Option<String>,
+    /// In this state. `runs.cancel` and `dlq.list` only.
+    pub state: Option<RunState>,
+    /// Whose last error is of this kind.
+    pub error_kind: Option<ErrorKind>,
+    /// Finished, or if it has not, enqueued, at this time or later.
+    pub since: Option<Timestamp>,
+    /// Finished, or if it has not, enqueued, at this time or earlier.
+    pub until: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether it fits every run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One run, or those that fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// The run of this id.
+    Run(RunId),
+    /// Those that fit. An empty filter stands on the wire as `all: true`: nothing said is never taken for everything.
+    Runs(Filter),
+}
+
+/// What is to be changed, and how much of it by one call.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub struct Selection {
+    /// Whose runs. Under [`OPERATOR`](super::OPERATOR) alone may it be another's; there it must be said beside a run's id.
+    pub tenant: Option<Tenant>,
+    /// Which.
+    pub target: Target,
+    /// So many at most, where a filter chooses; all if not said. What failed counts, too, where dead letters are chosen.
+    pub limit: Option<u64>,
+    /// Only count what would be done.
+    pub dry_run: bool,
+}
+
+impl Selection {
+    /// All of these, without a limit.
+    #[must_use]
+    pub fn of(target: Target) -> Self {
+        Self { tenant: None, target, limit: None, dry_run: false }
+    }
+}
+
+/// What became of many runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// To how many it was done.
+    pub done: u64,
+    /// What failed: 100 at most.
+    pub failed: Vec<Failed>,
+    /// How many failed, where more did than are listed.
+    pub failed_in_all: Option<u64>,
+    /// The call ended before everything was looked at: make it again.
+    pub more: bool,
+}
+
+/// A run that something could not be done to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Why not.
+    pub error: String,
+    /// Which run.
+    pub run_id: RunId,
+}
+
+impl Outcome {
+    /// Failures that one answer lists; the rest are counted.
+    const LISTED: usize = 100;
+
+    /// The outcome, with as many of the failures as are listed.
+    #[must_use]
+    pub fn new(done: u64, mut failed: Vec<Failed>, more: bool) -> Self {
+        let all = failed.len();
+        failed.truncate(Self::LISTED);
+        Self { done, failed_in_all: (all > failed.len()).then_some(all as u64), failed, more }
+    }
+
+    /// How many failed.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failed_in_all.unwrap_or(self.failed.len() as u64)
+    }
+}
+
+impl TryFrom<Fields> for Selection {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        fields.only(&SELECTION)?.selection()
+    }
+}
+
+impl From<Selection> for Fields {
+    fn from(Selection { tenant, target, limit, dry_run }: Selection) -> Self {
+        let tenant = tenant.as_ref();
+        let fields = match target {
+            Target::Run(run_id) => Self::of_run(&run_id, tenant),
+            Target::Runs(filter) => Self { all: filter.is_empty(), ..Self::of_filter(filter, tenant) },
+        };
+        Self { limit, dry_run, ..fields }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DlqGroups, DlqList, Endpoint as _, RunsCancel, RunsErase, RunsGet};
+    use super::*;
+
+    fn refused(body: &str) -> String {
+        RunsCancel::read(body.as_bytes()).unwrap_err().message
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_target_is_named() {
+        for (body, said) in [
+            ("{}", "run_id: is missing; or give a filter"),
+            (r#"{"run_id":"a b"}"#, "run_id \"a b\" has ' ' at byte 1"),
+            (r#"{"run_id":"r","queue":"main"}"#, "run_id: stands beside"),
+            (r#"{"run_id":"r","all":true}"#, "run_id: stands beside"),
+            (r#"{"run_id":"r","tenant":"a.b"}"#, "tenant \"a.b\" has"),
+            (r#"{"queue":"a.b"}"#, "queue \"a.b\" has"),
+            (r#"{"type":"a..b"}"#, "type \"a..b\" is empty"),
+            (r#"{"state":"asleep"}"#, "state: unknown word `asleep`, expected one of `scheduled`"),
+            (r#"{"error_kind":"x"}"#, "error_kind: unknown word `x`"),
+            (r#"{"since":"today"}"#, "since: "),
+            (r#"{"until":"today"}"#, "until: "),
+            (r#"{"all":true,"set":{}}"#, "set: is no field of this endpoint; there are run_id, tenant, "),
+            (r#"{"all":true,"everything":[]}"#, "everything: is no field of this endpoint; there are "),
+        ] {
+            assert!(refused(body).starts_with(said), "{body}: {}", refused(body));
+        }
+    }
+
+    #[test]
+    fn each_endpoint_takes_its_own_fields_only() {
+        let erase = RunsErase::read(br#"{"run_id":"r","limit":3}"#).unwrap_err();
+        assert_eq!((erase.code, erase.message.split(';').next()), (400, Some("limit: is no field of this endpoint")));
+        assert!(
+            RunsGet::read(br#"{"run_id":"r","timeout_ms":3}"#).unwrap_err().message.starts_with("timeout_ms: is no")
+        );
+        assert!(DlqList::read(br#"{"state":"dead"}"#).is_ok());
+        assert!(DlqGroups::read(br#"{"state":"dead"}"#).unwrap_err().message.starts_with("state: is no field"));
+        assert!(DlqList::read(br#"{"run_id":"r"}"#).unwrap_err().message.starts_with("run_id: is no field"));
+    }
+
+    #[test]
+    fn nothing_is_never_taken_for_everything() {
+        let read = |body: &str| RunsCancel::read(body.as_bytes()).unwrap().target;
+        assert_eq!(read(r#"{"all":true}"#), Target::Runs(Filter::default()));
+        let main = Filter { queue: Some(Queue::main()), ..Filter::default() };
+        assert_eq!(read(r#"{"all":true,"queue":"main"}"#), Target::Runs(main.clone()));
+        let written = |target| serde_json::to_string(&Selection::of(target)).unwrap();
+        assert_eq!(written(Target::Runs(Filter::default())), r#"{"all":true}"#);
+        assert_eq!(written(Target::Runs(main)), r#"{"queue":"main"}"#);
+        assert_eq!(written(Target::Run(RunId::parse("r").unwrap())), r#"{"run_id":"r"}"#);
+    }
+
+    #[test]
+    fn an_outcome_lists_a_hundred_failures_and_counts_the_rest() {
+        let failed = |count: usize| vec![Failed { error: "no".to_owned(), run_id: RunId::parse("r").unwrap() }; count];
+        let few = Outcome::new(1, failed(100), false);
+        assert_eq!((few.failed.len(), few.failed_in_all, few.failures()), (100, None, 100));
+        let many = Outcome::new(1, failed(101), true);
+        assert_eq!((many.failed.len(), many.failed_in_all, many.failures()), (100, Some(101), 101));
+    }
+}

@@ -1,0 +1,294 @@
+//! The types beside the contract: each endpoint of its table has one, an example of each reads and writes as it stands,
+//! and its fields are those that the contract names.
+
+use std::collections::BTreeSet;
+
+use longshore_domain::RunState;
+use serde_json::Value;
+
+use super::*;
+use crate::wire::json::compact;
+
+const CONTRACT: &str = include_str!("../../../../docs/contract.md");
+
+/// A row of the contract's table of endpoints, of one that works in this version.
+struct Row {
+    name: &'static str,
+    for_operators: bool,
+    request: &'static str,
+    answer: &'static str,
+}
+
+fn rows() -> Vec<Row> {
+    let (_, table) = CONTRACT.split_once("| endpoint | request | answer |\n|---|---|---|\n").unwrap();
+    let mut rows = Vec::new();
+    for line in table.lines().take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [names, request, answer] = cells[..] else { panic!("not three cells: {line}") };
+        if names.contains("[later]") {
+            continue;
+        }
+        let name = names.split('`').nth(1).unwrap();
+        rows.push(Row { name, for_operators: names.ends_with('*'), request, answer });
+    }
+    rows
+}
+
+/// The names that a text has in these quotes.
+fn quoted(text: &str, quote: char) -> BTreeSet<&str> {
+    let names = text.split(quote).skip(1).step_by(2);
+    names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())).filter(|name| is_name(name)).collect()
+}
+
+fn is_name(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+/// The names of all fields, however deep; those of maps (queues, headers, priorities) are no fields.
+fn fields(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
+        Value::Object(object) => {
+            for (name, value) in object {
+                found.insert(name.clone());
+                match (name.as_str(), value) {
+                    ("headers" | "depths" | "payload" | "result" | "progress", _) => {}
+                    ("queues", Value::Object(map)) => map.values().for_each(|value| fields(value, found)),
+                    _ => fields(value, found),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn fields_of(texts: &[&str]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    texts.iter().for_each(|text| fields(&serde_json::from_str(text).unwrap(), &mut found));
+    found
+}
+
+const TIME: &str = "2026-11-21T12:00:00.000Z";
+
+/// The contract's example of a record, its dots filled in, in the order in which nodes write.
+fn record() -> String {
+    let (_, rest) = CONTRACT.split_once("## 4. Run record").unwrap();
+    let example = rest.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    let example = example.replace(r#""duplicate_of":"…""#, r#""duplicate_of":"main-p5-1""#).replace('…', TIME);
+    let retry = format!(r#""retry_at":"{TIME}","#);
+    let example = example.replace(&retry, "");
+    let example = example.replace(r#"Z"}}],"#, &format!(r#"Z"}},{}}}],"#, retry.trim_end_matches(',')));
+    compact(example.as_bytes()).unwrap().get().to_owned()
+}
+
+/// A dead letter of that record.
+fn letter() -> String {
+    let more = r#","headers":{"X-A":"b"},"payload_base64":"AA==","fingerprint":"f"}"#;
+    record().trim_end_matches('}').to_owned() + more
+}
+
+/// Checks the examples of an endpoint against its types and its row.
+fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
+    let name = E::NAME;
+    let row = rows().into_iter().find(|row| row.name == name).unwrap();
+    assert_eq!(row.for_operators, E::FOR_OPERATORS, "{name}");
+    for text in requests {
+        let request = E::read(text.as_bytes()).unwrap_or_else(|error| panic!("{name} {text}: {error}"));
+        assert_eq!(serde_json::to_string(&request).unwrap(), *text, "{name}");
+    }
+    for text in answers {
+        let read = |text: &str| Encoded::<E::Answer>::from_text(text.as_bytes()).unwrap().read();
+        let answer = read(text).unwrap_or_else(|error| panic!("{name} {text}: {error}"));
+        assert_eq!(serde_json::to_string(&answer).unwrap(), *text, "{name}");
+        // What a newer node says besides is skipped, at the top and in lists.
+        let newer = r#""newer":{"a":[1,null]},"#;
+        let more = format!("{{{newer}{}", &text[1..]).replace("[{", &format!("[{{{newer}"));
+        let answer = read(&more).unwrap_or_else(|error| panic!("{name} {more}: {error}"));
+        assert_eq!(serde_json::to_string(&answer).unwrap(), *text, "{name}");
+    }
+    let (asked, answered) = (fields_of(requests), fields_of(answers));
+    // "As `dlq.replay`, without `set`".
+    let request = row.request.split(", without").next().unwrap();
+    for field in quoted(request, '`') {
+        assert!(asked.contains(field), "{name}: its request has no {field} in the examples");
+    }
+    // Keys of maps: a priority and a queue.
+    let maps = |field: &&str| !["p1", "main"].contains(field);
+    for field in quoted(row.answer, '"').into_iter().filter(maps) {
+        assert!(answered.contains(field), "{name}: its answer has no {field} in the examples");
+    }
+    for field in asked.iter().chain(&answered) {
+        assert!(
+            CONTRACT.contains(&format!("`{field}")) || CONTRACT.contains(&format!(r#""{field}""#)),
+            "{name}: {field}"
+        );
+    }
+    name
+}
+
+/// One filter with all there is to say, but for `state`.
+const FILTER: &str = r#""tenant":"acme","queue":"main","type":"email.send","tag":"a","error_kind":"timeout","since":"2026-11-21T12:00:00.000Z","until":"2026-11-21T12:00:00.000Z""#;
+
+fn check_dead_letters() -> [&'static str; 5] {
+    let (letter, run) = (letter(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
+    let left_out = letter.replace(r#""payload_base64":"AA==""#, r#""payload_bytes":2000000"#);
+    let filter = FILTER.replace(r#""error_kind"#, r#""state":"dead","error_kind"#);
+    let page = format!(r#"{{"entries":[{letter},{left_out}],"cursor":"7"}}"#);
+    let list = format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#);
+    let group = format!(
+        r#"{{"count":7,"error_kind":"timeout","example":{{"error":{{"kind":"timeout","message":"after 7 ms"}},"run_id":"main-p5-7","tenant":"acme"}},"fingerprint":"f","first":"{TIME}","last":"{TIME}","pattern":"after # ms","type":"email.send"}}"#
+    );
+    let unknown = group.replace(r#"{"kind":"timeout","message":"after 7 ms"}"#, "null");
+    let failed = r#"[{"error":"why","run_id":"main-p5-7"}]"#;
+    let replay = format!(
+        r#"{{{FILTER},"limit":7,"rate_per_s":0.5,"dry_run":true,"set":{{"queue":"bulk","priority":2,"payload":{{"b":0.10,"a":1}},"headers":{{"X-A":"b","X-B":null}}}}}}"#
+    );
+    [
+        check::<DlqList>(&["{}", &list], &[r#"{"entries":[]}"#, &page]),
+        check::<DlqGet>(&[run], &[&letter, &left_out]),
+        check::<DlqGroups>(
+            &["{}", &format!(r#"{{{FILTER},"limit":20,"cursor":"7"}}"#)],
+            &[r#"{"groups":[]}"#, &format!(r#"{{"cursor":"7","groups":[{group},{unknown}]}}"#)],
+        ),
+        check::<DlqReplay>(
+            &[r#"{"run_id":"main-p5-7","set":{"payload":null}}"#, r#"{"all":true}"#, &replay],
+            &[
+                r#"{"failed":[],"more":false,"replayed":1}"#,
+                &format!(r#"{{"failed":{failed},"failed_in_all":101,"more":true,"replayed":0}}"#),
+            ],
+        ),
+        check::<DlqDiscard>(
+            &[r#"{"run_id":"main-p5-7"}"#, &format!(r#"{{{FILTER},"limit":7,"rate_per_s":0.001}}"#)],
+            &[&format!(r#"{{"discarded":3,"failed":{failed},"failed_in_all":101,"more":true}}"#)],
+        ),
+    ]
+}
+
+fn check_runs() -> [&'static str; 4] {
+    let (record, run) = (record(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
+    let filter = FILTER.replace(r#""error_kind"#, r#""state":"retrying","error_kind"#);
+    [
+        check::<RunsGet>(&[r#"{"run_id":"main-p5-7"}"#, run], &[&record]),
+        check::<RunsWait>(&[r#"{"run_id":"main-p5-7","timeout_ms":600000}"#], &[&record]),
+        check::<RunsCancel>(
+            &[run, r#"{"all":true}"#, &format!(r#"{{{filter},"limit":7,"dry_run":true}}"#)],
+            &[&record, r#"{"cancelled":3,"failed":[{"error":"why","run_id":"main-p5-7"}],"more":false}"#],
+        ),
+        check::<RunsErase>(&[run], &[&record, r#"{"run_id":"main-p5-7"}"#]),
+    ]
+}
+
+fn check_submit() -> [&'static str; 2] {
+    let job = r#"{"type":"email.send","payload":{"b":12345678901234567890123,"a":null},"queue":"bulk","priority":1,"idempotency_key":"k","idempotency_window_ms":1,"unique":"window","run_id":"mine","delay_ms":0,"expires_in_ms":1,"max_attempts":1000,"retry":"fast","timeout_ms":1,"keep_ms":1,"deadline":"7d","concurrency_key":"c","limit_key":"l","cost":1,"tags":["a"],"headers":{"X-A":"b"}}"#;
+    let other =
+        r#"{"type":"t","payload_base64":"AA==","run_at":"2026-11-21T12:00:00Z","expires_at":"2026-11-21T12:00:00Z"}"#;
+    let submitted = r#"{"deduplicated":false,"run_id":"main-p5-7","state":"enqueued"}"#;
+    let refused = r#"{"code":429,"error":"rate_limited","message":"why","retry_after_ms":1000}"#;
+    let list = CONTRACT.split_once("Fields of `submit`: ").unwrap().1.split("They mean").next().unwrap();
+    let said = fields_of(&[job, other]);
+    for field in quoted(list, '`') {
+        assert!(said.contains(field), "the examples of submit have no {field}");
+    }
+    [
+        check::<Submit>(&[job, other, r#"{"type":"t","payload":null}"#], &[submitted]),
+        check::<SubmitBatch>(
+            &[r#"{"jobs":[]}"#, &format!(r#"{{"jobs":[{job},[ 8 ]]}}"#)],
+            &[&format!(r#"{{"jobs":[{submitted},{refused}]}}"#)],
+        ),
+    ]
+}
+
+#[test]
+fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
+    let depths: Vec<String> = (1..=9).map(|number| format!(r#""p{number}":0"#)).collect();
+    let depths = depths.join(",");
+    let queue = format!(
+        r#"{{"concurrency":64,"depth":0,"depths":{{{depths}}},"oldest_age_ms":null,"paused":false,"queue":"main","running":0,"served":true}}"#
+    );
+    let node = format!(
+        r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
+    );
+    let rest = [
+        check::<QueuesList>(&["{}", r#"{"queue":"main"}"#], &[&format!(r#"{{"queues":[{queue}]}}"#)]),
+        check::<NodesList>(&["{}"], &[&format!(r#"{{"nodes":[{node}]}}"#)]),
+        check::<Health>(
+            &["{}"],
+            &[
+                r#"{"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
+            ],
+        ),
+    ];
+    let checked = [&check_submit()[..], &check_runs(), &check_dead_letters(), &rest].concat();
+    assert_eq!(checked, ENDPOINTS);
+    let in_contract: BTreeSet<&str> = rows().iter().map(|row| row.name).collect();
+    assert_eq!(in_contract, BTreeSet::from(ENDPOINTS));
+}
+
+#[test]
+fn an_error_answer_is_the_contracts() {
+    let (_, rest) = CONTRACT.split_once("## 7. API").unwrap();
+    let example = rest.split("```json\n").nth(1).unwrap().lines().next().unwrap();
+    let error: ApiError = serde_json::from_str(example).unwrap();
+    assert_eq!((error.code, serde_json::to_string(&error).unwrap().as_str()), (404, example));
+}
+
+#[test]
+fn unknown_fields_of_requests_are_refused_by_name() {
+    fn refused<E: Endpoint>(body: &str) {
+        let Err(error) = E::read(body.as_bytes()) else { panic!("{} takes {body}", E::NAME) };
+        assert!(error.code == 400 && error.message.starts_with("sate: "), "{}: {error}", E::NAME);
+    }
+    refused::<Submit>(r#"{"type":"t","sate":1}"#);
+    refused::<SubmitBatch>(r#"{"jobs":[],"sate":1}"#);
+    refused::<RunsGet>(r#"{"run_id":"r","sate":1}"#);
+    refused::<RunsWait>(r#"{"run_id":"r","sate":1}"#);
+    refused::<RunsCancel>(r#"{"run_id":"r","sate":1}"#);
+    refused::<RunsErase>(r#"{"run_id":"r","sate":1}"#);
+    refused::<DlqList>(r#"{"sate":1}"#);
+    refused::<DlqGet>(r#"{"run_id":"r","sate":1}"#);
+    refused::<DlqGroups>(r#"{"sate":1}"#);
+    refused::<DlqReplay>(r#"{"all":true,"sate":1}"#);
+    refused::<DlqDiscard>(r#"{"all":true,"sate":[[]]}"#);
+    refused::<QueuesList>(r#"{"sate":1}"#);
+}
+
+#[test]
+fn lists_may_be_asked_for_without_a_body() {
+    assert!(DlqList::read(b"").is_ok() && DlqGroups::read(b"").is_ok() && QueuesList::read(b"").is_ok());
+    assert!(Health::read(b"").is_ok() && NodesList::read(b"anything").is_ok());
+    assert!(RunsCancel::read(b"").is_err() && DlqReplay::read(b"").is_err());
+}
+
+#[test]
+fn words_of_newer_nodes_are_kept() {
+    let newer = record().replace(r#""state":"completed""#, r#""state":"pondering""#).replace("retryable", "wondrous");
+    let read: Record = serde_json::from_str(&newer).unwrap();
+    assert_eq!((read.state.known(), read.state.to_string().as_str()), (None, "pondering"));
+    assert_eq!(read.error.as_ref().unwrap().kind.to_string(), "wondrous");
+    assert_eq!(serde_json::to_string(&read).unwrap(), newer);
+    let known: Record = serde_json::from_str(&record()).unwrap();
+    assert_eq!((known.state.known(), known.state.to_string().as_str()), (Some(&RunState::Completed), "completed"));
+}
+
+#[test]
+fn what_clients_and_handlers_sent_is_carried_byte_for_byte() {
+    let deep = format!("{}{}", "[".repeat(2_000), "]".repeat(2_000));
+    for theirs in ["1e999", "12345678901234567890123", "0.10", r#"{"b":-0.0,"a":1E2}"#, r#""\ud800""#, &deep] {
+        let answer = |text: String| text.replace(r#"{"ok":true}"#, theirs);
+        same::<Record>(&answer(record()));
+        same::<Cancelled>(&answer(record()));
+        same::<Erased>(&answer(record()));
+        same::<DeadLetter>(&answer(letter()));
+        same::<Page>(&answer(format!(r#"{{"entries":[{}]}}"#, letter())));
+        let job = format!(r#"{{"type":"t","payload":{theirs}}}"#);
+        same::<SubmitRequest>(&job);
+        same::<BatchRequest>(&format!(r#"{{"jobs":[{job}]}}"#));
+        same::<ReplayRequest>(&format!(r#"{{"all":true,"set":{{"payload":{theirs}}}}}"#));
+    }
+}
+
+#[track_caller]
+fn same<T: Serialize + DeserializeOwned>(text: &str) {
+    let read: T = serde_json::from_str(text).unwrap();
+    assert_eq!(serde_json::to_string(&read).unwrap(), text);
+}
