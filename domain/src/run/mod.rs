@@ -180,6 +180,9 @@ pub struct Run {
     /// How often it was deferred in this round: tells apart the waits of one attempt.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub deferrals: u32,
+    /// Its job waits among the parked ones, its rank counting from `run_at`, and not in a lane or among the schedules.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub parked: bool,
     /// How long the record is kept once the run has ended, in milliseconds, where the job or its type says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
@@ -242,6 +245,7 @@ impl Run {
             duplicate_of: None,
             deferral: None,
             deferrals: 0,
+            parked: false,
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
             key_claimed_ms: None,
@@ -297,6 +301,7 @@ impl Run {
         self.state = RunState::Running;
         self.attempt = attempt;
         self.run_at = None;
+        self.parked = false;
         self.started_at = self.started_at.or(Some(now));
         self.node = Some(node.clone());
         if self.attempts.is_empty() {
@@ -318,6 +323,12 @@ impl Run {
 
     /// Notes what follows from the attempt that runs, or, where none was started, from the job as it waits.
     pub fn settle(&mut self, settlement: Settlement, now: Timestamp) {
+        self.parked = match settlement {
+            Settlement::Park { .. } => true,
+            // Its message stays where it was parked, until it is taken out or comes back.
+            Settlement::Cancel => self.parked,
+            _ => false,
+        };
         match settlement {
             Settlement::Complete(result) => {
                 self.end_attempt(now, None);
@@ -345,6 +356,14 @@ impl Run {
                 self.put_back(PutBack::Released, now);
                 self.deferral = None;
                 self.state = RunState::Enqueued;
+            }
+            Settlement::Park { since } => {
+                if self.state == RunState::Scheduled {
+                    self.state = RunState::Enqueued;
+                }
+                // A wait of its own, which its message speaks for.
+                self.deferrals += 1;
+                self.run_at = Some(since);
             }
             Settlement::Schedule { at } => {
                 self.state = RunState::Scheduled;
@@ -456,13 +475,14 @@ impl Run {
             _ => {}
         }
         let before = self.deferral.take();
+        self.deferrals += 1;
         self.deferral = Some(Deferral {
             reason,
             since: before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since),
             at: now,
             count: before.filter(|before| before.reason == reason).map_or(1, |before| before.count + 1),
+            nth: self.deferrals,
         });
-        self.deferrals += 1;
         self.run_at = Some(at);
     }
 

@@ -55,4 +55,7 @@ pub struct Deferral {
     pub at: Timestamp,
     /// How many, in this row.
     pub count: u32,
+    /// Which wait of the round it is; 0 in records of versions that did not park jobs, where it is the last one.
+    #[serde(default)]
+    pub nth: u32,
 }
