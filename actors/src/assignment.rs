@@ -57,27 +57,10 @@ impl Assignment {
         let Delivery { subject, headers, payload, size, holding, leased_from, right, .. } = delivery;
         let parsed = read_subject(&subject, names);
         let is_returned = names.is_returned(&subject);
-        let read = headers.as_ref().map_or(Ok(JobHeaders::default()), header::read_job);
-        let mut start = Start::Claim;
-        let said = match (&parsed.error, read) {
-            (Some(error), _) => {
-                start = Start::Invalid(error.clone());
-                JobHeaders::default()
-            }
-            (None, Err(error)) => {
-                start = Start::Invalid(error.to_string());
-                JobHeaders::default()
-            }
-            (None, Ok(_)) if headers.is_none() && is_acknowledgement(&payload) => {
-                start =
-                    Start::Invalid("the payload is a JetStream acknowledgement: a forgery by reply subject".to_owned());
-                JobHeaders::default()
-            }
-            (None, Ok(said)) if said.seal.is_none() && is_returned => {
-                start = Start::Invalid("subject: only nodes publish to it".to_owned());
-                JobHeaders::default()
-            }
-            (None, Ok(said)) => said,
+        let said = read_headers(&parsed, is_returned, headers.as_ref(), &payload);
+        let (said, mut start) = match said {
+            Ok(said) => (said, Start::Claim),
+            Err(reason) => (JobHeaders::default(), Start::Invalid(reason)),
         };
         let in_headers = size.saturating_sub(payload.len());
         let most_in_headers = if said.seal.is_some() { header::MOVED_HEADERS_MAX } else { header::HEADERS_MAX };
@@ -167,6 +150,26 @@ struct Parsed {
     priority: Priority,
     job_type: JobType,
     error: Option<String>,
+}
+
+/// What the headers of a job say, or why it is invalid.
+fn read_headers(
+    parsed: &Parsed,
+    is_returned: bool,
+    headers: Option<&Headers>,
+    payload: &[u8],
+) -> Result<JobHeaders, String> {
+    if let Some(error) = &parsed.error {
+        return Err(error.clone());
+    }
+    let said = headers.map_or(Ok(JobHeaders::default()), header::read_job).map_err(|error| error.to_string())?;
+    if headers.is_none() && is_acknowledgement(payload) {
+        return Err("the payload is a JetStream acknowledgement: a forgery by reply subject".to_owned());
+    }
+    if is_returned && said.seal.is_none() {
+        return Err("subject: only nodes publish to it".to_owned());
+    }
+    Ok(said)
 }
 
 /// Reads a job's subject; a token that cannot be read stands as `_`, and the first such is told.

@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, Tenant};
 
-use crate::assignment::Assignment;
-
 /// What jobs wait for together: the capacity of the handlers of one tenant's type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Kind {
@@ -42,19 +40,19 @@ type Place = (Rank, u64);
 
 /// Jobs that wait, by kind.
 #[derive(Debug)]
-pub(crate) struct Blocked {
-    kinds: HashMap<Kind, Waiting>,
+pub(crate) struct Blocked<T> {
+    kinds: HashMap<Kind, Waiting<T>>,
     held: usize,
     /// The time over which starts are counted.
     counted_over: Duration,
     /// Jobs that waited for too long and are to be parked.
-    overdue: VecDeque<Box<Assignment>>,
+    overdue: VecDeque<T>,
 }
 
-#[derive(Debug, Default)]
-struct Waiting {
+#[derive(Debug)]
+struct Waiting<T> {
     /// In order.
-    jobs: VecDeque<(Place, Box<Assignment>)>,
+    jobs: VecDeque<(Place, T)>,
     /// Others are parked, and go first.
     are_parked: bool,
     /// When the last one was given out to be parked.
@@ -66,7 +64,20 @@ struct Waiting {
     coming: (usize, Option<Instant>),
 }
 
-impl Waiting {
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self {
+            jobs: VecDeque::new(),
+            are_parked: false,
+            parked_at: None,
+            starts: 0.0,
+            counted: None,
+            coming: (0, None),
+        }
+    }
+}
+
+impl<T> Waiting<T> {
     fn started(&mut self, now: Instant, over: Duration) {
         self.starts = self.recent(now, over) + 1.0;
         self.counted = Some(now);
@@ -98,7 +109,7 @@ pub(crate) enum Goes {
     Parked,
 }
 
-impl Blocked {
+impl<T> Blocked<T> {
     /// Nothing waits. Leases last for `lease`.
     pub(crate) fn new(lease: Duration) -> Self {
         Self { kinds: HashMap::new(), held: 0, counted_over: lease / PART_OF_LEASE, overdue: VecDeque::new() }
@@ -127,10 +138,10 @@ impl Blocked {
     }
 
     /// Keeps a job until it can start.
-    pub(crate) fn keep(&mut self, kind: Kind, place: Place, assignment: Box<Assignment>) {
+    pub(crate) fn keep(&mut self, kind: Kind, place: Place, job: T) {
         let jobs = &mut self.kinds.entry(kind).or_default().jobs;
         let at = jobs.partition_point(|(other, _)| *other <= place);
-        jobs.insert(at, (place, assignment));
+        jobs.insert(at, (place, job));
         self.held += 1;
     }
 
@@ -189,49 +200,46 @@ impl Blocked {
     }
 
     /// Takes the first in order of those whose front may start. Types may share capacity: who comes first has it.
-    pub(crate) fn take(
-        &mut self,
-        mut may_start: impl FnMut(&mut Assignment) -> bool,
-    ) -> Option<(Kind, Box<Assignment>)> {
+    pub(crate) fn take(&mut self, mut may_start: impl FnMut(&mut T) -> bool) -> Option<(Kind, T)> {
         let fronts = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.jobs.is_empty());
-        let mut fronts: Vec<(&Kind, &mut Waiting)> = fronts.collect();
+        let mut fronts: Vec<(&Kind, &mut Waiting<T>)> = fronts.collect();
         fronts.sort_unstable_by_key(|(_, waiting)| waiting.jobs.front().map(|(place, _)| *place));
         for (kind, waiting) in fronts {
             if waiting.jobs.front_mut().is_some_and(|(_, front)| may_start(front)) {
                 self.held -= 1;
-                let (_, assignment) = waiting.jobs.pop_front()?;
-                return Some((kind.clone(), assignment));
+                let (_, job) = waiting.jobs.pop_front()?;
+                return Some((kind.clone(), job));
             }
         }
         None
     }
 
     /// What has waited for too long is to be parked.
-    pub(crate) fn set_aside(&mut self, waited: impl Fn(&Assignment) -> bool) {
+    pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
         for waiting in self.kinds.values_mut() {
             let (old, keep): (VecDeque<_>, _) =
-                std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, assignment)| waited(assignment));
+                std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| waited(job));
             waiting.jobs = keep;
             waiting.are_parked |= !old.is_empty();
             self.held -= old.len();
-            self.overdue.extend(old.into_iter().map(|(_, assignment)| assignment));
+            self.overdue.extend(old.into_iter().map(|(_, job)| job));
         }
     }
 
     /// One that has waited for too long.
-    pub(crate) fn take_overdue(&mut self) -> Option<Box<Assignment>> {
+    pub(crate) fn take_overdue(&mut self) -> Option<T> {
         self.overdue.pop_front()
     }
 
     /// Takes out every job for which `leaves` says so.
-    pub(crate) fn take_where(&mut self, leaves: impl Fn(&Assignment) -> bool) -> Vec<Box<Assignment>> {
-        let mut taken: Vec<Box<Assignment>> = self.overdue.drain(..).collect();
+    pub(crate) fn take_where(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken: Vec<T> = self.overdue.drain(..).collect();
         for waiting in self.kinds.values_mut() {
             let (out, keep): (VecDeque<_>, _) =
-                std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, assignment)| leaves(assignment));
+                std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| leaves(job));
             waiting.jobs = keep;
             self.held -= out.len();
-            taken.extend(out.into_iter().map(|(_, assignment)| assignment));
+            taken.extend(out.into_iter().map(|(_, job)| job));
         }
         taken
     }
@@ -265,5 +273,106 @@ impl ParkPermits {
 impl Drop for ParkPermit {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::{Priority, Timestamp};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn kind(name: &str) -> Kind {
+        Kind { tenant: Tenant::default_tenant(), job_type: JobType::parse(name).unwrap() }
+    }
+
+    fn place(number: u64) -> Place {
+        (Rank::new(Timestamp::from_millis(7), Priority::DEFAULT, Duration::ZERO), number)
+    }
+
+    /// Keeps what has room, and says which were to be parked.
+    fn fill(blocked: &mut Blocked<u64>, of: &str, numbers: std::ops::Range<u64>, now: Instant) -> Vec<u64> {
+        let mut parked = Vec::new();
+        for number in numbers {
+            match blocked.place_for(&kind(of), false, now) {
+                Goes::Here => blocked.keep(kind(of), place(number), number),
+                Goes::Parked => {
+                    blocked.parks(kind(of), now);
+                    parked.push(number);
+                }
+            }
+        }
+        parked
+    }
+
+    #[test]
+    fn a_few_of_each_kind_stay_and_the_others_are_parked() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        assert_eq!(fill(&mut blocked, "full", 0..5, now), [2, 3, 4]);
+        assert!(fill(&mut blocked, "other", 5..7, now).is_empty());
+        assert_eq!(blocked.held(), 4);
+        assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("quick"), false));
+        while blocked.take(|_| true).is_some() {}
+        assert_eq!(fill(&mut blocked, "full", 7..8, now), [7], "behind those that are parked");
+        assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("full"), true));
+    }
+
+    #[test]
+    fn as_many_are_kept_and_wanted_back_as_start_in_a_while() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        fill(&mut blocked, "full", 0..3, now);
+        for _ in 0..100 {
+            blocked.started(&kind("full"), now);
+        }
+        assert_eq!(blocked.wants(&kind("full"), now), 98, "two are here");
+        blocked.coming(&kind("full"), 90, now);
+        assert_eq!(blocked.wants(&kind("full"), now), 8);
+        blocked.came_back(&kind("full"));
+        assert_eq!(blocked.wants(&kind("full"), now), 9);
+        let later = now + COMES_WITHIN;
+        assert!(blocked.wants(&kind("full"), later) > 60, "another node has them");
+        assert_eq!(blocked.wants(&kind("full"), now + LEASE * 10), 0, "where none start, two are enough");
+        assert_eq!(blocked.wants(&kind("anothers"), now), KEPT_LEAST);
+    }
+
+    #[test]
+    fn who_comes_first_and_may_start_is_taken() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        for (of, number) in [("a", 4), ("b", 2), ("a", 1), ("b", 3)] {
+            blocked.keep(kind(of), place(number), number);
+        }
+        assert_eq!(blocked.take(|number| *number != 1), Some((kind("b"), 2)), "1 cannot start, and 4 is behind it");
+        assert_eq!(blocked.take(|_| true), Some((kind("a"), 1)));
+        assert_eq!(blocked.take(|_| false), None);
+        blocked.set_aside(|number| *number == 4);
+        assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some(4), None));
+        assert_eq!(fill(&mut blocked, "a", 5..6, now), [5], "behind the one that waited for too long");
+        assert_eq!(blocked.take_where(|_| true), [3]);
+        assert_eq!(blocked.held(), 0);
+    }
+
+    #[test]
+    fn what_the_stream_does_not_know_of_yet_still_counts_as_parked() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        fill(&mut blocked, "full", 0..3, now);
+        blocked.are_parked(&[kind("found")], now, now);
+        assert!(blocked.has_others_before(&kind("found"), false));
+        while blocked.take(|_| true).is_some() {}
+        assert!(blocked.has_others_before(&kind("full"), false), "it may be on its way there");
+        let later = now + PARKED_WITHIN;
+        blocked.are_parked(&[], later, later);
+        assert!(!blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("found"), false));
+        assert!(blocked.kinds.is_empty(), "nothing is kept of kinds of which nothing waits");
+    }
+
+    #[test]
+    fn no_more_are_on_their_way_to_be_parked_than_there_are_permits() {
+        let permits = Arc::new(ParkPermits::default());
+        let mut taken: Vec<ParkPermit> = std::iter::from_fn(|| permits.take()).collect();
+        assert_eq!((taken.len(), permits.is_one_left()), (PARKING_MOST, false));
+        taken.pop();
+        assert!(permits.take().is_some());
     }
 }

@@ -166,8 +166,11 @@ fn count(shared: &Shared, run: &Run) {
     {
         metrics.failed.with_label_values(&[error.kind.as_str()]).inc();
     }
+    if run.parked {
+        metrics.parked.inc();
+    }
     // What was deferred before and fails or ends now keeps its deferral as part of its story.
-    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued);
+    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued) && !run.parked;
     if let Some(deferral) = run.deferral.as_ref().filter(|_| waits) {
         metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
     }

@@ -156,6 +156,7 @@ async fn bring_back(shared: &Shared, stored: Stored) -> Result<bool, Error> {
     if let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) {
         job.publish(shared).await?;
         fail_point::pass("after-return");
+        shared.metrics.taken_back.inc();
     }
     shared.backbone.take_out(&Place::Parked, sequence).await
 }

@@ -35,7 +35,7 @@ struct Jobs {
     /// Until when the next job waits for a more urgent one that is on its way.
     hold_off: Option<Instant>,
     /// Jobs that cannot start now.
-    blocked: Blocked,
+    blocked: Blocked<Box<Assignment>>,
     started: u64,
     /// Taken by workers since the scheduler was told.
     untold: usize,
@@ -183,7 +183,7 @@ impl Ready {
         while let Some(assignment) = jobs.blocked.take_overdue() {
             back.push(assignment);
         }
-        jobs.blocked.set_aside(waited);
+        jobs.blocked.set_aside(|assignment| waited(assignment));
         drop(jobs);
         back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
     }
@@ -274,7 +274,8 @@ impl Jobs {
 
     /// Whether another job may be looked at: what cannot start stays here where it cannot be parked, up to a bound.
     fn has_room(&self, shared: &Shared, ready: &Ready) -> bool {
-        self.blocked.held() < ready.policy.concurrency || shared.park_permits.is_one_left()
+        let can_park = shared.park_permits.is_one_left() && !shared.backbone.parked_is_full();
+        can_park || self.blocked.held() < ready.policy.concurrency
     }
 }
 
