@@ -15,6 +15,7 @@ mod elections; // while servers elect, nodes start, answer truly and go on
 mod events; // what happened is told live and kept in order
 mod fail_points; // death between any two steps loses nothing
 mod frozen; // a node that was frozen starts nothing that is another's by now
+mod head_of_line; // what cannot start keeps nothing else from starting
 mod hostile; // whatever is sent, nothing is wedged
 mod idempotency; // one id, one key: one run
 mod main_job; // published with any NATS client, it runs, and its story is told in order

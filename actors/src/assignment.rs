@@ -11,6 +11,7 @@ use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
+use crate::blocked::ParkPermit;
 use crate::lease_keeper::Entry;
 use crate::slots::WithHandler;
 use crate::story::Matter;
@@ -28,6 +29,10 @@ pub(crate) struct Assignment {
     pub(crate) entry: Option<Entry>,
     /// Its place among the jobs of its type that are with remote handlers.
     pub(crate) with_handler: Option<WithHandler>,
+    /// It cannot start now and is to be parked.
+    pub(crate) park: Option<ParkPermit>,
+    /// It was parked and taken back.
+    pub(crate) is_returned: bool,
     pub(crate) right: Right,
     pub(crate) start: Start,
 }
@@ -51,23 +56,11 @@ impl Assignment {
     pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, most: usize) -> Self {
         let Delivery { subject, headers, payload, size, holding, leased_from, right, .. } = delivery;
         let parsed = read_subject(&subject, names);
-        let read = headers.as_ref().map_or(Ok(JobHeaders::default()), header::read_job);
-        let mut start = Start::Claim;
-        let said = match (&parsed.error, read) {
-            (Some(error), _) => {
-                start = Start::Invalid(error.clone());
-                JobHeaders::default()
-            }
-            (None, Err(error)) => {
-                start = Start::Invalid(error.to_string());
-                JobHeaders::default()
-            }
-            (None, Ok(_)) if headers.is_none() && is_acknowledgement(&payload) => {
-                start =
-                    Start::Invalid("the payload is a JetStream acknowledgement: a forgery by reply subject".to_owned());
-                JobHeaders::default()
-            }
-            (None, Ok(said)) => said,
+        let is_returned = names.is_returned(&subject);
+        let said = read_headers(&parsed, is_returned, headers.as_ref(), &payload);
+        let (said, mut start) = match said {
+            Ok(said) => (said, Start::Claim),
+            Err(reason) => (JobHeaders::default(), Start::Invalid(reason)),
         };
         let in_headers = size.saturating_sub(payload.len());
         let most_in_headers = if said.seal.is_some() { header::MOVED_HEADERS_MAX } else { header::HEADERS_MAX };
@@ -108,6 +101,8 @@ impl Assignment {
             leased_from,
             entry: None,
             with_handler: None,
+            park: None,
+            is_returned,
             right,
             start,
         }
@@ -116,6 +111,12 @@ impl Assignment {
     /// Its place in the order.
     pub(crate) fn rank(&self, aging: Duration) -> Rank {
         Rank::new(self.since, self.job.priority, aging)
+    }
+
+    /// Its place among jobs of one kind: jobs that were published in the same millisecond keep the order of their lane,
+    /// also once they were moved.
+    pub(crate) fn place(&self, aging: Duration) -> (Rank, u64) {
+        (self.rank(aging), number_of(&self.job.run_id, self.arrival.holding.message.sequence))
     }
 
     /// Whether its lease is over, so that the server may have given it to another node: nothing is sent for it, and no
@@ -138,12 +139,37 @@ impl Assignment {
     }
 }
 
+/// The number of a run in its lane, as its id has it; else that of the message that carries it.
+pub(crate) fn number_of(run: &RunId, sequence: u64) -> u64 {
+    run.as_minted().map_or(sequence, |(_, _, number)| number)
+}
+
 struct Parsed {
     tenant: Tenant,
     queue: Queue,
     priority: Priority,
     job_type: JobType,
     error: Option<String>,
+}
+
+/// What the headers of a job say, or why it is invalid.
+fn read_headers(
+    parsed: &Parsed,
+    is_returned: bool,
+    headers: Option<&Headers>,
+    payload: &[u8],
+) -> Result<JobHeaders, String> {
+    if let Some(error) = &parsed.error {
+        return Err(error.clone());
+    }
+    let said = headers.map_or(Ok(JobHeaders::default()), header::read_job).map_err(|error| error.to_string())?;
+    if headers.is_none() && is_acknowledgement(payload) {
+        return Err("the payload is a JetStream acknowledgement: a forgery by reply subject".to_owned());
+    }
+    if is_returned && said.seal.is_none() {
+        return Err("subject: only nodes publish to it".to_owned());
+    }
+    Ok(said)
 }
 
 /// Reads a job's subject; a token that cannot be read stands as `_`, and the first such is told.

@@ -172,6 +172,7 @@ fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Set
         started_before: run.has_started(),
     };
     match clear(waiting, now()) {
+        Clearance::Start if assignment.park.is_some() => Err(Settlement::Park { since: assignment.since }),
         Clearance::Start => Ok(()),
         Clearance::NotBefore(at) => Err(Settlement::Schedule { at }),
         Clearance::Expired => Err(Settlement::Expire),
@@ -365,9 +366,11 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
     if shared.unclear_claims.take(&run.token) {
         return take_up_own_claim(shared, assignment, run, revision).await;
     }
+    // By the time it was asked: this node may be frozen before it judges what it was told.
+    let asked_at = now();
     let holder = holders::ask(shared, &run).await;
     let lease = shared.backbone.storage().lease;
-    if protocol::lease_is_lost(&run, holder, now(), lease) {
+    if protocol::lease_is_lost(&run, holder, asked_at, lease) {
         lease_lost(shared, assignment, run, revision).await;
     } else if let Holder::Silent(seen_at) = holder {
         // It comes again when the lease would be over, unless its holder renews it meanwhile.

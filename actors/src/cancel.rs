@@ -18,7 +18,7 @@ use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, En
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Priority, Run, RunId, RunState, Tenant};
+use longshore_domain::{Job, Lane, Priority, Run, RunId, RunState, Tenant};
 
 use crate::ask::{self, Filter, Which, unavailable};
 use crate::assignment::Assignment;
@@ -253,9 +253,13 @@ async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>
     for queue in queues {
         for priority in Priority::all() {
             let subject = names.jobs_where(tenant, &queue, priority, filter.wanted.job_type.as_ref());
-            places.push((Place::Lane(queue.clone(), priority), subject));
+            places.push((Place::Lane(queue.clone(), priority.into()), subject));
         }
+        let returned = names.returned_where(tenant, &queue, filter.wanted.job_type.as_ref());
+        places.push((Place::Lane(queue, Lane::Returned), returned));
     }
+    let parked = names.parked_where(tenant, filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
+    places.push((Place::Parked, parked));
     places.extend(names.schedules_where(tenant).into_iter().map(|subject| (Place::Schedules, subject)));
     Ok(places)
 }
@@ -263,13 +267,13 @@ async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>
 /// Whose job a stored message is; `None` if it is none.
 fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId)> {
     match place {
-        Place::Lane(queue, priority) => {
-            let stream = shared.backbone.names().lane_stream(queue, *priority);
+        Place::Lane(queue, lane) => {
+            let stream = shared.backbone.names().lane_stream(queue, *lane);
             let delivery = shared.backbone.look_at(stored, &stream);
             let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival()).job;
             Some((job.tenant.clone(), job.run_id.clone()))
         }
-        Place::Schedules | Place::DeadLetters => {
+        Place::Schedules | Place::Parked | Place::DeadLetters => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
             Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?))
@@ -372,7 +376,7 @@ async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Op
     for queue in shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
         for priority in Priority::all() {
             let subject = shared.backbone.names().jobs_where(Some(tenant), &queue, priority, None);
-            let place = Place::Lane(queue.clone(), priority);
+            let place = Place::Lane(queue.clone(), priority.into());
             if let Some(stored) = find_in(shared, &place, &subject, run_id).await? {
                 let stream = shared.backbone.names().lane_stream(&queue, priority);
                 let assignment = Assignment::read(
@@ -416,8 +420,10 @@ async fn find_in(
 async fn clear_away(shared: &Shared, before: &Run) {
     let backbone = &shared.backbone;
     backbone.tell_cancelled(&before.tenant, &before.run_id).await;
-    let place = Place::Lane(before.queue.clone(), before.priority);
+    let place = Place::Lane(before.queue.clone(), before.priority.into());
     let cleared = match before.run_id.as_minted() {
+        // Found by its kind alone: it is dropped when it comes back.
+        _ if before.parked => Ok(false),
         _ if before.run_at.is_some() => backbone.unschedule(before).await,
         Some((queue, priority, sequence)) if is_unseen(before) && before.round == 1 => {
             let stream = backbone.names().lane_stream(&queue, priority).into();

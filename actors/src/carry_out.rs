@@ -134,6 +134,10 @@ pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: Unbounde
                 fail_point::pass("before-schedule");
                 backbone.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
             }
+            Some(Follow::Park(since)) => {
+                fail_point::pass("before-park");
+                backbone.park(run, since, headers, payload).await.inspect(|_| fail_point::pass("after-park"))
+            }
             Some(Follow::Letter) => {
                 fail_point::pass("before-letter");
                 backbone.write_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-letter"))

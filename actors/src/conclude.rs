@@ -36,6 +36,7 @@ pub(crate) enum Keep<'a> {
 /// What makes the next thing possible, after this record's events.
 pub(crate) fn follow_of(run: &Run) -> Option<Follow> {
     match run.state {
+        RunState::Scheduled | RunState::Retrying | RunState::Enqueued if run.parked => run.run_at.map(Follow::Park),
         RunState::Scheduled | RunState::Retrying | RunState::Enqueued => run.run_at.map(Follow::Schedule),
         // What was erased does not come back.
         RunState::Dead if run.erased_at.is_none() => Some(Follow::Letter),
@@ -111,7 +112,7 @@ fn write_up(
     course: Course,
     settlement: Settlement,
 ) -> (Box<Story>, Rest) {
-    let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = *assignment;
+    let Assignment { job, matter, arrival, since, leased_from, entry, park, right, .. } = *assignment;
     let Course { mut run, expected, mut told, lines, on_record, progress, unclear } = course;
     // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
     let before = (!progress.is_empty()).then(|| {
@@ -148,6 +149,7 @@ fn write_up(
     };
     story.arrival = Some(arrival.clone());
     story.unclear = unclear;
+    story.park = park;
     (Box::new(story), Rest { job, arrival, since, leased_from, entry, right })
 }
 
@@ -164,8 +166,11 @@ fn count(shared: &Shared, run: &Run) {
     {
         metrics.failed.with_label_values(&[error.kind.as_str()]).inc();
     }
+    if run.parked {
+        metrics.parked.inc();
+    }
     // What was deferred before and fails or ends now keeps its deferral as part of its story.
-    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued);
+    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued) && !run.parked;
     if let Some(deferral) = run.deferral.as_ref().filter(|_| waits) {
         metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
     }
@@ -215,6 +220,8 @@ async fn keep_in_hand(
                     leased_from: rest.leased_from,
                     entry,
                     with_handler: None,
+                    park: None,
+                    is_returned: false,
                     right,
                     start: Start::InHand(run, revision),
                 };

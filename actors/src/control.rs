@@ -1,5 +1,6 @@
 //! Control: the endpoints of the API, served as the NATS micro service `longshore`.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +16,7 @@ use longshore_backbone::wire::api::{
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::run::whole_millis;
-use longshore_domain::{Queue, Tenant};
+use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::ask::{self, unavailable};
 use crate::carry_out::chain;
@@ -162,11 +163,18 @@ impl Control {
             let lanes = self.shared.backbone.lanes_of(&queue).await.map_err(|error| unavailable(&error))?;
             let loads = || nodes.iter().filter_map(|node| node.queues.get(queue.as_str()));
             let served = nodes.iter().any(|node| node.queues.contains_key(queue.as_str()) && node.state == "running");
+            let mut depths: BTreeMap<String, u64> =
+                (1..).zip(&lanes).map(|(number, lane)| (format!("p{number}"), lane.messages)).collect();
+            for parked in self.shared.backbone.parked_kinds(&queue).await.map_err(|error| unavailable(&error))? {
+                *depths.entry(parked.priority.to_string()).or_default() += parked.jobs;
+            }
+            let returned = self.shared.backbone.lane_of(&queue, Lane::Returned).await;
+            let returned = returned.map_err(|error| unavailable(&error))?.messages;
             let oldest = lanes.iter().filter_map(|lane| lane.oldest).min();
             queues.push(QueueStatus {
                 concurrency: loads().map(|load| load.concurrency as u64).sum(),
-                depth: lanes.iter().map(|lane| lane.messages).sum(),
-                depths: (1..).zip(&lanes).map(|(number, lane)| (format!("p{number}"), lane.messages)).collect(),
+                depth: depths.values().sum::<u64>() + returned,
+                depths,
                 oldest_age_ms: oldest.map(|oldest| whole_millis(now().since(oldest))),
                 paused: false,
                 running: loads().map(|load| load.running as u64).sum(),

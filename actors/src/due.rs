@@ -12,7 +12,7 @@ use longshore_domain::{JobType, Priority, Queue, Tenant};
 
 use crate::shared::Shared;
 
-/// A job whose time has come.
+/// A job whose time has come, or that is taken back from where it was parked.
 #[derive(Debug)]
 pub(crate) struct DueJob {
     pub(crate) queue: Queue,
@@ -24,7 +24,7 @@ pub(crate) struct DueJob {
 }
 
 impl DueJob {
-    /// Reads what lies on, or was to go to, a due subject; `None` if that cannot be read. `sequence` names the message
+    /// Reads what lies on, or was to go to, a due subject, or is parked; `None` if that cannot be read. `sequence` names the message
     /// where its headers do not.
     pub(crate) fn read(
         names: &Names,
@@ -38,7 +38,10 @@ impl DueJob {
         let queue = Queue::parse(read.queue).ok()?;
         let priority = Priority::parse(read.priority).ok()?;
         let job_type = JobType::parse(read.job_type).ok()?;
-        let subject = names.job(&tenant, &queue, priority, &job_type);
+        let subject = match names.is_parked(due) {
+            true => names.returned(&tenant, &queue, priority, &job_type),
+            false => names.job(&tenant, &queue, priority, &job_type),
+        };
         let headers = header::without_servers(headers);
         let id = id(&tenant, &headers, sequence);
         Some(Self { queue, priority, subject, headers, payload, id })

@@ -13,7 +13,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 21] = [
+pub const ALL: [&str; 24] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -32,6 +32,9 @@ pub const ALL: [&str; 21] = [
     "after-letter",
     "before-ack",
     "after-move",
+    "before-park",
+    "after-park",
+    "after-return",
     "after-cancel",
     "after-replay-record",
     "after-replay-publish",

@@ -16,6 +16,8 @@ mod node;
 
 mod supervision;
 
+mod blocked;
+mod parking;
 mod queue;
 mod ready;
 mod turns;

@@ -23,7 +23,7 @@ const AT_START: Duration = Duration::from_millis(500);
 /// Every sequence lies at or below it.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The marks of a queue's nine lanes.
+/// The marks of a queue's nine lanes that clients publish to.
 pub(crate) struct Marks {
     shared: Arc<Shared>,
     queue: Queue,
@@ -61,7 +61,8 @@ impl Marks {
 
     /// The sequence up to which a lane's delivery counts prove nothing.
     pub(crate) fn of(&self, lane: usize) -> u64 {
-        self.lanes[lane].mark
+        // Of returned jobs every delivery claims first.
+        self.lanes.get(lane).map_or(UNKNOWN, |lane| lane.mark)
     }
 
     /// The connection was made anew: the only server may be another process, whose marks hold for all nodes.
@@ -85,7 +86,7 @@ impl Marks {
     /// A lane's pulls were forgotten: where its consumer's leader can change, the new one may hand out again as if for
     /// the first time.
     pub(crate) fn leader_may_be_new(&mut self, lane: usize) {
-        if self.shared.backbone.has_one_server() {
+        if self.shared.backbone.has_one_server() || lane >= self.lanes.len() {
             return;
         }
         self.lanes[lane].mark = UNKNOWN;

@@ -45,6 +45,10 @@ pub struct Metrics {
     pub dlq_fill: Gauge,
     /// `longshore_due_jobs_put_off_total`: due jobs that their lane did not take yet.
     pub due_put_off: IntCounter,
+    /// `longshore_jobs_parked_total`: jobs that could not start and were parked.
+    pub parked: IntCounter,
+    /// `longshore_jobs_taken_back_total`: parked jobs that were taken back.
+    pub taken_back: IntCounter,
     /// `longshore_lanes_full`: lanes that refuse due jobs because they are full.
     pub lanes_full: IntGauge,
     /// `longshore_overdue_restored_total`: jobs whose schedule had not fired, brought into their lanes all the same.
@@ -120,6 +124,8 @@ impl Metrics {
             deaf: metric!(IntCounterVec, "longshore_handlers_deaf_total", "Handlers that did not hear", "type"),
             records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the room for run records is"),
             dlq_fill: metric!(Gauge, "longshore_dlq_fill_ratio", "How much of their room dead letters take"),
+            parked: metric!(IntCounter, "longshore_jobs_parked_total", "Jobs that could not start and were parked"),
+            taken_back: metric!(IntCounter, "longshore_jobs_taken_back_total", "Parked jobs that were taken back"),
             due_put_off: metric!(
                 IntCounter,
                 "longshore_due_jobs_put_off_total",

@@ -36,7 +36,8 @@ use crate::queue::{QueueState, QueueSupervisor};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
 use crate::{
-    Handlers, Settings, cancel, control, dlq_watch, herald, lane_guard, namesake, presence, sweep, timekeeper, waits,
+    Handlers, Settings, cancel, control, dlq_watch, herald, lane_guard, namesake, parking, presence, sweep, timekeeper,
+    waits,
 };
 
 /// How long a node that starts waits for its API.
@@ -99,7 +100,10 @@ impl Node {
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
         let Settings { name, shutdown_grace, policies, storage } = settings;
-        let queues = policies.queues.iter().map(|(name, policy)| Arc::new(QueueState::new(name.clone(), *policy)));
+        let queues = policies
+            .queues
+            .iter()
+            .map(|(name, policy)| Arc::new(QueueState::new(name.clone(), *policy, storage.lease)));
         let queues: Vec<Arc<QueueState>> = queues.collect();
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
@@ -196,8 +200,13 @@ fn children(
     let (name, ends, swept) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     let (serve, queues) = (Arc::clone(shared), queues.to_vec());
     let busy = queues.clone();
+    let parking = queues.iter().map(|queue| {
+        let (shared, queue) = (Arc::clone(shared), Arc::clone(queue));
+        ChildSpec::new("parking", move || parking::run(Arc::clone(&shared), Arc::clone(&queue)))
+    });
+    let parking: Vec<ChildSpec> = parking.collect();
     let (guard, names) = (Arc::clone(shared), queues.iter().map(|queue| queue.name.clone()).collect::<Vec<_>>());
-    vec![
+    let loops = vec![
         ChildSpec::new("herald", move || herald::run(Arc::clone(&desk))),
         ChildSpec::new("lease-keeper", move || {
             lease_keeper::run(backbone.clone(), Arc::clone(&book), Arc::clone(&metrics))
@@ -212,7 +221,8 @@ fn children(
         ChildSpec::new("sweep", move || sweep::run(Arc::clone(&swept))),
         ChildSpec::new("ends", move || waits::answer(Arc::clone(&ends))),
         ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
-    ]
+    ];
+    loops.into_iter().chain(parking).collect()
 }
 
 /// The root supervisor.

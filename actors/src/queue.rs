@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use longshore_domain::Queue;
 use longshore_domain::policy::QueuePolicy;
@@ -46,14 +47,14 @@ pub(crate) struct QueueState {
 }
 
 impl QueueState {
-    pub(crate) fn new(name: Queue, policy: QueuePolicy) -> Self {
+    pub(crate) fn new(name: Queue, policy: QueuePolicy, lease: Duration) -> Self {
         // Bounded by `IN_HAND_RETRIES`.
         let (back, again) = mpsc::unbounded_channel();
         Self {
             name,
             policy,
             idle: Idle::default(),
-            ready: Ready::new(policy),
+            ready: Ready::new(policy, lease),
             turns: Turns::of_runtime(),
             again: Mutex::new(again),
             closed: CancellationToken::new(),

@@ -4,16 +4,16 @@
 //! that under load a job costs neither a message nor a change of tasks. Whoever takes gets what is next in order at that
 //! moment: nothing is dealt out beforehand. It outlives the scheduler, and whatever is dropped here hands itself back.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use longshore_domain::Lane;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
-use longshore_domain::{JobType, Priority};
 use tokio::sync::Notify;
 
 use crate::assignment::{Assignment, Start};
+use crate::blocked::{Blocked, Goes, Kind};
 use crate::coming::Coming;
 use crate::shared::Shared;
 
@@ -25,6 +25,8 @@ pub(crate) struct Ready {
     policy: QueuePolicy,
     jobs: Mutex<Jobs>,
     taken: Notify,
+    /// Called where parked jobs of some kind are wanted back.
+    wanted_back: Notify,
 }
 
 struct Jobs {
@@ -32,9 +34,8 @@ struct Jobs {
     coming: Coming,
     /// Until when the next job waits for a more urgent one that is on its way.
     hold_off: Option<Instant>,
-    /// Jobs whose remote handlers have no room, by type.
-    full: HashMap<JobType, VecDeque<Box<Assignment>>>,
-    held_back: usize,
+    /// Jobs that cannot start now.
+    blocked: Blocked<Box<Assignment>>,
     started: u64,
     /// Taken by workers since the scheduler was told.
     untold: usize,
@@ -51,7 +52,7 @@ pub(crate) struct Came {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     /// By lane.
-    pub(crate) of: [usize; Priority::COUNT],
+    pub(crate) of: [usize; Lane::COUNT],
     /// Those that wait for room at their handlers.
     pub(crate) back: usize,
     /// How many were taken out by now.
@@ -59,13 +60,12 @@ pub(crate) struct Held {
 }
 
 impl Jobs {
-    fn new() -> Self {
+    fn new(lease: Duration) -> Self {
         Self {
-            merge: Merge::new(Priority::COUNT),
-            coming: Coming::new(Priority::COUNT, Instant::now()),
+            merge: Merge::new(Lane::COUNT),
+            coming: Coming::new(Lane::COUNT, Instant::now()),
             hold_off: None,
-            full: HashMap::new(),
-            held_back: 0,
+            blocked: Blocked::new(lease),
             started: 0,
             untold: 0,
         }
@@ -74,8 +74,8 @@ impl Jobs {
 
 impl Ready {
     /// Nothing is in hand.
-    pub(crate) fn new(policy: QueuePolicy) -> Self {
-        Self { policy, jobs: Mutex::new(Jobs::new()), taken: Notify::new() }
+    pub(crate) fn new(policy: QueuePolicy, lease: Duration) -> Self {
+        Self { policy, jobs: Mutex::new(Jobs::new(lease)), taken: Notify::new(), wanted_back: Notify::new() }
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -86,11 +86,11 @@ impl Ready {
     pub(crate) fn clear(&self, lease: Duration) {
         let mut jobs = self.jobs();
         let started = jobs.started;
-        let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new() });
+        let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new(lease) });
         drop(jobs);
         let now = Instant::now();
-        let held_back = old.full.into_values().flatten();
-        let back = old.merge.take_where(|_| true).into_iter().chain(held_back);
+        let blocked = old.blocked.take_where(|_| true);
+        let back = old.merge.take_where(|_| true).into_iter().chain(blocked);
         back.for_each(|assignment| let_go(*assignment, now, lease));
     }
 
@@ -100,20 +100,23 @@ impl Ready {
         for Came { lane, behind, assignment } in came {
             let rank = assignment.rank(self.policy.aging);
             jobs.coming.came(lane, rank, behind);
+            if assignment.is_returned {
+                jobs.blocked.came_back(&Kind::of(&assignment.job));
+            }
             jobs.merge.push(lane, rank, assignment);
         }
     }
 
     /// Takes in a job that was kept in hand until now.
     pub(crate) fn again(&self, assignment: Box<Assignment>) {
-        let lane = usize::from(assignment.job.priority.number() - 1);
+        let lane = Lane::Of(assignment.job.priority).index();
         let rank = assignment.rank(self.policy.aging);
         self.jobs().merge.push(lane, rank, assignment);
     }
 
     /// The next job in order whose handler has room.
     pub(crate) fn next(&self, shared: &Shared) -> Option<Box<Assignment>> {
-        self.jobs().next(shared, &self.policy, Instant::now())
+        self.jobs().next(shared, self, Instant::now())
     }
 
     /// The same for a worker that is done: the scheduler hears of it now and then.
@@ -123,7 +126,7 @@ impl Ready {
         }
         let now = Instant::now();
         let mut jobs = self.jobs();
-        let next = jobs.next(shared, &self.policy, now)?;
+        let next = jobs.next(shared, self, now)?;
         jobs.untold += 1;
         if jobs.untold >= WORTH_A_LOOK || jobs.merge.held() == 0 {
             jobs.untold = 0;
@@ -151,7 +154,11 @@ impl Ready {
 
     pub(crate) fn held(&self) -> Held {
         let jobs = self.jobs();
-        Held { of: std::array::from_fn(|lane| jobs.merge.held_of(lane)), back: jobs.held_back, started: jobs.started }
+        Held {
+            of: std::array::from_fn(|lane| jobs.merge.held_of(lane)),
+            back: jobs.blocked.held(),
+            started: jobs.started,
+        }
     }
 
     /// The connection was made anew: what the server gave us it may have forgotten. What is kept in hand by its record
@@ -159,37 +166,51 @@ impl Ready {
     pub(crate) fn forget_deliveries(&self, now: Instant, lease: Duration) {
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| !assignment.is_kept_in_hand());
-        back.extend(std::mem::take(&mut jobs.full).into_values().flatten());
-        jobs.held_back = 0;
+        back.extend(jobs.blocked.take_where(|_| true));
         drop(jobs);
         back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
     }
 
-    /// What has waited for a third of its lease goes back, so that a node with room may have it.
+    /// What has waited for a third of its lease goes back, so that a node with room may have it; what could not start
+    /// there either is parked.
     pub(crate) fn give_back(&self, now: Instant, lease: Duration) {
         let waited = |assignment: &Assignment| {
             !assignment.is_kept_in_hand() && now.duration_since(assignment.leased_from) > lease / 3
         };
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| waited(assignment));
-        for list in jobs.full.values_mut() {
-            let (old, keep): (VecDeque<Box<Assignment>>, _) =
-                std::mem::take(list).into_iter().partition(|assignment| waited(assignment));
-            *list = keep;
-            back.extend(old);
+        // Those that could not be parked either.
+        while let Some(assignment) = jobs.blocked.take_overdue() {
+            back.push(assignment);
         }
-        jobs.full.retain(|_, list| !list.is_empty());
-        jobs.held_back = jobs.full.values().map(VecDeque::len).sum();
+        jobs.blocked.set_aside(|assignment| waited(assignment));
         drop(jobs);
         back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
+    }
+
+    /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back.
+    pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant) -> Vec<usize> {
+        let (now, mut jobs) = (Instant::now(), self.jobs());
+        jobs.blocked.are_parked(kinds, asked_at, now);
+        kinds.iter().map(|kind| jobs.blocked.wants(kind, now)).collect()
+    }
+
+    /// So many parked jobs of a kind are on their way back.
+    pub(crate) fn coming_back(&self, kind: &Kind, count: usize, now: Instant) {
+        self.jobs().blocked.coming(kind, count, now);
+    }
+
+    /// Waits until parked jobs are wanted back.
+    pub(crate) async fn wanted_back(&self) {
+        self.wanted_back.notified().await;
     }
 }
 
 impl Jobs {
-    fn next(&mut self, shared: &Shared, policy: &QueuePolicy, now: Instant) -> Option<Box<Assignment>> {
+    fn next(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
         let lease = shared.backbone.storage().lease;
         loop {
-            let assignment = self.next_startable(shared, policy, now)?;
+            let assignment = self.next_of_any_kind(shared, ready, now)?;
             if assignment.is_anothers(now, lease) {
                 assignment.right.leave();
                 continue;
@@ -199,26 +220,18 @@ impl Jobs {
         }
     }
 
-    fn next_startable(&mut self, shared: &Shared, policy: &QueuePolicy, now: Instant) -> Option<Box<Assignment>> {
-        if self.held_back > 0 {
+    /// The next job to start, or to park.
+    fn next_of_any_kind(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+        if self.blocked.held() > 0 {
             // More handlers may come while jobs wait for them.
             shared.saw_remote();
-            // Types may share places: who comes first in order has the next one.
-            let lists = self.full.values_mut().filter(|list| !list.is_empty());
-            let mut fronts: Vec<&mut VecDeque<Box<Assignment>>> = lists.collect();
-            fronts.sort_unstable_by_key(|list| list.front().map(|front| front.rank(policy.aging)));
-            for list in fronts {
-                let Some(front) = list.front_mut() else { continue };
-                front.with_handler = shared.slots.take(shared.room(&front.job));
-                if front.with_handler.is_some() {
-                    self.held_back -= 1;
-                    return list.pop_front();
-                }
+            if let Some(next) = self.next_blocked(shared, ready, now) {
+                return Some(next);
             }
         }
-        while self.held_back < policy.concurrency {
+        loop {
             self.hold_off = self.coming.hold_off(self.merge.next_rank()?, now, |lane| self.merge.held_of(lane) == 0);
-            if self.hold_off.is_some() {
+            if self.hold_off.is_some() || !self.has_room(shared, ready) {
                 return None;
             }
             let mut assignment = self.merge.take_next()?;
@@ -226,19 +239,59 @@ impl Jobs {
                 return Some(assignment);
             }
             shared.saw_remote();
-            let job_type = assignment.job.job_type.clone();
-            // Behind those of its type that wait already.
-            if self.full.get(&job_type).is_none_or(VecDeque::is_empty) {
-                assignment.with_handler = shared.slots.take(shared.room(&assignment.job));
-                if assignment.with_handler.is_some() {
-                    return Some(assignment);
-                }
+            let kind = Kind::of(&assignment.job);
+            if !self.blocked.has_others_before(&kind, assignment.is_returned) && take_capacity(shared, &mut assignment)
+            {
+                self.blocked.started(&kind, now);
+                return Some(assignment);
             }
-            self.held_back += 1;
-            self.full.entry(job_type).or_default().push_back(assignment);
+            if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked
+                && may_park(shared, &mut assignment)
+            {
+                self.blocked.parks(kind, now);
+                return Some(assignment);
+            }
+            let place = assignment.place(ready.policy.aging);
+            self.blocked.keep(kind, place, assignment);
         }
+    }
+
+    /// The first in order of those that could not start before and can now; or one that has waited here for too long.
+    fn next_blocked(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+        if let Some((kind, assignment)) = self.blocked.take(|front| take_capacity(shared, front)) {
+            if self.blocked.started(&kind, now) {
+                ready.wanted_back.notify_one();
+            }
+            return Some(assignment);
+        }
+        let mut overdue = self.blocked.take_overdue()?;
+        if may_park(shared, &mut overdue) {
+            return Some(overdue);
+        }
+        let_go(*overdue, now, shared.backbone.storage().lease);
         None
     }
+
+    /// Whether another job may be looked at: what cannot start stays here where it cannot be parked, up to a bound.
+    fn has_room(&self, shared: &Shared, ready: &Ready) -> bool {
+        let can_park = shared.park_permits.is_one_left() && !shared.backbone.parked_is_full();
+        can_park || self.blocked.held() < ready.policy.concurrency
+    }
+}
+
+/// Takes a place at the job's handlers for it.
+fn take_capacity(shared: &Shared, assignment: &mut Assignment) -> bool {
+    assignment.with_handler = shared.slots.take(shared.room(&assignment.job));
+    assignment.with_handler.is_some()
+}
+
+/// Has the job parked instead of started, if that is possible just now. A retry that is kept by its record is not.
+fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
+    if assignment.is_kept_in_hand() || shared.backbone.parked_is_full() {
+        return false;
+    }
+    assignment.park = shared.park_permits.take();
+    assignment.park.is_some()
 }
 
 /// A job that waited too long in hand goes back; one whose lease is over by now is no longer ours to give.

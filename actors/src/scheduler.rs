@@ -1,4 +1,4 @@
-//! The scheduler of one queue: pulls from its nine lanes into the queue's hand ([`crate::ready`]) and wakes idle workers.
+//! The scheduler of one queue: pulls from its lanes into the queue's hand ([`crate::ready`]) and wakes idle workers.
 //!
 //! A plain loop without a mailbox: a message a job would cost more than all that is done here. It takes no more in hand
 //! than can soon be started. What waits there for too long goes back and keeps its place; so does all of it when the
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::delivery::Delivery;
 use longshore_backbone::pull::{Pulled, Puller};
-use longshore_domain::Priority;
+use longshore_domain::Lane;
 use longshore_domain::freshness::Freshness;
 
 use crate::assignment::Assignment;
@@ -47,7 +47,7 @@ struct Scheduler {
     /// Since when what comes now was sent: leases count from there.
     freshness: Freshness,
     /// How often each lane's pulls had been forgotten at the last look.
-    epochs: [u64; Priority::COUNT],
+    epochs: [u64; Lane::COUNT],
     /// While jobs in hand and idle workers wait for a turn: until when, and how many jobs had started then.
     stalled: Option<(Instant, u64)>,
     /// Jobs that had started when that was last looked into, in this tick.
@@ -55,7 +55,7 @@ struct Scheduler {
     /// Jobs that had started at the last tick.
     counted: u64,
     rate: f64,
-    recent: [usize; Priority::COUNT],
+    recent: [usize; Lane::COUNT],
 }
 
 /// Why the scheduler looks up.
@@ -137,12 +137,12 @@ impl Scheduler {
             fresh: Vec::with_capacity(GULP),
             held,
             freshness,
-            epochs: [0; Priority::COUNT],
+            epochs: [0; Lane::COUNT],
             stalled: None,
             looked_into: None,
             counted: held.started,
             rate: 0.0,
-            recent: [0; Priority::COUNT],
+            recent: [0; Lane::COUNT],
         }
     }
 
@@ -245,8 +245,8 @@ impl Scheduler {
         let waits = waits && self.looked_into != Some(self.held.started);
         self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
         for lane in 0..self.puller.lanes() {
-            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Priority::COUNT) };
-            self.puller.top_up(lane, self.held.of[lane] + self.held.back, want.min(LANE_MOST)).await;
+            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Lane::COUNT) };
+            self.puller.top_up(lane, self.held.of[lane], want.min(LANE_MOST)).await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What all lives of a node have in common: where to reach the others, and the settings they work by.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,6 +12,7 @@ use longshore_domain::{Job, SmolStr, Timestamp, format_smolstr};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::blocked::ParkPermits;
 use crate::handler::{Handler, Handlers};
 use crate::herald::Herald;
 use crate::lease_keeper::Book;
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) full_lanes: Mutex<BTreeSet<crate::closed_lanes::Lane>>,
     /// A job for a remote handler was seen since the last census.
     remote_seen: AtomicBool,
+    /// For jobs that are being parked.
+    pub(crate) park_permits: Arc<ParkPermits>,
     /// Its handlers are not known yet.
     strangers_seen: Notify,
     writer: SmolStr,
@@ -72,6 +75,8 @@ pub(crate) struct Shared {
 const WRITER_SPARES: u32 = 8;
 /// Handlers are asked every few seconds while there are jobs for them. What is older says little of who is there now.
 const CENSUS_HOLDS: Duration = Duration::from_secs(15);
+/// Where nobody was there for a job, no other is tried for so long: thousands may wait for that handler.
+const MISSED_FOR: Duration = Duration::from_millis(250);
 /// Short retries that one node may keep in hand; more go through schedules.
 pub(crate) const IN_HAND_RETRIES: usize = 1_024;
 
@@ -82,19 +87,19 @@ pub(crate) struct Census {
     announced: Vec<Announced>,
     /// When they were asked.
     at: Option<Instant>,
-    /// Subjects on which nobody was found since.
-    missed: HashSet<String>,
+    /// Subjects on which nobody was found since, and when.
+    missed: HashMap<String, Instant>,
 }
 
 impl Census {
     /// What came of asking at `at`.
     pub(crate) fn replace(&mut self, announced: Vec<Announced>, at: Instant) {
-        *self = Self { announced, at: Some(at), missed: HashSet::new() };
+        *self = Self { announced, at: Some(at), missed: HashMap::new() };
     }
 
     /// Whether it says what holds for this subject.
     fn knows(&self, subject: &str) -> bool {
-        self.at.is_some_and(|at| at.elapsed() < CENSUS_HOLDS) && !self.missed.contains(subject)
+        self.at.is_some_and(|at| at.elapsed() < CENSUS_HOLDS) && !self.missed.contains_key(subject)
     }
 }
 
@@ -136,6 +141,7 @@ impl Shared {
             records_full: AtomicBool::new(false),
             full_lanes: Mutex::default(),
             remote_seen: AtomicBool::new(false),
+            park_permits: Arc::default(),
             strangers_seen: Notify::new(),
             writer: format_smolstr!("{:x}", rand::random::<u64>() >> WRITER_SPARES),
             writes: AtomicU64::new(0),
@@ -184,7 +190,7 @@ impl Shared {
     /// Nobody was there for this job: whoever comes is asked first.
     pub(crate) fn forget_handlers(&self, job: &Job) {
         let mut census = self.census.write().unwrap_or_else(PoisonError::into_inner);
-        census.missed.insert(self.backbone.names().work(&job.tenant, &job.job_type));
+        census.missed.insert(self.backbone.names().work(&job.tenant, &job.job_type), Instant::now());
         drop(census);
         self.strangers_seen.notify_one();
     }
@@ -198,7 +204,8 @@ impl Shared {
         if !census.knows(&subject) {
             self.strangers_seen.notify_one();
             let shared_by = vec![names.work_of_all(&job.job_type)];
-            return Room { subject, shared_by, most: 1 };
+            let was_missed = census.missed.get(&subject).is_some_and(|at| at.elapsed() < MISSED_FOR);
+            return Room { subject, shared_by, most: usize::from(!was_missed) };
         }
         let mine = census.announced.iter().filter(|service| falls_under(&subject, &service.subject));
         let announced: Vec<_> = mine.filter_map(|service| Some((&service.subject, service.slots?))).collect();

@@ -12,6 +12,7 @@ pub(crate) use longshore_domain::story::Published as Told;
 use longshore_domain::{Run, RunId, SmolStr, Timestamp};
 use tokio::sync::oneshot;
 
+use crate::blocked::ParkPermit;
 use crate::herald::{Place, Telling};
 use crate::lease_keeper::Entry;
 use crate::lines::Lines;
@@ -44,6 +45,8 @@ pub(crate) struct Story {
     pub(crate) follow: Option<Follow>,
     /// What becomes of the delivery.
     pub(crate) then: Then,
+    /// Where it is being parked: given back with the story.
+    pub(crate) park: Option<ParkPermit>,
     /// Its place at the herald's desk, once it is there.
     pub(crate) place: Option<Place>,
 }
@@ -62,6 +65,8 @@ pub(crate) struct Write {
 pub(crate) enum Follow {
     /// The job comes again at this time.
     Schedule(Timestamp),
+    /// The job waits out of the way; its place in the order counts from this time.
+    Park(Timestamp),
     /// Its dead letter.
     Letter,
 }
@@ -156,6 +161,7 @@ impl Story {
             lines,
             follow: None,
             then: Then::Nothing,
+            park: None,
             place: None,
         }
     }

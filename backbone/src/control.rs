@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
+use longshore_domain::{Lane, Priority, Queue, SmolStr, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -93,7 +93,7 @@ impl Backbone {
         }
     }
 
-    /// How the nine lanes of a queue stand, the most urgent first. They are asked all at once: one without a leader
+    /// How the nine lanes of a queue stand that clients publish to, the most urgent first. They are asked all at once: one without a leader
     /// answers late or not at all.
     ///
     /// # Errors
@@ -107,8 +107,8 @@ impl Backbone {
     ///
     /// # Errors
     /// It cannot be read.
-    pub async fn lane_of(&self, queue: &Queue, priority: Priority) -> Result<LaneState, Error> {
-        let name = self.names().lane_stream(queue, priority);
+    pub async fn lane_of(&self, queue: &Queue, lane: impl Into<Lane>) -> Result<LaneState, Error> {
+        let name = self.names().lane_stream(queue, lane);
         let failed = |source| Error::Read { subject: name.clone(), source };
         let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
         let state = &stream.cached_info().state;

@@ -41,6 +41,7 @@ pub mod dead_letters;
 
 pub mod control;
 pub mod look;
+pub mod parked;
 pub mod poison;
 pub mod questions;
 mod raw;
@@ -53,7 +54,7 @@ pub mod work;
 pub mod client;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,6 +89,8 @@ struct Inner {
     storage: Storage,
     returns: custody::Returns,
     custody: Mutex<HashMap<SmolStr, Arc<custody::Custody>>>,
+    /// The stream of parked jobs refused the last one for want of room.
+    parked_full: AtomicBool,
     /// Messages deleted because they cannot be read.
     removed: AtomicU64,
     /// For how long the record of a run that completes now is kept, in milliseconds.
@@ -133,6 +136,7 @@ impl Backbone {
             storage,
             returns,
             custody: Mutex::default(),
+            parked_full: AtomicBool::new(false),
             removed: AtomicU64::new(0),
             completed_kept,
         })))

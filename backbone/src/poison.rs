@@ -106,9 +106,8 @@ impl Backbone {
     /// The streams that jobs of these queues come from, due ones included.
     #[must_use]
     pub fn job_streams<'q>(&self, queues: impl Iterator<Item = &'q longshore_domain::Queue>) -> Vec<SmolStr> {
-        let lanes = queues.flat_map(|queue| {
-            longshore_domain::Priority::all().map(|priority| self.names().lane_stream(queue, priority))
-        });
+        let lanes =
+            queues.flat_map(|queue| longshore_domain::Lane::all().map(|lane| self.names().lane_stream(queue, lane)));
         lanes.chain([self.names().schedules_stream()]).map(SmolStr::from).collect()
     }
 

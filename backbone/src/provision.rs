@@ -12,7 +12,7 @@ use async_nats::jetstream::context::{
 use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind};
 use async_nats::jetstream::{self, Context, ErrorCode};
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use longshore_domain::{Priority, Queue};
+use longshore_domain::{Lane, Queue};
 
 use crate::error::{Cause, Error};
 use crate::settings::Storage;
@@ -60,7 +60,7 @@ struct Wanted {
     consumer: Option<pull::Config>,
 }
 
-/// Brings everything into shape: the common streams, and the nine lanes of each queue.
+/// Brings everything into shape: the common streams, and the lanes of each queue.
 ///
 /// # Errors
 /// JetStream is not there, or a stream cannot be made or changed, for a minute or for good.
@@ -82,8 +82,13 @@ pub(crate) async fn everything<'a>(
     });
     let most = crate::room::in_lane(max_payload);
     let lane = |queue: &'a Queue| {
-        Priority::all().map(move |priority| {
-            let stream = shape::lane(names, storage, queue, priority, most);
+        Lane::all().map(move |lane| {
+            let most = match lane {
+                Lane::Of(_) => most,
+                // What nodes moved there has their headers besides.
+                Lane::Returned => max_payload,
+            };
+            let stream = shape::lane(names, storage, queue, lane, most);
             Wanted { stream, consumer: Some(shape::lane_consumer(storage)) }
         })
     };

@@ -1,4 +1,4 @@
-//! The puller: gets the jobs of a queue's nine lanes over one inbox.
+//! The puller: gets the jobs of a queue's lanes over one inbox.
 //!
 //! Of our own, because async-nats' pull stream believes after a reconnect that its lost pulls are still out, as long as
 //! other nodes' pulls wait at the same durable consumer, and can then stand still for half a minute. Here every pull
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Message, StatusCode, Subject};
 use bytes::Bytes;
-use longshore_domain::{Priority, Queue, SmolStr};
+use longshore_domain::{Lane as LaneOf, Queue, SmolStr};
 
 use crate::Backbone;
 use crate::connect::Link;
@@ -94,12 +94,12 @@ pub enum Pulled {
 }
 
 impl Puller {
-    /// A puller over a queue's nine lanes, the most urgent first.
+    /// A puller over a queue's lanes, in the order of [`longshore_domain::Lane::all`].
     ///
     /// # Errors
     /// The inbox cannot be subscribed to.
     pub async fn of_queue(backbone: &Backbone, queue: &Queue) -> Result<Self, Error> {
-        let streams = Priority::all().map(|priority| backbone.names().lane_stream(queue, priority));
+        let streams = LaneOf::all().map(|lane| backbone.names().lane_stream(queue, lane));
         Self::open(backbone, streams.collect(), LANE_CONSUMER).await
     }
 

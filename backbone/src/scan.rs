@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::{Request, StatusCode};
 use bytes::Bytes;
 use longshore_domain::run::MessageId;
-use longshore_domain::{Priority, Queue, Run, Tenant, Timestamp};
+use longshore_domain::{Lane, Priority, Queue, Run, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::connect::Link;
@@ -32,7 +32,9 @@ pub struct Page {
 #[derive(Debug, Clone)]
 pub enum Place {
     /// A lane.
-    Lane(Queue, Priority),
+    Lane(Queue, Lane),
+    /// Parked jobs.
+    Parked,
     /// Delayed jobs and retries.
     Schedules,
     /// Dead letters.
@@ -42,7 +44,8 @@ pub enum Place {
 impl Backbone {
     fn stream_of(&self, place: &Place) -> String {
         match place {
-            Place::Lane(queue, priority) => self.names().lane_stream(queue, *priority),
+            Place::Lane(queue, lane) => self.names().lane_stream(queue, *lane),
+            Place::Parked => self.names().parked_stream(),
             Place::Schedules => self.names().schedules_stream(),
             Place::DeadLetters => self.names().dlq_stream(),
         }
@@ -136,7 +139,7 @@ impl Backbone {
     pub async fn take_from_lane(&self, queue: &Queue, priority: Priority, message: &MessageId) -> Result<bool, Error> {
         match self.job_in_lane(queue, priority, message.sequence).await? {
             Some(there) if there.holding.message.at == message.at => {
-                self.take_out(&Place::Lane(queue.clone(), priority), message.sequence).await
+                self.take_out(&Place::Lane(queue.clone(), priority.into()), message.sequence).await
             }
             _ => Ok(false),
         }

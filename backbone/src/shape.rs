@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
-use longshore_domain::{Priority, Queue};
+use longshore_domain::{Lane, Queue};
 
 use crate::settings::Storage;
 use crate::wire::subject::Names;
@@ -46,13 +46,13 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
 /// A lane: one stream per queue and priority, so that its consumer needs no filter and the server refuses a wrong
 /// priority or an undeclared queue at the publish. It also refuses what is larger than `most` bytes, headers and all.
 #[must_use]
-pub fn lane(names: &Names, storage: &Storage, queue: &Queue, priority: Priority, most: usize) -> Config {
-    let subjects = vec![names.lane_subjects(queue, priority)];
+pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, most: usize) -> Config {
+    let subjects = vec![names.lane_subjects(queue, lane)];
     Config {
         retention: RetentionPolicy::WorkQueue,
         max_messages: i64::try_from(storage.jobs_max_messages).unwrap_or(i64::MAX),
         max_message_size: i32::try_from(most).unwrap_or(i32::MAX),
-        ..base(storage, names.lane_stream(queue, priority), subjects, storage.jobs_max_bytes)
+        ..base(storage, names.lane_stream(queue, lane), subjects, storage.jobs_max_bytes)
     }
 }
 
@@ -96,6 +96,17 @@ pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
     }
 }
 
+/// Jobs that wait for what all of their kind wait for. No consumer: they are read and taken out one by one. As many as a
+/// lane holds, so that a flood of one kind still ends in a full lane, which refuses it.
+#[must_use]
+pub fn parked(names: &Names, storage: &Storage) -> Config {
+    Config {
+        retention: RetentionPolicy::Limits,
+        max_messages: i64::try_from(storage.jobs_max_messages).unwrap_or(i64::MAX),
+        ..base(storage, names.parked_stream(), vec![names.parked_all()], storage.jobs_max_bytes)
+    }
+}
+
 /// A key-value bucket with time limits per key. Without delete markers: one would make a compare-and-set on "nothing"
 /// fail after a record has expired.
 #[must_use]
@@ -116,6 +127,7 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
     let bucket = |name, max_bytes| bucket(names, storage, name, max_bytes);
     vec![
         schedules(names, storage),
+        parked(names, storage),
         events(names, storage),
         dead_letters(names, storage),
         // About 1.5 KiB for each record that is to be kept, at least a GiB.
@@ -275,7 +287,7 @@ mod tests {
     #[test]
     fn what_is_as_wanted_is_left_alone_and_the_rest_is_updated_or_refused() {
         let (names, storage) = (Names::new("longshore"), Storage::default());
-        let wanted = lane(&names, &storage, &Queue::main(), Priority::DEFAULT, 1 << 20);
+        let wanted = lane(&names, &storage, &Queue::main(), longshore_domain::Priority::DEFAULT.into(), 1 << 20);
         let as_wanted = Change::None { kept: Vec::new() };
         assert_eq!(change(&wanted, &wanted, false), as_wanted);
         let found = Config { max_bytes: 1, description: Some("ours".to_owned()), ..wanted.clone() };

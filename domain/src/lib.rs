@@ -4,7 +4,7 @@
 //! no I/O here, no clock, no async and no randomness: time and chance are arguments, so that property tests and the
 //! simulation can drive the rules by the million.
 //!
-//! Read it in this order: [`name`], [`job`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may it start
+//! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may it start
 //! now), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
 //! attempt), [`run`] (the record), [`story`] (the events a record implies).
 
@@ -17,6 +17,7 @@ pub mod fingerprint;
 pub mod job;
 pub mod policy;
 
+pub mod lane;
 pub mod merge;
 pub mod rank;
 
@@ -38,6 +39,7 @@ pub mod retention;
 
 pub use duration::DurationText;
 pub use job::{Job, JobOptions};
+pub use lane::Lane;
 pub use name::{JobType, NameError, Priority, Queue, RunId, Tenant};
 pub use run::{ErrorKind, Failure, Run, RunState};
 pub use smol_str::{SmolStr, format_smolstr};

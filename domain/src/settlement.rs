@@ -61,6 +61,12 @@ pub enum Settlement {
     },
     /// Given back to whoever has room, the attempt unused.
     Release,
+    /// It could start, but for what all of its kind wait for, such as a handler's capacity: it waits elsewhere, out of
+    /// the way of those behind it, until it is taken back. No event, no attempt.
+    Park {
+        /// What its place in the order counts from.
+        since: Timestamp,
+    },
     /// Waits for its time.
     Schedule {
         /// When.

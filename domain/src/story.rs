@@ -138,10 +138,10 @@ pub fn of_round(run: &Run) -> Story<'_> {
     let waits = |deferral: &Deferral| {
         let last = run.attempts_of_round().last().filter(|last| last.ended_at == Some(deferral.at));
         let put_back = last.and_then(|last| last.put_back).is_some_and(|why| reason_of(why).is_some());
-        deferral.count == 1 && !put_back && run.state != RunState::Running
+        deferral.count == 1 && !put_back && run.state != RunState::Running && !run.parked
     };
     if let Some(deferral) = run.deferral.as_ref().filter(|deferral| waits(deferral)) {
-        let nth = run.deferrals;
+        let nth = if deferral.nth > 0 { deferral.nth } else { run.deferrals };
         let reason = Some(deferral.reason);
         // By the history and not by the state, which an end changes: the event stays what it was.
         let put_back = run.attempts_of_round().last().is_some_and(|last| last.put_back.is_some());

@@ -68,7 +68,8 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     time(out, "enqueued_at", run.enqueued_at);
     time(out, "started_at", run.started_at);
     time(out, "ended_at", run.ended_at);
-    time(out, "run_at", run.run_at);
+    // A parked job waits for no time.
+    time(out, "run_at", run.run_at.filter(|_| shape == Shape::Stored || !run.parked));
     if let Some(node) = &run.node {
         text(out, &[r#","node":"#]);
         quoted(out, node);
@@ -89,6 +90,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     if shape == Shape::Stored {
         maybe(out, "deferral", run.deferral.as_ref());
         maybe(out, "deferrals", Some(&run.deferrals).filter(|deferrals| **deferrals > 0));
+        maybe(out, "parked", Some(&run.parked).filter(|parked| **parked));
     }
     maybe(out, "keep_ms", run.keep_ms.as_ref());
     time(out, "erased_at", run.erased_at);
@@ -308,7 +310,7 @@ mod tests {
         run.error = there().then_some(failure);
         run.tags = (0..has % 3).map(|tag| format!("{words}{tag}")).collect();
         run.duplicate_of = there().then(|| job.run_id.clone());
-        run.deferral = there().then_some(Deferral { reason: DeferReason::Snoozed, since: at, at, count: 3 });
+        run.deferral = there().then_some(Deferral { reason: DeferReason::Snoozed, since: at, at, count: 3, nth: 7 });
         run.keep_ms = there().then_some(number);
         run.erased_at = there().then_some(at);
         run.key_claimed_ms = there().then_some(number);
@@ -322,7 +324,7 @@ mod tests {
     /// Does not compile when a field is added, which [`append`] must then write and [`run`] fill.
     fn knows_every_field(run: &Run) {
         #[rustfmt::skip]
-        let Run { run_id: _, tenant: _, queue: _, priority: _, job_type: _, state: _, round: _, attempt: _, max_attempts: _, enqueued_at: _, started_at: _, ended_at: _, run_at: _, node: _, progress: _, result: _, result_base64: _, result_content_type: _, result_bytes: _, error: _, attempts: _, tags: _, duplicate_of: _, deferral: _, deferrals: _, keep_ms: _, erased_at: _, key_claimed_ms: _, published: _, seal: _, held_by: _, origin: _, token: _ } = run;
+        let Run { run_id: _, tenant: _, queue: _, priority: _, job_type: _, state: _, round: _, attempt: _, max_attempts: _, enqueued_at: _, started_at: _, ended_at: _, run_at: _, node: _, progress: _, result: _, result_base64: _, result_content_type: _, result_bytes: _, error: _, attempts: _, tags: _, duplicate_of: _, deferral: _, deferrals: _, keep_ms: _, erased_at: _, key_claimed_ms: _, published: _, seal: _, held_by: _, origin: _, token: _, parked: _ } = run;
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use longshore_domain::story::EventKind;
-use longshore_domain::{JobType, Priority, Queue, Run, RunId, Tenant};
+use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
+
+/// What the stream of a queue's returned jobs ends with.
+const RETURNED: &str = "_RETURNED";
 
 /// The names of one namespace.
 #[derive(Debug, Clone)]
@@ -40,10 +43,13 @@ impl Names {
 
     // Streams and buckets.
 
-    /// The lane of a queue and priority.
+    /// The stream of a queue's lane.
     #[must_use]
-    pub fn lane_stream(&self, queue: &Queue, priority: Priority) -> String {
-        format!("{}_JOBS_{queue}_P{}", self.prefix, priority.number())
+    pub fn lane_stream(&self, queue: &Queue, lane: impl Into<Lane>) -> String {
+        match lane.into() {
+            Lane::Of(priority) => format!("{}_JOBS_{queue}_P{}", self.prefix, priority.number()),
+            Lane::Returned => format!("{}_JOBS_{queue}{RETURNED}", self.prefix),
+        }
     }
 
     /// What every lane's stream name begins with.
@@ -52,11 +58,21 @@ impl Names {
         format!("{}_JOBS_", self.prefix)
     }
 
-    /// Queue and priority of a lane's stream.
+    /// Queue and lane of a lane's stream.
     #[must_use]
-    pub fn read_lane_stream(&self, stream: &str) -> Option<(Queue, Priority)> {
-        let (queue, number) = stream.strip_prefix(&self.lane_prefix())?.rsplit_once("_P")?;
-        Some((Queue::parse(queue).ok()?, Priority::new(number.parse().ok()?).ok()?))
+    pub fn read_lane_stream(&self, stream: &str) -> Option<(Queue, Lane)> {
+        let name = stream.strip_prefix(&self.lane_prefix())?;
+        if let Some(queue) = name.strip_suffix(RETURNED) {
+            return Some((Queue::parse(queue).ok()?, Lane::Returned));
+        }
+        let (queue, number) = name.rsplit_once("_P")?;
+        Some((Queue::parse(queue).ok()?, Priority::new(number.parse().ok()?).ok()?.into()))
+    }
+
+    /// Jobs that wait for what all of their kind wait for.
+    #[must_use]
+    pub fn parked_stream(&self) -> String {
+        format!("{}_PARKED", self.prefix)
     }
 
     /// Schedules, retries and due jobs.
@@ -114,17 +130,69 @@ impl Names {
         format!("{}.jobs.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
     }
 
-    /// What a lane's stream takes in: all tenants and types of one queue and priority.
+    /// What a lane's stream takes in: all tenants and types of one queue and priority, or what was parked of one queue.
     #[must_use]
-    pub fn lane_subjects(&self, queue: &Queue, priority: Priority) -> String {
-        format!("{}.jobs.*.{queue}.{priority}.>", self.namespace)
+    pub fn lane_subjects(&self, queue: &Queue, lane: impl Into<Lane>) -> String {
+        match lane.into() {
+            Lane::Of(priority) => format!("{}.jobs.*.{queue}.{priority}.>", self.namespace),
+            Lane::Returned => format!("{}.returned.*.{queue}.*.>", self.namespace),
+        }
     }
 
-    /// Takes a job's subject apart, also a due one; `None` if it is neither or has too few tokens.
+    /// Where a job waits that is parked.
+    #[must_use]
+    pub fn parked(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.parked.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    }
+
+    /// Whether that is where a parked job waits.
+    #[must_use]
+    pub fn is_parked(&self, subject: &str) -> bool {
+        subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".parked."))
+    }
+
+    /// Whether a job came by the lane of returned jobs, which only nodes write to.
+    #[must_use]
+    pub fn is_returned(&self, subject: &str) -> bool {
+        subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".returned."))
+    }
+
+    /// Where it goes once it is taken back.
+    #[must_use]
+    pub fn returned(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.returned.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    }
+
+    /// A filter over parked jobs; `None` stands for any.
+    #[must_use]
+    pub fn parked_where(&self, tenant: Option<&Tenant>, queue: Option<&Queue>, job_type: Option<&JobType>) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        let queue = queue.map_or("*", Queue::as_str);
+        format!("{}.parked.{tenant}.{queue}.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
+    /// A filter over jobs of a queue that were taken back; `None` stands for any.
+    #[must_use]
+    pub fn returned_where(&self, tenant: Option<&Tenant>, queue: &Queue, job_type: Option<&JobType>) -> String {
+        let tenant = tenant.map_or("*", Tenant::as_str);
+        format!("{}.returned.{tenant}.{queue}.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+    }
+
+    /// What the stream of parked jobs takes in.
+    #[must_use]
+    pub fn parked_all(&self) -> String {
+        format!("{}.parked.>", self.namespace)
+    }
+
+    /// Takes a job's subject apart, also where it is due, parked or taken back; `None` if it is none of these or has too
+    /// few tokens.
     #[must_use]
     pub fn read_job<'a>(&self, subject: &'a str) -> Option<JobSubject<'a>> {
-        let rest = subject.strip_prefix(&*self.namespace)?;
-        let rest = rest.strip_prefix(".jobs.").or_else(|| rest.strip_prefix(".due."))?;
+        let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix('.')?;
+        let (plane, rest) = rest.split_once('.')?;
+        if !["jobs", "due", "returned", "parked"].contains(&plane) {
+            return None;
+        }
         let mut tokens = rest.splitn(4, '.');
         Some(JobSubject {
             tenant: tokens.next()?,
@@ -416,7 +484,9 @@ mod tests {
         let queue = Queue::parse("bulk_P2").unwrap();
         let stream = names.lane_stream(&queue, Priority::new(9).unwrap());
         assert_eq!(stream, "LONGSHORE_JOBS_bulk_P2_P9");
-        assert_eq!(names.read_lane_stream(&stream), Some((queue, Priority::new(9).unwrap())));
+        assert_eq!(names.read_lane_stream(&stream), Some((queue.clone(), Priority::new(9).unwrap().into())));
+        let stream = names.lane_stream(&queue, Lane::Returned);
+        assert_eq!(names.read_lane_stream(&stream), Some((queue, Lane::Returned)));
         assert_eq!(names.read_lane_stream("LONGSHORE_DLQ"), None);
     }
 }

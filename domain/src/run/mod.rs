@@ -180,6 +180,9 @@ pub struct Run {
     /// How often it was deferred in this round: tells apart the waits of one attempt.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub deferrals: u32,
+    /// Its job waits among the parked ones, its rank counting from `run_at`, and not in a lane or among the schedules.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub parked: bool,
     /// How long the record is kept once the run has ended, in milliseconds, where the job or its type says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
@@ -242,6 +245,7 @@ impl Run {
             duplicate_of: None,
             deferral: None,
             deferrals: 0,
+            parked: false,
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
             key_claimed_ms: None,
@@ -297,6 +301,7 @@ impl Run {
         self.state = RunState::Running;
         self.attempt = attempt;
         self.run_at = None;
+        self.parked = false;
         self.started_at = self.started_at.or(Some(now));
         self.node = Some(node.clone());
         if self.attempts.is_empty() {
@@ -318,6 +323,12 @@ impl Run {
 
     /// Notes what follows from the attempt that runs, or, where none was started, from the job as it waits.
     pub fn settle(&mut self, settlement: Settlement, now: Timestamp) {
+        self.parked = match settlement {
+            Settlement::Park { .. } => true,
+            // Its message stays where it was parked, until it is taken out or comes back.
+            Settlement::Cancel => self.parked,
+            _ => false,
+        };
         match settlement {
             Settlement::Complete(result) => {
                 self.end_attempt(now, None);
@@ -346,6 +357,7 @@ impl Run {
                 self.deferral = None;
                 self.state = RunState::Enqueued;
             }
+            Settlement::Park { since } => self.park(since),
             Settlement::Schedule { at } => {
                 self.state = RunState::Scheduled;
                 self.run_at = Some(at);
@@ -434,51 +446,6 @@ impl Run {
         let old = self.attempts.len().saturating_sub(WHOLE_MESSAGES);
         for error in self.attempts[..old].iter_mut().filter_map(|attempt| attempt.error.as_mut()) {
             error.message.truncate(error.message.floor_char_boundary(SHORT_MESSAGE));
-        }
-    }
-
-    fn put_back(&mut self, why: PutBack, now: Timestamp) {
-        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
-            attempt.ended_at = Some(now);
-            attempt.put_back = Some(why);
-        }
-    }
-
-    fn defer(&mut self, at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, now: Timestamp) {
-        match (self.state, put_back) {
-            (RunState::Running, Some(why)) => {
-                self.put_back(why, now);
-                self.state = RunState::Enqueued;
-            }
-            (RunState::Running, None) => self.take_back_start(now),
-            // A retry that is deferred stays a retry: its next attempt keeps its number either way.
-            (RunState::Scheduled, _) => self.state = RunState::Enqueued,
-            _ => {}
-        }
-        let before = self.deferral.take();
-        self.deferral = Some(Deferral {
-            reason,
-            since: before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since),
-            at: now,
-            count: before.filter(|before| before.reason == reason).map_or(1, |before| before.count + 1),
-        });
-        self.deferrals += 1;
-        self.run_at = Some(at);
-    }
-
-    /// The attempt that runs was claimed, but nobody was there to start it: it is as if it had never begun.
-    fn take_back_start(&mut self, now: Timestamp) {
-        if self.attempts.last().is_some_and(|last| last.start > 1) {
-            // It was started before and put back; its entry keeps count of the starts.
-            self.put_back(PutBack::NotStarted, now);
-            self.state = RunState::Enqueued;
-            return;
-        }
-        self.attempts.pop();
-        self.attempt = self.attempt.saturating_sub(1);
-        self.state = if self.attempt == 0 { RunState::Enqueued } else { RunState::Retrying };
-        if self.attempts.is_empty() {
-            self.started_at = None;
         }
     }
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Timestamp;
+use super::PutBack;
+use crate::{Run, RunState, Timestamp};
 
 /// Why a job was not started though it could have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,4 +56,64 @@ pub struct Deferral {
     pub at: Timestamp,
     /// How many, in this row.
     pub count: u32,
+    /// Which wait of the round it is; 0 in records of versions that did not park jobs, where it is the last one.
+    #[serde(default)]
+    pub nth: u32,
+}
+
+impl Run {
+    /// Its job waits elsewhere, its rank counting from `since`: a wait of its own, which its message speaks for.
+    pub(super) fn park(&mut self, since: Timestamp) {
+        if self.state == RunState::Scheduled {
+            self.state = RunState::Enqueued;
+        }
+        self.deferrals += 1;
+        self.run_at = Some(since);
+    }
+
+    pub(super) fn put_back(&mut self, why: PutBack, now: Timestamp) {
+        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
+            attempt.ended_at = Some(now);
+            attempt.put_back = Some(why);
+        }
+    }
+
+    pub(super) fn defer(&mut self, at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, now: Timestamp) {
+        match (self.state, put_back) {
+            (RunState::Running, Some(why)) => {
+                self.put_back(why, now);
+                self.state = RunState::Enqueued;
+            }
+            (RunState::Running, None) => self.take_back_start(now),
+            // A retry that is deferred stays a retry: its next attempt keeps its number either way.
+            (RunState::Scheduled, _) => self.state = RunState::Enqueued,
+            _ => {}
+        }
+        let before = self.deferral.take();
+        self.deferrals += 1;
+        self.deferral = Some(Deferral {
+            reason,
+            since: before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since),
+            at: now,
+            count: before.filter(|before| before.reason == reason).map_or(1, |before| before.count + 1),
+            nth: self.deferrals,
+        });
+        self.run_at = Some(at);
+    }
+
+    /// The attempt that runs was claimed, but nobody was there to start it: it is as if it had never begun.
+    fn take_back_start(&mut self, now: Timestamp) {
+        if self.attempts.last().is_some_and(|last| last.start > 1) {
+            // It was started before and put back; its entry keeps count of the starts.
+            self.put_back(PutBack::NotStarted, now);
+            self.state = RunState::Enqueued;
+            return;
+        }
+        self.attempts.pop();
+        self.attempt = self.attempt.saturating_sub(1);
+        self.state = if self.attempt == 0 { RunState::Enqueued } else { RunState::Retrying };
+        if self.attempts.is_empty() {
+            self.started_at = None;
+        }
+    }
 }

@@ -53,7 +53,7 @@ impl Hand<'_> {
     /// Begins without a claim, or goes on after one.
     pub(crate) async fn start(&self, mut work: Work) {
         if !work.on_record {
-            if let Some(settlement) = self.turned_away(&work) {
+            if let Some(settlement) = self.turned_away(&work).or_else(|| self.parked(&work)) {
                 return self.settle(work, settlement).await;
             }
             self.begin(&mut work);
@@ -86,7 +86,7 @@ impl Hand<'_> {
 
     /// Claims the attempt; gives back what is on record now, where another write was first. None: nothing is to begin.
     pub(crate) async fn claim_on(&self, mut work: Work) -> Result<Option<Work>, Option<Stored>> {
-        let refused = match self.turned_away(&work) {
+        let refused = match self.turned_away(&work).or_else(|| self.parked(&work)) {
             Some(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
             other => match self.claim_own_key(&mut work.run).await {
                 Ok(Some(of)) => Some(Settlement::Duplicate { of }),
@@ -197,6 +197,12 @@ impl Hand<'_> {
             || self.verdict(Some(found)) == Verdict::BeginAnew && !self.goes_under_another_id().await
     }
 
+    /// Some jobs find no handler with capacity, and are parked. They are taken back by somebody, at any time.
+    fn parked(&self, work: &Work) -> Option<Settlement> {
+        let since = enqueued_at(&work.run);
+        (work.run.deferrals < 3 && self.world.chance.hits(self.world.parks)).then_some(Settlement::Park { since })
+    }
+
     /// What follows if the job may not start now.
     fn turned_away(&self, work: &Work) -> Option<Settlement> {
         let waiting = Waiting {
@@ -299,6 +305,7 @@ impl Hand<'_> {
     /// The run lasts: puts on record that it runs. Says whether it is still ours.
     async fn claim_running(&self, work: &mut Work) -> Whose {
         let (mut run, mut expected) = (work.run.clone(), work.revision);
+        let id = self.id();
         loop {
             let found = match self.client.claim(self.index, self.key(), expected, &mut run).await {
                 Written::Won(revision) => {
@@ -308,6 +315,8 @@ impl Hand<'_> {
                 Written::Unclear => {
                     // Its end is decided on the same revision, or on this very write, should it have been stored.
                     work.unclear = Some(run.token.clone());
+                    // Under which id it goes on is found out again then.
+                    self.set_id(id);
                     return Whose::Ours;
                 }
                 Written::Lost(found) => found,

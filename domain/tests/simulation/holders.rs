@@ -23,8 +23,11 @@ impl Hand<'_> {
             let work = Work { on_record: true, ..Work::new(run, found.revision, 0) };
             return Box::pin(self.take_up_own_claim(work)).await;
         }
+        // By the time it was asked: this node may be frozen before it judges what it was told.
+        let asked_at = world.now();
         let holder = self.ask_holder(&run).await;
-        let lost = lease_is_lost(&run, holder, world.now(), LENGTH);
+        let judged_at = if world.is(Mutation::HolderJudgedByALaterClock) { world.now() } else { asked_at };
+        let lost = lease_is_lost(&run, holder, judged_at, LENGTH);
         world
             .say(|| format!("{} finds the holder of run {}: {holder:?}, lost: {lost}", self.client.name(), self.index));
         let by_count = world.is(Mutation::LeaseJudgedByCount) && self.delivery.message.delivered > 1;

@@ -40,7 +40,7 @@ use crate::world::RUNS;
 /// A million runs; half a minute on two cores.
 const WORLDS: u64 = 84_000;
 /// The rarest mutation shows in one world of about 6,000.
-const WORLDS_A_MUTATION: u64 = 60_000;
+const WORLDS_A_MUTATION: u64 = 240_000;
 
 /// Each test takes all cores: side by side, their figures would say nothing.
 static CORES: Mutex<()> = Mutex::new(());

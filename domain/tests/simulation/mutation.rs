@@ -56,6 +56,7 @@ mutations! {
     LeaseClockFromReading,
     NoLookAtTheLeaseBeforeTheWork,
     LeaseJudgedByCount,
+    HolderJudgedByALaterClock,
     SilentHolderTakenForDead,
     UnclearClaimNotWrittenAgain,
     // Intake and keys.

@@ -129,6 +129,15 @@ impl<'w> Hand<'w> {
         if self.timed.get() { World::timed_key(self.index) } else { self.world.key(self.index) }
     }
 
+    /// Whether the run goes under the id with the time.
+    pub(crate) fn id(&self) -> bool {
+        self.timed.get()
+    }
+
+    pub(crate) fn set_id(&self, timed: bool) {
+        self.timed.set(timed);
+    }
+
     fn job(&self) -> &'w Job {
         let at = stamp(self.delivery.message.at);
         if self.timed.get() { self.plan.timed_job(at) } else { self.plan.job() }

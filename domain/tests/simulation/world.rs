@@ -96,6 +96,8 @@ pub(crate) struct World {
     pub(crate) mutation: Option<Mutation>,
     /// Deliveries in one node's hand.
     pub(crate) room: usize,
+    /// How many of 10,000 jobs that could start are parked.
+    pub(crate) parks: u32,
     pub(crate) stream: SmolStr,
     /// How often the server was killed.
     pub(crate) server_life: Cell<u32>,
@@ -136,6 +138,7 @@ impl World {
             quiet_from: Cell::new(STORM),
             mutation,
             room: chance.pick(&[4, 4, 4, 1]),
+            parks: chance.pick(&[0, 0, 2_000]),
             stream: SmolStr::from("LANE"),
             server_life: Cell::new(0),
             start: Instant::now(),

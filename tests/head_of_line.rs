@@ -1,0 +1,165 @@
+//! Jobs that cannot start keep no other from starting, and start in their order once they can.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_harness::{Handler, NodeBuilder, Receipt, Reply, World, eventually};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::{served_by, times, world};
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// A node whose type `full` has two places, and few workers.
+fn node<'w>(world: &'w World) -> NodeBuilder<'w> {
+    world.node().with("queues.main", "concurrency = 8").with("types.full", &served_by("remote", "slots = 2"))
+}
+
+/// A handler that keeps each job until there is a permit for it.
+async fn kept(world: &World, door: &Arc<Semaphore>) -> Handler {
+    let door = Arc::clone(door);
+    let handler = world.handler("full").announce("longshore.slots", "2");
+    let kept = move |_| {
+        let door = Arc::clone(&door);
+        async move {
+            door.acquire().await.unwrap().forget();
+            Reply::json(json!(null))
+        }
+    };
+    handler.start(kept).await
+}
+
+async fn parked(world: &World) -> u64 {
+    let stream = world.jetstream().get_stream("LONGSHORE_PARKED").await.unwrap();
+    stream.cached_info().state.messages
+}
+
+async fn are_parked(world: &World, at_least: u64) {
+    eventually(&format!("{at_least} parked jobs"), WITHIN, async || match parked(world).await {
+        count if count >= at_least => Ok(()),
+        count => Err(format!("there are {count}")),
+    })
+    .await;
+}
+
+async fn completes(world: &World, receipts: &[Receipt]) {
+    let states = world.ends(receipts, WITHIN).await;
+    assert!(states.iter().all(|state| state == "completed"), "{states:?}");
+}
+
+/// Given a type whose handlers are full and a type without handlers, each with many jobs waiting, when another job comes
+/// behind them, then it is done while they wait; and once there are handlers with room, they are done in their order.
+#[tokio::test]
+async fn what_cannot_start_keeps_nothing_else_waiting() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let door = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &door).await;
+    let full = world.publish("full").many((0..150).map(|number| json!(number))).await;
+    let nobodys = world.publish("nobodys").many((0..100).map(|number| json!(number))).await;
+
+    let quick = world.publish("noop").json(json!({})).await;
+
+    assert_eq!(world.wait(&quick).await.state, "completed");
+    are_parked(&world, 150).await;
+    let queues = world.request("queues.list", json!({"queue": "main"})).await;
+    // All but the few for which no handler was found a moment ago: these wait for a time.
+    assert!(queues["queues"][0]["depths"]["p5"].as_u64().unwrap() >= 240, "{queues}");
+    assert_eq!(world.record(&full[149].run_id).await.map(|record| record.state).as_deref(), Some("enqueued"));
+    let quick = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&quick).await.state, "completed");
+
+    let found = world.handler("nobodys").start(async |_| Reply::json(json!(1))).await;
+    door.add_permits(1_000);
+    completes(&world, &full).await;
+    completes(&world, &nobodys).await;
+    world.lanes_run_dry(WITHIN).await;
+    assert_eq!(parked(&world).await, 0);
+    let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
+    let published: Vec<String> = full.iter().map(|receipt| receipt.run_id.clone()).collect();
+    // Two are at work at once, and of these either may begin first.
+    let place = |run: &String| published.iter().position(|other| other == run).unwrap();
+    let out_of_order = order.iter().enumerate().filter(|(at, run)| place(run).abs_diff(*at) > 1).count();
+    assert_eq!((order.len(), out_of_order), (150, 0), "{order:?}");
+    assert!(node.stop().await.success());
+    let calls = handler.calls().into_iter().chain(found.calls()).collect();
+    let all: Vec<Receipt> = full.into_iter().chain(nobodys).collect();
+    world.history(&all, calls).await.assert_sound();
+}
+
+/// Given jobs that wait parked, when one of them, and then all, are cancelled, then none of them starts.
+#[tokio::test]
+async fn what_is_parked_can_be_cancelled() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let door = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &door).await;
+    let full = world.publish("full").many((0..60).map(|number| json!(number))).await;
+    are_parked(&world, 40).await;
+
+    let one = &full[59].run_id;
+    assert_eq!(world.request("runs.cancel", json!({"run_id": one})).await["state"], "cancelled");
+    let rest = world.request("runs.cancel", json!({"type": "full", "state": "enqueued"})).await;
+    assert_eq!((rest["failed"].clone(), rest["more"].clone()), (json!([]), json!(false)), "{rest}");
+    // One or two had started.
+    let cancelled = rest["cancelled"].as_u64().unwrap() as usize;
+    assert!((57..=58).contains(&cancelled), "{rest}");
+
+    door.add_permits(1_000);
+    let states = world.ends(&full, WITHIN).await;
+    assert_eq!(states.iter().filter(|state| *state == "completed").count(), 59 - cancelled);
+    eventually("no parked jobs", WITHIN, async || match parked(&world).await {
+        0 => Ok(()),
+        count => Err(format!("there are {count}")),
+    })
+    .await;
+    world.lanes_run_dry(WITHIN).await;
+    assert_eq!(handler.calls().len(), 59 - cancelled);
+    assert!(node.stop().await.success());
+    world.history(&full, handler.calls()).await.assert_sound();
+}
+
+/// Given jobs that are parked and taken back, when a node is killed at a step of that, then each is done once.
+async fn nothing_is_lost_at(point: &str) {
+    let world = world().await;
+    let door = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &door).await;
+    let mut receipts = Vec::new();
+    for number in 1..=times("LONGSHORE_TEST_KILLS", 1) {
+        let kill = format!("{point}=kill@{}", number * 3);
+        let quick = node(&world).with("node", "lease = '2s'").env("LONGSHORE_FAIL_POINTS", &kill);
+        let node = quick.start().await;
+        receipts.extend(world.publish("full").many((0..40).map(|number| json!(number))).await);
+        // So that room is made, and jobs are taken back.
+        door.add_permits(10);
+        node.wait_exit(WITHIN).await;
+    }
+    let other = node(&world).with("node", "lease = '2s'").name("other").start().await;
+    let quick = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&quick).await.state, "completed");
+    door.add_permits(10_000);
+    completes(&world, &receipts).await;
+    world.lanes_run_dry(WITHIN).await;
+    assert!(other.stop().await.success());
+    let mut runs: Vec<String> =
+        handler.calls().into_iter().filter(|call| call.end.is_some()).map(|call| call.run_id).collect();
+    runs.sort();
+    runs.dedup();
+    assert_eq!(runs.len(), receipts.len());
+}
+
+#[tokio::test]
+async fn killed_before_it_is_parked() {
+    nothing_is_lost_at("before-park").await;
+}
+
+#[tokio::test]
+async fn killed_after_it_was_parked() {
+    nothing_is_lost_at("after-park").await;
+}
+
+#[tokio::test]
+async fn killed_as_it_is_taken_back() {
+    nothing_is_lost_at("after-return").await;
+}
