@@ -213,12 +213,20 @@ async fn a_reply_that_cannot_be_read_is_no_success() {
     });
     let _handler = handler.await;
     for (headers, kind, says) in [
-        (json!([["longshore-snooze", "soon"]]), "retryable", "the handler's reply cannot be read: longshore-snooze: "),
+        (json!([["longshore-snooze", "soon"]]), "retryable", "the handler's reply cannot be read: Longshore-Snooze: "),
+        (json!([["Longshore-Snooze", "0s"]]), "retryable", "Longshore-Snooze: is zero"),
         (json!([["Longshore-Snoze", "5m"]]), "retryable", "Longshore-Snoze is not a header of a reply"),
         (json!([["Longshore-Snooze", "5m"], ["longshore-snooze", "6m"]]), "retryable", "twice"),
         (json!([["Longshore-Snooze", "5m"], ["Nats-Service-Error-Code", "422"]]), "retryable", "beside a failure"),
         (json!([["nats-service-error-code", "422"], ["nats-service-error", "no"]]), "permanent", "422: no: 1"),
         (json!([["Nats-Service-Error", "only words"]]), "retryable", "only words: 1"),
+        (
+            json!([["Nats-Service-Error-Code", "404"], ["nats-service-error-code", "500"]]),
+            "retryable",
+            "Nats-Service-Error-Code stands there twice",
+        ),
+        (json!([["Nats-Service-Error", ""], ["nats-service-error", "bad"]]), "retryable", "Nats-Service-Error stands"),
+        (json!([["Content-Type", "a/b"], ["content-type", "c/d"]]), "retryable", "Content-Type stands there twice"),
     ] {
         let run = world.publish("slip").json(headers.clone()).await;
         let end = world.wait(&run).await;

@@ -262,7 +262,7 @@ fn span(value: &str) -> Result<std::time::Duration, String> {
 }
 
 /// A span where nothing would be without meaning.
-fn positive(value: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn positive(value: &str) -> Result<std::time::Duration, String> {
     span(value).and_then(|span| if span.is_zero() { Err("is zero".to_owned()) } else { Ok(span) })
 }
 
@@ -359,6 +359,11 @@ pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> Hea
 #[must_use]
 pub fn is_servers(name: &str) -> bool {
     name.get(..5).is_some_and(|prefix| prefix.eq_ignore_ascii_case("nats-"))
+}
+
+/// Whether a header is Longshore's.
+pub(crate) fn is_ours(name: &str) -> bool {
+    short_name(name).is_some()
 }
 
 /// Headers without one, whatever its case.
