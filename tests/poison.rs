@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use longshore_harness::{Letter, Node, Reply, World};
+use longshore_harness::{Letter, Node, Reply, World, reads};
 use serde_json::{Value, json};
 
 use crate::{is_emptied, times, world};
@@ -20,7 +20,7 @@ const BROKEN: &[(&[u8], &str)] = &[
     (b"NATS/1.0\r\n\xff\xfe: a\r\n\r\n", "UTF-8"),
 ];
 
-/// A status in the first line. JetStream in nats-server 2.15 takes it out, and the job is as good as any.
+/// A status in the first line. JetStream, from nats-server 2.14 on, takes it out, and the job is as good as any.
 const STATUS: &[&[u8]] =
     &[b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"NATS/1.0 garbage\r\nX: a\r\n\r\n"];
 
@@ -244,6 +244,49 @@ async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
     }
     assert_eq!(world.wait(&long).await.state, "completed");
     assert_eq!(slow.calls().len(), 1);
+    is_unharmed(&world, &node).await;
+}
+
+/// Given handlers that put a status into their reply's first line, when the replies come, then each is a failure that says
+/// so, at its first call; not even one that has it from the server makes a job go round for longer than nobody being there.
+#[tokio::test]
+async fn a_status_in_a_reply_is_neither_a_success_nor_taken_for_nobody() {
+    let world = world().await;
+    let node = world.node().with("types.status", "max_attempts = 1");
+    let node = node.with("types.forged", "max_attempts = 1\nno_handler_grace = '600ms'").start().await;
+    let mut work = world.client().subscribe("longshore.work.*.*").await.unwrap();
+    world.client().flush().await.unwrap();
+    let mut bytes = world.bytes().await;
+    let mut answer = async |headers: &[u8], payload: &[u8]| {
+        let reply = work.next().await.unwrap().reply.unwrap();
+        bytes.publish(reply.as_bytes(), None, headers, payload);
+        bytes.flush().await;
+    };
+    for (headers, payload, said) in [
+        (b"NATS/1.0 200 OK\r\n\r\n".as_slice(), b"done".as_slice(), "\"200 OK\""),
+        (b"NATS/1.0 404\r\n\r\n", b"", "\"404\""),
+        (b"NATS/1.0 100 Idle\r\nLongshore-Signal: heartbeat\r\n\r\n", b"", "\"100 Idle\""),
+        (b"NATS/1.0 503\r\n\r\n", b"", "\"503\""),
+        (b"NATS/1.0 503 No Responders\r\nNats-Subject: a\r\n\r\n", b"", "\"503 No Responders\""),
+        (b"NATS/1.0 503\r\nNats-Subject: a\r\n\r\n", b"done", "\"503\""),
+    ] {
+        let run = world.publish("status").json(json!(1)).await;
+        answer(headers, payload).await;
+        let end = world.wait(&run).await;
+        let error = end.error.unwrap();
+        assert_eq!((end.state.as_str(), error.kind.as_str()), ("dead", "retryable"), "{}", headers.escape_ascii());
+        assert!(error.message.contains("cannot be read") && error.message.contains(said), "{}", error.message);
+        assert!(!reads(&world.eventually_ends(&run).await).contains("deferred"));
+    }
+
+    let run = world.publish("forged").json(json!(1)).await;
+    let end = tokio::select! {
+        end = world.wait(&run) => end,
+        () = async { loop { answer(b"NATS/1.0 503\r\nNats-Subject: longshore.work.default.forged\r\n\r\n", b"").await } } => {
+            unreachable!()
+        }
+    };
+    assert_eq!((end.state.as_str(), end.error.unwrap().kind.as_str()), ("dead", "no_handler"));
     is_unharmed(&world, &node).await;
 }
 

@@ -276,8 +276,11 @@ fn hear(waiting: &Waiting, message: Message) {
     let Some(number) = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok()) else { return };
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(ear) = waiting.get_mut(&number) else { return };
-    if message.status == Some(StatusCode::NO_RESPONDERS) {
-        ear.reply.take().map(|reply| reply.send(Reply::NobodyThere));
+    if let Some(status) = message.status {
+        // Once somebody is known to be there, the server's own word would have come before.
+        let nobody = ear.found.is_some() && is_no_responders(&message);
+        let reply = if nobody { Reply::NobodyThere } else { Reply::Unreadable(with_status(status, &message)) };
+        ear.reply.take().map(|waits| waits.send(reply));
         return;
     }
     if has(&message, PROBE) {
@@ -287,11 +290,27 @@ fn hear(waiting: &Waiting, message: Message) {
     match read_signal(&message) {
         Some(kind) => {
             let _ = ear.signals.try_send(Signal { kind, answer_to: message.reply });
+            ear.found.take().map(|found| found.send(()));
         }
         None => {
             ear.reply.take().map(|reply| reply.send(Reply::Answer(Box::new(read_reply(message)))));
         }
     }
+}
+
+/// Whether this is the server's own word that nobody is subscribed. A handler can write a status as well, but no server
+/// names the request's subject for it. One that does that, too, has its job looked at again as if nobody were there, which
+/// ends with the type's `no_handler_grace`.
+fn is_no_responders(message: &Message) -> bool {
+    message.status == Some(StatusCode::NO_RESPONDERS)
+        && message.payload.is_empty()
+        && message.description.is_none()
+        && has(message, names::SUBJECT)
+}
+
+fn with_status(status: StatusCode, message: &Message) -> String {
+    let words = message.description.as_ref().map(|words| format!(" {words}")).unwrap_or_default();
+    format!("its first header line has the status \"{status}{words}\", which is the server's to set")
 }
 
 /// A header's value, whatever the case of its name; the same one twice is one.
@@ -560,6 +579,48 @@ mod tests {
         assert_eq!((same.error.unwrap().code, same.unreadable), (Some(404), None), "the same twice is one");
         let signal = || read_signal(&message(&[("Longshore-Signal", "log"), ("longshore-signal", "started")]));
         assert!((0..32).all(|_| signal() == Some(SignalKind::Heartbeat)));
+    }
+
+    #[test]
+    fn a_status_is_the_servers_word_or_cannot_be_read() {
+        let heard = |before: &[Message], said: Message| {
+            let waiting = Waiting::default();
+            let (signals, _heard) = mpsc::channel(SIGNALS);
+            let ((reply, mut replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
+            let ear = Ear { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
+            waiting.lock().unwrap().insert(7, ear);
+            before.iter().chain([&said]).for_each(|message| hear(&waiting, message.clone()));
+            match replied.try_recv().unwrap() {
+                Reply::NobodyThere => "nobody there".to_owned(),
+                Reply::Unreadable(reason) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        let status = |code: u16, words: Option<&str>, headers: &[(&str, &str)], payload: &'static str| Message {
+            status: Some(StatusCode::from_u16(code).unwrap()),
+            description: words.map(str::to_owned),
+            payload: Bytes::from_static(payload.as_bytes()),
+            ..message(headers)
+        };
+        let subject = [("Nats-Subject", "longshore.work.acme.email.send")];
+        let servers = || status(503, None, &subject, "");
+        assert_eq!(heard(&[], servers()), "nobody there");
+        for said in [
+            status(503, None, &[], ""),
+            status(503, None, &subject, "body"),
+            status(503, Some("No Responders"), &subject, ""),
+            status(200, Some("OK"), &[], ""),
+            status(404, None, &subject, ""),
+            status(100, Some("Idle"), &[("Longshore-Signal", "heartbeat")], ""),
+        ] {
+            let reason = heard(&[], said.clone());
+            assert!(reason.starts_with("its first header line has the status \""), "{said:?}: {reason}");
+        }
+        assert!(heard(&[], status(200, Some("OK"), &[], "")).contains("\"200 OK\""));
+        for sign in [("Longshore-Signal", "started"), (PROBE, "1")] {
+            let forged = heard(&[message(&[sign])], servers());
+            assert!(forged.contains("status"), "somebody is there after {sign:?}: {forged}");
+        }
     }
 
     #[test]

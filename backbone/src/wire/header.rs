@@ -53,6 +53,8 @@ pub mod names {
     pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
     /// Error text of a NATS service.
     pub const ERROR: &str = "Nats-Service-Error";
+    /// Where a request was sent that nobody is there for; by the server, in its answer.
+    pub const SUBJECT: &str = "Nats-Subject";
     /// JetStream's own protection against a publish sent twice.
     pub const MSG_ID: &str = "Nats-Msg-Id";
     /// The compare-and-set.
