@@ -491,6 +491,39 @@ async fn no_more_is_sent_than_handlers_have_room_for() {
     world.history(&receipts, calls).await.assert_sound();
 }
 
+/// Given a node that asked handlers a moment ago, when jobs come of a type that is new to it, then their handler gets no more
+/// at once than it announces.
+#[tokio::test]
+async fn a_new_type_is_asked_for_however_lately_others_were() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let (old, narrow) = (House::new(), House::new());
+    let house = Arc::clone(&old);
+    let first = world.handler("old").start(move |_| Arc::clone(&house).visit()).await;
+    let mut receipts = world.publish("old").many([json!(1), json!(2)]).await;
+    // It got a second job, so handlers have been asked.
+    old.holds(2).await;
+    old.door.add_permits(2);
+    let house = Arc::clone(&narrow);
+    let handler = world.handler("new").announce("longshore.slots", "1");
+    let handler = handler.start(move |_| Arc::clone(&house).visit()).await;
+
+    receipts.extend(world.publish("new").many((0..10).map(|number| json!(number))).await);
+    for _ in 0..10 {
+        narrow.holds(1).await;
+        let passes_by = world.publish("noop").json(json!({})).await;
+        world.wait(&passes_by).await;
+        narrow.door.add_permits(1);
+    }
+    for receipt in &receipts {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+
+    assert_eq!(narrow.most.load(Ordering::SeqCst), 1);
+    node.stop().await;
+    world.history(&receipts, [first.calls(), handler.calls()].concat()).await.assert_sound();
+}
+
 /// Given one handler of several types that announces its slots, when there is work of all of them, then it gets as much at
 /// once as that, of all types together, and none of them waits for the others' last.
 #[tokio::test]
