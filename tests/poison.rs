@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use longshore_harness::{Letter, Node, Reply, World, reads};
+use longshore_harness::{Job, Letter, Node, Reply, World, reads};
 use serde_json::{Value, json};
 
 use crate::{is_emptied, times, world};
@@ -100,6 +100,41 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
     world.eventually_reads(&long, "enqueued\nstarted 1\ncompleted 1").await;
     is_unharmed(&world, &node).await;
     assert!(node.stop().await.success());
+}
+
+/// Given dead letters whose headers could not be read, when they are replayed, then the error says how to leave those out;
+/// that done, they run with the headers that could be read and those that are set.
+#[tokio::test]
+async fn a_letter_with_unreadable_headers_is_replayed_without_them() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let handler = world.handler("kept").start(async |job: Job| {
+        let of = |name| job.headers.get(name).map(|value| value.as_str().to_owned());
+        Reply::json(json!([of("X-Good"), of("X-Bad")]))
+    });
+    let _handler = handler.await;
+    let mut bytes = world.bytes().await;
+    for broken in [b"X-Bad: a\rb\r\n".as_slice(), b"X-Bad: caf\xe9\r\n", b"no colon\r\n"] {
+        bytes.publish(&lane(5, "kept"), None, &[b"NATS/1.0\r\nX-Good: 1\r\n", broken, b"\r\n"].concat(), b"{}");
+    }
+    bytes.flush().await;
+    let letters = world.eventually_letters(3).await;
+
+    for letter in letters {
+        let run = letter.run_id().unwrap();
+        for set in [json!({}), json!({"headers": {"X-Bad": null}}), json!({"payload": 1})] {
+            let answer = world.request("dlq.replay", json!({"run_id": run, "set": set})).await;
+            let error = answer["failed"][0]["error"].as_str().unwrap();
+            let how = r#"set.headers {"Longshore-Headers-Base64": null} leaves out the headers that cannot be read"#;
+            assert!(error.starts_with("it is invalid (headers: ") && error.ends_with(how), "{set}: {error}");
+        }
+        let set = json!({"headers": {"longshore-headers-base64": null, "X-Bad": "ab"}});
+        let answer = world.request("dlq.replay", json!({"run_id": run, "set": set})).await;
+        assert_eq!(answer["replayed"], 1, "{answer}");
+        let end = world.wait(&run).await;
+        assert_eq!((end.state.as_str(), end.round, end.result), ("completed", 2, Some(json!(["1", "ab"]))));
+    }
+    is_unharmed(&world, &node).await;
 }
 
 /// Given two nodes and a stream of jobs, when a share of them cannot be read, then all the others end completed and each

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::Backbone;
 use crate::error::Error;
 use crate::raw::{self, Raw};
-use crate::wire::header::{is_ours, names, positive};
+use crate::wire::header::{self, is_ours, names, positive};
 
 /// Open calls that are looked up at once after a loss.
 const LOOKS: usize = 64;
@@ -232,7 +232,7 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
 }
 
 fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
-    if text(Some(&raw::readable(&found.headers)), names::SIGNAL) != Ok(None) {
+    if header::has(&raw::readable(&found.headers), names::SIGNAL) {
         return;
     }
     match raw::parse(&found.headers) {
@@ -326,7 +326,7 @@ fn text<'a>(headers: Option<&'a HeaderMap>, name: &str) -> Result<Option<&'a str
 }
 
 fn has(message: &Message, name: &str) -> bool {
-    text(message.headers.as_ref(), name) != Ok(None)
+    message.headers.as_ref().is_some_and(|headers| header::has(headers, name))
 }
 
 fn read_signal(message: &Message) -> Option<SignalKind> {

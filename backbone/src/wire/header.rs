@@ -368,6 +368,12 @@ pub(crate) fn is_ours(name: &str) -> bool {
     short_name(name).is_some()
 }
 
+/// Whether a header stands there, whatever its case.
+#[must_use]
+pub fn has(headers: &HeaderMap, name: &str) -> bool {
+    headers.iter().any(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name))
+}
+
 /// Headers without one, whatever its case.
 #[must_use]
 pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {
