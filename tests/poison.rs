@@ -206,7 +206,9 @@ async fn what_cannot_be_read_in_a_request_costs_nobody_else() {
             bytes.publish(subject.as_bytes(), Some("_INBOX.nobody"), headers, br#"{"type":"noop"}"#);
             bytes.flush().await;
         }
-        bytes.publish("longshore.api.default.a\u{a0}b".as_bytes(), Some("_INBOX.nobody"), b"NATS/1.0\r\n\r\n", b"{}");
+        for subject in ["longshore.api.default.a\u{a0}b".as_bytes(), b"longshore.api.d\xff.health"] {
+            bytes.publish(subject, Some("_INBOX.nobody"), b"NATS/1.0\r\n\r\n", b"{}");
+        }
         bytes.flush().await;
         let asked = Instant::now();
         let run = eventually_submits(&world).await;
