@@ -186,10 +186,14 @@ async fn a_run_can_be_asked_for_from_its_first_moment() {
     assert_eq!((&end["state"], &end["result"], &end["attempt"]), (&json!("completed"), &json!(1), &json!(1)));
     assert_eq!(end, get(&waiting).await);
 
+    refused(&world, "default", "runs.cancel", json!({"run_id": "main-p5-0"}), 404, "main-p5-0").await;
     for endpoint in ["runs.get", "runs.wait"] {
         refused(&world, "default", endpoint, json!({"run_id": "unknown"}), 404, "unknown").await;
         refused(&world, "default", endpoint, json!({"run_id": "main-p5-999999"}), 404, "main-p5-999999").await;
         refused(&world, "default", endpoint, json!({"run_id": "none-p5-1"}), 404, "none-p5-1").await;
+        for nobodys in ["main-p5-0", "main-p1-00", "main-p5-01", "main-p5-18446744073709551615"] {
+            refused(&world, "default", endpoint, json!({"run_id": nobodys}), 404, nobodys).await;
+        }
         refused(&world, "default", endpoint, json!({"run_id": "a b"}), 400, "run_id").await;
         refused(&world, "default", endpoint, json!({}), 400, "run_id").await;
         refused(&world, "acme", endpoint, json!({"run_id": waiting}), 404, "acme").await;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use longshore_harness::{Letter, Node, Reply, World};
+use longshore_harness::{Job, Letter, Node, Reply, World, reads};
 use serde_json::{Value, json};
 
 use crate::{is_emptied, times, world};
@@ -20,7 +20,7 @@ const BROKEN: &[(&[u8], &str)] = &[
     (b"NATS/1.0\r\n\xff\xfe: a\r\n\r\n", "UTF-8"),
 ];
 
-/// A status in the first line. JetStream in nats-server 2.15 takes it out, and the job is as good as any.
+/// A status in the first line. JetStream, from nats-server 2.14 on, takes it out, and the job is as good as any.
 const STATUS: &[&[u8]] =
     &[b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"NATS/1.0 garbage\r\nX: a\r\n\r\n"];
 
@@ -102,6 +102,41 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
     assert!(node.stop().await.success());
 }
 
+/// Given dead letters whose headers could not be read, when they are replayed, then the error says how to leave those out;
+/// that done, they run with the headers that could be read and those that are set.
+#[tokio::test]
+async fn a_letter_with_unreadable_headers_is_replayed_without_them() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let handler = world.handler("kept").start(async |job: Job| {
+        let of = |name| job.headers.get(name).map(|value| value.as_str().to_owned());
+        Reply::json(json!([of("X-Good"), of("X-Bad")]))
+    });
+    let _handler = handler.await;
+    let mut bytes = world.bytes().await;
+    for broken in [b"X-Bad: a\rb\r\n".as_slice(), b"X-Bad: caf\xe9\r\n", b"no colon\r\n"] {
+        bytes.publish(&lane(5, "kept"), None, &[b"NATS/1.0\r\nX-Good: 1\r\n", broken, b"\r\n"].concat(), b"{}");
+    }
+    bytes.flush().await;
+    let letters = world.eventually_letters(3).await;
+
+    for letter in letters {
+        let run = letter.run_id().unwrap();
+        for set in [json!({}), json!({"headers": {"X-Bad": null}}), json!({"payload": 1})] {
+            let answer = world.request("dlq.replay", json!({"run_id": run, "set": set})).await;
+            let error = answer["failed"][0]["error"].as_str().unwrap();
+            let how = r#"set.headers {"Longshore-Headers-Base64": null} leaves out the headers that cannot be read"#;
+            assert!(error.starts_with("it is invalid (headers: ") && error.ends_with(how), "{set}: {error}");
+        }
+        let set = json!({"headers": {"longshore-headers-base64": null, "X-Bad": "ab"}});
+        let answer = world.request("dlq.replay", json!({"run_id": run, "set": set})).await;
+        assert_eq!(answer["replayed"], 1, "{answer}");
+        let end = world.wait(&run).await;
+        assert_eq!((end.state.as_str(), end.round, end.result), ("completed", 2, Some(json!(["1", "ab"]))));
+    }
+    is_unharmed(&world, &node).await;
+}
+
 /// Given two nodes and a stream of jobs, when a share of them cannot be read, then all the others end completed and each
 /// broken one has one letter. `LONGSHORE_TEST_POISON=1000` is the large run.
 #[tokio::test]
@@ -171,7 +206,9 @@ async fn what_cannot_be_read_in_a_request_costs_nobody_else() {
             bytes.publish(subject.as_bytes(), Some("_INBOX.nobody"), headers, br#"{"type":"noop"}"#);
             bytes.flush().await;
         }
-        bytes.publish("longshore.api.default.a\u{a0}b".as_bytes(), Some("_INBOX.nobody"), b"NATS/1.0\r\n\r\n", b"{}");
+        for subject in ["longshore.api.default.a\u{a0}b".as_bytes(), b"longshore.api.d\xff.health"] {
+            bytes.publish(subject, Some("_INBOX.nobody"), b"NATS/1.0\r\n\r\n", b"{}");
+        }
         bytes.flush().await;
         let asked = Instant::now();
         let run = eventually_submits(&world).await;
@@ -244,6 +281,49 @@ async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
     }
     assert_eq!(world.wait(&long).await.state, "completed");
     assert_eq!(slow.calls().len(), 1);
+    is_unharmed(&world, &node).await;
+}
+
+/// Given handlers that put a status into their reply's first line, when the replies come, then each is a failure that says
+/// so, at its first call; not even one that has it from the server makes a job go round for longer than nobody being there.
+#[tokio::test]
+async fn a_status_in_a_reply_is_neither_a_success_nor_taken_for_nobody() {
+    let world = world().await;
+    let node = world.node().with("types.status", "max_attempts = 1");
+    let node = node.with("types.forged", "max_attempts = 1\nno_handler_grace = '600ms'").start().await;
+    let mut work = world.client().subscribe("longshore.work.*.*").await.unwrap();
+    world.client().flush().await.unwrap();
+    let mut bytes = world.bytes().await;
+    let mut answer = async |headers: &[u8], payload: &[u8]| {
+        let reply = work.next().await.unwrap().reply.unwrap();
+        bytes.publish(reply.as_bytes(), None, headers, payload);
+        bytes.flush().await;
+    };
+    for (headers, payload, said) in [
+        (b"NATS/1.0 200 OK\r\n\r\n".as_slice(), b"done".as_slice(), "\"200 OK\""),
+        (b"NATS/1.0 404\r\n\r\n", b"", "\"404\""),
+        (b"NATS/1.0 100 Idle\r\nLongshore-Signal: heartbeat\r\n\r\n", b"", "\"100 Idle\""),
+        (b"NATS/1.0 503\r\n\r\n", b"", "\"503\""),
+        (b"NATS/1.0 503 No Responders\r\nNats-Subject: a\r\n\r\n", b"", "\"503 No Responders\""),
+        (b"NATS/1.0 503\r\nNats-Subject: a\r\n\r\n", b"done", "\"503\""),
+    ] {
+        let run = world.publish("status").json(json!(1)).await;
+        answer(headers, payload).await;
+        let end = world.wait(&run).await;
+        let error = end.error.unwrap();
+        assert_eq!((end.state.as_str(), error.kind.as_str()), ("dead", "retryable"), "{}", headers.escape_ascii());
+        assert!(error.message.contains("cannot be read") && error.message.contains(said), "{}", error.message);
+        assert!(!reads(&world.eventually_ends(&run).await).contains("deferred"));
+    }
+
+    let run = world.publish("forged").json(json!(1)).await;
+    let end = tokio::select! {
+        end = world.wait(&run) => end,
+        () = async { loop { answer(b"NATS/1.0 503\r\nNats-Subject: longshore.work.default.forged\r\n\r\n", b"").await } } => {
+            unreachable!()
+        }
+    };
+    assert_eq!((end.state.as_str(), end.error.unwrap().kind.as_str()), ("dead", "no_handler"));
     is_unharmed(&world, &node).await;
 }
 

@@ -213,12 +213,20 @@ async fn a_reply_that_cannot_be_read_is_no_success() {
     });
     let _handler = handler.await;
     for (headers, kind, says) in [
-        (json!([["longshore-snooze", "soon"]]), "retryable", "the handler's reply cannot be read: longshore-snooze: "),
+        (json!([["longshore-snooze", "soon"]]), "retryable", "the handler's reply cannot be read: Longshore-Snooze: "),
+        (json!([["Longshore-Snooze", "0s"]]), "retryable", "Longshore-Snooze: is zero"),
         (json!([["Longshore-Snoze", "5m"]]), "retryable", "Longshore-Snoze is not a header of a reply"),
         (json!([["Longshore-Snooze", "5m"], ["longshore-snooze", "6m"]]), "retryable", "twice"),
         (json!([["Longshore-Snooze", "5m"], ["Nats-Service-Error-Code", "422"]]), "retryable", "beside a failure"),
         (json!([["nats-service-error-code", "422"], ["nats-service-error", "no"]]), "permanent", "422: no: 1"),
         (json!([["Nats-Service-Error", "only words"]]), "retryable", "only words: 1"),
+        (
+            json!([["Nats-Service-Error-Code", "404"], ["nats-service-error-code", "500"]]),
+            "retryable",
+            "Nats-Service-Error-Code stands there twice",
+        ),
+        (json!([["Nats-Service-Error", ""], ["nats-service-error", "bad"]]), "retryable", "Nats-Service-Error stands"),
+        (json!([["Content-Type", "a/b"], ["content-type", "c/d"]]), "retryable", "Content-Type stands there twice"),
     ] {
         let run = world.publish("slip").json(headers.clone()).await;
         let end = world.wait(&run).await;
@@ -481,6 +489,39 @@ async fn no_more_is_sent_than_handlers_have_room_for() {
     node.stop().await;
     let calls = handlers.iter().flat_map(longshore_harness::Handler::calls).collect();
     world.history(&receipts, calls).await.assert_sound();
+}
+
+/// Given a node that asked handlers a moment ago, when jobs come of a type that is new to it, then their handler gets no more
+/// at once than it announces.
+#[tokio::test]
+async fn a_new_type_is_asked_for_however_lately_others_were() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let (old, narrow) = (House::new(), House::new());
+    let house = Arc::clone(&old);
+    let first = world.handler("old").start(move |_| Arc::clone(&house).visit()).await;
+    let mut receipts = world.publish("old").many([json!(1), json!(2)]).await;
+    // It got a second job, so handlers have been asked.
+    old.holds(2).await;
+    old.door.add_permits(2);
+    let house = Arc::clone(&narrow);
+    let handler = world.handler("new").announce("longshore.slots", "1");
+    let handler = handler.start(move |_| Arc::clone(&house).visit()).await;
+
+    receipts.extend(world.publish("new").many((0..10).map(|number| json!(number))).await);
+    for _ in 0..10 {
+        narrow.holds(1).await;
+        let passes_by = world.publish("noop").json(json!({})).await;
+        world.wait(&passes_by).await;
+        narrow.door.add_permits(1);
+    }
+    for receipt in &receipts {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+
+    assert_eq!(narrow.most.load(Ordering::SeqCst), 1);
+    node.stop().await;
+    world.history(&receipts, [first.calls(), handler.calls()].concat()).await.assert_sound();
 }
 
 /// Given one handler of several types that announces its slots, when there is work of all of them, then it gets as much at

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_backbone::Headers;
 use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::poison::HEADERS_BASE64;
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Place;
 use longshore_backbone::wire::api::{
@@ -283,11 +284,16 @@ fn can_be_replayed(letter: &Letter, change: &Change) -> Result<(), String> {
 
 /// A job that could not be read is invalid again, unless what is set mends it.
 fn is_mended(letter: &Letter, change: &Change, reason: &str) -> Result<(), String> {
+    let headers = changed_headers(letter, change);
+    if header::has(&headers, HEADERS_BASE64) {
+        // To leave them out unasked would lose what a person may be able to read.
+        let mend = format!("set.headers {{\"{HEADERS_BASE64}\": null}} leaves out the headers that cannot be read");
+        return Err(format!("it is invalid ({reason}); {mend}"));
+    }
     if change.is_none() {
         return Err(format!("it is invalid ({reason}); mend it with set.headers or set.payload"));
     }
     let payload = change.payload.as_ref().unwrap_or(&letter.payload);
-    let headers = changed_headers(letter, change);
     if headers.is_empty() && is_acknowledgement(payload) {
         return Err(format!("it is still invalid: {reason}"));
     }

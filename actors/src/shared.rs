@@ -80,6 +80,9 @@ const MISSED_FOR: Duration = Duration::from_millis(250);
 /// Short retries that one node may keep in hand; more go through schedules.
 pub(crate) const IN_HAND_RETRIES: usize = 1_024;
 
+/// Most subjects of which it is remembered when they were met; beyond that all are met anew.
+const MET_MOST: usize = 16_384;
+
 /// What remote handlers announced when they were last asked.
 #[derive(Debug, Default)]
 pub(crate) struct Census {
@@ -87,19 +90,63 @@ pub(crate) struct Census {
     announced: Vec<Announced>,
     /// When they were asked.
     at: Option<Instant>,
-    /// Subjects on which nobody was found since, and when.
-    missed: HashMap<String, Instant>,
+    /// Subjects that jobs are sent to.
+    met: HashMap<String, Met>,
+}
+
+/// A subject that jobs are sent to.
+#[derive(Debug)]
+struct Met {
+    /// When it was first met, or nobody was found there for the last time.
+    at: Instant,
+    /// Nobody was found there.
+    missed: bool,
 }
 
 impl Census {
     /// What came of asking at `at`.
     pub(crate) fn replace(&mut self, announced: Vec<Announced>, at: Instant) {
-        *self = Self { announced, at: Some(at), missed: HashMap::new() };
+        (self.announced, self.at) = (announced, Some(at));
     }
 
-    /// Whether it says what holds for this subject.
-    fn knows(&self, subject: &str) -> bool {
-        self.at.is_some_and(|at| at.elapsed() < CENSUS_HOLDS) && !self.missed.contains_key(subject)
+    /// Remembers that a subject was met at `now`.
+    fn meet(&mut self, subject: &str, now: Instant) {
+        if !self.met.contains_key(subject) {
+            self.remember(subject, Met { at: now, missed: false });
+        }
+    }
+
+    /// Nobody was there at `now`: what was announced before says nothing of who comes.
+    fn forget(&mut self, subject: &str, now: Instant) {
+        self.remember(subject, Met { at: now, missed: true });
+    }
+
+    /// Whether nobody was found there a moment ago.
+    fn was_missed(&self, subject: &str, now: Instant) -> bool {
+        self.met.get(subject).is_some_and(|met| met.missed && now.duration_since(met.at) < MISSED_FOR)
+    }
+
+    fn remember(&mut self, subject: &str, met: Met) {
+        if self.met.len() >= MET_MOST {
+            self.met.clear();
+        }
+        self.met.insert(subject.to_owned(), met);
+    }
+
+    /// The services that take jobs of this subject.
+    fn of<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a Announced> {
+        self.announced.iter().filter(move |service| falls_under(subject, &service.subject))
+    }
+
+    /// Whether it says at `now` what holds for this subject: its handlers were asked after it was met, for they may be as
+    /// new as it is; or it names slots, which they share with subjects that are known.
+    fn knows(&self, subject: &str, now: Instant) -> bool {
+        let Some(asked) = self.at.filter(|at| now.duration_since(*at) < CENSUS_HOLDS) else { return false };
+        match self.met.get(subject) {
+            Some(met) if met.at <= asked => true,
+            Some(met) if met.missed => false,
+            _ => self.of(subject).any(|service| service.slots.is_some()),
+        }
     }
 }
 
@@ -189,8 +236,9 @@ impl Shared {
 
     /// Nobody was there for this job: whoever comes is asked first.
     pub(crate) fn forget_handlers(&self, job: &Job) {
+        let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         let mut census = self.census.write().unwrap_or_else(PoisonError::into_inner);
-        census.missed.insert(self.backbone.names().work(&job.tenant, &job.job_type), Instant::now());
+        census.forget(&subject, Instant::now());
         drop(census);
         self.strangers_seen.notify_one();
     }
@@ -200,15 +248,18 @@ impl Shared {
     pub(crate) fn room(&self, job: &Job) -> Room {
         let names = self.backbone.names();
         let subject = names.work(&job.tenant, &job.job_type);
+        let now = Instant::now();
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
-        if !census.knows(&subject) {
+        if !census.knows(&subject, now) {
+            let was_missed = census.was_missed(&subject, now);
+            drop(census);
+            self.census.write().unwrap_or_else(PoisonError::into_inner).meet(&subject, now);
             self.strangers_seen.notify_one();
             let shared_by = vec![names.work_of_all(&job.job_type)];
-            let was_missed = census.missed.get(&subject).is_some_and(|at| at.elapsed() < MISSED_FOR);
             return Room { subject, shared_by, most: usize::from(!was_missed) };
         }
-        let mine = census.announced.iter().filter(|service| falls_under(&subject, &service.subject));
-        let announced: Vec<_> = mine.filter_map(|service| Some((&service.subject, service.slots?))).collect();
+        let announced: Vec<_> =
+            census.of(&subject).filter_map(|service| Some((&service.subject, service.slots?))).collect();
         let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
         match announced.iter().map(|(_, slots)| places(*slots)).sum() {
             0 => {
@@ -226,8 +277,7 @@ impl Shared {
     pub(crate) fn heartbeat(&self, job: &Job) -> Option<Duration> {
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
-        let mine = census.announced.iter().filter(|service| falls_under(&subject, &service.subject));
-        self.policy(job).heartbeat.or_else(|| mine.filter_map(|service| service.heartbeat).max())
+        self.policy(job).heartbeat.or_else(|| census.of(&subject).filter_map(|service| service.heartbeat).max())
     }
 
     /// Attempts in a round of this job.
@@ -246,4 +296,56 @@ pub(crate) fn new_seal() -> SmolStr {
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(subject: &str, slots: Option<u32>) -> Announced {
+        Announced { service: "s".to_owned(), subject: subject.to_owned(), slots, heartbeat: None, wrong: Vec::new() }
+    }
+
+    #[test]
+    fn a_subject_is_known_once_its_handlers_were_asked_after_it_was_met() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        let mut census = Census::default();
+        census.meet("w.a", at(0));
+        assert!(!census.knows("w.a", at(0)), "nobody was asked yet");
+        census.replace(Vec::new(), at(1));
+        assert!(census.knows("w.a", at(2)) && !census.knows("w.b", at(2)), "another may have come since");
+        census.meet("w.b", at(2));
+        census.meet("w.a", at(2));
+        assert!(census.knows("w.a", at(3)) && !census.knows("w.b", at(3)), "asked before it was met");
+        census.replace(Vec::new(), at(4));
+        assert!(census.knows("w.b", at(5)));
+        census.forget("w.b", at(5));
+        assert!(!census.knows("w.b", at(6)) && census.knows("w.a", at(6)));
+        assert!(!census.knows("w.a", at(4) + CENSUS_HOLDS), "that was long ago");
+    }
+
+    #[test]
+    fn a_new_subject_of_known_slots_is_known() {
+        let now = Instant::now();
+        let mut census = Census::default();
+        census.replace(vec![announced("w.*.a", Some(4)), announced("w.*.b", None)], now);
+        assert!(census.knows("w.acme.a", now) && !census.knows("w.acme.b", now) && !census.knows("w.acme.c", now));
+        let later = now + Duration::from_secs(1);
+        for subject in ["w.acme.a", "w.acme.b"] {
+            census.meet(subject, later);
+        }
+        assert!(census.knows("w.acme.a", later) && !census.knows("w.acme.b", later));
+        census.forget("w.acme.a", later);
+        assert!(!census.knows("w.acme.a", later), "nobody was there");
+    }
+
+    #[test]
+    fn what_is_remembered_of_subjects_is_bounded() {
+        let (mut census, now) = (Census::default(), Instant::now());
+        for number in 0..2 * MET_MOST {
+            census.meet(&number.to_string(), now);
+            assert!((1..=MET_MOST).contains(&census.met.len()));
+        }
+    }
 }

@@ -75,10 +75,18 @@ pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str) -> 
 /// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that is not there has
 /// none.
 pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
-    let failed = |source| Error::Read { subject: format!("{stream} {query}"), source };
-    let request = Request::new().payload(Bytes::from(query.clone()));
-    let answer = link.request(format!("{api}.STREAM.MSG.GET.{stream}"), request).await.map_err(failed)?;
-    let answer: Answer = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
+    let what = format!("{stream} {query}");
+    let request = Request::new().payload(Bytes::from(query));
+    match link.request(format!("{api}.STREAM.MSG.GET.{stream}"), request).await {
+        Ok(answer) => found(what, &answer.payload),
+        Err(source) => Err(Error::Read { subject: what, source }),
+    }
+}
+
+/// What the server answered to a read of `what`.
+fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
+    let failed = |source| Error::Read { subject: what.clone(), source };
+    let answer: Answer = serde_json::from_slice(answer).map_err(|error| failed(Box::new(error)))?;
     let found = match answer {
         Answer { message: Some(found), .. } => found,
         Answer { error: Some(refusal), .. }
@@ -87,7 +95,7 @@ pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> 
             return Ok(None);
         }
         Answer { error: Some(Refusal { err_code, description }), .. } => {
-            return Err(Error::Refused { subject: format!("{stream} {query}"), code: err_code, description });
+            return Err(failed(format!("{description} (code {err_code})").into()));
         }
         Answer { .. } => return Err(failed("neither a message nor an error".into())),
     };

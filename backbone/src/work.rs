@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::Backbone;
 use crate::error::Error;
 use crate::raw::{self, Raw};
-use crate::wire::header::names;
+use crate::wire::header::{self, is_ours, names, positive};
 
 /// Open calls that are looked up at once after a loss.
 const LOOKS: usize = 64;
@@ -232,7 +232,7 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
 }
 
 fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
-    if raw::readable(&found.headers).get(names::SIGNAL).is_some() {
+    if header::has(&raw::readable(&found.headers), names::SIGNAL) {
         return;
     }
     match raw::parse(&found.headers) {
@@ -276,17 +276,21 @@ fn hear(waiting: &Waiting, message: Message) {
     let Some(number) = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok()) else { return };
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(ear) = waiting.get_mut(&number) else { return };
-    if message.status == Some(StatusCode::NO_RESPONDERS) {
-        ear.reply.take().map(|reply| reply.send(Reply::NobodyThere));
+    if let Some(status) = message.status {
+        // Once somebody is known to be there, the server's own word would have come before.
+        let nobody = ear.found.is_some() && is_no_responders(&message);
+        let reply = if nobody { Reply::NobodyThere } else { Reply::Unreadable(with_status(status, &message)) };
+        ear.reply.take().map(|waits| waits.send(reply));
         return;
     }
-    if text(message.headers.as_ref(), PROBE).is_some() {
+    if has(&message, PROBE) {
         ear.found.take().map(|found| found.send(()));
         return;
     }
     match read_signal(&message) {
         Some(kind) => {
             let _ = ear.signals.try_send(Signal { kind, answer_to: message.reply });
+            ear.found.take().map(|found| found.send(()));
         }
         None => {
             ear.reply.take().map(|reply| reply.send(Reply::Answer(Box::new(read_reply(message)))));
@@ -294,71 +298,87 @@ fn hear(waiting: &Waiting, message: Message) {
     }
 }
 
-/// A header's value, whatever the case of its name.
-fn text<'a>(headers: Option<&'a HeaderMap>, name: &str) -> Option<&'a str> {
-    let mut all = headers?.iter();
-    let (_, values) = all.find(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name))?;
-    values.last().map(async_nats::HeaderValue::as_str)
+/// Whether this is the server's own word that nobody is subscribed. A handler can write a status as well, but no server
+/// names the request's subject for it. One that does that, too, has its job looked at again as if nobody were there, which
+/// ends with the type's `no_handler_grace`.
+fn is_no_responders(message: &Message) -> bool {
+    message.status == Some(StatusCode::NO_RESPONDERS)
+        && message.payload.is_empty()
+        && message.description.is_none()
+        && has(message, names::SUBJECT)
+}
+
+fn with_status(status: StatusCode, message: &Message) -> String {
+    let words = message.description.as_ref().map(|words| format!(" {words}")).unwrap_or_default();
+    format!("its first header line has the status \"{status}{words}\", which is the server's to set")
+}
+
+/// A header's value, whatever the case of its name; the same one twice is one.
+fn text<'a>(headers: Option<&'a HeaderMap>, name: &str) -> Result<Option<&'a str>, String> {
+    let all = headers.into_iter().flat_map(HeaderMap::iter);
+    let same = all.filter(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name));
+    let mut values = same.flat_map(|(_, values)| values).map(|value| value.as_str().trim());
+    let first = values.next();
+    if values.any(|other| Some(other) != first) {
+        return Err(format!("{name} stands there twice, with different values"));
+    }
+    Ok(first)
+}
+
+fn has(message: &Message, name: &str) -> bool {
+    message.headers.as_ref().is_some_and(|headers| header::has(headers, name))
 }
 
 fn read_signal(message: &Message) -> Option<SignalKind> {
-    match text(message.headers.as_ref(), names::SIGNAL)? {
-        "started" => Some(SignalKind::Started),
-        "progress" => Some(SignalKind::Progress(message.payload.clone())),
-        "log" => Some(SignalKind::Log(message.payload.clone())),
-        // A signal of a later version still says that the handler lives.
+    match text(message.headers.as_ref(), names::SIGNAL).transpose()? {
+        Ok("started") => Some(SignalKind::Started),
+        Ok("progress") => Some(SignalKind::Progress(message.payload.clone())),
+        Ok("log") => Some(SignalKind::Log(message.payload.clone())),
+        // A signal of a later version, or of two kinds, still says that the handler lives.
         _ => Some(SignalKind::Heartbeat),
     }
 }
 
 fn read_reply(message: Message) -> HandlerReply {
-    let headers = message.headers.as_ref();
-    let code = text(headers, names::ERROR_CODE).map(|code| code.trim().parse().unwrap_or(500));
-    let said = text(headers, names::ERROR).map(str::trim).unwrap_or_default();
-    let is_error = code.is_some() || !said.is_empty();
-    let mut reply = HandlerReply {
-        error: is_error.then(|| ServiceError { code, text: said.to_owned() }),
-        content_type: text(headers, names::CONTENT_TYPE).map(str::to_owned),
-        ..HandlerReply::default()
-    };
-    let read = headers.map_or(Ok(()), |headers| read_wishes(headers, &mut reply));
+    let mut reply = HandlerReply::default();
+    let read = message.headers.as_ref().map_or(Ok(()), |headers| read_headers(headers, &mut reply));
     reply.unreadable = read.and_then(|()| contradiction(&reply)).err();
     reply.payload = message.payload;
     reply
 }
 
-/// Reads what a reply asks for. A wish that cannot be read must not be taken for none.
+/// Reads what a reply says beside its body. What cannot be read, or says two things, must not be taken for none.
+fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
+    let code = text(Some(headers), names::ERROR_CODE)?.map(|code| code.parse().unwrap_or(500));
+    let said = text(Some(headers), names::ERROR)?.unwrap_or_default();
+    let is_error = code.is_some() || !said.is_empty();
+    reply.error = is_error.then(|| ServiceError { code, text: said.to_owned() });
+    reply.content_type = text(Some(headers), names::CONTENT_TYPE)?.map(str::to_owned);
+    read_wishes(headers, reply)
+}
+
+/// What a handler may ask for.
+const WISHES: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
+
 fn read_wishes(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
-    let mut seen: HashMap<String, String> = HashMap::new();
-    for (name, values) in headers.iter() {
-        let full: &str = name.as_ref();
-        let lower = full.to_ascii_lowercase();
-        if !lower.starts_with("longshore-") {
-            continue;
-        }
-        for value in values.iter().map(async_nats::HeaderValue::as_str) {
-            let value = value.trim();
-            let other = seen.insert(lower.clone(), value.to_owned());
-            if other.is_some_and(|other| other != value) {
-                return Err(format!("{full} stands there twice, with different values"));
-            }
-            let wrong = |error: &dyn std::fmt::Display| format!("{full}: {error}");
-            let span = || duration::parse(value).map(Some).map_err(|error| wrong(&error));
-            let is = |name: &str| lower.eq_ignore_ascii_case(name);
-            if is(names::RETRYABLE) {
-                let read = value.to_ascii_lowercase().parse();
-                reply.retryable = Some(read.map_err(|_| wrong(&format!("{value:?} is neither true nor false")))?);
-            } else if is(names::RETRY_AFTER) {
-                reply.retry_after = span()?;
-            } else if is(names::SNOOZE) {
-                reply.snooze = span()?;
-            } else if is(names::HOLD) {
-                reply.hold = span()?;
-            } else {
-                return Err(format!("{full} is not a header of a reply"));
-            }
-        }
+    let all = headers.iter().map(|(name, _)| -> &str { name.as_ref() });
+    let others = all.filter(|name| is_ours(name) && !WISHES.iter().any(|wish| wish.eq_ignore_ascii_case(name)));
+    // The first by name: the headers themselves have no order.
+    if let Some(name) = others.min() {
+        return Err(format!("{name} is not a header of a reply"));
     }
+    let span = |name| match text(Some(headers), name)? {
+        Some(value) => positive(value).map(Some).map_err(|reason| format!("{name}: {reason}")),
+        None => Ok(None),
+    };
+    let retryable = text(Some(headers), names::RETRYABLE)?.map(|value| {
+        let read = value.to_ascii_lowercase().parse();
+        read.map_err(|_| format!("{}: {value:?} is neither true nor false", names::RETRYABLE))
+    });
+    reply.retryable = retryable.transpose()?;
+    reply.retry_after = span(names::RETRY_AFTER)?;
+    reply.snooze = span(names::SNOOZE)?;
+    reply.hold = span(names::HOLD)?;
     Ok(())
 }
 
@@ -474,21 +494,24 @@ pub fn falls_under(subject: &str, pattern: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn reply(headers: &[(&str, &str)]) -> HandlerReply {
+    fn message(headers: &[(&str, &str)]) -> Message {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, *value);
         }
-        let message = Message {
-            subject: "inbox".into(),
+        Message {
+            subject: "inbox.7".into(),
             reply: None,
             payload: Bytes::new(),
             headers: Some(map),
             status: None,
             description: None,
             length: 0,
-        };
-        read_reply(message)
+        }
+    }
+
+    fn reply(headers: &[(&str, &str)]) -> HandlerReply {
+        read_reply(message(headers))
     }
 
     #[test]
@@ -522,9 +545,81 @@ mod tests {
             (&[("Longshore-Snooze", "5m"), ("Longshore-Snooze", "6m")], "twice"),
             (&[("Longshore-Snooze", "5m"), ("Nats-Service-Error-Code", "503")], "stands beside a failure"),
             (&[("Longshore-Retryable", "true")], "are for failures"),
+            (&[("longshore-snooze", "0s")], "Longshore-Snooze: is zero"),
+            (&[("Longshore-Hold", "0ms")], "Longshore-Hold: is zero"),
+            (&[("Longshore-Retry-After", "0s"), ("Nats-Service-Error-Code", "503")], "Longshore-Retry-After: is zero"),
         ] {
             let unreadable = reply(headers).unreadable;
             assert!(unreadable.as_ref().is_some_and(|text| text.contains(says)), "{headers:?}: {unreadable:?}");
+        }
+    }
+
+    /// Maps have no order, and another one in each map: what holds must not hang upon it.
+    #[test]
+    fn a_reply_that_contradicts_itself_is_never_decided_by_chance() {
+        for (headers, says) in [
+            (
+                [("Nats-Service-Error-Code", "404"), ("nats-service-error-code", "500")],
+                "Nats-Service-Error-Code stands",
+            ),
+            (
+                [("Nats-Service-Error-Code", "404"), ("Nats-Service-Error-Code", "500")],
+                "Nats-Service-Error-Code stands",
+            ),
+            ([("Nats-Service-Error", ""), ("nats-service-error", "bad")], "Nats-Service-Error stands there twice"),
+            ([("Content-Type", "a/b"), ("content-type", "c/d")], "Content-Type stands there twice"),
+            ([("Longshore-A", "1"), ("longshore-b", "1")], "Longshore-A is not a header of a reply"),
+        ] {
+            for _ in 0..32 {
+                let unreadable = reply(&headers).unreadable;
+                assert!(unreadable.as_ref().is_some_and(|text| text.starts_with(says)), "{headers:?}: {unreadable:?}");
+            }
+        }
+        let same = reply(&[("Nats-Service-Error-Code", "404"), ("nats-service-error-code", " 404")]);
+        assert_eq!((same.error.unwrap().code, same.unreadable), (Some(404), None), "the same twice is one");
+        let signal = || read_signal(&message(&[("Longshore-Signal", "log"), ("longshore-signal", "started")]));
+        assert!((0..32).all(|_| signal() == Some(SignalKind::Heartbeat)));
+    }
+
+    #[test]
+    fn a_status_is_the_servers_word_or_cannot_be_read() {
+        let heard = |before: &[Message], said: Message| {
+            let waiting = Waiting::default();
+            let (signals, _heard) = mpsc::channel(SIGNALS);
+            let ((reply, mut replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
+            let ear = Ear { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
+            waiting.lock().unwrap().insert(7, ear);
+            before.iter().chain([&said]).for_each(|message| hear(&waiting, message.clone()));
+            match replied.try_recv().unwrap() {
+                Reply::NobodyThere => "nobody there".to_owned(),
+                Reply::Unreadable(reason) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        let status = |code: u16, words: Option<&str>, headers: &[(&str, &str)], payload: &'static str| Message {
+            status: Some(StatusCode::from_u16(code).unwrap()),
+            description: words.map(str::to_owned),
+            payload: Bytes::from_static(payload.as_bytes()),
+            ..message(headers)
+        };
+        let subject = [("Nats-Subject", "longshore.work.acme.email.send")];
+        let servers = || status(503, None, &subject, "");
+        assert_eq!(heard(&[], servers()), "nobody there");
+        for said in [
+            status(503, None, &[], ""),
+            status(503, None, &subject, "body"),
+            status(503, Some("No Responders"), &subject, ""),
+            status(200, Some("OK"), &[], ""),
+            status(404, None, &subject, ""),
+            status(100, Some("Idle"), &[("Longshore-Signal", "heartbeat")], ""),
+        ] {
+            let reason = heard(&[], said.clone());
+            assert!(reason.starts_with("its first header line has the status \""), "{said:?}: {reason}");
+        }
+        assert!(heard(&[], status(200, Some("OK"), &[], "")).contains("\"200 OK\""));
+        for sign in [("Longshore-Signal", "started"), (PROBE, "1")] {
+            let forged = heard(&[message(&[sign])], servers());
+            assert!(forged.contains("status"), "somebody is there after {sign:?}: {forged}");
         }
     }
 

@@ -157,13 +157,13 @@ impl RunId {
         Self(format_smolstr!("{queue}-{priority}-{sequence}"))
     }
 
-    /// Reads an id that a client chose: one of minted form is refused, because a later publish may come by it.
+    /// Reads an id that a client chose: one that ends like a minted one is refused, because a later publish may come by it.
     ///
     /// # Errors
     /// Says what is wrong with the id.
     pub fn parse_chosen(text: &str) -> Result<Self, NameError> {
         let id = Self::parse(text)?;
-        if id.as_minted().is_some() {
+        if id.minted_parts().is_some() {
             let reason = "ends like a minted id (`-p5-123`), which clients may not choose".to_owned();
             return Err(NameError { what: "run_id", value: text.to_owned(), reason });
         }
@@ -179,14 +179,21 @@ impl RunId {
         Self(SmolStr::from(&text[cut..]))
     }
 
-    /// The queue, priority and sequence within a minted id; `None` for an id that a client chose.
+    /// The queue, priority and sequence within a minted id; `None` for an id that a client chose, or that is nobody's:
+    /// sequences begin at 1, and are written without leading zeros.
     #[must_use]
     pub fn as_minted(&self) -> Option<(Queue, Priority, u64)> {
-        let (rest, sequence) = self.0.rsplit_once('-')?;
+        let (queue, priority, digits) = self.minted_parts()?;
+        let sequence = digits.parse().ok().filter(|_| !digits.starts_with('0'))?;
+        Some((queue, priority, sequence))
+    }
+
+    /// The parts of an id that ends like a minted one.
+    fn minted_parts(&self) -> Option<(Queue, Priority, &str)> {
+        let (rest, digits) = self.0.rsplit_once('-')?;
         let (queue, priority) = rest.rsplit_once('-')?;
-        let digits = !sequence.is_empty() && sequence.bytes().all(|byte| byte.is_ascii_digit());
-        let sequence = digits.then(|| sequence.parse().ok()).flatten()?;
-        Some((Queue::parse(queue).ok()?, Priority::parse(priority).ok()?, sequence))
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then_some((Queue::parse(queue).ok()?, Priority::parse(priority).ok()?, digits))
     }
 }
 
@@ -306,6 +313,12 @@ mod tests {
         assert_eq!(id.as_str(), "bulk-mail-p3-77");
         assert_eq!(id.as_minted(), Some((Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77)));
         assert!(RunId::parse_chosen("bulk-mail-p3-77").is_err());
+        let largest = RunId::minted(&Queue::main(), Priority::DEFAULT, u64::MAX);
+        assert_eq!(largest.as_minted().map(|(_, _, sequence)| sequence), Some(u64::MAX));
+        for nobodys in ["main-p5-0", "main-p1-00", "main-p5-07", "main-p5-18446744073709551616"] {
+            assert_eq!(RunId::parse(nobodys).unwrap().as_minted(), None, "{nobodys}");
+            assert!(RunId::parse_chosen(nobodys).is_err(), "{nobodys} ends like a minted id all the same");
+        }
         assert!(RunId::parse_chosen("order-77").is_ok());
     }
 }

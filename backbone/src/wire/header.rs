@@ -53,6 +53,8 @@ pub mod names {
     pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
     /// Error text of a NATS service.
     pub const ERROR: &str = "Nats-Service-Error";
+    /// Where a request was sent that nobody is there for; by the server, in its answer.
+    pub const SUBJECT: &str = "Nats-Subject";
     /// JetStream's own protection against a publish sent twice.
     pub const MSG_ID: &str = "Nats-Msg-Id";
     /// The compare-and-set.
@@ -262,7 +264,7 @@ fn span(value: &str) -> Result<std::time::Duration, String> {
 }
 
 /// A span where nothing would be without meaning.
-fn positive(value: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn positive(value: &str) -> Result<std::time::Duration, String> {
     span(value).and_then(|span| if span.is_zero() { Err("is zero".to_owned()) } else { Ok(span) })
 }
 
@@ -359,6 +361,17 @@ pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> Hea
 #[must_use]
 pub fn is_servers(name: &str) -> bool {
     name.get(..5).is_some_and(|prefix| prefix.eq_ignore_ascii_case("nats-"))
+}
+
+/// Whether a header is Longshore's.
+pub(crate) fn is_ours(name: &str) -> bool {
+    short_name(name).is_some()
+}
+
+/// Whether a header stands there, whatever its case.
+#[must_use]
+pub fn has(headers: &HeaderMap, name: &str) -> bool {
+    headers.iter().any(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name))
 }
 
 /// Headers without one, whatever its case.
