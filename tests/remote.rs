@@ -240,6 +240,24 @@ async fn a_reply_that_cannot_be_read_is_no_success() {
     assert!(node.stop().await.success());
 }
 
+/// Given a handler whose client sends the request's headers back with the reply, when it replies, then that is a success.
+#[tokio::test]
+async fn a_reply_may_carry_the_headers_of_its_request() {
+    let world = world().await;
+    let node = world.node().with("types.echoing", &served_by("remote", "max_attempts = 1")).start().await;
+    let _handler = world
+        .handler("echoing")
+        .start(async |job| {
+            let headers = job.headers.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
+            headers.fold(Reply::json(json!(1)), |reply, (name, value)| reply.header(name.as_ref(), value.as_str()))
+        })
+        .await;
+    let job = world.publish("echoing").header("X-Mine", "1").header("Longshore-Tags", "a");
+    let end = world.wait(&job.json(json!({})).await).await;
+    assert_eq!((end.state.as_str(), end.error.map(|error| error.message)), ("completed", None));
+    assert!(node.stop().await.success());
+}
+
 /// Given a node far from its server, when it looks for handlers, then it tells what it finds and no more.
 #[tokio::test]
 async fn what_a_far_off_node_tells_is_true() {

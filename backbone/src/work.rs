@@ -360,9 +360,23 @@ fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Str
 /// What a handler may ask for.
 const WISHES: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
 
+/// Headers of a request. Some clients send them back with the reply, nats-py's `respond` for one: they ask for nothing.
+const ECHOED: [&str; 9] = [
+    names::RUN_ID,
+    names::TENANT,
+    names::QUEUE,
+    names::PRIORITY,
+    names::TYPE,
+    names::ROUND,
+    names::ATTEMPT,
+    names::MAX_ATTEMPTS,
+    names::ATTEMPT_DEADLINE,
+];
+
 fn read_wishes(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
     let all = headers.iter().map(|(name, _)| -> &str { name.as_ref() });
-    let others = all.filter(|name| is_ours(name) && !WISHES.iter().any(|wish| wish.eq_ignore_ascii_case(name)));
+    let is_known = |name: &str| WISHES.iter().chain(&ECHOED).any(|known| known.eq_ignore_ascii_case(name));
+    let others = all.filter(|name| is_ours(name) && !is_known(name));
     // The first by name: the headers themselves have no order.
     if let Some(name) = others.min() {
         return Err(format!("{name} is not a header of a reply"));
@@ -538,7 +552,7 @@ mod tests {
         for (headers, says) in [
             (&[("Longshore-Snooze", "soon")][..], "Longshore-Snooze: "),
             (&[("Longshore-Snoze", "5m")], "Longshore-Snoze is not a header of a reply"),
-            (&[("Longshore-Run-Id", "x")], "Longshore-Run-Id is not a header of a reply"),
+            (&[("Longshore-Seal", "x")], "Longshore-Seal is not a header of a reply"),
             (&[("Longshore-Hold", "-1s")], "Longshore-Hold: "),
             (&[("Longshore-Retryable", "maybe"), ("Nats-Service-Error-Code", "503")], "Longshore-Retryable: "),
             (&[("Longshore-Snooze", "5m"), ("longshore-snooze", "6m")], "twice"),
