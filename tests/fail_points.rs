@@ -57,7 +57,7 @@ at_each_point! {
 #[test]
 fn every_fail_point_is_tested() {
     // The rest lie on the way of what people ask for: one_run.rs, cancel.rs and replay.rs have them.
-    let submitted = ["before-note", "after-note", "after-publish", "after-mark"];
+    let submitted = ["before-note", "after-note", "after-publish", "after-mark", "after-takeover"];
     let asked_for = ["after-cancel", "after-replay-record", "after-replay-publish"];
     let all: Vec<&str> = submitted.iter().chain(TESTED).chain(&asked_for).copied().collect();
     assert_eq!(all, fail_point::ALL);
