@@ -8,7 +8,7 @@ use longshore_domain::backoff::Backoff;
 use longshore_domain::policy::History;
 use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{Job, Run, RunState, Timestamp, story};
+use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::assignment::{Assignment, Start};
@@ -17,7 +17,7 @@ use crate::herald::Telling;
 use crate::lease_keeper::Entry;
 use crate::lines::Lines;
 use crate::shared::{IN_HAND_RETRIES, Shared, new_seal, now};
-use crate::story::{Follow, Story, Then, Told};
+use crate::story::{Follow, Story, Then};
 
 /// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
 const SHORT: Duration = Duration::from_millis(1_000);
@@ -112,12 +112,12 @@ fn write_up(
     settlement: Settlement,
 ) -> (Box<Story>, Rest) {
     let Assignment { job, matter, arrival, since, leased_from, entry, right, .. } = *assignment;
-    let Course { mut run, expected, mut told, lines, on_record, progress, unclear } = course;
+    let Course { mut run, expected, mut published, lines, on_record, progress, unclear } = course;
     // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
     let before = (!progress.is_empty()).then(|| {
-        let untold = Told { live: usize::MAX, log: told.log };
-        told.log = story::of_round(&run).len();
-        Lines::of(&run, untold, &shared.node, shared.backbone.names()).followed_by(&progress)
+        let start = Lines::of(&run, published.for_log_only(), &shared.node, shared.backbone.names());
+        published = published.all_logged(&run);
+        start.followed_by(&progress)
     });
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
@@ -132,18 +132,19 @@ fn write_up(
         && run.attempts.len() == 1
         && shared.policy(&job).history == History::Failures;
     let mut story = if nothing_kept && expected == 0 {
-        let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
-        story.lines.forget_log();
+        let published = published.for_live_only();
+        let story = Story::on_record(run, matter, published, &shared.node, &shared.backbone);
         shared.unkept.add(&story.run);
         story
     } else {
-        // Of a run that completes, what was told at its start is told as it was. Other ends may take a start back.
+        // Of a run that completes, what was published live at its start goes into the log as it was. Other ends may take
+        // a start back.
         let at_start = lines.filter(|_| before.is_none() && run.state == RunState::Completed);
         if at_start.is_some() {
-            told.log = told.live;
+            published = published.log_as_live();
         }
-        let mut story = Story::to_write(run, matter, expected, told, &shared.node, &shared.backbone);
-        story.told = before.or(at_start);
+        let mut story = Story::to_write(run, matter, expected, published, &shared.node, &shared.backbone);
+        story.live_before = before.or(at_start);
         story
     };
     story.arrival = Some(arrival.clone());

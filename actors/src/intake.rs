@@ -18,6 +18,7 @@ use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, KEY_MAX, is_servers, 
 use longshore_backbone::{Error, Headers};
 use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
+use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
@@ -29,7 +30,7 @@ use crate::fail_point;
 use crate::herald::Telling;
 use crate::keys;
 use crate::shared::{Shared, new_seal, now};
-use crate::story::{Follow, Matter, Story, Then, Told};
+use crate::story::{Follow, Matter, Story, Then};
 
 /// A submission, read and checked.
 struct Checked {
@@ -379,8 +380,8 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
         Err(error) => return Err(unavailable(&error)),
     }
     let matter = checked.matter();
-    let told = Told::only_live(run);
-    let mut story = Story::on_record(Box::new(run.clone()), matter, told, &shared.node, &shared.backbone);
+    let published = Published::at_redelivery(run);
+    let mut story = Story::on_record(Box::new(run.clone()), matter, published, &shared.node, &shared.backbone);
     let (done, carried_out) = oneshot::channel();
     story.follow = Some(Follow::Schedule(at));
     story.then = Then::Report(done);
@@ -427,7 +428,7 @@ async fn schedule(
     let matter = checked.matter();
     let (done, told) = oneshot::channel();
     let written = Box::new(run.clone());
-    let mut story = Story::to_write(written, matter, 0, Told::default(), &shared.node, &shared.backbone);
+    let mut story = Story::to_write(written, matter, 0, Published::nothing(), &shared.node, &shared.backbone);
     story.follow = Some(Follow::Schedule(at));
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use longshore_backbone::Error;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
+use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId};
@@ -76,7 +77,8 @@ async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(
         run.settle(Settlement::Duplicate { of: job.run_id.clone() }, now());
         run.token = shared.token();
         if matches!(shared.backbone.write_record(&run, revision).await?, Written::Won(_)) {
-            story::tell_all(shared, &run, usize::MAX).await;
+            // Should the log not have it, the run that took its key is there all the same.
+            let _ = story::publish(shared, &run, Published::nothing()).await;
             return Ok(());
         }
     }

@@ -3,9 +3,10 @@
 use longshore_domain::clearance::{Clearance, Waiting, clear};
 use longshore_domain::job::When;
 use longshore_domain::protocol::Verdict;
+use longshore_domain::publication::Published;
 use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{ErrorKind, Failure, Run, RunState, Timestamp, protocol, story};
+use longshore_domain::{ErrorKind, Failure, Run, RunState, Timestamp, protocol};
 
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ impl Hand<'_> {
     /// Carries a decision out that was just written, and goes on for as long as the run stays in hand.
     pub(crate) async fn go_on(&self, mut work: Work) {
         while self.carry_out(&work, true).await == Then::NextAttempt {
-            work.told = story::of_round(&work.run).len();
+            work.published = self.world.published_when_held(&work.run);
             (work.on_record, work.fell_due) = (true, true);
             if let Some(settlement) = self.turned_away(&work) {
                 return Box::pin(self.settle(work, settlement)).await;
@@ -115,7 +116,7 @@ impl Hand<'_> {
             }
         }
         if self.world.is(Mutation::ClaimIsTold) {
-            self.client.tell(self.index, &work.run, work.told).await;
+            self.client.publish_events(self.index, &work.run, work.published).await;
         }
         Ok(Some(work))
     }
@@ -128,6 +129,7 @@ impl Hand<'_> {
 
     fn begin(&self, work: &mut Work) {
         let attempt = work.run.next_attempt();
+        work.published = self.world.published_at_start(work.published, &work.run, attempt);
         work.run.begin(attempt, &self.world.names[self.client.node], self.world.now());
         work.run.held_by = Some(self.holding());
     }
@@ -174,7 +176,7 @@ impl Hand<'_> {
                 None if work.revision != 0 => work.revision = 0,
                 Some(_) if self.verdict(found.as_ref()) == Verdict::Occupied => {
                     self.rename(&mut work.run);
-                    (work.revision, work.told) = (0, 0);
+                    (work.revision, work.published) = (0, Published::nothing());
                 }
                 Some(stored) if stored.revision != work.revision && self.may_overwrite(stored, work).await => {
                     work.revision = stored.revision;
@@ -288,12 +290,14 @@ impl Hand<'_> {
         }
     }
 
-    /// The start of an attempt on record goes into the log, now or with what follows: the herald is slow at times.
+    /// The start of an attempt goes out live. On record, it goes into the log, now or with what follows: the herald is
+    /// slow at times.
     async fn announce(&self, work: &mut Work) {
-        if work.on_record && self.world.chance.hits(5_000) {
-            self.client.tell(self.index, &work.run, work.told).await;
-            work.told = story::of_round(&work.run).len();
-        }
+        let on_record = work.on_record || self.world.is(Mutation::StartLoggedBeforeItsRecord);
+        let logs = on_record && self.world.chance.hits(5_000);
+        let publishes = if logs { work.published } else { work.published.for_live_only() };
+        let live = self.client.publish_events(self.index, &work.run, publishes).await;
+        work.published = work.published.after_live(live, logs);
     }
 
     /// The run lasts: puts on record that it runs. Says whether it is still ours.
@@ -322,7 +326,7 @@ impl Hand<'_> {
                 }
                 (Verdict::Occupied, _) => {
                     self.rename(&mut run);
-                    expected = 0;
+                    (expected, work.published) = (0, Published::nothing());
                 }
                 (_, Some(found)) if found.run.state == RunState::Cancelled => return Whose::Cancelled,
                 _ => return Whose::Anothers,
@@ -336,7 +340,7 @@ impl Hand<'_> {
         let run = &work.run;
         for step in self.order(run) {
             match step {
-                Step::Tell => self.client.tell(self.index, run, work.told).await,
+                Step::Tell => drop(self.client.publish_events(self.index, run, work.published).await),
                 Step::MakePossibleWhatFollows => match self.in_hand_for(run).filter(|_| own) {
                     Some(until) => match self.wait_in_hand(until).await {
                         Waited::UntilDue => return Then::NextAttempt,
