@@ -187,7 +187,7 @@ fn an_attempt_publishes_its_start_and_its_end_once_each() {
     let published = Published::nothing().after_live(2, false);
     assert_eq!(rest(published, &completed()), "1/completed | 0/enqueued 1/started 1/completed");
     assert_eq!(rest(published.log_as_live(), &completed()), end);
-    assert_eq!(rest(published.for_log_only(), &running(1)), " | 0/enqueued 1/started");
+    assert_eq!(rest(published.for_log_only(), &completed()), " | 0/enqueued 1/started 1/completed");
     assert_eq!(rest(published.all_logged(&running(1)), &completed()), end);
     // It leaves no trace.
     assert_eq!(rest(published.for_live_only(), &completed()), "1/completed | ");
