@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_backbone::records::{Found, Written};
-use longshore_domain::clearance::{Clearance, Waiting, clear};
+use longshore_domain::clearance::{Waiting, clear};
+use longshore_domain::follow_up;
 use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::publication::Published;
-use longshore_domain::run::{DeferReason, Deferral, whole_millis};
+use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr};
 
@@ -172,15 +173,7 @@ fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Set
         fell_due,
         started_before: run.has_started(),
     };
-    match clear(waiting, now()) {
-        Clearance::Start => Ok(()),
-        Clearance::NotBefore(at) => Err(Settlement::Schedule { at }),
-        Clearance::Expired => Err(Settlement::Expire),
-        Clearance::TooLate => {
-            let failure = Failure::new(ErrorKind::Timeout, "the run's deadline had passed before it could start");
-            Err(Settlement::Dead { failure })
-        }
-    }
+    clear(waiting, now()).refusal().map_or(Ok(()), Err)
 }
 
 /// Notes the start of an attempt; nothing is written yet.
@@ -333,10 +326,10 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: what may be missing is published, and it is carried out again.
-            let follow = conclude::follow_of(&run);
+            let follow_up = follow_up::plan(&run).follow_up;
             let published = Published::at_redelivery(&run);
             let mut story = Story::on_record(run, assignment.matter, published, &shared.node, &shared.backbone);
-            story.follow = follow;
+            story.follow_up = follow_up;
             story.then = Then::Ack(assignment.right);
             shared.herald.tell(Telling::Story(Box::new(story))).await;
         }
@@ -355,10 +348,10 @@ async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Ru
     let published = Published::at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = shared.token();
-    let follow = conclude::follow_of(&run);
+    let follow_up = follow_up::plan(&run).follow_up;
     let mut story = Story::to_write(run, assignment.matter, revision, published, &shared.node, &shared.backbone);
     story.arrival = Some(assignment.arrival);
-    story.follow = follow;
+    story.follow_up = follow_up;
     story.then = Then::Ack(assignment.right);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
 }
@@ -445,10 +438,5 @@ impl Course {
     /// A course of a run of which so much is published.
     pub(crate) fn new(run: Box<Run>, expected: u64, published: Published, on_record: bool) -> Self {
         Self { run, expected, published, lines: None, on_record, progress: Vec::new(), unclear: None }
-    }
-
-    /// The row of deferrals for this reason, if the last was one.
-    pub(crate) fn deferred_for(&self, reason: DeferReason) -> Option<&Deferral> {
-        self.run.deferral.as_ref().filter(|deferral| deferral.reason == reason)
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::{Backbone, Error};
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::{self, Arrival, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{ErrorKind, Run, RunId};
@@ -14,7 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::fail_point;
 use crate::herald::Done;
 use crate::metrics::Metrics;
-use crate::story::{Follow, Story, Then};
+use crate::story::{Story, Then};
 
 /// How long something the server did not confirm is left alone before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -130,12 +131,12 @@ pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: Unbounde
     loop {
         let run = &story.run;
         let (headers, payload) = (story.matter.headers.as_deref(), story.matter.payload.clone());
-        let written = match story.follow {
-            Some(Follow::Schedule(at)) => {
+        let written = match story.follow_up {
+            Some(FollowUp::Schedule(at)) => {
                 fail_point::pass("before-schedule");
                 backbone.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
             }
-            Some(Follow::Letter) => {
+            Some(FollowUp::DeadLetter) => {
                 fail_point::pass("before-letter");
                 backbone.write_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-letter"))
             }

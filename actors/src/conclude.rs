@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
+use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
 use longshore_domain::policy::History;
-use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::{mpsc, oneshot};
@@ -17,7 +17,7 @@ use crate::herald::Telling;
 use crate::lease_keeper::Entry;
 use crate::lines::Lines;
 use crate::shared::{IN_HAND_RETRIES, Shared, new_seal, now};
-use crate::story::{Follow, Story, Then};
+use crate::story::{Story, Then};
 
 /// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
 const SHORT: Duration = Duration::from_millis(1_000);
@@ -33,16 +33,6 @@ pub(crate) enum Keep<'a> {
     Never,
 }
 
-/// What makes the next thing possible, after this record's events.
-pub(crate) fn follow_of(run: &Run) -> Option<Follow> {
-    match run.state {
-        RunState::Scheduled | RunState::Retrying | RunState::Enqueued => run.run_at.map(Follow::Schedule),
-        // What was erased does not come back.
-        RunState::Dead if run.erased_at.is_none() => Some(Follow::Letter),
-        _ => None,
-    }
-}
-
 /// Judges an attempt's end and carries out what follows.
 pub(crate) async fn judge(
     shared: &Shared,
@@ -53,18 +43,8 @@ pub(crate) async fn judge(
 ) {
     let job = Arc::clone(&assignment.job);
     let policy = shared.policy(&job);
-    let in_a_row = |reason| course.deferred_for(reason).map_or(0, |deferral| deferral.count);
-    let terms = Terms {
-        attempt: course.run.attempt,
-        max_attempts: course.run.max_attempts,
-        backoff: backoff(shared, &job),
-        deadline: deadline(&job, &course.run),
-        snoozes: in_a_row(DeferReason::Snoozed),
-        max_snoozes: policy.max_snoozes,
-        busy: in_a_row(DeferReason::Busy),
-        no_handler: course.deferred_for(DeferReason::NoHandlerOnline).map(|deferral| (deferral.since, deferral.count)),
-        no_handler_grace: policy.no_handler_grace,
-    };
+    let (options, backoff) = (job.options.as_deref(), backoff(shared, &job));
+    let terms = Terms::of(&course.run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
     let settlement = settle(outcome, terms, now(), rand::random());
     match (&settlement, keep) {
         (Settlement::Retry { at, .. }, Keep::With(again, owner)) if at.since(now()) < SHORT => {
@@ -79,19 +59,16 @@ fn backoff<'a>(shared: &'a Shared, job: &Job) -> &'a Backoff {
     asked.and_then(|name| shared.policies.retries.get(name)).unwrap_or(&shared.policy(job).backoff)
 }
 
-/// When the whole run must have ended.
-pub(crate) fn deadline(job: &Job, run: &Run) -> Option<Timestamp> {
-    let deadline = job.options.as_ref()?.deadline?;
-    Some(deadline.from(run.enqueued_at.unwrap_or(run.origin)))
-}
-
 /// Puts a settlement on record, tells it, lets what follows follow, and settles the delivery.
 pub(crate) async fn carry_out(shared: &Shared, assignment: Box<Assignment>, course: Course, settlement: Settlement) {
     let (mut story, assignment) = write_up(shared, assignment, course, settlement);
-    story.follow = follow_of(&story.run);
+    let Plan { follow_up, ack } = plan(&story.run);
+    story.follow_up = follow_up;
     story.entry = assignment.entry;
-    let put_back = story.run.state == RunState::Enqueued && story.follow.is_none();
-    story.then = if put_back { Then::HandBack(assignment.right) } else { Then::Ack(assignment.right) };
+    story.then = match ack {
+        AckAction::Ack => Then::Ack(assignment.right),
+        AckAction::Return => Then::HandBack(assignment.right),
+    };
     shared.herald.tell(Telling::Story(story)).await;
 }
 
@@ -122,7 +99,7 @@ fn write_up(
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
     run.token = shared.token();
-    if run.run_at.is_some() && run.seal.is_empty() {
+    if needs_seal(&run) {
         // What comes back at that time proves by it that a node sent it.
         run.seal = new_seal();
     }

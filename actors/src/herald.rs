@@ -392,7 +392,7 @@ impl Desk {
 
     /// The events are in the log: what follows from the story, then the delivery.
     async fn finish(&mut self, story: Box<Story>) {
-        if story.follow.is_some() {
+        if story.follow_up.is_some() {
             tokio::spawn(carry_out::follow(self.backbone.clone(), story, self.slow.clone()));
         } else {
             carry_out::end(&self.backbone, story).await;

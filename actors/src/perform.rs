@@ -208,7 +208,7 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
         return None;
     }
     let mut stop_at = now + limit;
-    if let Some(deadline) = crate::conclude::deadline(job, &course.run) {
+    if let Some(deadline) = course.run.deadline(job.options.as_deref()) {
         stop_at = stop_at.min(now + deadline.since(crate::shared::now()));
     }
     *at_work = Some((now, stop_at));

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use longshore_backbone::delivery::Right;
 use longshore_backbone::{Backbone, Headers};
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, RunId, SmolStr, Timestamp};
+use longshore_domain::{Run, RunId, SmolStr};
 use tokio::sync::oneshot;
 
 use crate::herald::{Place, Telling};
@@ -41,7 +42,7 @@ pub(crate) struct Story {
     /// Events to be published once the record stands.
     pub(crate) lines: Lines,
     /// What follows from the decision.
-    pub(crate) follow: Option<Follow>,
+    pub(crate) follow_up: Option<FollowUp>,
     /// What becomes of the delivery.
     pub(crate) then: Then,
     /// Its place at the herald's desk, once it is there.
@@ -55,15 +56,6 @@ pub(crate) struct Write {
     pub(crate) expected: u64,
     pub(crate) subject: Bytes,
     pub(crate) body: Bytes,
-}
-
-/// What makes the next thing possible; only after the events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Follow {
-    /// The job comes again at this time.
-    Schedule(Timestamp),
-    /// Its dead letter.
-    Letter,
 }
 
 /// What becomes of the delivery, last.
@@ -164,7 +156,7 @@ impl Story {
             write: None,
             live_before: None,
             lines,
-            follow: None,
+            follow_up: None,
             then: Then::Nothing,
             place: None,
         }

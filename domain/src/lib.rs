@@ -7,7 +7,7 @@
 //! Read it in this order: [`name`], [`job`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may it start
 //! now), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
 //! attempt), [`run`] (the record), [`story`] (the events a record implies), [`publication`] (which of them are still to be
-//! published).
+//! published), [`follow_up`] (what is done after that).
 
 pub mod name;
 
@@ -35,6 +35,8 @@ pub mod settlement;
 pub mod story;
 
 pub mod publication;
+
+pub mod follow_up;
 
 pub mod restart;
 pub mod retention;

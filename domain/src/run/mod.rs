@@ -268,13 +268,6 @@ impl Run {
         self.attempt > 0
     }
 
-    /// Whether no node has worked on it: no attempt is on record, and no message carries the run yet. It waits in its
-    /// lane, or has just been started without a record.
-    #[must_use]
-    pub fn is_unseen(&self) -> bool {
-        self.state == RunState::Enqueued && !self.has_started() && self.held_by.is_none()
-    }
-
     /// The attempts of this round.
     pub fn attempts_of_round(&self) -> impl Iterator<Item = &Attempt> {
         let round = self.round;

@@ -1,12 +1,11 @@
 //! An attempt, from its clearance to its settlement on record, and what follows from that.
 
-use longshore_domain::clearance::{Clearance, Waiting, clear};
-use longshore_domain::job::When;
+use longshore_domain::clearance::{Waiting, clear};
+use longshore_domain::follow_up::{self, AckAction, FollowUp};
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
-use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{ErrorKind, Failure, Run, RunState, Timestamp, protocol};
+use longshore_domain::{Run, RunState, Timestamp, protocol};
 
 use std::time::Duration;
 
@@ -157,7 +156,7 @@ impl Hand<'_> {
     /// it stands; if not, all that is to be done about it is done.
     pub(crate) async fn put_on_record(&self, work: &mut Work) -> bool {
         work.run.held_by = Some(self.holding());
-        if work.run.run_at.is_some() && work.run.seal.is_empty() {
+        if follow_up::needs_seal(&work.run) {
             work.run.seal = seal_text(self.world.number());
         }
         if self.world.is(Mutation::EndOverwrites) {
@@ -203,36 +202,16 @@ impl Hand<'_> {
     fn turned_away(&self, work: &Work) -> Option<Settlement> {
         let waiting = Waiting {
             options: self.plan.options.as_deref(),
-            enqueued_at: enqueued_at(&work.run),
+            enqueued_at: work.run.waits_since(),
             fell_due: work.fell_due,
             started_before: work.run.has_started(),
         };
-        match clear(waiting, self.world.now()) {
-            Clearance::Start => None,
-            Clearance::NotBefore(at) => Some(Settlement::Schedule { at }),
-            Clearance::Expired => Some(Settlement::Expire),
-            Clearance::TooLate => {
-                let failure = Failure::new(ErrorKind::Timeout, "too late to begin");
-                Some(Settlement::Dead { failure })
-            }
-        }
+        clear(waiting, self.world.now()).refusal()
     }
 
     pub(crate) fn settlement(&self, outcome: Outcome, run: &Run) -> Settlement {
-        let deadline = self.plan.options.as_ref().and_then(|options| options.deadline);
-        let unserved = run.deferral.as_ref().filter(|deferral| deferral.reason == DeferReason::NoHandlerOnline);
-        let busy = run.deferral.as_ref().filter(|deferral| deferral.reason == DeferReason::Busy);
-        let terms = Terms {
-            attempt: run.attempt,
-            max_attempts: run.max_attempts,
-            backoff: &self.plan.backoff,
-            deadline: deadline.map(|deadline: When| deadline.from(enqueued_at(run))),
-            snoozes: 0,
-            max_snoozes: u32::MAX,
-            busy: busy.map_or(0, |deferral| deferral.count),
-            no_handler: unserved.map(|deferral| (deferral.since, deferral.count)),
-            no_handler_grace: GRACE,
-        };
+        let (options, backoff) = (self.plan.options.as_deref(), &self.plan.backoff);
+        let terms = Terms::of(run, options, backoff, u32::MAX, GRACE);
         settle(outcome, terms, self.world.now(), self.world.chance.unit())
     }
 
@@ -306,6 +285,9 @@ impl Hand<'_> {
         loop {
             let found = match self.client.claim(self.index, self.key(), expected, &mut run).await {
                 Written::Won(revision) => {
+                    if work.run.run_id != run.run_id {
+                        work.published = Published::nothing();
+                    }
                     (work.run, work.revision, work.on_record) = (run, revision, true);
                     return Whose::Ours;
                 }
@@ -326,7 +308,7 @@ impl Hand<'_> {
                 }
                 (Verdict::Occupied, _) => {
                     self.rename(&mut run);
-                    (expected, work.published) = (0, Published::nothing());
+                    expected = 0;
                 }
                 (_, Some(found)) if found.run.state == RunState::Cancelled => return Whose::Cancelled,
                 _ => return Whose::Anothers,
@@ -353,11 +335,10 @@ impl Hand<'_> {
                     },
                     None => self.make_possible(run).await,
                 },
-                // Put back, it has to come again.
-                Step::Ack if run.state == RunState::Enqueued && run.run_at.is_none() => {
-                    self.send(Word::HandBack(0)).await;
-                }
-                Step::Ack => self.send(Word::Ack).await,
+                Step::Ack => match follow_up::plan(run).ack {
+                    AckAction::Ack => self.send(Word::Ack).await,
+                    AckAction::Return => self.send(Word::HandBack(0)).await,
+                },
             }
         }
         Then::Done
@@ -377,10 +358,10 @@ impl Hand<'_> {
     }
 
     async fn make_possible(&self, run: &Run) {
-        match run.run_at {
-            Some(_) if !run.state.is_ended() => self.client.schedule(schedule_of(self.world, self.index, run)).await,
-            _ if run.state == RunState::Dead => self.client.put_letter(self.index, run).await,
-            _ => {}
+        match follow_up::plan(run).follow_up {
+            Some(FollowUp::Schedule(_)) => self.client.schedule(schedule_of(self.world, self.index, run)).await,
+            Some(FollowUp::DeadLetter) => self.client.put_letter(self.index, run).await,
+            None => {}
         }
     }
 
@@ -414,10 +395,6 @@ pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
     let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
     let at = run.run_at.unwrap_or_default().millis();
     Schedule { place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
-}
-
-fn enqueued_at(run: &Run) -> Timestamp {
-    run.enqueued_at.unwrap_or(run.origin)
 }
 
 /// A handler at work, in the ledger for as long as it is.
