@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_backbone::records::{Found, Written};
-use longshore_domain::clearance::{Clearance, Waiting, clear};
+use longshore_domain::clearance::{Waiting, clear};
+use longshore_domain::follow_up;
 use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
-use longshore_domain::run::{DeferReason, Deferral, whole_millis};
+use longshore_domain::publication::Published;
+use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::{Outcome, Settlement};
-use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr, story};
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState, SmolStr};
 
 use crate::assignment::{Assignment, Start};
 use crate::cancel::HEARD_WITHIN;
@@ -21,7 +23,7 @@ use crate::keys;
 use crate::lines::Lines;
 use crate::perform::InWork;
 use crate::shared::{Shared, now};
-use crate::story::{Story, Then, Told, tell_all};
+use crate::story::{Story, Then, publish};
 
 /// An attempt on its way.
 #[derive(Debug)]
@@ -30,9 +32,9 @@ pub(crate) struct Course {
     pub(crate) run: Box<Run>,
     /// The revision that its next write must find.
     pub(crate) expected: u64,
-    /// What of the round was told.
-    pub(crate) told: Told,
-    /// What was told live and is still to be told in the log.
+    /// What of the round is published.
+    pub(crate) published: Published,
+    /// What was published live and is still to be given to the log.
     pub(crate) lines: Option<Lines>,
     /// A record says that it runs.
     pub(crate) on_record: bool,
@@ -100,7 +102,7 @@ async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: St
         let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
         let failure = Failure::new(ErrorKind::Invalid, reason);
         tracing::warn!(run_id = %assignment.job.run_id, "invalid job: {}", failure.message);
-        let course = Course::new(run, expected, Told::default(), false);
+        let course = Course::new(run, expected, Published::nothing(), false);
         conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
         return Begun::Over;
     }
@@ -150,7 +152,7 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
 
 async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
-    let course = Course::new(run, 0, Told::default(), false);
+    let course = Course::new(run, 0, Published::nothing(), false);
     match cleared(&assignment, &course.run, false) {
         Ok(()) => {
             let course = started(shared, &assignment, course, 1);
@@ -171,21 +173,17 @@ fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Set
         fell_due,
         started_before: run.has_started(),
     };
-    match clear(waiting, now()) {
-        Clearance::Start if assignment.park.is_some() => Err(Settlement::Park { since: assignment.since }),
-        Clearance::Start => Ok(()),
-        Clearance::NotBefore(at) => Err(Settlement::Schedule { at }),
-        Clearance::Expired => Err(Settlement::Expire),
-        Clearance::TooLate => {
-            let failure = Failure::new(ErrorKind::Timeout, "the run's deadline had passed before it could start");
-            Err(Settlement::Dead { failure })
-        }
+    match clear(waiting, now()).refusal() {
+        Some(settlement) => Err(settlement),
+        None if assignment.park.is_some() => Err(Settlement::Park { since: assignment.since }),
+        None => Ok(()),
     }
 }
 
 /// Notes the start of an attempt; nothing is written yet.
 fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt: u32) -> Course {
     let run = &mut course.run;
+    course.published = course.published.at_start(run, attempt);
     run.begin(attempt, &shared.node, now());
     run.held_by = Some(assignment.arrival.holding.clone());
     course
@@ -211,7 +209,9 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
             (Verdict::Begin { round, attempt }, found) => on(shared, &assignment, found, round, attempt),
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
                 // The claim forgets a start that was put back, so that it was and how is in the log before.
-                tell_all(shared, &found.run, 0).await;
+                if publish(shared, &found.run, Published::at_redelivery(&found.run)).await.is_err() {
+                    return give_back(shared, assignment);
+                }
                 on(shared, &assignment, Some(found), round, attempt)
             }
             (Verdict::BeginAnew, Some(found))
@@ -252,8 +252,8 @@ type AnothersWrite = (Box<Assignment>, Option<Found>);
 
 /// Claims the attempt; gives the delivery back, with what is on record now, where another write was first.
 async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersWrite> {
-    let Base { run, expected, told, attempt, fell_due } = base;
-    let mut course = Course::new(run, expected, told, true);
+    let Base { run, expected, published, attempt, fell_due } = base;
+    let mut course = Course::new(run, expected, published, true);
     let clearance = cleared(&assignment, &course.run, fell_due);
     let refused = match clearance {
         Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
@@ -299,7 +299,7 @@ async fn write_claim(shared: &Shared, assignment: Box<Assignment>, mut course: C
 struct Base {
     run: Box<Run>,
     expected: u64,
-    told: Told,
+    published: Published,
     attempt: u32,
     fell_due: bool,
 }
@@ -309,15 +309,15 @@ fn on(shared: &Shared, assignment: &Assignment, found: Option<Found>, round: u32
         let mut run = Box::new(fresh(shared, assignment));
         run.round = round;
         let fell_due = assignment.arrival.moved;
-        return Base { run, expected: 0, told: Told::default(), attempt, fell_due };
+        return Base { run, expected: 0, published: Published::nothing(), attempt, fell_due };
     };
     let mut run = Box::new(run);
-    let told = story::published_before(&run, attempt);
+    let published = Published::at_arrival(&run);
     if run.state == RunState::Scheduled || run.enqueued_at.is_none() {
         run.enqueued_at = Some(assignment.since);
     }
     let fell_due = assignment.arrival.moved || run.has_started();
-    Base { run, expected: revision, told, attempt, fell_due }
+    Base { run, expected: revision, published, attempt, fell_due }
 }
 
 /// The record says that this delivery is not to begin anything.
@@ -329,11 +329,11 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::TellEnd => {
-            // Decided under this message, or cancelled: told again, all of it, and carried out again.
-            let follow = conclude::follow_of(&run);
-            let told = Told::only_live(&run);
-            let mut story = Story::on_record(run, assignment.matter, told, &shared.node, &shared.backbone);
-            story.follow = follow;
+            // Decided under this message, or cancelled: what may be missing is published, and it is carried out again.
+            let follow_up = follow_up::plan(&run).follow_up;
+            let published = Published::at_redelivery(&run);
+            let mut story = Story::on_record(run, assignment.matter, published, &shared.node, &shared.backbone);
+            story.follow_up = follow_up;
             story.then = Then::Ack(assignment.right);
             shared.herald.tell(Telling::Story(Box::new(story))).await;
         }
@@ -349,13 +349,13 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
 
 /// The run waits for its time, perhaps in another node's hand: the write takes it from there, then it is scheduled.
 async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
-    let told = Told::only_live(&run);
+    let published = Published::at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = shared.token();
-    let follow = conclude::follow_of(&run);
-    let mut story = Story::to_write(run, assignment.matter, revision, told, &shared.node, &shared.backbone);
+    let follow_up = follow_up::plan(&run).follow_up;
+    let mut story = Story::to_write(run, assignment.matter, revision, published, &shared.node, &shared.backbone);
     story.arrival = Some(assignment.arrival);
-    story.follow = follow;
+    story.follow_up = follow_up;
     story.then = Then::Ack(assignment.right);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
 }
@@ -385,9 +385,9 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
 /// This node's own claim, whose answer was lost: the attempt was never started. It is written again first, as another node
 /// may be about to settle it as lost.
 async fn take_up_own_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
-    let live = story::of_round(&run).len().saturating_sub(1);
+    let published = Published::at_own_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
-    let course = Course::new(run, revision, Told { live, log: 0 }, true);
+    let course = Course::new(run, revision, published, true);
     write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
         assignment.right.leave();
         Begun::Over
@@ -401,17 +401,16 @@ async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>,
     shared.metrics.leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
-    let told = Told::only_live(&run);
-    let course = Course::new(run, revision, told, true);
+    let published = Published::at_redelivery(&run);
+    let course = Course::new(run, revision, published, true);
     conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
 }
 
 /// A short retry that this node kept in hand: claimed on the revision it wrote itself.
 async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
-    let events = story::of_round(&run).len();
     let attempt = run.next_attempt();
-    let told = Told { live: events, log: events };
-    let course = Course::new(run, revision, told, true);
+    let published = Published::held_locally(&run);
+    let course = Course::new(run, revision, published, true);
     if let Err(settlement) = cleared(&assignment, &course.run, true) {
         conclude::carry_out(shared, assignment, course, settlement).await;
         return Begun::Over;
@@ -428,6 +427,11 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
 /// The record could not be read or written just now: the job goes back and keeps its place.
 fn put_off(shared: &Shared, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
     tracing::warn!(run_id = %assignment.job.run_id, "handed back: {}", chain(error));
+    give_back(shared, assignment)
+}
+
+/// The job goes back and keeps its place, unless another node may have it by now.
+fn give_back(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     if assignment.is_anothers(Instant::now(), shared.backbone.storage().lease) {
         assignment.right.leave();
     } else {
@@ -437,13 +441,8 @@ fn put_off(shared: &Shared, assignment: Box<Assignment>, error: &longshore_backb
 }
 
 impl Course {
-    /// A course of which `told` was published before.
-    pub(crate) fn new(run: Box<Run>, expected: u64, told: Told, on_record: bool) -> Self {
-        Self { run, expected, told, lines: None, on_record, progress: Vec::new(), unclear: None }
-    }
-
-    /// The row of deferrals for this reason, if the last was one.
-    pub(crate) fn deferred_for(&self, reason: DeferReason) -> Option<&Deferral> {
-        self.run.deferral.as_ref().filter(|deferral| deferral.reason == reason)
+    /// A course of a run of which so much is published.
+    pub(crate) fn new(run: Box<Run>, expected: u64, published: Published, on_record: bool) -> Self {
+        Self { run, expected, published, lines: None, on_record, progress: Vec::new(), unclear: None }
     }
 }

@@ -17,6 +17,7 @@ use longshore_backbone::scan::Place;
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
+use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Lane, Priority, Run, RunId, RunState, Tenant};
 
@@ -311,7 +312,7 @@ async fn cancel(
             }
             _ => {}
         }
-        if is_unseen(&before) && !std::mem::replace(&mut asked, true) {
+        if before.is_unseen() && !std::mem::replace(&mut asked, true) {
             let noted = shared.backbone.note_cancel(tenant, run_id, shared.backbone.storage().failed_max_age).await;
             noted.map_err(|error| unavailable(&error))?;
             let nodes = nodes(shared).await?;
@@ -332,21 +333,18 @@ async fn cancel(
         match shared.backbone.write_record(&run, expected).await {
             Ok(Written::Won(_)) => {
                 fail_point::pass("after-cancel");
-                // Of a run that nobody has seen before, nothing was told.
-                let news = if is_unseen(&before) { usize::MAX } else { 1 };
-                story::tell_all(shared, &run, news).await;
-                clear_away(shared, &before).await;
+                let logged = story::publish(shared, &run, Published::at_cancel(&before, &run)).await;
+                shared.backbone.tell_cancelled(tenant, run_id).await;
+                // What the log may not have, its message publishes when it comes up: then it stays where it is.
+                if logged.is_ok() {
+                    clear_away(shared, &before).await;
+                }
                 return Ok(Some(run));
             }
             Ok(Written::Lost(_)) => {}
             Err(error) => return Err(unavailable(&error)),
         }
     }
-}
-
-/// No attempt is on record, and no message carries the run yet: it waits in its lane, or has just been started.
-fn is_unseen(run: &Run) -> bool {
-    run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none()
 }
 
 /// The run as it stands, and the revision to write on. Under a minted id the record may be of a lane that is gone: where
@@ -416,21 +414,20 @@ async fn find_in(
     Ok(None)
 }
 
-/// Stops whoever runs it, and takes its message out. What fails here is not lost: the message finds the record.
+/// Takes its message out. What fails here is not lost: the message finds the record.
 async fn clear_away(shared: &Shared, before: &Run) {
     let backbone = &shared.backbone;
-    backbone.tell_cancelled(&before.tenant, &before.run_id).await;
     let place = Place::Lane(before.queue.clone(), before.priority.into());
     let cleared = match before.run_id.as_minted() {
         // Found by its kind alone: it is dropped when it comes back.
         _ if before.parked => Ok(false),
         _ if before.run_at.is_some() => backbone.unschedule(before).await,
-        Some((queue, priority, sequence)) if is_unseen(before) && before.round == 1 => {
+        Some((queue, priority, sequence)) if before.is_unseen() && before.round == 1 => {
             let stream = backbone.names().lane_stream(&queue, priority).into();
             let message = longshore_domain::run::MessageId { stream, sequence, at: before.origin };
             backbone.take_from_lane(&queue, priority, &message).await
         }
-        _ if is_unseen(before) => {
+        _ if before.is_unseen() => {
             let names = backbone.names();
             let subject = names.job(&before.tenant, &before.queue, before.priority, &before.job_type);
             match find_in(shared, &place, &subject, &before.run_id).await {
@@ -440,7 +437,7 @@ async fn clear_away(shared: &Shared, before: &Run) {
         }
         _ => Ok(false),
     };
-    if is_unseen(before) && matches!(cleared, Ok(true)) {
+    if before.is_unseen() && matches!(cleared, Ok(true)) {
         // Nothing of the run is left that could come up.
         let _ = backbone.forget_cancel(&before.tenant, &before.run_id).await;
     }

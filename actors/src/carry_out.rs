@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::{Backbone, Error};
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::{self, Arrival, Verdict};
+use longshore_domain::publication::Published;
 use longshore_domain::{ErrorKind, Run, RunId};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::fail_point;
 use crate::herald::Done;
 use crate::metrics::Metrics;
-use crate::story::{Follow, Story, Then, Told};
+use crate::story::{Story, Then};
 
 /// How long something the server did not confirm is left alone before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -97,15 +99,15 @@ fn is_occupied(found: &Run, story: &Story) -> bool {
     (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 
-/// The run was cancelled before its attempt's end could be written: what is told, and acknowledged, is that.
+/// The run was cancelled before its attempt's end could be written: what is published, and acknowledged, is that.
 fn end_of_the_cancelled(backbone: &Backbone, story: &mut Story, found: Option<&Found>) -> Option<Box<Story>> {
     let (arrival, found) = (story.arrival.as_ref()?, found?);
     if protocol::on_arrival(Some(&found.run), arrival) != Verdict::TellEnd {
         return None;
     }
     let node = found.run.node.clone().unwrap_or_default();
-    let told = Told { live: usize::MAX, log: 0 };
-    let mut end = Story::on_record(Box::new(found.run.clone()), story.matter.clone(), told, &node, backbone);
+    let published = Published::at_redelivery(&found.run);
+    let mut end = Story::on_record(Box::new(found.run.clone()), story.matter.clone(), published, &node, backbone);
     let right = std::mem::replace(&mut story.then, Then::Nothing).into_right();
     end.then = right.map_or(Then::Nothing, Then::Ack);
     Some(Box::new(end))
@@ -129,16 +131,16 @@ pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: Unbounde
     loop {
         let run = &story.run;
         let (headers, payload) = (story.matter.headers.as_deref(), story.matter.payload.clone());
-        let written = match story.follow {
-            Some(Follow::Schedule(at)) => {
+        let written = match story.follow_up {
+            Some(FollowUp::Schedule(at)) => {
                 fail_point::pass("before-schedule");
                 backbone.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
             }
-            Some(Follow::Park(since)) => {
+            Some(FollowUp::Park(since)) => {
                 fail_point::pass("before-park");
                 backbone.park(run, since, headers, payload).await.inspect(|_| fail_point::pass("after-park"))
             }
-            Some(Follow::Letter) => {
+            Some(FollowUp::DeadLetter) => {
                 fail_point::pass("before-letter");
                 backbone.write_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-letter"))
             }

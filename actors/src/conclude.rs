@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
+use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
 use longshore_domain::policy::History;
-use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{Job, Run, RunState, Timestamp, story};
+use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::assignment::{Assignment, Start};
@@ -17,7 +17,7 @@ use crate::herald::Telling;
 use crate::lease_keeper::Entry;
 use crate::lines::Lines;
 use crate::shared::{IN_HAND_RETRIES, Shared, new_seal, now};
-use crate::story::{Follow, Story, Then, Told};
+use crate::story::{Story, Then};
 
 /// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
 const SHORT: Duration = Duration::from_millis(1_000);
@@ -33,17 +33,6 @@ pub(crate) enum Keep<'a> {
     Never,
 }
 
-/// What makes the next thing possible, after this record's events.
-pub(crate) fn follow_of(run: &Run) -> Option<Follow> {
-    match run.state {
-        RunState::Scheduled | RunState::Retrying | RunState::Enqueued if run.parked => run.run_at.map(Follow::Park),
-        RunState::Scheduled | RunState::Retrying | RunState::Enqueued => run.run_at.map(Follow::Schedule),
-        // What was erased does not come back.
-        RunState::Dead if run.erased_at.is_none() => Some(Follow::Letter),
-        _ => None,
-    }
-}
-
 /// Judges an attempt's end and carries out what follows.
 pub(crate) async fn judge(
     shared: &Shared,
@@ -54,18 +43,8 @@ pub(crate) async fn judge(
 ) {
     let job = Arc::clone(&assignment.job);
     let policy = shared.policy(&job);
-    let in_a_row = |reason| course.deferred_for(reason).map_or(0, |deferral| deferral.count);
-    let terms = Terms {
-        attempt: course.run.attempt,
-        max_attempts: course.run.max_attempts,
-        backoff: backoff(shared, &job),
-        deadline: deadline(&job, &course.run),
-        snoozes: in_a_row(DeferReason::Snoozed),
-        max_snoozes: policy.max_snoozes,
-        busy: in_a_row(DeferReason::Busy),
-        no_handler: course.deferred_for(DeferReason::NoHandlerOnline).map(|deferral| (deferral.since, deferral.count)),
-        no_handler_grace: policy.no_handler_grace,
-    };
+    let (options, backoff) = (job.options.as_deref(), backoff(shared, &job));
+    let terms = Terms::of(&course.run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
     let settlement = settle(outcome, terms, now(), rand::random());
     match (&settlement, keep) {
         (Settlement::Retry { at, .. }, Keep::With(again, owner)) if at.since(now()) < SHORT => {
@@ -80,19 +59,16 @@ fn backoff<'a>(shared: &'a Shared, job: &Job) -> &'a Backoff {
     asked.and_then(|name| shared.policies.retries.get(name)).unwrap_or(&shared.policy(job).backoff)
 }
 
-/// When the whole run must have ended.
-pub(crate) fn deadline(job: &Job, run: &Run) -> Option<Timestamp> {
-    let deadline = job.options.as_ref()?.deadline?;
-    Some(deadline.from(run.enqueued_at.unwrap_or(run.origin)))
-}
-
 /// Puts a settlement on record, tells it, lets what follows follow, and settles the delivery.
 pub(crate) async fn carry_out(shared: &Shared, assignment: Box<Assignment>, course: Course, settlement: Settlement) {
     let (mut story, assignment) = write_up(shared, assignment, course, settlement);
-    story.follow = follow_of(&story.run);
+    let Plan { follow_up, ack } = plan(&story.run);
+    story.follow_up = follow_up;
     story.entry = assignment.entry;
-    let put_back = story.run.state == RunState::Enqueued && story.follow.is_none();
-    story.then = if put_back { Then::HandBack(assignment.right) } else { Then::Ack(assignment.right) };
+    story.then = match ack {
+        AckAction::Ack => Then::Ack(assignment.right),
+        AckAction::Return => Then::HandBack(assignment.right),
+    };
     shared.herald.tell(Telling::Story(story)).await;
 }
 
@@ -113,17 +89,17 @@ fn write_up(
     settlement: Settlement,
 ) -> (Box<Story>, Rest) {
     let Assignment { job, matter, arrival, since, leased_from, entry, park, right, .. } = *assignment;
-    let Course { mut run, expected, mut told, lines, on_record, progress, unclear } = course;
+    let Course { mut run, expected, mut published, lines, on_record, progress, unclear } = course;
     // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
     let before = (!progress.is_empty()).then(|| {
-        let untold = Told { live: usize::MAX, log: told.log };
-        told.log = story::of_round(&run).len();
-        Lines::of(&run, untold, &shared.node, shared.backbone.names()).followed_by(&progress)
+        let start = Lines::of(&run, published.for_log_only(), &shared.node, shared.backbone.names());
+        published = published.all_logged(&run);
+        start.followed_by(&progress)
     });
     run.settle(settlement, now());
     run.held_by = Some(arrival.holding.clone());
     run.token = shared.token();
-    if run.run_at.is_some() && run.seal.is_empty() {
+    if needs_seal(&run) {
         // What comes back at that time proves by it that a node sent it.
         run.seal = new_seal();
     }
@@ -133,18 +109,19 @@ fn write_up(
         && run.attempts.len() == 1
         && shared.policy(&job).history == History::Failures;
     let mut story = if nothing_kept && expected == 0 {
-        let mut story = Story::on_record(run, matter, told, &shared.node, &shared.backbone);
-        story.lines.forget_log();
+        let published = published.for_live_only();
+        let story = Story::on_record(run, matter, published, &shared.node, &shared.backbone);
         shared.unkept.add(&story.run);
         story
     } else {
-        // Of a run that completes, what was told at its start is told as it was. Other ends may take a start back.
+        // Of a run that completes, what was published live at its start goes into the log as it was. Other ends may take
+        // a start back.
         let at_start = lines.filter(|_| before.is_none() && run.state == RunState::Completed);
         if at_start.is_some() {
-            told.log = told.live;
+            published = published.log_as_live();
         }
-        let mut story = Story::to_write(run, matter, expected, told, &shared.node, &shared.backbone);
-        story.told = before.or(at_start);
+        let mut story = Story::to_write(run, matter, expected, published, &shared.node, &shared.backbone);
+        story.live_before = before.or(at_start);
         story
     };
     story.arrival = Some(arrival.clone());

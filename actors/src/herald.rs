@@ -358,16 +358,16 @@ impl Desk {
     /// The record stands: its events go out live, and into their tenant's log.
     async fn tell_events(&mut self, mut story: Box<Story>) {
         fail_point::pass("before-events");
-        let (told, lines) = (story.told.take().unwrap_or_default(), std::mem::take(&mut story.lines));
+        let (before, lines) = (story.live_before.take().unwrap_or_default(), std::mem::take(&mut story.lines));
         for (subject, body) in lines.live() {
             self.backbone.tell_part(subject, body).await;
         }
-        if told.log().is_empty() && lines.log().is_empty() {
+        if before.log().is_empty() && lines.log().is_empty() {
             self.finish(story).await;
             return;
         }
         let tenant = story.run.tenant.clone();
-        self.batches.add(&tenant, [told.log(), lines.log()], Some(story));
+        self.batches.add(&tenant, [before.log(), lines.log()], Some(story));
     }
 
     async fn send_batches(&mut self, window: &mut Window) {
@@ -392,7 +392,7 @@ impl Desk {
 
     /// The events are in the log: what follows from the story, then the delivery.
     async fn finish(&mut self, story: Box<Story>) {
-        if story.follow.is_some() {
+        if story.follow_up.is_some() {
             tokio::spawn(carry_out::follow(self.backbone.clone(), story, self.slow.clone()));
         } else {
             carry_out::end(&self.backbone, story).await;

@@ -16,8 +16,10 @@ use longshore_backbone::request::{STREAM_FULL, nobody_there};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, KEY_MAX, is_servers, names};
 use longshore_backbone::{Error, Headers};
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
+use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
@@ -29,7 +31,7 @@ use crate::fail_point;
 use crate::herald::Telling;
 use crate::keys;
 use crate::shared::{Shared, new_seal, now};
-use crate::story::{Follow, Matter, Story, Then, Told};
+use crate::story::{Matter, Story, Then};
 
 /// A submission, read and checked.
 struct Checked {
@@ -380,10 +382,10 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
         Err(error) => return Err(unavailable(&error)),
     }
     let matter = checked.matter();
-    let told = Told::only_live(run);
-    let mut story = Story::on_record(Box::new(run.clone()), matter, told, &shared.node, &shared.backbone);
+    let published = Published::at_redelivery(run);
+    let mut story = Story::on_record(Box::new(run.clone()), matter, published, &shared.node, &shared.backbone);
     let (done, carried_out) = oneshot::channel();
-    story.follow = Some(Follow::Schedule(at));
+    story.follow_up = Some(FollowUp::Schedule(at));
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
     carried_out.await.map(|_| ()).map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
@@ -428,8 +430,8 @@ async fn schedule(
     let matter = checked.matter();
     let (done, told) = oneshot::channel();
     let written = Box::new(run.clone());
-    let mut story = Story::to_write(written, matter, 0, Told::default(), &shared.node, &shared.backbone);
-    story.follow = Some(Follow::Schedule(at));
+    let mut story = Story::to_write(written, matter, 0, Published::nothing(), &shared.node, &shared.backbone);
+    story.follow_up = Some(FollowUp::Schedule(at));
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
     if let Ok(revision) = told.await {

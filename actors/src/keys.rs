@@ -9,6 +9,7 @@ use std::time::Duration;
 use longshore_backbone::Error;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
+use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId, RunState};
@@ -81,7 +82,7 @@ async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(
         let record = shared.backbone.read_record(&job.tenant, run_id).await?;
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
         if run.state == RunState::Duplicate && run.duplicate_of.as_ref() == Some(&job.run_id) {
-            if story::tell_all(shared, &run, usize::MAX).await {
+            if story::publish(shared, &run, Published::nothing()).await.is_ok() {
                 return Ok(());
             }
             continue;

@@ -12,10 +12,11 @@ use longshore_backbone::Backbone;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, record};
 use longshore_domain::Run;
+use longshore_domain::publication::Published;
 use longshore_domain::story;
 use smallvec::SmallVec;
 
-use crate::story::{Told, Write};
+use crate::story::Write;
 
 /// Bytes of a page: what about ten jobs need from start to end. A page is given back with the last text on it, so a long
 /// run may keep a whole one.
@@ -53,7 +54,7 @@ impl Press {
 /// Subject and body of an event.
 type Parts = (Range<usize>, Range<usize>);
 
-/// The events of a run that were not told yet: each a line of JSON, and where it goes live.
+/// The events of a run that are not published yet: each a line of JSON, and where it goes live.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     text: Bytes,
@@ -63,21 +64,27 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Those of `run` beyond what was told.
-    pub(crate) fn of(run: &Run, told: Told, node: &str, names: &Names) -> Self {
-        let (text, (live, log)) = Press::print(|text| write_events(run, told, node, names, text));
+    /// Those of `run` beyond what is published.
+    pub(crate) fn of(run: &Run, published: Published, node: &str, names: &Names) -> Self {
+        let (text, (live, log)) = Press::print(|text| write_events(run, published, node, names, text));
         Self { text, live, log }
     }
 
     /// The same, with the record's write on `expected`.
-    pub(crate) fn with_record(run: &Run, expected: u64, told: Told, node: &str, backbone: &Backbone) -> (Self, Write) {
-        Self::with(run, expected, told, node, backbone.names(), || backbone.most_in_record())
+    pub(crate) fn with_record(
+        run: &Run,
+        expected: u64,
+        published: Published,
+        node: &str,
+        backbone: &Backbone,
+    ) -> (Self, Write) {
+        Self::with(run, expected, published, node, backbone.names(), || backbone.most_in_record())
     }
 
     fn with(
         run: &Run,
         expected: u64,
-        told: Told,
+        published: Published,
         node: &str,
         names: &Names,
         most: impl FnOnce() -> usize,
@@ -87,7 +94,7 @@ impl Lines {
             let body = text.len();
             names.write_record(&run.tenant, &run.run_id, text);
             let subject = text.len();
-            (body, subject, write_events(run, told, node, names, text))
+            (body, subject, write_events(run, published, node, names, text))
         });
         let write = Write { expected, body: text.slice(..body), subject: text.slice(body..subject) };
         (Self { text, live, log }, write)
@@ -118,41 +125,36 @@ impl Lines {
         let text = Bytes::from([self.log(), more].concat());
         Self { log: 0..text.len(), text, live: SmallVec::new() }
     }
-
-    /// Nothing is left for the log.
-    pub(crate) fn forget_log(&mut self) {
-        self.log = 0..0;
-    }
 }
 
 /// Writes events and their subjects behind what is in `text`; says where those to be told live lie, and the log's lines.
 fn write_events(
     run: &Run,
-    told: Told,
+    published: Published,
     node: &str,
     names: &Names,
     text: &mut Vec<u8>,
 ) -> (SmallVec<[Parts; 2]>, Range<usize>) {
     let events = story::of_round(run);
-    let untold = told.live.min(told.log).min(events.len());
     let mut live = SmallVec::new();
-    let mut log = text.len();
+    let mut log = None;
     // Lines first, so that those for the log lie together.
-    for (at, event) in events.iter().enumerate().skip(untold) {
+    for unpublished in published.unpublished(&events) {
         let start = text.len();
-        if at == told.log {
-            log = start;
+        if unpublished.log {
+            log.get_or_insert(start);
         }
-        event::write(event, node, text);
-        if at >= told.live {
+        event::write(unpublished.event, node, text);
+        if unpublished.live {
             live.push((0..0, start..text.len()));
         }
         text.push(b'\n');
     }
-    let log = if told.log < events.len() { log..text.len() } else { 0..0 };
-    for (event, (subject, _)) in events.iter().skip(told.live).zip(&mut live) {
+    let log = log.map_or(0..0, |start| start..text.len());
+    let live_events = published.unpublished(&events).filter(|unpublished| unpublished.live);
+    for (unpublished, (subject, _)) in live_events.zip(&mut live) {
         let start = text.len();
-        names.write_event(run, event.kind, text);
+        names.write_event(run, unpublished.event.kind, text);
         *subject = start..text.len();
     }
     (live, log)
@@ -183,9 +185,9 @@ mod tests {
         run
     }
 
-    fn told(live: usize, log: usize) -> (Vec<String>, Vec<String>) {
+    fn rest(published: Published) -> (Vec<String>, Vec<String>) {
         let names = Names::new("longshore");
-        let (lines, write) = Lines::with(&completed(), 7, Told { live, log }, "n", &names, || usize::MAX);
+        let (lines, write) = Lines::with(&completed(), 7, published, "n", &names, || usize::MAX);
         assert_eq!((write.expected, &write.subject[..]), (7, &b"$KV.longshore_runs.default.r"[..]));
         assert_eq!(write.body, record::write(&completed()));
         let name = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap()["event"].to_string();
@@ -199,14 +201,19 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_not_told_is_told() {
+    fn only_what_is_not_published_is_published() {
         let subject = |event: &str| format!("longshore.events.default.{event}.main.r.a.b");
         let all = ["enqueued", "started", "completed"];
         let logged = all.map(|event| format!("{event:?}"));
-        assert_eq!(told(0, 0), (all.map(subject).to_vec(), logged.to_vec()));
-        assert_eq!(told(2, 0), (vec![subject("completed")], logged.to_vec()));
-        assert_eq!(told(2, 2), (vec![subject("completed")], logged[2..].to_vec()));
-        assert_eq!(told(1, 2), (all[1..].iter().map(|event| subject(event)).collect(), logged[2..].to_vec()));
-        assert_eq!(told(3, 3), (vec![], vec![]));
+        let (nothing, start) = (Published::nothing(), Published::nothing().after_live(2, false));
+        assert_eq!(rest(nothing), (all.map(subject).to_vec(), logged.to_vec()));
+        assert_eq!(rest(start), (vec![subject("completed")], logged.to_vec()));
+        assert_eq!(rest(start.log_as_live()), (vec![subject("completed")], logged[2..].to_vec()));
+        assert_eq!(rest(start.for_live_only()), (vec![subject("completed")], vec![]));
+        assert_eq!(rest(start.for_log_only()), (vec![], logged.to_vec()));
+        assert_eq!(rest(nothing.all_logged(&completed())), (all.map(subject).to_vec(), vec![]));
+        let log_first = nothing.after_live(1, true).after_live(1, false);
+        assert_eq!(rest(log_first), (vec![subject("completed")], logged[1..].to_vec()));
+        assert_eq!(rest(Published::held_locally(&completed())), (vec![], vec![]));
     }
 }

@@ -13,6 +13,7 @@ use futures_util::FutureExt as _;
 use longshore_backbone::records::Written;
 use longshore_backbone::wire::{header, record};
 use longshore_domain::protocol::{Verdict, on_arrival};
+use longshore_domain::publication::Published;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, RunId, RunState};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +27,7 @@ use crate::lease_keeper::Stop;
 use crate::lines::Lines;
 use crate::remote;
 use crate::shared::Shared;
-use crate::story::{Story, Told};
+use crate::story::Story;
 use crate::supervision::panic_text;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
@@ -62,15 +63,14 @@ pub(crate) enum End {
     NotOurs,
 }
 
-/// Tells the start of the attempt in the slot, live and, where it is on record, in the log.
+/// Publishes the start of the attempt in the slot, live and, where it is on record, in the log.
 pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
     let (lines, story) = {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(InWork { assignment, course, .. }) = slot.as_mut() else { return };
-        let lines = Lines::of(&course.run, course.told, &shared.node, shared.backbone.names());
-        course.told.live += lines.count();
+        let lines = Lines::of(&course.run, course.published, &shared.node, shared.backbone.names());
+        course.published = course.published.after_live(lines.count(), course.on_record);
         if course.on_record {
-            course.told.log = course.told.live;
             course.lines = None;
             let for_the_log = match std::mem::take(&mut course.progress) {
                 none if none.is_empty() => lines.for_the_log(),
@@ -208,7 +208,7 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
         return None;
     }
     let mut stop_at = now + limit;
-    if let Some(deadline) = crate::conclude::deadline(job, &course.run) {
+    if let Some(deadline) = course.run.deadline(job.options.as_deref()) {
         stop_at = stop_at.min(now + deadline.since(crate::shared::now()));
     }
     *at_work = Some((now, stop_at));
@@ -290,7 +290,7 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
             Some(revision) => {
                 if course.run.run_id != run.run_id {
                     course.run.run_id = run.run_id.clone();
-                    (course.told, course.lines) = (Told::default(), None);
+                    (course.published, course.lines) = (Published::nothing(), None);
                     assignment.arrival.minted = false;
                 }
                 course.expected = revision;

@@ -19,6 +19,7 @@ use longshore_backbone::wire::api::{
 };
 use longshore_backbone::wire::header;
 use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
 
@@ -244,9 +245,8 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
             (_, None) => return Ok(false),
         };
         if verdict != LetterVerdict::Stale || run.state.is_ended() {
-            // A round that was just opened is news as a whole; a letter thrown away is the end of one long told.
-            let news = if run.state.is_ended() { 1 } else { usize::MAX };
-            story::tell_all(shared, &run, news).await;
+            let logged = story::publish(shared, &run, Published::at_dead_letter(&run)).await;
+            logged.map_err(|_| "its events could not be published yet; try again".to_owned())?;
         }
         if !run.state.is_ended() && verdict != LetterVerdict::Stale {
             let Deed::Replay(change) = deed else {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use longshore_backbone::delivery::Right;
 use longshore_backbone::{Backbone, Headers};
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::Arrival;
-pub(crate) use longshore_domain::story::Published as Told;
-use longshore_domain::{Run, RunId, SmolStr, Timestamp};
+use longshore_domain::publication::Published;
+use longshore_domain::{Run, RunId, SmolStr};
 use tokio::sync::oneshot;
 
 use crate::blocked::ParkPermit;
@@ -37,12 +38,12 @@ pub(crate) struct Story {
     pub(crate) entry: Option<Entry>,
     /// The record's write. `None`: it stands already, or is not kept.
     pub(crate) write: Option<Write>,
-    /// What was told live before, and goes into the log once the record stands.
-    pub(crate) told: Option<Lines>,
-    /// Events to be told once the record stands.
+    /// What was published live before, and goes into the log once the record stands.
+    pub(crate) live_before: Option<Lines>,
+    /// Events to be published once the record stands.
     pub(crate) lines: Lines,
     /// What follows from the decision.
-    pub(crate) follow: Option<Follow>,
+    pub(crate) follow_up: Option<FollowUp>,
     /// What becomes of the delivery.
     pub(crate) then: Then,
     /// Where it is being parked: given back with the story.
@@ -58,17 +59,6 @@ pub(crate) struct Write {
     pub(crate) expected: u64,
     pub(crate) subject: Bytes,
     pub(crate) body: Bytes,
-}
-
-/// What makes the next thing possible; only after the events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Follow {
-    /// The job comes again at this time.
-    Schedule(Timestamp),
-    /// The job waits out of the way; its place in the order counts from this time.
-    Park(Timestamp),
-    /// Its dead letter.
-    Letter,
 }
 
 /// What becomes of the delivery, last.
@@ -96,19 +86,22 @@ impl Then {
     }
 }
 
-/// Tells the log everything of a run's present round, and who listens live its last `news` events; waits until the log
-/// has it, and says whether it does. What came before the news was told live by whoever decided it, but its node may have
-/// died over the log.
-pub(crate) async fn tell_all(shared: &Shared, run: &Run, news: usize) -> bool {
-    let (done, told) = oneshot::channel();
+/// Publishes what is still to be published of a run that stands on record; waits until the log has it.
+///
+/// # Errors
+/// The herald died with it in its hand, or the process is ending: the log may not have it.
+pub(crate) async fn publish(shared: &Shared, run: &Run, published: Published) -> Result<(), Unlogged> {
+    let (done, logged) = oneshot::channel();
     let run = Box::new(run.clone());
-    let live = longshore_domain::story::of_round(&run).len().saturating_sub(news);
-    let mut story = Story::on_record(run, Matter::default(), Told { live, log: 0 }, &shared.node, &shared.backbone);
+    let mut story = Story::on_record(run, Matter::default(), published, &shared.node, &shared.backbone);
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
-    // An error means that the herald died or the process is ending; whoever meets the record next tells it.
-    told.await.is_ok()
+    logged.await.map(|_| ()).map_err(|_| Unlogged)
 }
+
+/// The log may not have a run's events: nothing that needs them may follow.
+#[derive(Debug)]
+pub(crate) struct Unlogged;
 
 impl Story {
     /// The story of a run whose record is to be written on `expected`.
@@ -116,17 +109,23 @@ impl Story {
         run: Box<Run>,
         matter: Matter,
         expected: u64,
-        told: Told,
+        published: Published,
         node: &str,
         backbone: &Backbone,
     ) -> Self {
-        let (lines, write) = Lines::with_record(&run, expected, told, node, backbone);
+        let (lines, write) = Lines::with_record(&run, expected, published, node, backbone);
         Self { write: Some(write), ..Self::telling(run, matter, lines) }
     }
 
     /// The story of a run whose record stands as it is.
-    pub(crate) fn on_record(run: Box<Run>, matter: Matter, told: Told, node: &str, backbone: &Backbone) -> Self {
-        let lines = Lines::of(&run, told, node, backbone.names());
+    pub(crate) fn on_record(
+        run: Box<Run>,
+        matter: Matter,
+        published: Published,
+        node: &str,
+        backbone: &Backbone,
+    ) -> Self {
+        let lines = Lines::of(&run, published, node, backbone.names());
         Self::telling(run, matter, lines)
     }
 
@@ -139,8 +138,8 @@ impl Story {
         arrival.minted = self.run.run_id != derived;
         self.run.run_id = if arrival.minted { derived } else { RunId::derived_at(&derived, message.at) };
         let node = self.run.node.clone().unwrap_or_default();
-        let (lines, write) = Lines::with_record(&self.run, 0, Told::default(), &node, backbone);
-        (self.lines, self.write, self.told) = (lines, Some(write), None);
+        let (lines, write) = Lines::with_record(&self.run, 0, Published::nothing(), &node, backbone);
+        (self.lines, self.write, self.live_before) = (lines, Some(write), None);
     }
 
     /// The record stands, at this revision; its bytes are needed no more.
@@ -158,9 +157,9 @@ impl Story {
             unclear: None,
             entry: None,
             write: None,
-            told: None,
+            live_before: None,
             lines,
-            follow: None,
+            follow_up: None,
             then: Then::Nothing,
             park: None,
             place: None,

@@ -360,22 +360,9 @@ fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Str
 /// What a handler may ask for.
 const WISHES: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
 
-/// Headers of a request. Some clients send them back with the reply, nats-py's `respond` for one: they ask for nothing.
-const ECHOED: [&str; 9] = [
-    names::RUN_ID,
-    names::TENANT,
-    names::QUEUE,
-    names::PRIORITY,
-    names::TYPE,
-    names::ROUND,
-    names::ATTEMPT,
-    names::MAX_ATTEMPTS,
-    names::ATTEMPT_DEADLINE,
-];
-
 fn read_wishes(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
     let all = headers.iter().map(|(name, _)| -> &str { name.as_ref() });
-    let is_known = |name: &str| WISHES.iter().chain(&ECHOED).any(|known| known.eq_ignore_ascii_case(name));
+    let is_known = |name: &str| WISHES.iter().chain(&header::OF_REQUEST).any(|known| known.eq_ignore_ascii_case(name));
     let others = all.filter(|name| is_ours(name) && !is_known(name));
     // The first by name: the headers themselves have no order.
     if let Some(name) = others.min() {

@@ -1,6 +1,7 @@
 //! May this job start now? The only judge of it.
 
-use crate::{JobOptions, Timestamp};
+use crate::settlement::Settlement;
+use crate::{ErrorKind, Failure, JobOptions, Timestamp};
 
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +14,22 @@ pub enum Clearance {
     Expired,
     /// The whole run's time is over before an attempt could start: it ends dead, of kind `timeout`.
     TooLate,
+}
+
+impl Clearance {
+    /// What follows if the job may not start; `None`: it may.
+    #[must_use]
+    pub fn refusal(self) -> Option<Settlement> {
+        match self {
+            Self::Start => None,
+            Self::NotBefore(at) => Some(Settlement::Schedule { at }),
+            Self::Expired => Some(Settlement::Expire),
+            Self::TooLate => {
+                let failure = Failure::new(ErrorKind::Timeout, "the run's deadline had passed before it could start");
+                Some(Settlement::Dead { failure })
+            }
+        }
+    }
 }
 
 /// What is known of a job that is about to start.

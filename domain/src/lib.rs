@@ -6,7 +6,8 @@
 //!
 //! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may it start
 //! now), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
-//! attempt), [`run`] (the record), [`story`] (the events a record implies).
+//! attempt), [`run`] (the record), [`story`] (the events a record implies), [`publication`] (which of them are still to be
+//! published), [`follow_up`] (what is done after that).
 
 pub mod name;
 
@@ -33,6 +34,10 @@ pub mod backoff;
 pub mod settlement;
 
 pub mod story;
+
+pub mod publication;
+
+pub mod follow_up;
 
 pub mod restart;
 pub mod retention;

@@ -245,14 +245,13 @@ pub fn on_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> LetterVe
         Ordering::Equal => {}
         Ordering::Greater => return LetterVerdict::Anothers,
     }
-    let unseen = run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none();
     match run.state {
         // A letter is only written once its round has ended dead.
         _ if run.round < round => LetterVerdict::StaleRecord,
         RunState::Dead if run.round == round => LetterVerdict::Stands,
         RunState::Discarded if run.round == round => LetterVerdict::Stale,
         _ if run.round == round => LetterVerdict::StaleRecord,
-        _ if unseen && run.round == round + 1 => LetterVerdict::Replayed,
+        _ if run.is_unseen() && run.round == round + 1 => LetterVerdict::Replayed,
         _ => LetterVerdict::Stale,
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::run::{DeferReason, PutBack, RunResult};
-use crate::{ErrorKind, Failure, RunId, Timestamp};
+use crate::{ErrorKind, Failure, JobOptions, Run, RunId, Timestamp};
 
 /// How an attempt ended.
 #[derive(Debug, Clone)]
@@ -104,6 +104,32 @@ pub struct Terms<'a> {
     pub no_handler: Option<(Timestamp, u32)>,
     /// How long it may wait for one.
     pub no_handler_grace: Duration,
+}
+
+impl<'a> Terms<'a> {
+    /// The rules for the attempt that `run` is in: what its record and its job say, and the limits of its type.
+    #[must_use]
+    pub fn of(
+        run: &Run,
+        options: Option<&JobOptions>,
+        backoff: &'a Backoff,
+        max_snoozes: u32,
+        no_handler_grace: Duration,
+    ) -> Self {
+        let in_a_row = |reason| run.deferred_for(reason).map_or(0, |deferral| deferral.count);
+        let unserved = run.deferred_for(DeferReason::NoHandlerOnline);
+        Self {
+            attempt: run.attempt,
+            max_attempts: run.max_attempts,
+            backoff,
+            deadline: run.deadline(options),
+            snoozes: in_a_row(DeferReason::Snoozed),
+            max_snoozes,
+            busy: in_a_row(DeferReason::Busy),
+            no_handler: unserved.map(|deferral| (deferral.since, deferral.count)),
+            no_handler_grace,
+        }
+    }
 }
 
 /// Longest wait between two looks for a remote handler.

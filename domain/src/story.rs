@@ -166,43 +166,6 @@ pub fn of_round(run: &Run) -> Story<'_> {
     story
 }
 
-/// How many events of a round's story were published before: live, and in the event log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Published {
-    /// To whoever listens.
-    pub live: usize,
-    /// In the log.
-    pub log: usize,
-}
-
-impl Published {
-    /// All of the run's present round was published live, and perhaps nothing of it in the log: whoever decided it may
-    /// have died over that.
-    #[must_use]
-    pub fn only_live(run: &Run) -> Self {
-        Self { live: of_round(run).len(), log: 0 }
-    }
-}
-
-/// What of the story of `run`, as it was found on record, was published before its attempt `attempt` is claimed.
-///
-/// What is on record was published by the node that wrote it, before the run's message could come to another node: but
-/// for what `submit` writes, which leaves that to the node that takes the job up, and a deferral, which is published
-/// once, with what it led to.
-#[must_use]
-pub fn published_before(run: &Run, attempt: u32) -> Published {
-    let scheduled = run.state == RunState::Scheduled;
-    let is_deferral = |event: &Event<'_>| event.kind == EventKind::Deferred && event.of.is_none();
-    let events = of_round(run).iter().filter(|event| !is_deferral(event)).count();
-    let again = run.attempts_of_round().last().is_some_and(|last| last.attempt == attempt && last.put_back.is_some());
-    // The put-back start, and that it was put back, make room for the new one.
-    let before = if again { events.saturating_sub(2) } else { events };
-    let log = if scheduled || run.held_by.is_none() { 0 } else { before };
-    // A replay was published live by the node that did it; only the log must have it for certain.
-    let live = if run.round > 1 && !scheduled { before } else { log };
-    Published { live, log }
-}
-
 /// Why an attempt that had started is deferred.
 fn reason_of(why: PutBack) -> Option<DeferReason> {
     match why {

@@ -69,6 +69,20 @@ pub mod names {
     pub const CONTENT_TYPE: &str = "Content-Type";
 }
 
+/// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: they ask for
+/// nothing there.
+pub(crate) const OF_REQUEST: [&str; 9] = [
+    names::RUN_ID,
+    names::TENANT,
+    names::QUEUE,
+    names::PRIORITY,
+    names::TYPE,
+    names::ROUND,
+    names::ATTEMPT,
+    names::MAX_ATTEMPTS,
+    names::ATTEMPT_DEADLINE,
+];
+
 /// What the headers of a job say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobHeaders {

@@ -1,9 +1,9 @@
-//! Why a run waits though its time has come.
+//! How a run waits: since when, until when at most, and why though its time has come.
 
 use serde::{Deserialize, Serialize};
 
-use super::PutBack;
-use crate::{Run, RunState, Timestamp};
+use super::{PutBack, Run, RunState};
+use crate::{JobOptions, Timestamp};
 
 /// Why a job was not started though it could have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -115,5 +115,32 @@ impl Run {
         if self.attempts.is_empty() {
             self.started_at = None;
         }
+    }
+}
+
+impl Run {
+    /// Whether no node has worked on it: no attempt is on record, and no message carries the run yet. It waits in its
+    /// lane, or has just been started without a record.
+    #[must_use]
+    pub fn is_unseen(&self) -> bool {
+        self.state == RunState::Enqueued && !self.has_started() && self.held_by.is_none()
+    }
+
+    /// The row of deferrals for this reason, if the last deferral was one.
+    #[must_use]
+    pub fn deferred_for(&self, reason: DeferReason) -> Option<&Deferral> {
+        self.deferral.as_ref().filter(|deferral| deferral.reason == reason)
+    }
+
+    /// Since when it waits for a worker: what its job's spans count from.
+    #[must_use]
+    pub fn waits_since(&self) -> Timestamp {
+        self.enqueued_at.unwrap_or(self.origin)
+    }
+
+    /// When the whole run must have ended, by what its job asks for.
+    #[must_use]
+    pub fn deadline(&self, options: Option<&JobOptions>) -> Option<Timestamp> {
+        Some(options?.deadline?.from(self.waits_since()))
     }
 }

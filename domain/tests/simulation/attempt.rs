@@ -1,11 +1,11 @@
 //! An attempt, from its clearance to its settlement on record, and what follows from that.
 
-use longshore_domain::clearance::{Clearance, Waiting, clear};
-use longshore_domain::job::When;
+use longshore_domain::clearance::{Waiting, clear};
+use longshore_domain::follow_up::{self, AckAction, FollowUp};
 use longshore_domain::protocol::Verdict;
-use longshore_domain::run::DeferReason;
+use longshore_domain::publication::Published;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{ErrorKind, Failure, Run, RunState, Timestamp, protocol, story};
+use longshore_domain::{Run, RunState, Timestamp, protocol};
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Hand<'_> {
     /// Carries a decision out that was just written, and goes on for as long as the run stays in hand.
     pub(crate) async fn go_on(&self, mut work: Work) {
         while self.carry_out(&work, true).await == Then::NextAttempt {
-            work.told = story::of_round(&work.run).len();
+            work.published = self.world.published_when_held(&work.run);
             (work.on_record, work.fell_due) = (true, true);
             if let Some(settlement) = self.turned_away(&work) {
                 return Box::pin(self.settle(work, settlement)).await;
@@ -115,7 +115,7 @@ impl Hand<'_> {
             }
         }
         if self.world.is(Mutation::ClaimIsTold) {
-            self.client.tell(self.index, &work.run, work.told).await;
+            self.client.publish_events(self.index, &work.run, work.published).await;
         }
         Ok(Some(work))
     }
@@ -128,6 +128,7 @@ impl Hand<'_> {
 
     fn begin(&self, work: &mut Work) {
         let attempt = work.run.next_attempt();
+        work.published = self.world.published_at_start(work.published, &work.run, attempt);
         work.run.begin(attempt, &self.world.names[self.client.node], self.world.now());
         work.run.held_by = Some(self.holding());
     }
@@ -155,7 +156,7 @@ impl Hand<'_> {
     /// it stands; if not, all that is to be done about it is done.
     pub(crate) async fn put_on_record(&self, work: &mut Work) -> bool {
         work.run.held_by = Some(self.holding());
-        if work.run.run_at.is_some() && work.run.seal.is_empty() {
+        if follow_up::needs_seal(&work.run) {
             work.run.seal = seal_text(self.world.number());
         }
         if self.world.is(Mutation::EndOverwrites) {
@@ -174,7 +175,7 @@ impl Hand<'_> {
                 None if work.revision != 0 => work.revision = 0,
                 Some(_) if self.verdict(found.as_ref()) == Verdict::Occupied => {
                     self.rename(&mut work.run);
-                    (work.revision, work.told) = (0, 0);
+                    (work.revision, work.published) = (0, Published::nothing());
                 }
                 Some(stored) if stored.revision != work.revision && self.may_overwrite(stored, work).await => {
                     work.revision = stored.revision;
@@ -199,7 +200,7 @@ impl Hand<'_> {
 
     /// Some jobs find no handler with capacity, and are parked. They are taken back by somebody, at any time.
     fn parked(&self, work: &Work) -> Option<Settlement> {
-        let since = enqueued_at(&work.run);
+        let since = work.run.waits_since();
         (work.run.deferrals < 3 && self.world.chance.hits(self.world.parks)).then_some(Settlement::Park { since })
     }
 
@@ -207,36 +208,16 @@ impl Hand<'_> {
     fn turned_away(&self, work: &Work) -> Option<Settlement> {
         let waiting = Waiting {
             options: self.plan.options.as_deref(),
-            enqueued_at: enqueued_at(&work.run),
+            enqueued_at: work.run.waits_since(),
             fell_due: work.fell_due,
             started_before: work.run.has_started(),
         };
-        match clear(waiting, self.world.now()) {
-            Clearance::Start => None,
-            Clearance::NotBefore(at) => Some(Settlement::Schedule { at }),
-            Clearance::Expired => Some(Settlement::Expire),
-            Clearance::TooLate => {
-                let failure = Failure::new(ErrorKind::Timeout, "too late to begin");
-                Some(Settlement::Dead { failure })
-            }
-        }
+        clear(waiting, self.world.now()).refusal()
     }
 
     pub(crate) fn settlement(&self, outcome: Outcome, run: &Run) -> Settlement {
-        let deadline = self.plan.options.as_ref().and_then(|options| options.deadline);
-        let unserved = run.deferral.as_ref().filter(|deferral| deferral.reason == DeferReason::NoHandlerOnline);
-        let busy = run.deferral.as_ref().filter(|deferral| deferral.reason == DeferReason::Busy);
-        let terms = Terms {
-            attempt: run.attempt,
-            max_attempts: run.max_attempts,
-            backoff: &self.plan.backoff,
-            deadline: deadline.map(|deadline: When| deadline.from(enqueued_at(run))),
-            snoozes: 0,
-            max_snoozes: u32::MAX,
-            busy: busy.map_or(0, |deferral| deferral.count),
-            no_handler: unserved.map(|deferral| (deferral.since, deferral.count)),
-            no_handler_grace: GRACE,
-        };
+        let (options, backoff) = (self.plan.options.as_deref(), &self.plan.backoff);
+        let terms = Terms::of(run, options, backoff, u32::MAX, GRACE);
         settle(outcome, terms, self.world.now(), self.world.chance.unit())
     }
 
@@ -294,12 +275,14 @@ impl Hand<'_> {
         }
     }
 
-    /// The start of an attempt on record goes into the log, now or with what follows: the herald is slow at times.
+    /// The start of an attempt goes out live. On record, it goes into the log, now or with what follows: the herald is
+    /// slow at times.
     async fn announce(&self, work: &mut Work) {
-        if work.on_record && self.world.chance.hits(5_000) {
-            self.client.tell(self.index, &work.run, work.told).await;
-            work.told = story::of_round(&work.run).len();
-        }
+        let on_record = work.on_record || self.world.is(Mutation::StartLoggedBeforeItsRecord);
+        let logs = on_record && self.world.chance.hits(5_000);
+        let publishes = if logs { work.published } else { work.published.for_live_only() };
+        let live = self.client.publish_events(self.index, &work.run, publishes).await;
+        work.published = work.published.after_live(live, logs);
     }
 
     /// The run lasts: puts on record that it runs. Says whether it is still ours.
@@ -309,6 +292,9 @@ impl Hand<'_> {
         loop {
             let found = match self.client.claim(self.index, self.key(), expected, &mut run).await {
                 Written::Won(revision) => {
+                    if work.run.run_id != run.run_id {
+                        work.published = Published::nothing();
+                    }
                     (work.run, work.revision, work.on_record) = (run, revision, true);
                     return Whose::Ours;
                 }
@@ -345,7 +331,7 @@ impl Hand<'_> {
         let run = &work.run;
         for step in self.order(run) {
             match step {
-                Step::Tell => self.client.tell(self.index, run, work.told).await,
+                Step::Tell => drop(self.client.publish_events(self.index, run, work.published).await),
                 Step::MakePossibleWhatFollows => match self.in_hand_for(run).filter(|_| own) {
                     Some(until) => match self.wait_in_hand(until).await {
                         Waited::UntilDue => return Then::NextAttempt,
@@ -358,11 +344,10 @@ impl Hand<'_> {
                     },
                     None => self.make_possible(run).await,
                 },
-                // Put back, it has to come again.
-                Step::Ack if run.state == RunState::Enqueued && run.run_at.is_none() => {
-                    self.send(Word::HandBack(0)).await;
-                }
-                Step::Ack => self.send(Word::Ack).await,
+                Step::Ack => match follow_up::plan(run).ack {
+                    AckAction::Ack => self.send(Word::Ack).await,
+                    AckAction::Return => self.send(Word::HandBack(0)).await,
+                },
             }
         }
         Then::Done
@@ -382,16 +367,18 @@ impl Hand<'_> {
     }
 
     async fn make_possible(&self, run: &Run) {
-        match run.run_at {
-            Some(_) if !run.state.is_ended() => self.client.schedule(schedule_of(self.world, self.index, run)).await,
-            _ if run.state == RunState::Dead => self.client.put_letter(self.index, run).await,
-            _ => {}
+        match follow_up::plan(run).follow_up {
+            Some(FollowUp::Schedule(_) | FollowUp::Park(_)) => {
+                self.client.schedule(schedule_of(self.world, self.index, run)).await
+            }
+            Some(FollowUp::DeadLetter) => self.client.put_letter(self.index, run).await,
+            None => {}
         }
     }
 
     /// Until when the run may stay in hand: only a retry after a short wait.
     fn in_hand_for(&self, run: &Run) -> Option<Timestamp> {
-        let at = run.run_at.filter(|_| run.state == RunState::Retrying && run.deferral.is_none())?;
+        let at = run.run_at.filter(|_| run.state == RunState::Retrying && run.deferral.is_none() && !run.parked)?;
         let short = at.since(self.world.now()) <= Duration::from_millis(IN_HAND);
         (short && self.world.chance.hits(8_000)).then_some(at)
     }
@@ -419,10 +406,6 @@ pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
     let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
     let at = run.run_at.unwrap_or_default().millis();
     Schedule { place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
-}
-
-fn enqueued_at(run: &Run) -> Timestamp {
-    run.enqueued_at.unwrap_or(run.origin)
 }
 
 /// A handler at work, in the ledger for as long as it is.

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use longshore_domain::publication::Published;
 use longshore_domain::{Run, protocol, story};
 
 use crate::mutation::Mutation;
@@ -199,24 +200,38 @@ impl<'w> Client<'w> {
         if fate == Fate::Answered { Ok(written) } else { Err(Unclear) }
     }
 
-    /// Tells what of the round's story comes after its first `told` events, in order, each confirmed before the next.
-    pub(crate) async fn tell(&self, plan: usize, run: &Run, told: usize) {
+    /// Publishes what is still to be published of the round: live at once, and in the log in order, each event confirmed
+    /// before the next. Says how many went out live.
+    pub(crate) async fn publish_events(&self, plan: usize, run: &Run, published: Published) -> usize {
         let events = story::of_round(run);
-        let mut rest = events.get(told..).unwrap_or_default();
+        let (mut live, mut logged) = (0, 0);
+        for unpublished in published.unpublished(&events) {
+            if unpublished.live {
+                self.world.ledger.borrow_mut().live(plan, unpublished.event);
+                self.world.say(|| format!("{} publishes {} live", self.name(), unpublished.event.id()));
+            }
+            (live, logged) = (live + usize::from(unpublished.live), logged + usize::from(unpublished.log));
+        }
+        let mut rest = &events[events.len() - logged..];
         while !rest.is_empty() {
-            let at_once = 1 + self.world.chance.below(u32::try_from(rest.len()).unwrap_or(1)) as usize;
+            // Nothing is drawn where there is nothing to choose.
+            let at_once = match u32::try_from(rest.len()) {
+                Ok(some @ 2..) => 1 + self.world.chance.below(some) as usize,
+                _ => 1,
+            };
             let (now, later) = rest.split_at(at_once);
             self.call(|_| {
                 let mut ledger = self.world.ledger.borrow_mut();
-                now.iter().for_each(|event| ledger.told(plan, event));
+                now.iter().for_each(|event| ledger.logged(plan, event));
             })
             .await;
             self.world.say(|| {
                 let ids: Vec<String> = now.iter().map(story::Event::id).collect();
-                format!("{} tells {}", self.name(), ids.join(" "))
+                format!("{} logs {}", self.name(), ids.join(" "))
             });
             rest = later;
         }
+        live
     }
 
     pub(crate) async fn schedule(&self, schedule: Schedule) {

@@ -77,10 +77,11 @@ impl<'w> Drive<'w> {
         for index in plans.clone() {
             self.plan_run(index, from);
         }
-        for _ in 0..world.chance.pick(&[0, 1, 3, 12]) {
+        let faults = |counts: &[u32]| if world.calm.get() { 0 } else { world.chance.pick(counts) };
+        for _ in 0..faults(&[0, 1, 3, 12]) {
             self.plan_for(storm(world.chance.between(0, STORM)), Event::KillServer);
         }
-        for _ in 0..world.chance.pick(&[0, 2, 5, 12]) {
+        for _ in 0..faults(&[0, 2, 5, 12]) {
             let node = world.chance.below(3) as usize;
             self.plan_for(storm(world.chance.between(0, STORM)), Event::Drain(node));
         }
@@ -143,10 +144,10 @@ impl<'w> Drive<'w> {
         let run = self.run_of(plan).or_else(|| ledger.last_of(plan));
         let run = run.as_deref();
         if world.plans[plan].key.is_none() {
-            ledger.close(plan, run, &letters);
+            ledger.close(plan, run, &letters, world.calm.get());
         } else if run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {
             // Of those that share a key only one has to be there, and what was only noted goes by itself.
-            ledger.close(plan, run, &letters);
+            ledger.close(plan, run, &letters, world.calm.get());
         }
     }
 
@@ -333,7 +334,7 @@ impl<'w> Drive<'w> {
             return self.plan_for(now + 1_000, Event::Expire(index));
         }
         world.say(|| format!("the record of run {index} has been kept for long enough"));
-        world.ledger.borrow_mut().close(index, Some(&stored.run), &[]);
+        world.ledger.borrow_mut().close(index, Some(&stored.run), &[], world.calm.get());
         world.server.borrow_mut().expire(world.key(index), index, now);
         self.plan_for(now + 10, Event::Submit(index + 1));
     }
@@ -483,6 +484,7 @@ impl<'w> Drive<'w> {
 
     fn die(&mut self, node: usize, now: i64) {
         let (state, chance) = (&self.world.nodes[node], &self.world.chance);
+        self.world.calm.set(false);
         self.world.falls_silent(node, state.draining.get());
         self.tasks.retain(|task| task.node != node);
         state

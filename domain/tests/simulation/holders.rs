@@ -20,7 +20,8 @@ impl Hand<'_> {
         let run = (*found.run).clone();
         if self.take_unclear_claim(&run) {
             // This node's own claim, whose answer was lost: the attempt was never started.
-            let work = Work { on_record: true, ..Work::new(run, found.revision, 0) };
+            let published = world.published_at_own_claim(&run);
+            let work = Work { on_record: true, ..Work::new(run, found.revision, published) };
             return Box::pin(self.take_up_own_claim(work)).await;
         }
         // By the time it was asked: this node may be frozen before it judges what it was told.
@@ -32,7 +33,7 @@ impl Hand<'_> {
             .say(|| format!("{} finds the holder of run {}: {holder:?}, lost: {lost}", self.client.name(), self.index));
         let by_count = world.is(Mutation::LeaseJudgedByCount) && self.delivery.message.delivered > 1;
         if lost || by_count {
-            self.lease_lost(Work::new(run, found.revision, 0)).await;
+            self.lease_lost(self.found(found)).await;
         } else if let Holder::Silent(seen_at) = holder {
             let started_at = run.attempts.last().map(|attempt| attempt.started_at);
             let over_at = started_at.max(seen_at).unwrap_or_else(|| world.now()).plus(LENGTH);

@@ -2,6 +2,7 @@
 
 use longshore_domain::Run;
 use longshore_domain::protocol::{Repeat, on_repeat};
+use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
 
 use crate::attempt::schedule_of;
@@ -69,7 +70,7 @@ impl<'w> Intake<'w> {
             run.settle(Settlement::Schedule { at: at.from(now) }, now);
         }
         match self.client.write(index, self.key(index), 0, &mut run).await {
-            Ok(revision) if run_at.is_some() => self.schedule(index, run, revision).await,
+            Ok(revision) if run_at.is_some() => self.schedule(index, run, revision, Published::nothing()).await,
             Ok(revision) => self.publish(index, run, revision).await,
             Err(Some(found)) => return self.found_before(index, found, claim).await,
             Err(None) => return Err(Unclear),
@@ -86,8 +87,8 @@ impl<'w> Intake<'w> {
         self.mark_record(index, run, revision).await;
     }
 
-    async fn schedule(&self, index: usize, run: Run, revision: u64) {
-        self.client.tell(index, &run, 0).await;
+    async fn schedule(&self, index: usize, run: Run, revision: u64, published: Published) {
+        self.client.publish_events(index, &run, published).await;
         self.client.schedule(schedule_of(self.world(), index, &run)).await;
         self.mark_record(index, run, revision).await;
     }
@@ -118,7 +119,8 @@ impl<'w> Intake<'w> {
                 if self.client.has_schedule(schedule_of(self.world(), index, &run).place).await {
                     self.mark_record(index, run, found.revision).await;
                 } else {
-                    self.schedule(index, run, found.revision).await;
+                    let published = self.world().published_at_redelivery(&run);
+                    self.schedule(index, run, found.revision, published).await;
                 }
             }
             Repeat::Nothing => {}

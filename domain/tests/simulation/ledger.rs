@@ -8,7 +8,7 @@ use longshore_domain::{ErrorKind, Run, RunState, Timestamp};
 
 /// An event, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Told {
+struct EventId {
     kind: EventKind,
     round: u32,
     attempt: u32,
@@ -17,14 +17,14 @@ struct Told {
     of_attempt: bool,
 }
 
-impl Told {
+impl EventId {
     fn of(event: &Event<'_>) -> Self {
         let Event { run, kind, attempt, nth, of, .. } = *event;
         Self { kind, round: run.round, attempt, nth, of_attempt: of.is_some() }
     }
 }
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for EventId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}/{}", self.round, self.attempt, self.kind)?;
         if self.nth > 1 { write!(f, "/{}", self.nth) } else { Ok(()) }
@@ -35,17 +35,21 @@ impl std::fmt::Display for Told {
 #[derive(Debug, Default)]
 struct Page {
     /// Everything that any decided version of its record implies, in order.
-    implied: Vec<Told>,
+    implied: Vec<EventId>,
     /// Their ids: readers keep one event of each.
     ids: Vec<String>,
     /// The event log, repeats left out.
-    told: Vec<Told>,
+    logged: Vec<EventId>,
+    /// What was published live, repeats and all.
+    live: Vec<EventId>,
     pub(crate) calls: u32,
     /// The first time that it was scheduled for: each submission with a delay counts from itself.
     due: Option<Timestamp>,
     /// A delayed submission's note, taken up by a publish of the same id before anybody was answered: whether that it was
     /// scheduled is told does not matter.
     note_taken_up: bool,
+    /// Two nodes attend to its dead letter, or it goes on under another id: it is published live again.
+    live_again: bool,
     /// Its last record, where another run of a lane that was made anew has its id now.
     overwritten: Option<Rc<Run>>,
     /// The last look was taken.
@@ -128,7 +132,7 @@ impl Ledger {
         let page = &mut self.pages[plan];
         let mut met = None;
         for event in story::of_round(after) {
-            let told = Told::of(&event);
+            let told = EventId::of(&event);
             if !page.implied.contains(&told) {
                 let id = event.id();
                 met = page.ids.contains(&id).then(|| id.clone()).or(met);
@@ -147,6 +151,11 @@ impl Ledger {
         *due = Some(due.map_or(at, |due| due.min(at)));
     }
 
+    /// Two nodes attend to the run's dead letter, or it goes on under another id.
+    pub(crate) fn may_be_live_again(&mut self, plan: usize) {
+        self.pages[plan].live_again = true;
+    }
+
     /// A run has the id of another now, of a lane that is gone.
     pub(crate) fn overwritten(&mut self, plan: usize, run: &Rc<Run>) {
         if !run.state.is_ended() {
@@ -160,12 +169,20 @@ impl Ledger {
         self.pages[plan].overwritten.clone()
     }
 
-    /// An event reached the log.
-    pub(crate) fn told(&mut self, plan: usize, event: &Event<'_>) {
-        let told = Told::of(event);
+    /// An event was published live.
+    pub(crate) fn live(&mut self, plan: usize, event: &Event<'_>) {
+        self.pages[plan].live.push(EventId::of(event));
+    }
+
+    /// An event reached the log. Of an attempt before the last one the log has everything: the claim of the last proves
+    /// it, so nothing of it is published again.
+    pub(crate) fn logged(&mut self, plan: usize, event: &Event<'_>) {
+        let id = EventId::of(event);
         let page = &mut self.pages[plan];
-        if !page.told.contains(&told) {
-            page.told.push(told);
+        if !page.logged.contains(&id) {
+            page.logged.push(id);
+        } else if (1..event.run.attempt).contains(&event.attempt) {
+            self.accuse(plan, format!("{id} published again, though attempt {} was claimed", event.run.attempt));
         }
     }
 
@@ -193,7 +210,7 @@ impl Ledger {
     }
 
     /// The last look at a run, when nothing is on its way any more.
-    pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32]) {
+    pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32], calm: bool) {
         self.pages[plan].closed = true;
         let Some(run) = run else { return self.accuse(plan, "no record: lost") };
         if !run.state.is_ended() {
@@ -208,9 +225,10 @@ impl Ledger {
         }
         let page = &mut self.pages[plan];
         if page.note_taken_up {
-            let counts = |told: &Told| told.kind != EventKind::Scheduled || told.round > 1;
-            page.told.retain(counts);
+            let counts = |told: &EventId| told.kind != EventKind::Scheduled || told.round > 1;
+            page.logged.retain(counts);
             page.implied.retain(counts);
+            page.live.retain(counts);
         }
         let page = &self.pages[plan];
         // Cancelled before a client was answered or a message of it was there: nobody comes after who died over the telling.
@@ -218,16 +236,26 @@ impl Ledger {
         let was_nobodys = was_nobodys && run.round == 1 && !run.seal.is_empty();
         // Overwritten by a run of a lane that was made anew, before all of it was told: known, and nobody's promise.
         let is_gone = page.overwritten.is_some();
-        if (was_nobodys || is_gone) && page.implied.starts_with(&page.told) {
+        if (was_nobodys || is_gone) && page.implied.starts_with(&page.logged) {
             return;
         }
-        if page.told != page.implied {
-            let list = |told: &[Told]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-            let what = format!("told    {}\n      implied {}", list(&page.told), list(&page.implied));
+        if page.logged != page.implied {
+            let list = |told: &[EventId]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            let what = format!("told    {}\n      implied {}", list(&page.logged), list(&page.implied));
+            return self.accuse(plan, what);
+        }
+        // A cancel may overtake what the node that has the run is about to publish: then that is published later or not.
+        let least = usize::from(run.state != RunState::Cancelled || run.held_by.is_none());
+        let times = |event: &EventId| page.live.iter().filter(|other| *other == event).count();
+        let each_once = page.implied.iter().all(|event| (least..=1).contains(&times(event)));
+        let is_fine = each_once && page.live.iter().all(|event| page.implied.contains(event));
+        if calm && !page.live_again && !is_fine {
+            let list = |told: &[EventId]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            let what = format!("live    {}\n      implied {}", list(&page.live), list(&page.implied));
             return self.accuse(plan, what);
         }
         for round in 1..=run.round {
-            let told: Vec<Told> = page.told.iter().filter(|told| told.round == round).copied().collect();
+            let told: Vec<EventId> = page.logged.iter().filter(|told| told.round == round).copied().collect();
             if let Err(wrong) = check_round(&told, round == run.round, run.state) {
                 let list = told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
                 return self.accuse(plan, format!("round {round}: {wrong}: {list}"));
@@ -268,7 +296,7 @@ fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp)
 }
 
 /// One round as its reader sees it.
-fn check_round(told: &[Told], last: bool, state: RunState) -> Result<(), &'static str> {
+fn check_round(told: &[EventId], last: bool, state: RunState) -> Result<(), &'static str> {
     use EventKind::{Cancelled, Completed, Deferred, Discarded, Dlq, Duplicate, Enqueued, Expired};
     use EventKind::{Failed, Progress, Released, Replayed, Scheduled, Started};
     let mut open: Option<(u32, u32)> = None;

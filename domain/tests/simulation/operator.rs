@@ -1,8 +1,8 @@
 //! What people do to runs: cancel them, replay or discard their dead letters.
 
+use longshore_domain::Run;
 use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Run, RunState};
 
 use crate::attempt::schedule_of;
 use crate::client::Client;
@@ -29,7 +29,7 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
         if before.state.is_ended() {
             return;
         }
-        if is_unseen(&before) && !std::mem::replace(&mut asked, true) {
+        if before.is_unseen() && !std::mem::replace(&mut asked, true) {
             if !world.is(Mutation::CancelNotNoted) {
                 client.note_cancel(index).await;
             }
@@ -47,16 +47,11 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
             if world.is(Mutation::CancelledTakenOutUntold) {
                 clear_away(&client, index, &before).await;
             }
-            client.tell(index, &run, 0).await;
+            client.publish_events(index, &run, world.published_at_cancel(&before, &run)).await;
             clear_away(&client, index, &before).await;
             return;
         }
     }
-}
-
-/// No attempt is on record, and no message carries the run yet: it waits in its lane, or has just been started.
-fn is_unseen(run: &Run) -> bool {
-    run.state == RunState::Enqueued && !run.has_started() && run.held_by.is_none()
 }
 
 /// The run as it stands, and where it is to be written; as it waits in its lane, where nothing is on record.
@@ -141,12 +136,12 @@ async fn wait_for_end(client: &Client<'_>, key: Key) {
     }
 }
 
-/// Stops whoever runs it, and takes out what waits: the run needs no message any more, all of it being told.
+/// Stops whoever runs it, and takes out what waits: the run needs no message any more, all of it being published.
 async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
     tell_to_stop(client, index).await;
     if before.run_at.is_some() {
         client.unschedule(schedule_of(client.world, index, before).place).await;
-    } else if is_unseen(before) && client.take_out(|message| message.plan == index).await {
+    } else if before.is_unseen() && client.take_out(|message| message.plan == index).await {
         client.forget_cancel(index).await;
     }
 }
@@ -184,6 +179,8 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
             return;
         }
         verdict = on_letter(Some(&run), letter.round, letter.origin);
+    } else {
+        world.ledger.borrow_mut().may_be_live_again(index);
     }
     match verdict {
         LetterVerdict::Stands | LetterVerdict::StaleRecord => return,
@@ -191,7 +188,7 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
         LetterVerdict::Anothers => return,
         LetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
         LetterVerdict::Replayed => {
-            client.tell(index, &run, 0).await;
+            client.publish_events(index, &run, world.published_at_dead_letter(&run)).await;
             if world.is(Mutation::LetterDeletedBeforeTheJobIsPublished) {
                 client.delete_letter(letter.sequence).await;
             }
@@ -199,7 +196,7 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
         }
         LetterVerdict::Stale if world.is(Mutation::StaleLetterKept) => return,
         LetterVerdict::Stale if run.state.is_ended() && !world.is(Mutation::StaleLetterDeletedUntold) => {
-            client.tell(index, &run, 0).await;
+            client.publish_events(index, &run, world.published_at_dead_letter(&run)).await;
         }
         LetterVerdict::Stale => {}
     }

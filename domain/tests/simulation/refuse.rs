@@ -1,6 +1,7 @@
 //! A job that cannot be read, or that says of itself what no record proves: a dead letter of its own.
 
 use longshore_domain::protocol::{Arrival, Verdict, on_arrival};
+use longshore_domain::publication::Published;
 use longshore_domain::run::Holding;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Run};
@@ -31,7 +32,8 @@ impl Hand<'_> {
                 (_, None) => 0,
                 (Verdict::BeginAnew, Some(found)) if !self.was_refused_under_another_id().await => found.revision,
                 (verdict, Some(found)) if self.is_own(&found.run) => {
-                    return self.carry_on(verdict, &found.run).await;
+                    let published = self.world.published_at_redelivery(&found.run);
+                    return self.carry_on(verdict, &found.run, published).await;
                 }
                 _ => continue,
             };
@@ -42,7 +44,7 @@ impl Hand<'_> {
                 Run { enqueued_at: None, held_by: Some(self.holding()), ..Run::new(job, plan.max_attempts, at) };
             run.settle(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "x") }, world.now());
             if self.client.write(own, key, revision, &mut run).await.is_ok() {
-                self.carry_on(Verdict::CarryOut, &run).await;
+                self.carry_on(Verdict::CarryOut, &run, Published::nothing()).await;
             }
             return;
         }
@@ -63,16 +65,16 @@ impl Hand<'_> {
         run.origin == message.at || run.held_by.as_ref().is_some_and(|held| held.message == message)
     }
 
-    async fn carry_on(&self, verdict: Verdict, run: &Run) {
+    async fn carry_on(&self, verdict: Verdict, run: &Run, published: Published) {
         let own = self.delivery.message.plan;
         match verdict {
             Verdict::CarryOut => {
-                self.client.tell(own, run, 0).await;
+                self.client.publish_events(own, run, published).await;
                 self.client.put_letter(own, run).await;
                 self.send(Word::Ack).await;
             }
             Verdict::TellEnd => {
-                self.client.tell(own, run, 0).await;
+                self.client.publish_events(own, run, published).await;
                 self.send(Word::Ack).await;
             }
             Verdict::Drop => self.send(Word::Ack).await,

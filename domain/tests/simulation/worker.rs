@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use longshore_domain::lease::Lease;
 use longshore_domain::protocol::{Arrival, Verdict, on_arrival};
+use longshore_domain::publication::Published;
 use longshore_domain::run::{Holding, MessageId};
-use longshore_domain::{Job, Run, RunState, SmolStr, story};
+use longshore_domain::{Job, Run, RunState, SmolStr};
 
 use crate::client::Client;
 use crate::mutation::Mutation;
@@ -50,8 +51,8 @@ pub(crate) struct Work {
     pub(crate) run: Run,
     /// The record's, as it was read or written last; 0 for none.
     pub(crate) revision: u64,
-    /// How many events of the round are in the log.
-    pub(crate) told: usize,
+    /// What of the round is published.
+    pub(crate) published: Published,
     /// A record says that it runs.
     pub(crate) on_record: bool,
     /// The token of a write of this attempt whose answer was lost.
@@ -61,8 +62,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn new(run: Run, revision: u64, told: usize) -> Self {
-        Self { run, revision, told, on_record: false, unclear: None, fell_due: false }
+    pub(crate) fn new(run: Run, revision: u64, published: Published) -> Self {
+        Self { run, revision, published, on_record: false, unclear: None, fell_due: false }
     }
 }
 
@@ -76,7 +77,7 @@ pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
         hand.refuse().await;
     } else if hand.takes_the_short_way() {
         world.say(|| format!("{} takes {} the short way", hand.client.name(), hand.sequence()));
-        hand.start(Work::new(hand.fresh(), 0, 0)).await;
+        hand.start(Work::new(hand.fresh(), 0, Published::nothing())).await;
     } else {
         hand.claim().await;
     }
@@ -150,6 +151,7 @@ impl<'w> Hand<'w> {
     /// Goes on under the id with the time.
     pub(crate) fn rename(&self, run: &mut Run) {
         self.timed.set(true);
+        self.world.ledger.borrow_mut().may_be_live_again(self.index);
         run.run_id = self.job().run_id.clone();
     }
 
@@ -177,12 +179,12 @@ impl<'w> Hand<'w> {
         told.iter().any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
     }
 
-    /// The record turned out to be another's when an attempt was to be written there. A cancelled run's end is told and
-    /// acknowledged at once; an end that was lost to others is acknowledged if another message answers for the run.
+    /// The record turned out to be another's when an attempt was to be written there. A cancelled run's end is published
+    /// and acknowledged at once; an end that was lost to others is acknowledged if another message answers for the run.
     pub(crate) async fn give_up(&self, found: Option<&Stored>, end: bool) {
         match (self.verdict(found), found) {
             (Verdict::TellEnd, Some(found)) => {
-                self.client.tell(self.index, &found.run, 0).await;
+                self.publish_found(&found.run).await;
                 self.send(Word::Ack).await;
             }
             (Verdict::Drop, _) if end => self.send(Word::Ack).await,
@@ -203,15 +205,15 @@ impl<'w> Hand<'w> {
         loop {
             let verdict = self.verdict(found.as_ref());
             let work = match (verdict, found) {
-                (Verdict::Begin { attempt, .. }, found) => self.based_on(found, attempt),
-                (Verdict::BeginAgain { attempt, .. }, Some(found)) => {
+                (Verdict::Begin { .. }, found) => self.based_on(found),
+                (Verdict::BeginAgain { .. }, Some(found)) => {
                     if !self.world.is(Mutation::PutBackBeginsAgainUntold) {
-                        self.client.tell(self.index, &found.run, 0).await;
+                        self.publish_found(&found.run).await;
                     }
-                    self.based_on(Some(found), attempt)
+                    self.based_on(Some(found))
                 }
                 (Verdict::BeginAnew, Some(found)) if !self.goes_under_another_id().await => {
-                    Work::new(self.fresh(), found.revision, 0)
+                    Work::new(self.fresh(), found.revision, Published::nothing())
                 }
                 (Verdict::Occupied | Verdict::BeginAnew, _) => {
                     self.timed.set(true);
@@ -236,30 +238,26 @@ impl<'w> Hand<'w> {
         look && self.client.read(World::timed_key(self.index)).await.is_some()
     }
 
-    /// What a claim of `attempt` is made on.
-    fn based_on(&self, found: Option<Stored>, attempt: u32) -> Work {
-        let Some(stored) = found else { return Work::new(self.fresh(), 0, 0) };
+    /// What a claim is made on.
+    fn based_on(&self, found: Option<Stored>) -> Work {
+        let Some(stored) = found else { return Work::new(self.fresh(), 0, Published::nothing()) };
         let mut run = (*stored.run).clone();
-        let told = match self.world.mutation {
-            Some(Mutation::NotedRunTakenForTold) => story::of_round(&run).len(),
-            _ => story::published_before(&run, attempt).log,
-        };
+        let published = self.world.published_at_arrival(&run);
         if run.state == RunState::Scheduled || run.enqueued_at.is_none() {
             run.enqueued_at = Some(stamp(self.delivery.message.since));
         }
         let fell_due = self.arrival.moved || run.has_started();
-        Work { fell_due, ..Work::new(run, stored.revision, told) }
+        Work { fell_due, ..Work::new(run, stored.revision, published) }
     }
 
     /// The record says that this delivery is not to begin anything.
     pub(crate) async fn not_begun(&self, verdict: Verdict, found: &Stored) {
         let world = self.world;
-        let run = &found.run;
         match verdict {
             Verdict::Drop => self.send(Word::Ack).await,
             Verdict::HeldElsewhere => self.held_elsewhere(found).await,
             Verdict::TakeOver => {
-                let mut work = Work::new((**run).clone(), found.revision, 0);
+                let mut work = self.found(found);
                 if !world.is(Mutation::CarriedOutWithoutTakingOver) && !self.put_on_record(&mut work).await {
                     return;
                 }
@@ -270,14 +268,24 @@ impl<'w> Hand<'w> {
                 }
             }
             Verdict::CarryOut => {
-                self.carry_out(&Work::new((**run).clone(), found.revision, 0), false).await;
+                self.carry_out(&self.found(found), false).await;
             }
             Verdict::TellEnd => {
-                self.client.tell(self.index, run, 0).await;
+                self.publish_found(&found.run).await;
                 self.send(Word::Ack).await;
             }
             _ => {}
         }
+    }
+
+    /// What is on record, as this node has to go on with it.
+    pub(crate) fn found(&self, found: &Stored) -> Work {
+        Work::new((*found.run).clone(), found.revision, self.world.published_at_redelivery(&found.run))
+    }
+
+    /// Publishes what its writer may not have published.
+    async fn publish_found(&self, run: &Run) {
+        self.client.publish_events(self.index, run, self.world.published_at_redelivery(run)).await;
     }
 
     pub(crate) fn verdict(&self, found: Option<&Stored>) -> Verdict {

@@ -30,6 +30,9 @@ pub(crate) const LASTS: i64 = 120;
 /// Waits up to this long stay in a node's hand.
 pub(crate) const IN_HAND: u64 = 400;
 
+/// One in so many worlds is calm: nothing goes wrong but what handlers do.
+const ONE_IN_CALM: u64 = 32;
+
 /// How often a node says that it is there: as rarely beside the lease as in the product.
 pub(crate) const PRESENCE_EVERY: i64 = LEASE / 15;
 /// No read is older than this.
@@ -92,6 +95,8 @@ pub(crate) struct World {
     pub(crate) ledger: RefCell<Ledger>,
     pub(crate) weather: Cell<Weather>,
     pub(crate) storm: Weather,
+    /// Nothing has gone wrong: what goes out live goes out once.
+    pub(crate) calm: Cell<bool>,
     pub(crate) quiet_from: Cell<i64>,
     pub(crate) mutation: Option<Mutation>,
     /// Deliveries in one node's hand.
@@ -114,13 +119,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>, talks: bool) -> Self {
         let chance = Chance::new(seed);
-        let storm = Weather {
-            dies: chance.pick(&[0, 20, 60, 200, 500]),
-            freezes: chance.pick(&[0, 20, 60, 200]),
-            unclear: chance.pick(&[0, 50, 300]),
-            late: chance.pick(&[0, 300, 2_000]),
-            cut: chance.pick(&[0, 0, 50, 200]),
-        };
+        let calm = seed.is_multiple_of(ONE_IN_CALM);
+        let storm = if calm { Weather::default() } else { Self::draw_storm(&chance) };
         let mut plans = Plan::draw_all(&chance, RUNS);
         if chance.hits(1_000) {
             plans.extend((0..LATER_RUNS).map(|_| Plan::draw_bare(&chance)));
@@ -135,6 +135,7 @@ impl World {
             plans,
             weather: Cell::new(storm),
             storm,
+            calm: Cell::new(calm),
             quiet_from: Cell::new(STORM),
             mutation,
             room: chance.pick(&[4, 4, 4, 1]),
@@ -148,6 +149,16 @@ impl World {
             wait: Cell::new(0),
             talks,
             chance,
+        }
+    }
+
+    fn draw_storm(chance: &Chance) -> Weather {
+        Weather {
+            dies: chance.pick(&[0, 20, 60, 200, 500]),
+            freezes: chance.pick(&[0, 20, 60, 200]),
+            unclear: chance.pick(&[0, 50, 300]),
+            late: chance.pick(&[0, 300, 2_000]),
+            cut: chance.pick(&[0, 0, 50, 200]),
         }
     }
 

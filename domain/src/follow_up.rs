@@ -1,0 +1,137 @@
+//! What follows from a record: the plan by which a decision is carried out, once it is written.
+//!
+//! The steps stand in this order, and each waits until the one before is confirmed: the record, its events
+//! ([`publication`](crate::publication)), the follow-up, and what is said of the delivery last. Whoever meets the record
+//! again makes the same plan from it, so a node may die between any two steps.
+
+use crate::{Run, RunState, Timestamp};
+
+/// What is done about a record after its events are in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// What makes the next thing possible.
+    pub follow_up: Option<FollowUp>,
+    /// What becomes of the delivery, last.
+    pub ack: AckAction,
+}
+
+/// What makes the next thing possible; only after the events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FollowUp {
+    /// A schedule: the job comes again at this time.
+    Schedule(Timestamp),
+    /// The job is parked, its place in the order counting from this time, until it can start.
+    Park(Timestamp),
+    /// A dead letter: the job is kept for people.
+    DeadLetter,
+}
+
+/// What becomes of the delivery that led to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckAction {
+    /// It is acknowledged: the run has ended, or its next message is durable.
+    Ack,
+    /// It is returned to the server: the run waits, and this message is the only one that brings it on.
+    Return,
+}
+
+/// What follows from `run` as it was written.
+#[must_use]
+pub fn plan(run: &Run) -> Plan {
+    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued | RunState::Retrying);
+    let follow_up = match run.state {
+        _ if waits && run.parked => run.run_at.map(FollowUp::Park),
+        _ if waits => run.run_at.map(FollowUp::Schedule),
+        // What was erased does not come back.
+        RunState::Dead if run.erased_at.is_none() => Some(FollowUp::DeadLetter),
+        _ => None,
+    };
+    let ack = if waits && follow_up.is_none() { AckAction::Return } else { AckAction::Ack };
+    Plan { follow_up, ack }
+}
+
+/// Whether the message that a follow-up of `run` leads to needs a seal that the record does not have yet.
+#[must_use]
+pub fn needs_seal(run: &Run) -> bool {
+    run.run_at.is_some() && run.seal.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{DeferReason, PutBack, RunResult};
+    use crate::settlement::Settlement;
+    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    /// What a run becomes that waits, or whose first attempt runs.
+    fn after(settlement: Settlement, runs: bool) -> Run {
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        let mut run = Run::new(&job, 3, at(1));
+        if runs {
+            run.begin(1, &"n".into(), at(2));
+        }
+        run.settle(settlement, at(3));
+        run
+    }
+
+    #[test]
+    fn the_decision_table() {
+        let failure = || Failure::new(ErrorKind::Retryable, "x");
+        let defer = |put_back| Settlement::Defer { at: at(9), reason: DeferReason::Busy, put_back };
+        let of = RunId::parse("other").unwrap();
+        let scheduled = Plan { follow_up: Some(FollowUp::Schedule(at(9))), ack: AckAction::Ack };
+        let dead_letter = Plan { follow_up: Some(FollowUp::DeadLetter), ack: AckAction::Ack };
+        let acknowledged = Plan { follow_up: None, ack: AckAction::Ack };
+        let returned = Plan { follow_up: None, ack: AckAction::Return };
+        let table = [
+            (Settlement::Complete(RunResult::None), true, acknowledged),
+            (Settlement::Retry { at: at(9), failure: failure() }, true, scheduled),
+            (Settlement::Dead { failure: failure() }, true, dead_letter),
+            (Settlement::Dead { failure: failure() }, false, dead_letter),
+            (defer(None), true, scheduled),
+            (defer(Some(PutBack::Busy)), true, scheduled),
+            (Settlement::Release, true, returned),
+            (Settlement::Schedule { at: at(9) }, false, scheduled),
+            (Settlement::Expire, false, acknowledged),
+            (Settlement::Cancel, true, acknowledged),
+            (Settlement::Cancel, false, acknowledged),
+            (Settlement::Duplicate { of }, false, acknowledged),
+        ];
+        for (settlement, runs, expected) in table {
+            let run = after(settlement.clone(), runs);
+            assert_eq!(plan(&run), expected, "{settlement:?}");
+            assert_eq!(needs_seal(&run), expected == scheduled, "{settlement:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_erased_becomes_no_dead_letter() {
+        let mut run = after(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") }, true);
+        run.erase(at(5));
+        assert_eq!(plan(&run), Plan { follow_up: None, ack: AckAction::Ack });
+    }
+
+    #[test]
+    fn a_cancelled_run_is_not_scheduled_though_its_record_keeps_the_time() {
+        let mut run = after(Settlement::Schedule { at: at(9) }, false);
+        run.settle(Settlement::Cancel, at(5));
+        assert_eq!((run.run_at, plan(&run).follow_up), (Some(at(9)), None));
+    }
+
+    #[test]
+    fn one_seal_is_enough() {
+        let run = after(Settlement::Schedule { at: at(9) }, false);
+        assert!(!needs_seal(&Run { seal: "5ea1".into(), ..run }));
+    }
+}

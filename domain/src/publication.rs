@@ -1,0 +1,177 @@
+//! Which events of a run are still to be published: the only judge of it.
+//!
+//! A record implies its events ([`story`](crate::story)), and they are published after the record is written, so the node
+//! that wrote it may have died in between. The node that goes on from the record publishes what may be missing: live, to
+//! clients that listen at the moment, and in the log, which must have every event in order. Events are published again
+//! under the same ids, so too many do no harm but cost; one too few is lost.
+//!
+//! A run of 1,000 attempts must not publish its whole round again at each redelivery. What proves that the log has the
+//! events before the last attempt is the claim of that attempt:
+//!
+//! * The message that brings attempt n + 1 (n ≥ 1) is a schedule, and a schedule is written once the log has all events of
+//!   the wait that it ends. A node that holds a short retry locally claims it after the same confirmation.
+//! * An attempt that was released starts again under the same message. Its node publishes the events on record and waits
+//!   for the log before it claims.
+//! * The first attempt of a round proves nothing: it may start without a record, and `submit` leaves `enqueued` to the node
+//!   that takes the job up.
+//!
+//! So after any fault the events of one attempt are published again at most, with those of the wait or the end after it.
+
+use crate::story::{Event, of_round};
+use crate::{Run, RunState};
+
+/// How many events of a run's round are published, counted from the round's first: live, and in the log.
+///
+/// Within a round events are only added at the end, so the rest of the events, of this version of the record or of a later
+/// one, is what is still to be published. There is one constructor per situation in which a node takes up a run, and one
+/// method per step by which an attempt publishes more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    live: usize,
+    log: usize,
+}
+
+/// An event that is still to be published, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Unpublished<'a, 'run> {
+    /// The event.
+    pub event: &'a Event<'run>,
+    /// To clients that listen.
+    pub live: bool,
+    /// In the log.
+    pub log: bool,
+}
+
+impl Published {
+    /// No event: no node has worked on the run. Nothing is on record of it, or only what `submit` wrote.
+    #[must_use]
+    pub const fn nothing() -> Self {
+        Self { live: 0, log: 0 }
+    }
+
+    /// A record of a run that waits, found by the message that allows its next attempt.
+    ///
+    /// The message proves that the log has what `found` implies, unless `submit` wrote it, or a replay: those leave a record
+    /// that no message carries. A job that waited for its time was never `enqueued` before.
+    #[must_use]
+    pub fn at_arrival(found: &Run) -> Self {
+        if found.state == RunState::Scheduled {
+            return Self::nothing();
+        }
+        let all = of_round(found).len();
+        let log = if found.held_by.is_none() { 0 } else { all };
+        // The node that replays a run publishes that live; only the log must have it for certain.
+        let live = if found.round > 1 { all } else { log };
+        Self { live, log }
+    }
+
+    /// Before the next attempt of a retry that this node held locally: it waited until the log had every event of the
+    /// record that it wrote.
+    #[must_use]
+    pub fn held_locally(run: &Run) -> Self {
+        let all = of_round(run).len();
+        Self { live: all, log: all }
+    }
+
+    /// A claim of this very node that stands on record though its answer was lost. The start is not published: the handler
+    /// was not called.
+    #[must_use]
+    pub fn at_own_claim(run: &Run) -> Self {
+        let events = of_round(run);
+        Self { live: events.len().saturating_sub(1), log: proven(run, &events) }
+    }
+
+    /// A record that another node wrote, or this one before it died: redelivered, cancelled through the API, or running
+    /// under a lease that was lost. The writer published its events live at once, but may have died before the log had
+    /// them.
+    #[must_use]
+    pub fn at_redelivery(found: &Run) -> Self {
+        let events = of_round(found);
+        Self { live: events.len(), log: proven(found, &events) }
+    }
+
+    /// A run that was cancelled through the API: `before` is what it was until then. The cancel is new; of a run that no
+    /// node has seen, everything is.
+    #[must_use]
+    pub fn at_cancel(before: &Run, cancelled: &Run) -> Self {
+        let events = of_round(cancelled);
+        let live = if before.is_unseen() { 0 } else { events.len().saturating_sub(1) };
+        Self { live, log: proven(cancelled, &events) }
+    }
+
+    /// A run whose dead letter is replayed or discarded, or deleted because the run is beyond it. A round that was just
+    /// opened is new as a whole; of one that has ended, its end.
+    #[must_use]
+    pub fn at_dead_letter(run: &Run) -> Self {
+        let events = of_round(run);
+        let live = if run.state.is_ended() { events.len().saturating_sub(1) } else { 0 };
+        Self { live, log: proven(run, &events) }
+    }
+
+    /// When attempt `attempt` of `waiting` starts. A start that was released makes room for the new one, and so does a
+    /// deferral for as long as the attempt runs: they are published, but no longer among the round's events.
+    #[must_use]
+    pub fn at_start(self, waiting: &Run, attempt: u32) -> Self {
+        if self == Self::nothing() {
+            return self;
+        }
+        let before = before_attempt(&of_round(waiting), attempt);
+        Self { live: self.live.min(before), log: self.log.min(before) }
+    }
+
+    /// After so many events more were published live. Once the run is on record, they go into the log in the same step;
+    /// before that, the record comes first.
+    #[must_use]
+    pub const fn after_live(self, events: usize, on_record: bool) -> Self {
+        let live = self.live + events;
+        Self { live, log: if on_record { live } else { self.log } }
+    }
+
+    /// After what was published live is given to the log as well.
+    #[must_use]
+    pub const fn log_as_live(self) -> Self {
+        Self { log: self.live, ..self }
+    }
+
+    /// After all events of `run` are given to the log.
+    #[must_use]
+    pub fn all_logged(self, run: &Run) -> Self {
+        Self { log: of_round(run).len(), ..self }
+    }
+
+    /// The log alone is still to be given something.
+    #[must_use]
+    pub const fn for_log_only(self) -> Self {
+        Self { live: usize::MAX, ..self }
+    }
+
+    /// The log is to be given nothing, now or later: the run leaves no trace there, or its record does not stand yet.
+    #[must_use]
+    pub const fn for_live_only(self) -> Self {
+        Self { log: usize::MAX, ..self }
+    }
+
+    /// Those of a round's events that are still to be published, in order. What the log is given is always the last of
+    /// them.
+    pub fn unpublished<'a, 'run>(self, events: &'a [Event<'run>]) -> impl Iterator<Item = Unpublished<'a, 'run>> {
+        let Self { live, log } = self;
+        let numbered = events.iter().enumerate().skip(live.min(log));
+        numbered.map(move |(number, event)| Unpublished { event, live: number >= live, log: number >= log })
+    }
+}
+
+/// How many events the log has for certain, as the record proves: those before its last attempt.
+fn proven(run: &Run, events: &[Event<'_>]) -> usize {
+    match run.attempts.last() {
+        Some(last) if last.round == run.round && last.attempt > 1 => before_attempt(events, last.attempt),
+        _ => 0,
+    }
+}
+
+/// How many events come before those of attempt `attempt`, and of the wait for it.
+fn before_attempt(events: &[Event<'_>], attempt: u32) -> usize {
+    events.iter().position(|event| event.attempt >= attempt).unwrap_or(events.len())
+}
+
+#[cfg(test)]
+mod tests;

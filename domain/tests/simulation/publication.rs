@@ -1,0 +1,89 @@
+//! What is still to be published of a run: the judgements of the domain, each of which may be broken on purpose.
+
+use longshore_domain::publication::Published;
+use longshore_domain::{Run, story};
+
+use crate::mutation::Mutation;
+use crate::world::World;
+
+impl World {
+    /// A record of a run that waits, found by the message that allows its next attempt.
+    pub(crate) fn published_at_arrival(&self, found: &Run) -> Published {
+        match self.mutation {
+            Some(Mutation::NotedRunTakenForPublished) => Published::held_locally(found),
+            Some(Mutation::ClaimedRunPublishedLiveAgain)
+                if Published::at_arrival(found) == Published::held_locally(found) =>
+            {
+                Published::nothing().all_logged(found)
+            }
+            Some(Mutation::ArrivalTakenForNoProof) => Published::nothing(),
+            _ => Published::at_arrival(found),
+        }
+    }
+
+    /// When attempt `attempt` starts.
+    pub(crate) fn published_at_start(&self, published: Published, waiting: &Run, attempt: u32) -> Published {
+        if self.is(Mutation::NoRoomMadeForTheStart) { published } else { published.at_start(waiting, attempt) }
+    }
+
+    /// A record that another node wrote, or this one before it died.
+    pub(crate) fn published_at_redelivery(&self, found: &Run) -> Published {
+        let all = story::of_round(found).len();
+        let first = is_first(found);
+        // As if the log had so many events.
+        let logged = |events: usize| Published::nothing().after_live(events, true);
+        match self.mutation {
+            Some(Mutation::RedeliveredRunTakenForPublished) => Published::held_locally(found),
+            Some(Mutation::WholeRoundPublishedAgain) => Published::nothing().after_live(all, false),
+            Some(Mutation::FirstAttemptTakenForProof) if first => logged(all.min(1)),
+            Some(Mutation::LastStartTakenForProven) if !first => {
+                let last = found.attempts_of_round().last().map_or(0, |last| last.attempt);
+                let started = story::of_round(found).iter().position(|event| event.attempt >= last);
+                logged(started.map_or(all, |started| started + 1))
+            }
+            _ => Published::at_redelivery(found),
+        }
+    }
+
+    /// A claim of this very node whose answer was lost.
+    pub(crate) fn published_at_own_claim(&self, run: &Run) -> Published {
+        match self.mutation {
+            Some(Mutation::OwnClaimTakenForPublished) => Published::held_locally(run),
+            _ => Published::at_own_claim(run),
+        }
+    }
+
+    /// A retry that stayed in hand.
+    pub(crate) fn published_when_held(&self, run: &Run) -> Published {
+        match self.mutation {
+            Some(Mutation::HeldRetryTakenForRedelivered) => Published::at_redelivery(run),
+            _ => Published::held_locally(run),
+        }
+    }
+
+    /// A run that was just cancelled.
+    pub(crate) fn published_at_cancel(&self, before: &Run, cancelled: &Run) -> Published {
+        match self.mutation {
+            Some(Mutation::CancelPublishedAlone) => {
+                Published::nothing().after_live(story::of_round(cancelled).len() - 1, true)
+            }
+            Some(Mutation::CancelledRunTakenForUnseen) if is_first(cancelled) => Published::nothing(),
+            Some(Mutation::CancelledRunTakenForSeen) => Published::at_cancel(cancelled, cancelled),
+            _ => Published::at_cancel(before, cancelled),
+        }
+    }
+
+    /// A run whose dead letter is attended to.
+    pub(crate) fn published_at_dead_letter(&self, run: &Run) -> Published {
+        match self.mutation {
+            Some(Mutation::DeadLetterTakenForPublished) => Published::held_locally(run),
+            Some(Mutation::DeadLetterPublishedLiveAgain) if is_first(run) => Published::nothing(),
+            _ => Published::at_dead_letter(run),
+        }
+    }
+}
+
+/// Whether no second attempt of the round has been claimed: then nothing is proven of the log.
+fn is_first(run: &Run) -> bool {
+    run.attempts_of_round().last().is_none_or(|last| last.attempt == 1)
+}
