@@ -183,7 +183,9 @@ impl Caller {
         let inbox = format!("{}.{number}", self.inbox);
         let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
         if let Err(error) = sent {
+            // A dead client, which is about to be replaced: whoever looks for lost replies may have looked before this call.
             tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
+            settle(&self.waiting, number, Reply::NotSent);
         }
         self.backbone.work().publish(self.backbone.names().request_sent(&self.inbox, number), Bytes::new()).await;
         Call { signals: heard, reply: replied, found, number, waiting: Arc::clone(&self.waiting) }

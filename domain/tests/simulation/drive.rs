@@ -141,6 +141,11 @@ impl<'w> Drive<'w> {
         let world = self.world;
         let letters: Vec<u32> = world.server.borrow().letters_of(plan).map(|letter| letter.round).collect();
         let mut ledger = world.ledger.borrow_mut();
+        if world.has_two_ids(plan) {
+            // Known, and said in operations.md: a node found the id taken by a run of a lane that is gone, and was frozen
+            // until another one found it free. Only what is broken on the way counts.
+            return;
+        }
         let run = self.run_of(plan).or_else(|| ledger.last_of(plan));
         let run = run.as_deref();
         if world.plans[plan].key.is_none() {

@@ -249,7 +249,10 @@ impl Ledger {
         let times = |event: &EventId| page.live.iter().filter(|other| *other == event).count();
         let each_once = page.implied.iter().all(|event| (least..=1).contains(&times(event)));
         let is_fine = each_once && page.live.iter().all(|event| page.implied.contains(event));
-        if calm && !page.live_again && !is_fine {
+        // So may a cancel of a run that was begun without a record: then its start was published live, and is nowhere else.
+        let is_lost_start = |event: &EventId| event.kind == EventKind::Started && !page.implied.contains(event);
+        let overtaken = run.state == RunState::Cancelled && page.live.iter().any(is_lost_start);
+        if calm && !page.live_again && !is_fine && !overtaken {
             let list = |told: &[EventId]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
             let what = format!("live    {}\n      implied {}", list(&page.live), list(&page.implied));
             return self.accuse(plan, what);

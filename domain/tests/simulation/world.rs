@@ -220,6 +220,16 @@ impl World {
         server.read(Self::timed_key(plan)).or_else(|| server.read(self.key(plan)).filter(own))
     }
 
+    /// Whether one job went on as two runs, under its own id and under the one with the time.
+    pub(crate) fn has_two_ids(&self, plan: usize) -> bool {
+        let server = self.server.borrow();
+        let is_own = |stored: Stored| stored.run.origin == stamp(self.published_at(plan));
+        self.plans[plan].minted()
+            && server.read(Self::timed_key(plan)).is_some()
+            && self.plans[plan].job.get().is_some()
+            && server.read(self.key(plan)).is_some_and(is_own)
+    }
+
     /// What a node last said of itself: when it was there, and since when; as the control bucket has it.
     pub(crate) fn presence(&self, node: usize) -> Option<(i64, i64)> {
         let (state, now) = (&self.nodes[node], self.clock.get());
