@@ -70,11 +70,13 @@ async fn what_is_wrong_with_a_submit_is_said() {
         (json!({"expires_at": 1}), "expires_at"),
         (json!({"expires_in_ms": "1s"}), "expires_in_ms"),
         (json!({"max_attempts": 0}), "max_attempts"),
-        (json!({"max_attempts": 1_001}), "max_attempts"),
+        (json!({"max_attempts": 1_001}), "max_attempts: is not one of 1 to 1000"),
+        (json!({"max_attempts": 5_000_000_000_u64}), "max_attempts: is not one of 1 to 1000"),
         (json!({"retry": "none-such"}), "retry"),
         (json!({"timeout_ms": 1.5}), "timeout_ms"),
         (json!({"deadline": "soon"}), "deadline"),
         (json!({"cost": 0}), "cost"),
+        (json!({"cost": 1_000_001}), "cost: is not one of 1 to 1000000"),
         (json!({"concurrency_key": ""}), "concurrency_key"),
         (json!({"limit_key": "x".repeat(513)}), "limit_key"),
         (json!({"tags": ["1", "2", "3", "4", "5", "6", "7", "8", "9"]}), "tags"),
@@ -180,6 +182,8 @@ async fn a_run_can_be_asked_for_from_its_first_moment() {
     let time = record["attempts"][0]["started_at"].as_str().unwrap();
     assert!(time.len() == 24 && time.ends_with('Z'), "RFC 3339, UTC, with milliseconds: {time}");
 
+    let too_long = json!({"run_id": waiting, "timeout_ms": 600_001});
+    refused(&world, "default", "runs.wait", too_long, 400, "timeout_ms: is not one of 0 to 600000").await;
     let still = world.request("runs.wait", json!({"run_id": waiting, "timeout_ms": 50})).await;
     assert_eq!(still["state"], "enqueued");
     let end = world.request("runs.wait", json!({"run_id": waiting})).await;

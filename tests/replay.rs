@@ -82,7 +82,12 @@ async fn letters_are_listed_and_grouped() {
     ] {
         assert_eq!(world.try_request(tenant, "dlq.get", body).await.unwrap_err().code, code);
     }
-    assert_eq!(world.try_request("default", "dlq.list", json!({"limit": 501})).await.unwrap_err().code, 400);
+    for endpoint in ["dlq.list", "dlq.groups"] {
+        for limit in [0, 501] {
+            let error = world.try_request("default", endpoint, json!({"limit": limit})).await.unwrap_err();
+            assert_eq!((error.code, error.message.as_str()), (400, "limit: is not one of 1 to 500"), "{endpoint}");
+        }
+    }
     assert_eq!(world.request("dlq.list", json!({"since": "2999-01-01T00:00:00Z"})).await, json!({"entries": []}));
 }
 

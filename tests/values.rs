@@ -243,6 +243,15 @@ async fn the_operator_says_whose_run_it_means() {
     assert_eq!((&letter["tenant"], payload.as_slice()), (&json!("_"), b"lost".as_slice()));
     assert_eq!(ask("dlq.list", json!({"tenant": "_"})).await["entries"].as_array().unwrap().len(), 1);
     assert_eq!(ask("runs.get", whose.clone()).await["state"], "dead");
+    // A tenant by itself is a filter, for whom it narrows anything.
+    let of_tenant = json!({"tenant": "_", "dry_run": true});
+    assert_eq!(ask("dlq.discard", of_tenant.clone()).await["discarded"], 1);
+    assert_eq!(ask("dlq.replay", of_tenant).await["failed"][0]["run_id"], json!(lost));
+    let other = json!({"tenant": "acme", "dry_run": true});
+    assert_eq!(ask("dlq.discard", other.clone()).await["discarded"], 0);
+    assert_eq!(ask("runs.cancel", other.clone()).await["cancelled"], 0);
+    let error = world.try_request("acme", "dlq.discard", other).await.unwrap_err();
+    assert!(error.code == 400 && error.message.starts_with("run_id: is missing"), "{error}");
     assert_eq!(ask("dlq.discard", whose).await["discarded"], 1);
     world.eventually_letters(0).await;
 }

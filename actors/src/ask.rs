@@ -53,6 +53,10 @@ pub(crate) fn which(asker: &str, asked: Selection) -> Result<Which, ApiError> {
     match asked.target {
         Target::Run(run_id) => Ok(Which::One(whose_run(asker, tenant)?, run_id)),
         Target::Runs(wanted) => Ok(Which::Those(Filter { tenant: whose(asker, tenant)?, wanted })),
+        Target::Tenant(named) => match whose(asker, Some(&named))? {
+            tenant if asker == OPERATOR => Ok(Which::Those(Filter { tenant, wanted: api::Filter::default() })),
+            _ => Err(ApiError::malformed(Target::UNSAID)),
+        },
     }
 }
 
@@ -97,6 +101,14 @@ mod tests {
         assert!(all.tenant.is_none());
         let Which::Those(own) = asked("acme", &json!({"queue": "main"})).unwrap() else { panic!("a filter") };
         assert_eq!(own.tenant.unwrap().as_str(), "acme");
+        let Which::Those(named) = asked(OPERATOR, &json!({"tenant": "_"})).unwrap() else { panic!("a filter") };
+        assert_eq!((named.tenant, named.wanted.is_empty()), (Some(Tenant::unreadable()), true));
+        assert_eq!(
+            refused("acme", json!({"tenant": "acme"})).message,
+            Target::UNSAID,
+            "it says nothing that is not so"
+        );
+        assert_eq!(refused("acme", json!({"tenant": "other"})).code, 403);
         let unsaid = refused(OPERATOR, json!({"run_id": "r"}));
         assert!(unsaid.code == 400 && unsaid.message.starts_with("tenant: is missing"), "{unsaid}");
         let unreadable = json!({"run_id": "r", "tenant": "_"});

@@ -146,6 +146,10 @@ impl Control {
 
     async fn wait(&self, asker: &str, asked: WaitRequest) -> Result<Encoded<Record>, ApiError> {
         let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
+        if timeout > runs::WAIT_MOST {
+            let most = runs::WAIT_MOST.as_millis();
+            return Err(ApiError::malformed(format!("timeout_ms: is not one of 0 to {most}")));
+        }
         let (tenant, run_id) = ask::one(asker, asked.run())?;
         let _waits = self.shared.waits.enter(asker)?;
         runs::wait(&self.shared, &tenant, &run_id, timeout).await

@@ -20,7 +20,7 @@ use crate::shared::Shared;
 
 /// Entries on a page where the client does not say.
 const LIST_DEFAULT: u64 = 100;
-/// Most entries on a page.
+/// Most entries on a page, or groups in an answer.
 const LIST_MOST: u64 = 500;
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
@@ -51,13 +51,20 @@ async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run
     })
 }
 
+/// How much is to be answered at most.
+fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
+    match asked {
+        Some(limit) if !(1..=LIST_MOST).contains(&limit) => {
+            Err(ApiError::malformed(format!("limit: is not one of 1 to {LIST_MOST}")))
+        }
+        limit => Ok(limit),
+    }
+}
+
 /// The endpoint `dlq.list`.
 pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
     let filter = Filter { tenant: ask::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
-    let limit = asked.limit.unwrap_or(LIST_DEFAULT);
-    if !(1..=LIST_MOST).contains(&limit) {
-        return Err(ApiError::malformed(format!("limit: is not one of 1 to {LIST_MOST}")));
-    }
+    let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
     // An answer is one message: it stays well below what the server takes.
     let mut room = shared.backbone.max_payload() * 3 / 4;
     let (mut entries, mut from) = (Vec::new(), Some(ask::cursor(asked.cursor.as_deref())?));
@@ -156,6 +163,7 @@ struct Count {
 /// The endpoint `dlq.groups`: letters by what they failed of, the largest group first.
 pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
     let filter = Filter { tenant: ask::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let limit = limit(asked.limit)?;
     let subject = subject(shared, &filter);
     let (mut groups, mut seen, mut from) =
         (BTreeMap::<String, Count>::new(), 0, Some(ask::cursor(asked.cursor.as_deref())?));
@@ -175,7 +183,7 @@ pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -
     }
     let mut groups: Vec<Group> = groups.into_iter().map(|(fingerprint, count)| count.show(fingerprint)).collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.count));
-    groups.truncate(asked.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
+    groups.truncate(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
     Ok(Encoded::of(&Groups { cursor: from.map(|next| next.to_string()), groups }))
 }
 

@@ -14,7 +14,7 @@ use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, nobody_there};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
-use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, KEY_MAX, is_servers, names};
+use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, is_servers, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
@@ -153,12 +153,11 @@ fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<
         let known: Vec<&str> = shared.policies.retries.keys().map(String::as_str).collect();
         return Err(wrong("retry", format!("no preset {name:?} is configured; there are: {}", known.join(", "))));
     }
-    if submit.max_attempts.is_some_and(|attempts| !(1..=ATTEMPTS_MAX).contains(&attempts)) {
-        return Err(wrong("max_attempts", format!("is not one of 1 to {ATTEMPTS_MAX}")));
-    }
-    if submit.cost == Some(0) {
-        return Err(wrong("cost", "is 0; a job takes 1 token or more"));
-    }
+    let number = |field: &str, asked: Option<u64>, most: u32| match asked.map(u32::try_from) {
+        Some(Ok(number)) if (1..=most).contains(&number) => Ok(Some(number)),
+        Some(_) => Err(wrong(field, format!("is not one of 1 to {most}"))),
+        None => Ok(None),
+    };
     let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
     let run_at = submit.run_at.as_deref().map(header::run_at).transpose().map_err(|error| wrong("run_at", error))?;
     let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
@@ -167,7 +166,7 @@ fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<
         idempotency_key: key("idempotency_key", &submit.idempotency_key)?,
         idempotency_window: submit.idempotency_window_ms.map(|ms| positive("idempotency_window_ms", ms)).transpose()?,
         unique: unique.unwrap_or_default(),
-        max_attempts: submit.max_attempts,
+        max_attempts: number("max_attempts", submit.max_attempts, ATTEMPTS_MAX)?,
         retry: submit.retry.clone(),
         run_at: either(("run_at", "delay_ms"), run_at, submit.delay_ms)?,
         keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
@@ -180,7 +179,7 @@ fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<
         )?,
         concurrency_key: key("concurrency_key", &submit.concurrency_key)?,
         limit_key: key("limit_key", &submit.limit_key)?,
-        cost: submit.cost,
+        cost: number("cost", submit.cost, COST_MAX)?,
         schema_version: None,
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
     })

@@ -76,14 +76,14 @@ pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) ->
     Ok(is_meant.then(|| Run::new(job, shared.max_attempts(job), assignment.since)))
 }
 
-/// The run, once it has ended, or as it stands when `timeout` is over.
+/// The run, once it has ended, or as it stands when `timeout` is over, [`WAIT_MOST`] at most.
 pub(crate) async fn wait(
     shared: &Shared,
     tenant: &Tenant,
     run_id: &RunId,
     timeout: Duration,
 ) -> Result<Encoded<Record>, ApiError> {
-    let until = tokio::time::Instant::now() + timeout.min(WAIT_MOST);
+    let until = tokio::time::Instant::now() + timeout;
     let subject = shared.backbone.names().events_of_run(tenant, run_id);
     let mut events = shared.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
     let mut look_every = LOOK_EVERY;

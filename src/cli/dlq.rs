@@ -15,7 +15,7 @@ use super::output::{self, FAINT, age, cut, number, styled};
 use super::which::{self, Filter, Which};
 use super::{Ended, Global, Usage, exact, runs, submit};
 
-/// Most letters on a page of the API.
+/// Most letters on a page of the API, or groups in its answer.
 const PAGE: u64 = 500;
 /// What groups may take: every letter is read for them.
 const GROUPING: std::time::Duration = std::time::Duration::from_secs(110);
@@ -29,7 +29,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         filter: Filter,
         /// So many groups at most
-        #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=PAGE))]
         limit: u64,
         /// JSON for machines
         #[arg(long)]

@@ -99,7 +99,7 @@ async fn cancel(api: &Api, chosen: Target, options: &bulk::Options) -> anyhow::R
             }
             Ok(Ended::Well)
         }
-        runs @ Target::Runs(_) => bulk::run::<RunsCancel>(api, Selection::of(runs), None, options).await,
+        runs => bulk::run::<RunsCancel>(api, Selection::of(runs), None, options).await,
     }
 }
 

@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ID", value_parser = chosen_id)]
     run_id: Option<RunId>,
     /// Attempts before it goes to the dead letters
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    max_attempts: Option<u32>,
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    max_attempts: Option<u64>,
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION", value_parser = span)]
     timeout: Option<Duration>,

@@ -121,6 +121,8 @@ pub struct HeaderError {
 
 /// Most attempts in a round.
 pub const ATTEMPTS_MAX: u32 = 1_000;
+/// Most tokens that a job costs.
+pub const COST_MAX: u32 = 1_000_000;
 /// Most bytes in a key: idempotency, concurrency, limit.
 pub const KEY_MAX: usize = 512;
 /// Most tags.
@@ -219,7 +221,7 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
         "expires-in" => options.expires = Some(When::After(positive(value)?)),
         "concurrency-key" => options.concurrency_key = Some(text(value, KEY_MAX)?),
         "limit-key" => options.limit_key = Some(text(value, KEY_MAX)?),
-        "cost" => options.cost = Some(number(value, 1_000_000)?),
+        "cost" => options.cost = Some(number(value, COST_MAX)?),
         "keep" => options.keep = Some(span(value)?),
         "schema-version" => options.schema_version = Some(text(value, TAG_MAX)?),
         "tags" => options.tags = tags(value.split(','))?,

@@ -111,7 +111,7 @@ pub struct GroupsRequest {
     pub tenant: Option<Tenant>,
     /// Those that fit; its `state` cannot be said here.
     pub filter: Filter,
-    /// So many groups at most, the largest; all if not said.
+    /// So many groups, the largest: 500 at most; all if not said.
     pub limit: Option<u64>,
     /// Where the answer before ended; the oldest letter if not said.
     pub cursor: Option<String>,

@@ -146,9 +146,7 @@ impl Fields {
         match (&self.run_id, filter.is_empty()) {
             (Some(_), true) if !self.all => self.run().map(Target::Run),
             (Some(_), _) => Err("run_id: stands beside a filter; one of them is enough".to_owned()),
-            (None, true) if !self.all => {
-                Err("run_id: is missing; or give a filter, or all: true for everything".to_owned())
-            }
+            (None, true) if !self.all => self.tenant()?.map(Target::Tenant).ok_or_else(|| Target::UNSAID.to_owned()),
             (None, _) => Ok(Target::Runs(filter)),
         }
     }

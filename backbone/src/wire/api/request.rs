@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use super::ApiError;
@@ -22,8 +23,12 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
-        let reason = in_words(&error.into_inner().to_string());
+        let (path, error) = (error.path().to_string(), error.inner());
+        // Where the text itself is broken there is no field to name; the error says at which line and column.
+        if matches!(error.classify(), Category::Syntax | Category::Eof) {
+            return ApiError::malformed(format!("the request is not JSON: {error}"));
+        }
+        let reason = in_words(&error.to_string());
         if path == "." { ApiError::malformed(reason) } else { ApiError::malformed(format!("{path}: {reason}")) }
     })?;
     reader.end().map_err(|error| ApiError::malformed(error.to_string()))?;
@@ -80,8 +85,7 @@ pub(super) fn in_words(error: &str) -> String {
         words.replace_range(at..end, "an object");
     }
     for (inner, plain) in [
-        ("u64", "a whole number"),
-        ("u32", "a whole number"),
+        ("u64", "a whole number from 0 to 2^64 - 1"),
         ("f64", "a number"),
         ("a sequence", "an array"),
         ("a map", "an object"),
@@ -104,7 +108,10 @@ mod tests {
         for (body, said) in [
             ("7", "the request is not a JSON object"),
             ("[[]]", "the request is not a JSON object"),
-            (r#"{"limit":-1}"#, "limit: invalid value: integer `-1`, expected a whole number"),
+            (r#"{"limit":-1}"#, "limit: invalid value: integer `-1`, expected a whole number from 0 to 2^64 - 1"),
+            ("{", "the request is not JSON: EOF while parsing an object at line 1 column 1"),
+            ("{\"all\":true,\n\"tag\":tru}", "the request is not JSON: expected ident at line 2 column 10"),
+            (r#"{"set":{"headers":{"X"}}}"#, "the request is not JSON: expected `:` at line 1 column 23"),
             (r#"{"queue":{}}"#, "queue: invalid type: object, expected a string"),
             (r#"{"rate_per_s":"x"}"#, r#"rate_per_s: invalid type: string "x", expected a number"#),
             (r#"{"set":7}"#, "set: invalid type: integer `7`, expected an object"),
@@ -119,6 +126,7 @@ mod tests {
         let submit = |body: &str| Submit::read(body.as_bytes()).unwrap_err().message;
         assert!(submit(r#"{"type":"a","maximum":1}"#).starts_with("maximum: unknown field `maximum`, expected one of"));
         assert!(submit("{}").contains("missing field `type`"));
+        assert!(submit(r#"{"type":"a","payload":{]}"#).starts_with("the request is not JSON: "));
         assert!(submit(r#"{"type":"a","tags":{}}"#).starts_with("tags: invalid type: object, expected an array"));
     }
 }

@@ -74,7 +74,7 @@ pub struct SubmitRequest {
     pub expires_in_ms: Option<u64>,
     /// 1 to 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<u32>,
+    pub max_attempts: Option<u64>,
     /// Name of a back-off preset of the node's settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<String>,
@@ -93,9 +93,9 @@ pub struct SubmitRequest {
     /// 1 to 512 bytes; checked, not acted upon in this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_key: Option<String>,
-    /// 1 or more; checked, not acted upon in this version.
+    /// 1 to 1,000,000; checked, not acted upon in this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<u32>,
+    pub cost: Option<u64>,
     /// 8 at most, of 64 bytes at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,

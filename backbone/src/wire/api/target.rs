@@ -39,6 +39,14 @@ pub enum Target {
     Run(RunId),
     /// Those that fit. An empty filter stands on the wire as `all: true`: nothing said is never taken for everything.
     Runs(Filter),
+    /// All of this tenant. Under [`OPERATOR`](super::OPERATOR) alone does that narrow the choice; elsewhere nothing is said
+    /// by it.
+    Tenant(Tenant),
+}
+
+impl Target {
+    /// What is wrong with a request that says neither of these.
+    pub const UNSAID: &str = "run_id: is missing; or give a filter, or all: true for everything";
 }
 
 /// What is to be changed, and how much of it by one call.
@@ -118,6 +126,7 @@ impl From<Selection> for Fields {
         let fields = match target {
             Target::Run(run_id) => Self::of_run(&run_id, tenant),
             Target::Runs(filter) => Self { all: filter.is_empty(), ..Self::of_filter(filter, tenant) },
+            Target::Tenant(tenant) => Self::of_filter(Filter::default(), Some(&tenant)),
         };
         Self { limit, dry_run, ..fields }
     }
@@ -171,9 +180,13 @@ mod tests {
         assert_eq!(read(r#"{"all":true}"#), Target::Runs(Filter::default()));
         let main = Filter { queue: Some(Queue::main()), ..Filter::default() };
         assert_eq!(read(r#"{"all":true,"queue":"main"}"#), Target::Runs(main.clone()));
+        assert_eq!(read(r#"{"tenant":"acme","queue":"main"}"#), Target::Runs(main.clone()));
+        assert_eq!(read(r#"{"tenant":"_"}"#), Target::Tenant(Tenant::unreadable()));
+        assert_eq!(read(r#"{"tenant":"acme","all":true}"#), Target::Runs(Filter::default()));
         let written = |target| serde_json::to_string(&Selection::of(target)).unwrap();
         assert_eq!(written(Target::Runs(Filter::default())), r#"{"all":true}"#);
         assert_eq!(written(Target::Runs(main)), r#"{"queue":"main"}"#);
+        assert_eq!(written(Target::Tenant(Tenant::unreadable())), r#"{"tenant":"_"}"#);
         assert_eq!(written(Target::Run(RunId::parse("r").unwrap())), r#"{"run_id":"r"}"#);
     }
 
