@@ -6,7 +6,7 @@
 use longshore_harness::chaos::Chaos;
 
 async fn is_sound(three_servers: bool, rate: u32) {
-    longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
+    crate::use_binary();
     let seed = crate::times("LONGSHORE_TEST_SEED", usize::try_from(jiff::Timestamp::now().as_second()).unwrap());
     let chaos = Chaos { seed: seed as u64, jobs: 500, rate, nodes: 3, three_servers, raw_bytes: false };
 

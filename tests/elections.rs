@@ -2,17 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use longshore_harness::{Node, World, eventually};
+use longshore_harness::{Node, eventually};
 use serde_json::json;
 
-use crate::{workers, world};
+use crate::{three_servers, workers, world};
 
 const WITHIN: Duration = Duration::from_secs(90);
-
-async fn three_servers() -> World {
-    longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
-    World::cluster().await
-}
 
 /// Given an empty cluster, when several nodes with several queues start at the same moment, then all are ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

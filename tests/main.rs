@@ -18,7 +18,9 @@ mod frozen; // a node that was frozen starts nothing that is another's by now
 mod head_of_line; // what cannot start keeps nothing else from starting
 mod hostile; // whatever is sent, nothing is wedged
 mod idempotency; // one id, one key: one run
+mod leaders; // whatever a dead server led, nothing is lost and the rest goes on
 mod main_job; // published with any NATS client, it runs, and its story is told in order
+mod metrics; // what should never happen is counted and said
 mod nothing_lost; // killed and frozen in mid-run, nothing is lost
 mod one_run; // one accepted job is one run, whoever repeats, forwards, forges or cancels it
 mod order; // the urgent first, by rank
@@ -33,15 +35,29 @@ mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // not before its time, not after it, and not for longer
 mod values; // what is sent comes through byte for byte, and every request gets an answer
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use longshore_harness::history::{Interruption, Rules};
 use longshore_harness::{Node, NodeBuilder, World};
 
-/// A world whose nodes are the binary that cargo has just built.
+/// A world with one server.
 async fn world() -> World {
-    longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
+    use_binary();
     World::new().await
+}
+
+/// As [`world`], on three servers that are one cluster.
+async fn three_servers() -> World {
+    use_binary();
+    World::cluster().await
+}
+
+/// Nodes are the binary that cargo has just built, or the one that `LONGSHORE_BIN` names: an older version, to see that
+/// the tests of what has been mended fail there.
+fn use_binary() {
+    let named = std::env::var_os("LONGSHORE_BIN").map(PathBuf::from);
+    longshore_harness::use_binary(named.unwrap_or_else(|| env!("CARGO_BIN_EXE_longshore").into()));
 }
 
 /// Retries come at once.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use longshore_harness::eventually;
+use longshore_harness::{World, eventually};
 use serde_json::json;
 
 use crate::{workers, world};
@@ -65,13 +65,23 @@ fn find(dir: &Path, name: &str) -> Option<PathBuf> {
 
 /// Makes the server forget what its schedules are to fire, while it is down: the messages stay. Its list of them is a
 /// version, a count, the last sequence, and the entries (server/scheduler.go).
-fn forget_schedules(server: &Path) {
+pub(crate) fn forget_schedules(server: &Path) {
     let list = find(&find(server, "LONGSHORE_SCHEDULES").unwrap(), "sched.db").unwrap();
     let mut bytes = std::fs::read(&list).unwrap();
     assert!(bytes[0] == 1 && bytes[1] > 0, "{bytes:?}");
     bytes.truncate(17);
     bytes[1..9].fill(0);
     std::fs::write(&list, bytes).unwrap();
+}
+
+/// Waits until so many schedules stand.
+pub(crate) async fn scheduled(world: &World, wanted: u64) {
+    eventually("schedules to stand", WITHIN, async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
+        let count = stream.cached_info().state.messages;
+        if count == wanted { Ok(()) } else { Err(format!("{count}, not {wanted}")) }
+    })
+    .await;
 }
 
 /// Given jobs that wait for their time, when the server never fires their schedules, then they run all the same, once, and
@@ -91,12 +101,7 @@ async fn a_schedule_that_does_not_fire_is_made_up_for() {
     for run in runs.iter().skip(1).step_by(2) {
         live.until_told("failed", run).await;
     }
-    eventually("all schedules to stand", WITHIN, async || {
-        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
-        let count = stream.cached_info().state.messages;
-        if count == 10 { Ok(()) } else { Err(format!("{count}")) }
-    })
-    .await;
+    scheduled(&world, 10).await;
 
     world.server().stop().await.unwrap();
     forget_schedules(world.server().dir());
@@ -106,12 +111,7 @@ async fn a_schedule_that_does_not_fire_is_made_up_for() {
         assert_eq!(world.wait(run).await.state, "completed");
     }
     assert!(node.log().since(0).iter().any(|line| line.contains("schedules were overdue and had not fired")));
-    eventually("no schedule to stand", WITHIN, async || {
-        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
-        let count = stream.cached_info().state.messages;
-        if count == 0 { Ok(()) } else { Err(format!("{count}")) }
-    })
-    .await;
+    scheduled(&world, 0).await;
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
 }

@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use jiff::Timestamp;
 use longshore_harness::history::{Kind, Violation};
-use longshore_harness::standstill::{in_seconds, standstills};
 use longshore_harness::{Node, Receipt, SERVERS, ServerCluster, World};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::times;
+use crate::{three_servers, times};
 
 /// The stream of run records.
 const RECORDS: &str = "KV_longshore_runs";
@@ -38,6 +36,8 @@ handler = 'fail'
 backoff = { base = '20ms', factor = 1.0, max = '20ms', jitter = 'none' }
 [types.delayed]
 handler = 'noop'
+[queues.main]
+[queues.other]
 [types.dying]
 handler = 'fail'
 ";
@@ -46,13 +46,8 @@ handler = 'fail'
 const KINDS: [(&str, &str); 4] =
     [("later", "completed"), ("soon", "completed"), ("delayed", "completed"), ("dying", "dead")];
 
-async fn three_servers() -> World {
-    longshore_harness::use_binary(env!("CARGO_BIN_EXE_longshore"));
-    World::cluster().await
-}
-
 /// One after the other: they share the making of the streams.
-async fn three_nodes(world: &World) -> Vec<Node> {
+pub(crate) async fn three_nodes(world: &World) -> Vec<Node> {
     let mut nodes = Vec::new();
     for _ in 0..3 {
         nodes.push(world.node().config(SETTINGS).start().await);
@@ -75,7 +70,7 @@ async fn store(world: &World, number: usize) -> (usize, Receipt) {
 }
 
 /// Publishes so many jobs a second until it is over, and gives all that were confirmed.
-async fn load(world: &World, rate: usize, mut over: watch::Receiver<bool>) -> Vec<(usize, Receipt)> {
+pub(crate) async fn load(world: &World, rate: usize, mut over: watch::Receiver<bool>) -> Vec<(usize, Receipt)> {
     let mut tick = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap());
     let (mut open, mut stored) = (FuturesUnordered::new(), Vec::new());
     for number in 0.. {
@@ -130,7 +125,7 @@ async fn hold_back_followers(servers: &ServerCluster, until: Instant) -> usize {
 }
 
 /// Runs that did not come to their end, with their states: `retrying 5, enqueued 1`.
-async fn not_ended(world: &World, stored: &[(usize, Receipt)]) -> BTreeMap<String, usize> {
+pub(crate) async fn not_ended(world: &World, stored: &[(usize, Receipt)]) -> BTreeMap<String, usize> {
     let deadline = Instant::now() + ENDS_WITHIN;
     loop {
         let mut open = BTreeMap::new();
@@ -186,7 +181,12 @@ async fn servers_that_fall_behind_lose_nothing() {
 }
 
 /// All jobs have ended as they must, the nodes end well, and the history knows of no loss.
-async fn nothing_is_lost(world: &World, nodes: &[Node], stored: Vec<(usize, Receipt)>, open: BTreeMap<String, usize>) {
+pub(crate) async fn nothing_is_lost(
+    world: &World,
+    nodes: &[Node],
+    stored: Vec<(usize, Receipt)>,
+    open: BTreeMap<String, usize>,
+) {
     assert!(open.is_empty(), "of {} confirmed jobs: {open:?}", stored.len());
     for node in nodes {
         assert!(node.stop().await.success());
@@ -194,33 +194,4 @@ async fn nothing_is_lost(world: &World, nodes: &[Node], stored: Vec<(usize, Rece
     let receipts: Vec<Receipt> = stored.into_iter().map(|(_, receipt)| receipt).collect();
     let losses = losses(world, &receipts).await;
     assert!(losses.is_empty(), "{losses:?}");
-}
-
-/// Given a steady load, when the server that leads a lane is killed, then the other two go on and nothing is lost.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_death_of_a_lanes_leader_loses_nothing() {
-    let world = three_servers().await;
-    let nodes = three_nodes(&world).await;
-    let servers = world.servers();
-
-    let (over, is_over) = watch::channel(false);
-    let mut kills = Vec::new();
-    let faults = async {
-        for _ in 0..times("LONGSHORE_TEST_LEADER_KILLS", 2) {
-            sleep(Duration::from_secs(5)).await;
-            let leader = servers.stream_leader("LONGSHORE_JOBS_main_P5").await.expect("nothing is wrong now");
-            kills.push(Timestamp::now());
-            servers.server(leader).kill9().await;
-            sleep(Duration::from_secs(15)).await;
-            servers.server(leader).restart().await.unwrap();
-            servers.in_step().await;
-        }
-        over.send_replace(true);
-    };
-    let (stored, ()) = tokio::join!(load(&world, 40, is_over), faults);
-    let open = not_ended(&world, &stored).await;
-
-    let events = world.event_log("*").await;
-    println!("{} jobs, without a start after each kill: {}", stored.len(), in_seconds(&standstills(&events, &kills)));
-    nothing_is_lost(&world, &nodes, stored, open).await;
 }

@@ -236,6 +236,8 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
             }
             (LetterVerdict::StaleRecord, _) => {
                 shared.metrics.stale_reads.inc();
+                let run = &letter.run;
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the dead letter: read too early; nothing is done to it");
                 return Err("the record does not know of its end yet; try again".to_owned());
             }
             (_, Some(found)) => (found.run, false),
