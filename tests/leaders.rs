@@ -84,12 +84,21 @@ async fn leads_alone(servers: &ServerCluster, what: Led) -> usize {
     panic!("no server leads {what:?} alone");
 }
 
+/// A server was dead for a while.
+#[derive(Debug)]
+struct Kill {
+    /// What it alone led.
+    kind: &'static str,
+    at: Timestamp,
+    until: Timestamp,
+}
+
 /// Kills the leader of each kind in turn, and lets it come back only when jobs published after its death have ended.
-async fn kill_leaders(world: &World, count: usize) -> Vec<(&'static str, Timestamp)> {
+async fn kill_leaders(world: &World, count: usize) -> Vec<Kill> {
     let (servers, mut kills) = (world.servers(), Vec::new());
     for (kind, led) in KILLED.iter().cycle().take(count) {
         let victim = leads_alone(servers, *led).await;
-        kills.push((*kind, Timestamp::now()));
+        let at = Timestamp::now();
         servers.server(victim).kill9().await;
         for queue in ["other", "main"] {
             let run =
@@ -97,16 +106,17 @@ async fn kill_leaders(world: &World, count: usize) -> Vec<(&'static str, Timesta
             assert_eq!(world.wait_as("default", &run.run_id, WITHIN).await.state, "completed", "{kind}");
         }
         sleep(Duration::from_secs(12)).await;
+        kills.push(Kill { kind, at, until: Timestamp::now() });
         servers.server(victim).restart().await.unwrap();
     }
     servers.in_step().await;
     kills
 }
 
-/// For each kill, how long no attempt of that queue started.
-fn without_a_start(events: &[Logged], queue: &str, kills: &[(&'static str, Timestamp)]) -> Vec<Duration> {
+/// For each kill, how long no attempt of that queue started while the server was away.
+fn without_a_start(events: &[Logged], queue: &str, kills: &[Kill]) -> Vec<Duration> {
     let of_queue = events.iter().filter(|logged| logged.event.queue == queue).cloned().collect::<Vec<_>>();
-    standstills(&of_queue, &kills.iter().map(|(_, at)| *at).collect::<Vec<_>>())
+    kills.iter().map(|kill| standstills(&of_queue, &[kill.at, kill.until])[0]).collect()
 }
 
 /// Given a steady load on two lanes, when servers are killed that lead something that all of them need, then both lanes are
@@ -133,8 +143,8 @@ async fn the_death_of_a_leader_stops_no_lane_and_loses_nothing() {
     let events = world.event_log("*").await;
     let (main, other) = (without_a_start(&events, "main", &kills), without_a_start(&events, "other", &kills));
     let mut by_kind: BTreeMap<&str, (Vec<Duration>, Vec<Duration>)> = BTreeMap::new();
-    for ((kind, _), (main, other)) in kills.iter().zip(main.into_iter().zip(other)) {
-        let found = by_kind.entry(kind).or_default();
+    for (kill, (main, other)) in kills.iter().zip(main.into_iter().zip(other)) {
+        let found = by_kind.entry(kill.kind).or_default();
         found.0.push(main);
         found.1.push(other);
     }

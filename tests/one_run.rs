@@ -47,14 +47,17 @@ async fn a_key_submitted_twice_to_a_busy_queue_is_one_call() {
     let handler = echoing(&world).await;
     let _node = workers(world.node(), 1).with("types.work", "slots = 4").start().await;
     let busy = world.publish("sleep").json(json!({"ms": 700})).await;
-    let job = |payload: u32| json!({"type": "work", "payload": payload, "idempotency_key": "k"});
-    let answers = join_all((1..=8).map(|payload| world.request("submit", job(payload)))).await;
+    // Within one lane the server itself would see that they are one.
+    let job = |payload: u32| json!({"type": "work", "payload": payload, "idempotency_key": "k", "priority": payload});
+    let run = world.submit(job(5)).await;
+    let answers = join_all((1..=9).map(|payload| world.request("submit", job(payload)))).await;
 
-    let run = answers[0]["run_id"].as_str().unwrap().to_owned();
     assert!(answers.iter().all(|answer| answer["run_id"] == run.as_str()), "{answers:?}");
     world.wait(&busy).await;
-    world.wait(&run).await;
-    crate::is_emptied(&world).await;
+    assert_eq!(world.wait(&run).await.result, Some(json!(5)));
+    for priority in 1..=9 {
+        crate::eventually_empty(&world, priority).await;
+    }
     assert_eq!(handler.calls().len(), 1);
 }
 
@@ -124,17 +127,16 @@ async fn a_key_outlasts_its_runs_record() {
 #[tokio::test]
 async fn a_delayed_job_keeps_the_key_it_has_claimed() {
     let world = world().await;
-    let node = world.node().start().await;
-    let key = |job_type| {
-        let publish = world.publish(job_type).header("Longshore-Idempotency-Key", "k");
-        publish.header("Longshore-Idempotency-Window", "1s")
-    };
-    let late = key("echo").header("Longshore-Delay", "4s").json(json!(1)).await;
+    let node = world.node().with("idempotency", "window = '1s'").start().await;
+    let late = world.publish("echo").header("Longshore-Idempotency-Key", "k").header("Longshore-Delay", "4s");
+    let late = late.json(json!(1)).await;
     is_in(&world, &late, "scheduled").await;
-    let submitted = json!({"type": "echo", "payload": 3, "delay_ms": 4_000, "idempotency_key": "s",
-        "idempotency_window_ms": 1_000});
+    let submitted = json!({"type": "echo", "payload": 3, "delay_ms": 4_000, "idempotency_key": "s"});
     let submitted = world.submit(submitted).await;
-    for (name, publish) in [("k", key("echo")), ("s", world.publish("echo").header("Longshore-Idempotency-Key", "s"))] {
+    for name in ["k", "s"] {
+        let publish = world.publish("echo").header("Longshore-Idempotency-Key", name);
+        // It still has the key when the delayed one is due.
+        let publish = publish.header("Longshore-Idempotency-Window", "1h");
         let other = longshore_harness::eventually("the end of the window", Duration::from_secs(20), async || {
             let run = publish.json(json!(2)).await;
             match world.wait(&run).await {
@@ -418,25 +420,23 @@ async fn a_lane_made_anew_overwrites_no_run() {
     assert_eq!((completed("echo"), completed("flaky"), completed("slow")), (1, 1, 1));
 }
 
-/// Given jobs that last longer than a lease, when their server is killed again and again, then none of them is taken for
-/// lost: their node was there all the while.
+/// Given more jobs than workers, when their server is killed again and again, then none of those at work is taken for lost:
+/// their node was there all the while.
 #[tokio::test]
 async fn a_job_whose_holder_lives_is_never_taken_for_lost() {
     let world = world().await;
-    let lease = "lease = '4s'";
-    let _first = world.node().name("first").with("node", lease).start().await;
-    let _second = world.node().name("second").with("node", lease).start().await;
-    for _ in 0..times("LONGSHORE_TEST_KILLS", 2) {
-        let jobs = (0..12).map(|number| json!({"ms": 5_000 + 100 * number}));
-        let publish = world.publish("sleep").header("Longshore-Max-Attempts", "1");
-        let mut live = world.live_events("default").await;
-        let receipts = publish.many(jobs).await;
-        live.until_told("started", &receipts[11].run_id).await;
+    let node = |name: &str| workers(world.node().name(name), 32).with("node", "lease = '4s'").start();
+    let (_first, _second) = (node("first").await, node("second").await);
+    let jobs = (0..150).map(|number| json!({"ms": 500 + 40 * number}));
+    let receipts = world.publish("sleep").header("Longshore-Max-Attempts", "1").many(jobs).await;
+    for number in 0..times("LONGSHORE_TEST_KILLS", 3) {
+        // Some are at work, some have just begun, some are in a node's hand, some wait.
+        tokio::time::sleep(Duration::from_millis(700 + 300 * number as u64)).await;
         world.server().kill9().await;
         world.server().restart().await.unwrap();
-        for receipt in &receipts {
-            let end = world.wait(&receipt.run_id).await;
-            assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{end:?}");
-        }
+    }
+    for receipt in &receipts {
+        let end = world.wait(&receipt.run_id).await;
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{end:?}");
     }
 }

@@ -137,13 +137,31 @@ async fn a_letter_with_unreadable_headers_is_replayed_without_them() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given two nodes and a stream of jobs, when a share of them cannot be read, then all the others end completed and each
-/// broken one has one letter. `LONGSHORE_TEST_POISON=1000` is the large run.
+/// Answers each call for a job of type `broken`: the first attempt in bytes that cannot be read, the next ones well.
+async fn break_first_replies(world: &World) {
+    let mut work = world.client().subscribe("longshore.work.*.broken").await.unwrap();
+    world.client().flush().await.unwrap();
+    let mut bytes = world.bytes().await;
+    tokio::spawn(async move {
+        for number in 0.. {
+            let Some(call) = work.next().await else { return };
+            let first = call.headers.unwrap().get("Longshore-Attempt").is_some_and(|attempt| attempt.as_str() == "1");
+            let headers = if first { BROKEN[number % BROKEN.len()].0 } else { b"NATS/1.0\r\n\r\n" };
+            bytes.publish(call.reply.unwrap().as_bytes(), None, headers, b"true");
+            bytes.flush().await;
+        }
+    });
+}
+
+/// Given two nodes and a stream of jobs, when messages that cannot be read come by turns in their lane, among due jobs, as
+/// requests, as `$SRV` questions and as replies, then all good jobs end completed and each broken one has one letter.
+/// `LONGSHORE_TEST_POISON=1000` is the large run.
 #[tokio::test]
 async fn many_that_cannot_be_read_among_many_that_can() {
     let broken = times("LONGSHORE_TEST_POISON", 40);
     let world = world().await;
-    let start = || world.node().with("types.counted", "slots = 64").start();
+    let again = format!("max_attempts = 1000\n{}", crate::AT_ONCE);
+    let start = || world.node().with("types.counted", "slots = 64").with("types.broken", &again).start();
     let nodes = [start().await, start().await];
     let counted = world.handler("counted").start(async |_| {
         // Long enough to be in a node's hand while the other one looks for what was lost.
@@ -151,8 +169,9 @@ async fn many_that_cannot_be_read_among_many_that_can() {
         Reply::json(json!(1))
     });
     let counted = counted.await;
+    break_first_replies(&world).await;
     let mut bytes = world.bytes().await;
-    let mut good = Vec::new();
+    let (mut good, mut twice, mut letters) = (Vec::new(), Vec::new(), 0);
     let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();
     let began = Instant::now();
     let listening = tokio::spawn(async move {
@@ -167,8 +186,19 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     for number in 0..broken {
         good.extend(world.publish("counted").many([json!(number)]).await);
         good.extend(world.publish("noop").many((0..19).map(|number| json!(number))).await);
+        let subject = match number % 5 {
+            0 => lane(5, "noop"),
+            1 => b"longshore.due.default.main.p5.noop".to_vec(),
+            2 => b"longshore.api.default.submit".to_vec(),
+            3 => b"$SRV.INFO.longshore".to_vec(),
+            _ => {
+                twice.extend(world.publish("broken").many([json!(number)]).await);
+                continue;
+            }
+        };
+        letters += usize::from(number % 5 < 2);
         let (headers, _) = BROKEN[number % BROKEN.len()];
-        bytes.publish(&lane(5, "noop"), None, headers, number.to_string().as_bytes());
+        bytes.publish(&subject, Some("_INBOX.nobody"), headers, number.to_string().as_bytes());
         bytes.flush().await;
     }
     let published = began.elapsed();
@@ -177,10 +207,14 @@ async fn many_that_cannot_be_read_among_many_that_can() {
 
     let ended = began.elapsed();
     assert!(ends.iter().all(|state| state == "completed"));
-    let letters = world.eventually_letters(broken).await;
-    let payloads: std::collections::BTreeSet<&[u8]> = letters.iter().map(|letter| letter.payload.as_ref()).collect();
-    assert_eq!(payloads.len(), broken, "each has one letter");
+    let found = world.eventually_letters(letters).await;
+    let payloads: std::collections::BTreeSet<&[u8]> = found.iter().map(|letter| letter.payload.as_ref()).collect();
+    assert_eq!((payloads.len(), found.len()), (letters, letters), "each has one letter");
     assert_eq!(counted.calls().len(), broken, "no handler was called twice");
+    for receipt in &twice {
+        let end = world.wait(&receipt.run_id).await;
+        assert!(end.state == "completed" && end.attempt > 1, "{end:?}");
+    }
     for node in &nodes {
         is_unharmed(&world, node).await;
     }
