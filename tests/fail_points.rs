@@ -57,7 +57,7 @@ at_each_point! {
 #[test]
 fn every_fail_point_is_tested() {
     // The rest lie on ways of their own: one_run.rs, head_of_line.rs, cancel.rs and replay.rs have them.
-    let submitted = ["before-note", "after-note", "after-publish", "after-mark"];
+    let submitted = ["before-note", "after-note", "after-publish", "after-mark", "after-takeover"];
     let parked = ["before-park", "after-park", "after-return"];
     let asked_for = ["after-cancel", "after-replay-record", "after-replay-publish"];
     let all: Vec<&str> = submitted.iter().chain(TESTED).chain(&parked).chain(&asked_for).copied().collect();

@@ -224,6 +224,31 @@ async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
+/// Given a key that another job has taken over from a submission that was cut off, when the node dies before that run's end
+/// is told, then it is told all the same.
+#[tokio::test]
+async fn the_end_of_a_run_whose_key_was_taken_over_is_told() {
+    let world = world().await;
+    let handler = echoing(&world).await;
+    let dying = |point: &str| quick(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start();
+    let node = dying("after-note").await;
+    let job = json!({"type": "work", "payload": 1, "run_id": "first", "idempotency_key": "k"});
+    assert!(world.ask("default", "submit", job.to_string(), Duration::from_secs(1)).await.is_err());
+    node.wait_exit(Duration::from_secs(30)).await;
+
+    let node = dying("after-takeover").await;
+    let second = world.publish("work").header("Longshore-Idempotency-Key", "k").json(json!(2)).await;
+    node.wait_exit(Duration::from_secs(30)).await;
+    is_in(&world, "first", "duplicate").await;
+    let node = quick(&world).start().await;
+
+    assert_eq!(world.wait(&second).await.result, Some(json!(2)));
+    world.eventually_reads("first", "enqueued\nduplicate").await;
+    assert_eq!(handler.calls().len(), 1);
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
 /// Given a delayed submission whose node dies before it has written the schedule, when nobody asks again, then its
 /// record goes by itself.
 #[tokio::test]

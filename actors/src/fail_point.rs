@@ -13,11 +13,12 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 24] = [
+pub const ALL: [&str; 25] = [
     "before-note",
     "after-note",
     "after-publish",
     "after-mark",
+    "after-takeover",
     "before-claim",
     "after-claim",
     "before-handler",

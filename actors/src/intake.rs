@@ -274,7 +274,8 @@ fn undeclared(queue: &Queue) -> ApiError {
 /// Claims the job's key, if it has one.
 async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Option<Claimed>, ApiError> {
     let Some((key, window)) = keys::key_of(shared, &checked.job) else { return Ok(None) };
-    let claim = Claim { run_id: checked.job.run_id.clone(), fingerprint: checked.print(), published: false };
+    let (run_id, fingerprint) = (checked.job.run_id.clone(), checked.print());
+    let claim = Claim { run_id, fingerprint, published: false, taken_from: Vec::new() };
     let claimed = shared.backbone.claim_key(&checked.job.tenant, key, &claim, window).await;
     claimed.map(Some).map_err(|error| unavailable(&error))
 }

@@ -2,7 +2,7 @@
 //!
 //! A claim that is marked published stands for a run whose job is durable. One that is not may be left by a `submit`
 //! that died: then whoever has a job of the key in hand takes it over, and a job of the first run that turns up after
-//! all ends as a duplicate.
+//! all ends as a duplicate. The claim says whom it was taken from until that run's end is in the log.
 
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Run, RunId};
+use longshore_domain::{Job, Run, RunId, RunState};
 
 use crate::assignment::Assignment;
+use crate::fail_point;
 use crate::shared::{Shared, now};
 use crate::story;
 
@@ -37,47 +38,61 @@ pub(crate) async fn claim_at_begin(
     };
     let print = fingerprint(job.job_type.as_str(), &assignment.matter.payload);
     // Its job lies in the lane, so it is published.
-    let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true };
+    let mut claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
     loop {
-        let FoundClaim { claim: found, revision, .. } =
-            match shared.backbone.claim_key(&job.tenant, key, &claim, window).await? {
-                Claimed::Mine(_) => break,
-                Claimed::Found(found) => found,
-            };
+        let claimed = shared.backbone.claim_key(&job.tenant, key, &claim, window).await?;
+        let (found, revision) = match claimed {
+            Claimed::Mine(revision) => (claim.clone(), revision),
+            Claimed::Found(FoundClaim { claim: found, revision, .. }) => (found, revision),
+        };
         let is_own = found.run_id == job.run_id;
+        claim.taken_from = found.taken_from;
         match (found.published, is_own) {
-            (true, true) => break,
+            (true, true) if claim.taken_from.is_empty() => break,
+            // Should this node die over it, the job comes again and finds here whom the claim was taken from.
+            (true, true) => end_all(shared, job, std::mem::take(&mut claim.taken_from)).await?,
             (true, false) => return Ok(Some(found.run_id)),
-            // Confirmed before it starts, or taken over: of several that try, one writes the claim.
-            (false, _) => {
-                if shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_none() {
-                    continue;
-                }
-                if !is_own {
-                    end_unpublished(shared, job, &found.run_id).await?;
-                }
-                break;
-            }
+            // Confirmed before it starts.
+            (false, true) => {}
+            // Taken over: of several that try, one writes the claim.
+            (false, false) => claim.taken_from.push(found.run_id),
+        }
+        let written = shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?;
+        if written.is_some() && claim.taken_from.is_empty() {
+            break;
         }
     }
     run.key_claimed_ms = Some(whole_millis(window));
     Ok(None)
 }
 
-/// Ends the run whose claim was taken over, where nothing has been heard of it but its record: its `submit` has died, or
-/// is about to learn of it. A job of it that turns up all the same finds that its key is another's.
+async fn end_all(shared: &Shared, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
+    for run_id in &runs {
+        end_unpublished(shared, job, run_id).await?;
+    }
+    Ok(())
+}
+
+/// Ends the run whose claim was taken over, where nothing has been heard of it but its record, and has that in the log:
+/// its `submit` has died, or is about to learn of it. A job of it that turns up all the same finds that its key is
+/// another's.
 async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(), Error> {
     loop {
         let record = shared.backbone.read_record(&job.tenant, run_id).await?;
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
+        if run.state == RunState::Duplicate && run.duplicate_of.as_ref() == Some(&job.run_id) {
+            if story::tell_all(shared, &run, usize::MAX).await {
+                return Ok(());
+            }
+            continue;
+        }
         if run.published || run.has_started() || run.held_by.is_some() || run.state.is_ended() {
             return Ok(());
         }
         run.settle(Settlement::Duplicate { of: job.run_id.clone() }, now());
         run.token = shared.token();
         if matches!(shared.backbone.write_record(&run, revision).await?, Written::Won(_)) {
-            story::tell_all(shared, &run, usize::MAX).await;
-            return Ok(());
+            fail_point::pass("after-takeover");
         }
     }
 }
@@ -91,7 +106,7 @@ pub(crate) async fn mark_published(
     print: String,
 ) -> Result<Option<RunId>, Error> {
     let Some((key, window)) = key_of(shared, job) else { return Ok(None) };
-    let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true };
+    let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
     if shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_some() {
         return Ok(None);
     }

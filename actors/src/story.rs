@@ -97,16 +97,17 @@ impl Then {
 }
 
 /// Tells the log everything of a run's present round, and who listens live its last `news` events; waits until the log
-/// has it. What came before the news was told live by whoever decided it, but its node may have died over the log.
-pub(crate) async fn tell_all(shared: &Shared, run: &Run, news: usize) {
+/// has it, and says whether it does. What came before the news was told live by whoever decided it, but its node may have
+/// died over the log.
+pub(crate) async fn tell_all(shared: &Shared, run: &Run, news: usize) -> bool {
     let (done, told) = oneshot::channel();
     let run = Box::new(run.clone());
     let live = longshore_domain::story::of_round(&run).len().saturating_sub(news);
     let mut story = Story::on_record(run, Matter::default(), Told { live, log: 0 }, &shared.node, &shared.backbone);
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
-    // An error means that the process is ending; whoever meets the record next tells it.
-    let _ = told.await;
+    // An error means that the herald died or the process is ending; whoever meets the record next tells it.
+    told.await.is_ok()
 }
 
 impl Story {

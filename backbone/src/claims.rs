@@ -3,7 +3,7 @@
 //! A claim is a record under a hash of the key (keys are any text, subjects are not), written by compare-and-set on
 //! "nothing" and gone after the window. `submit` writes it before the job and marks it published after: a crash between
 //! the two leaves a claim whose run perhaps never came. Who repeats the submit finds it and publishes the job again; who
-//! publishes another job of the key takes the claim over.
+//! publishes another job of the key takes the claim over, which says from whom until the first run has ended.
 
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ pub struct Claim {
     /// The run's job or schedule is durable. Until then another job of the key may take the claim over.
     #[serde(default)]
     pub published: bool,
+    /// Runs that had the claim before, and are to end as duplicates of this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taken_from: Vec<RunId>,
 }
 
 /// A claim as it was found.
