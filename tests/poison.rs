@@ -153,6 +153,20 @@ async fn break_first_replies(world: &World) {
     });
 }
 
+/// Listens for ends until none has come for 15 s: the longest time between two of them, and how many there were.
+async fn longest_pause(world: &World) -> tokio::task::JoinHandle<(Duration, usize)> {
+    let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();
+    tokio::spawn(async move {
+        let (mut last, mut longest, mut count) = (Instant::now(), Duration::ZERO, 0_usize);
+        while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(15), live.next()).await {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+            count += 1;
+        }
+        (longest, count)
+    })
+}
+
 /// Given two nodes and a stream of jobs, when messages that cannot be read come by turns in their lane, among due jobs, as
 /// requests, as `$SRV` questions and as replies, then all good jobs end completed and each broken one has one letter.
 /// `LONGSHORE_TEST_POISON=1000` is the large run.
@@ -172,17 +186,7 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     break_first_replies(&world).await;
     let mut bytes = world.bytes().await;
     let (mut good, mut twice, mut letters) = (Vec::new(), Vec::new(), 0);
-    let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();
-    let began = Instant::now();
-    let listening = tokio::spawn(async move {
-        let (mut last, mut longest, mut count) = (Instant::now(), Duration::ZERO, 0_usize);
-        while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(15), live.next()).await {
-            longest = longest.max(last.elapsed());
-            last = Instant::now();
-            count += 1;
-        }
-        (longest, count)
-    });
+    let (began, listening) = (Instant::now(), longest_pause(&world).await);
     for number in 0..broken {
         good.extend(world.publish("counted").many([json!(number)]).await);
         good.extend(world.publish("noop").many((0..19).map(|number| json!(number))).await);
