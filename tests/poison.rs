@@ -153,7 +153,7 @@ async fn break_first_replies(world: &World) {
     });
 }
 
-/// Listens for ends of runs until there are none for a while: the longest pause between two of them, and how many came.
+/// Listens for ends until none has come for 15 s: the longest time between two of them, and how many there were.
 async fn longest_pause(world: &World) -> tokio::task::JoinHandle<(Duration, usize)> {
     let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();
     tokio::spawn(async move {
