@@ -163,14 +163,15 @@ impl<T> Blocked<T> {
         self.kinds.retain(|_, waiting| !waiting.is_over(now, over));
     }
 
-    /// How many of this kind are wanted back.
-    pub(crate) fn wants(&self, kind: &Kind, now: Instant) -> usize {
-        let Some(waiting) = self.kinds.get(kind) else { return KEPT_LEAST };
+    /// How many of this kind are wanted back, where `free` could start at once.
+    pub(crate) fn wants(&self, kind: &Kind, free: usize, now: Instant) -> usize {
+        let free = free.min(KEPT_MOST);
+        let Some(waiting) = self.kinds.get(kind) else { return free.max(KEPT_LEAST) };
         let coming = match waiting.coming {
             (count, Some(since)) if now.duration_since(since) < COMES_WITHIN => count,
             _ => 0,
         };
-        waiting.kept(now, self.counted_over).saturating_sub(waiting.jobs.len() + coming)
+        waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + coming)
     }
 
     /// So many of this kind were taken back.
@@ -326,15 +327,17 @@ mod tests {
         for _ in 0..100 {
             blocked.started(&kind("full"), now);
         }
-        assert_eq!(blocked.wants(&kind("full"), now), 98, "two are here");
+        assert_eq!(blocked.wants(&kind("full"), 0, now), 98, "two are here");
         blocked.coming(&kind("full"), 90, now);
-        assert_eq!(blocked.wants(&kind("full"), now), 8);
+        assert_eq!(blocked.wants(&kind("full"), 0, now), 8);
         blocked.came_back(&kind("full"));
-        assert_eq!(blocked.wants(&kind("full"), now), 9);
+        assert_eq!(blocked.wants(&kind("full"), 0, now), 9);
         let later = now + COMES_WITHIN;
-        assert!(blocked.wants(&kind("full"), later) > 60, "another node has them");
-        assert_eq!(blocked.wants(&kind("full"), now + LEASE * 10), 0, "where none start, two are enough");
-        assert_eq!(blocked.wants(&kind("anothers"), now), KEPT_LEAST);
+        assert!(blocked.wants(&kind("full"), 0, later) > 60, "another node has them");
+        assert_eq!(blocked.wants(&kind("full"), 0, now + LEASE * 10), 0, "where none start, two are enough");
+        assert_eq!(blocked.wants(&kind("anothers"), 0, now), KEPT_LEAST);
+        assert_eq!(blocked.wants(&kind("anothers"), 8, now), 8, "as many as could start at once");
+        assert_eq!(blocked.wants(&kind("full"), 30, now + LEASE * 10), 28);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Takes parked jobs of a queue back as they can start.
 //!
 //! One loop a queue and node. It asks which kinds are parked, twice a second while some are and every two seconds else, and
-//! at once where jobs of such a kind start. Of each kind it brings back as many as start within a part of the lease: into
+//! at once where jobs of such a kind start. Of each kind it brings back as many as start within a part of the lease, and at
+//! least as many as its handlers have places free: into
 //! the queue's lane of returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back
 //! the same job: it is there once by its id, and begins once by its record.
 //!
@@ -86,7 +87,8 @@ impl Parking {
             kinds.entry(kind).or_default().push(parked.priority);
         }
         let names: Vec<Kind> = kinds.keys().cloned().collect();
-        let wants = self.queue.ready.are_parked(&names, asked_at);
+        let free = |kind: &Kind| self.shared.free_places(kind, self.queue.policy.concurrency);
+        let wants = self.queue.ready.are_parked(&names, asked_at, free);
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {
             self.ahead.clear();

@@ -188,11 +188,11 @@ impl Ready {
         back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
     }
 
-    /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back.
-    pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant) -> Vec<usize> {
+    /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back, where so many could start at once.
+    pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant, free: impl Fn(&Kind) -> usize) -> Vec<usize> {
         let (now, mut jobs) = (Instant::now(), self.jobs());
         jobs.blocked.are_parked(kinds, asked_at, now);
-        kinds.iter().map(|kind| jobs.blocked.wants(kind, now)).collect()
+        kinds.iter().map(|kind| jobs.blocked.wants(kind, free(kind), now)).collect()
     }
 
     /// So many parked jobs of a kind are on their way back.
@@ -242,7 +242,9 @@ impl Jobs {
             let kind = Kind::of(&assignment.job);
             if !self.blocked.has_others_before(&kind, assignment.is_returned) && take_capacity(shared, &mut assignment)
             {
-                self.blocked.started(&kind, now);
+                if self.blocked.started(&kind, now) {
+                    ready.wanted_back.notify_one();
+                }
                 return Some(assignment);
             }
             if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use longshore_backbone::Backbone;
 use longshore_backbone::work::{Announced, Caller, falls_under};
 use longshore_domain::policy::{Policies, TypePolicy};
-use longshore_domain::{Job, SmolStr, Timestamp, format_smolstr};
+use longshore_domain::{Job, JobType, SmolStr, Tenant, Timestamp, format_smolstr};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::blocked::ParkPermits;
+use crate::blocked::{Kind, ParkPermits};
 use crate::handler::{Handler, Handlers};
 use crate::herald::Herald;
 use crate::lease_keeper::Book;
@@ -212,10 +212,14 @@ impl Shared {
 
     /// The handler inside this node that serves the job; `None`: a remote one.
     pub(crate) fn handler(&self, job: &Job) -> Option<&Arc<dyn Handler>> {
-        match self.policy(job).handler.as_deref() {
+        self.handler_of(&job.job_type)
+    }
+
+    fn handler_of(&self, job_type: &JobType) -> Option<&Arc<dyn Handler>> {
+        match self.policies.of(job_type).handler.as_deref() {
             Some("remote") => None,
             Some(name) => self.handlers.get(name),
-            None => self.handlers.get(job.job_type.as_str()),
+            None => self.handlers.get(job_type.as_str()),
         }
     }
 
@@ -246,8 +250,21 @@ impl Shared {
     /// How many jobs may be with the remote handlers of this one at once, all that those serve together: what they
     /// announce, in sum, or the type's own number where they announce nothing. One, until they were asked.
     pub(crate) fn room(&self, job: &Job) -> Room {
+        self.room_of(&job.tenant, &job.job_type)
+    }
+
+    /// How many jobs of a kind could start at once: as many as its handlers have places free, or `most` where they run in
+    /// this node.
+    pub(crate) fn free_places(&self, kind: &Kind, most: usize) -> usize {
+        match self.handler_of(&kind.job_type) {
+            Some(_) => most,
+            None => self.slots.free(&self.room_of(&kind.tenant, &kind.job_type)),
+        }
+    }
+
+    fn room_of(&self, tenant: &Tenant, job_type: &JobType) -> Room {
         let names = self.backbone.names();
-        let subject = names.work(&job.tenant, &job.job_type);
+        let subject = names.work(tenant, job_type);
         let now = Instant::now();
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
         if !census.knows(&subject, now) {
@@ -255,7 +272,7 @@ impl Shared {
             drop(census);
             self.census.write().unwrap_or_else(PoisonError::into_inner).meet(&subject, now);
             self.strangers_seen.notify_one();
-            let shared_by = vec![names.work_of_all(&job.job_type)];
+            let shared_by = vec![names.work_of_all(job_type)];
             return Room { subject, shared_by, most: usize::from(!was_missed) };
         }
         let announced: Vec<_> =
@@ -263,8 +280,8 @@ impl Shared {
         let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
         match announced.iter().map(|(_, slots)| places(*slots)).sum() {
             0 => {
-                let shared_by = vec![names.work_of_all(&job.job_type)];
-                Room { subject, shared_by, most: places(self.policy(job).slots) }
+                let shared_by = vec![names.work_of_all(job_type)];
+                Room { subject, shared_by, most: places(self.policies.of(job_type).slots) }
             }
             most => {
                 let shared_by = announced.into_iter().map(|(subject, _)| subject.clone()).collect();

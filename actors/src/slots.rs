@@ -35,13 +35,17 @@ impl Slots {
     /// Takes a place, if there is one.
     pub(crate) fn take(self: &Arc<Self>, room: Room) -> Option<WithHandler> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let shares = |subject: &str| room.shared_by.iter().any(|pattern| falls_under(subject, pattern));
-        let used: usize = taken.iter().filter(|(subject, _)| shares(subject)).map(|(_, count)| count).sum();
-        if used >= room.most {
+        if used(&taken, &room) >= room.most {
             return None;
         }
         *taken.entry(room.subject.clone()).or_default() += 1;
         Some(WithHandler { slots: Arc::clone(self), subject: room.subject })
+    }
+
+    /// How many places are free.
+    pub(crate) fn free(&self, room: &Room) -> usize {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        room.most.saturating_sub(used(&taken, room))
     }
 
     /// There may be more places than before, or fewer.
@@ -53,6 +57,12 @@ impl Slots {
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;
     }
+}
+
+/// How many of these places are taken.
+fn used(taken: &HashMap<String, usize>, room: &Room) -> usize {
+    let shares = |subject: &str| room.shared_by.iter().any(|pattern| falls_under(subject, pattern));
+    taken.iter().filter(|(subject, _)| shares(subject)).map(|(_, count)| count).sum()
 }
 
 impl Drop for WithHandler {
