@@ -91,6 +91,7 @@ mod tests {
         let defer = |put_back| Settlement::Defer { at: at(9), reason: DeferReason::Busy, put_back };
         let of = RunId::parse("other").unwrap();
         let scheduled = Plan { follow_up: Some(FollowUp::Schedule(at(9))), ack: AckAction::Ack };
+        let parked = Plan { follow_up: Some(FollowUp::Park(at(9))), ack: AckAction::Ack };
         let dead_letter = Plan { follow_up: Some(FollowUp::DeadLetter), ack: AckAction::Ack };
         let acknowledged = Plan { follow_up: None, ack: AckAction::Ack };
         let returned = Plan { follow_up: None, ack: AckAction::Return };
@@ -103,6 +104,7 @@ mod tests {
             (defer(Some(PutBack::Busy)), true, scheduled),
             (Settlement::Release, true, returned),
             (Settlement::Schedule { at: at(9) }, false, scheduled),
+            (Settlement::Park { since: at(9) }, false, parked),
             (Settlement::Expire, false, acknowledged),
             (Settlement::Cancel, true, acknowledged),
             (Settlement::Cancel, false, acknowledged),
@@ -111,7 +113,7 @@ mod tests {
         for (settlement, runs, expected) in table {
             let run = after(settlement.clone(), runs);
             assert_eq!(plan(&run), expected, "{settlement:?}");
-            assert_eq!(needs_seal(&run), expected == scheduled, "{settlement:?}");
+            assert_eq!(needs_seal(&run), [scheduled, parked].contains(&expected), "{settlement:?}");
         }
     }
 

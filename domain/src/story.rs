@@ -135,10 +135,12 @@ pub fn of_round(run: &Run) -> Story<'_> {
     }
     // A job that was deferred before it started, told once for an unbroken row of deferrals for one reason: a later one
     // of the row could not be before the first was told. One that was put back after its start is told by its attempt.
+    // Parking counts as a wait: of one that was deferred by a version that did not park jobs, the number is gone.
+    let is_numbered = |deferral: &Deferral| deferral.nth > 0 || !run.parked;
     let waits = |deferral: &Deferral| {
         let last = run.attempts_of_round().last().filter(|last| last.ended_at == Some(deferral.at));
         let put_back = last.and_then(|last| last.put_back).is_some_and(|why| reason_of(why).is_some());
-        deferral.count == 1 && !put_back && run.state != RunState::Running && !run.parked
+        deferral.count == 1 && !put_back && run.state != RunState::Running && is_numbered(deferral)
     };
     if let Some(deferral) = run.deferral.as_ref().filter(|deferral| waits(deferral)) {
         let nth = if deferral.nth > 0 { deferral.nth } else { run.deferrals };

@@ -124,6 +124,19 @@ fn a_refused_start_publishes_the_end_alone() {
 }
 
 #[test]
+fn a_parked_job_publishes_its_deferral_once() {
+    let reason = crate::run::DeferReason::NoHandlerOnline;
+    let waits = settled(running(1), Settlement::Defer { at: at(9), reason, put_back: None });
+    let arrived = Published::at_arrival(&waits);
+    let parked = settled(waits, Settlement::Park { since: at(9) });
+    assert_eq!(rest(arrived, &parked), " | ");
+    let arrived = Published::at_arrival(&parked);
+    assert_eq!(rest(arrived, &settled(parked.clone(), Settlement::Expire)), "0/expired | 0/expired");
+    let (arrived, run) = started(arrived, parked);
+    assert_eq!(rest(arrived, &run), "1/started | 1/started");
+}
+
+#[test]
 fn what_the_api_decides_is_published_live_once() {
     let before = retrying(1_000);
     let cancelled = settled(before.clone(), Settlement::Cancel);
