@@ -1,5 +1,9 @@
 //! What happened is told live, to whom listens, and kept in the log in the order in which it happened.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use longshore_harness::{Reply, World, eventually};
 use serde_json::json;
 
 use crate::{AT_ONCE, served_by, world};
@@ -93,4 +97,94 @@ async fn a_type_may_keep_its_failures_only() {
     assert!(world.record(&smooth).await.is_none() && world.events(&smooth).await.is_empty());
     assert_eq!(world.record(&rough).await.unwrap().state, "completed");
     world.eventually_reads(&rough, "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\ncompleted 2").await;
+}
+
+/// Given runs that are cancelled wherever they may stand, replayed and discarded, when nothing fails meanwhile, then the
+/// log tells each event once.
+#[tokio::test]
+async fn what_people_do_to_runs_is_in_the_log_once() {
+    let world = world().await;
+    let node = world.node().with("types.flaky", &served_by("fail", "max_attempts = 1")).start().await;
+    let cancel = async |run: &str| {
+        assert_eq!(world.request("runs.cancel", json!({"run_id": run})).await["state"], "cancelled");
+    };
+    let mut live = world.live_events("default").await;
+
+    let delayed = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
+    live.until_told("scheduled", &delayed).await;
+    let bare = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
+    live.until_told("scheduled", &bare).await;
+    let running = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    // By then what was decided is in the log.
+    world.eventually_reads(&running, "enqueued\nstarted 1").await;
+    eventually("two schedules", Duration::from_secs(20), async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
+        match stream.cached_info().state.messages {
+            2 => Ok(()),
+            count => Err(format!("there are {count}")),
+        }
+    })
+    .await;
+    for run in [&delayed, &bare, &running] {
+        cancel(run).await;
+    }
+
+    let again = world.publish("flaky").json(json!({"times": 1})).await;
+    assert_eq!(world.wait(&again).await.state, "dead");
+    world.eventually_letters(1).await;
+    assert_eq!(world.request("dlq.replay", json!({"run_id": again})).await["replayed"], 1);
+    let ended = |record: &longshore_harness::Record| record.round == 2 && record.state == "dead";
+    eventually("the end of its second round", Duration::from_secs(20), async || {
+        let record = world.record(&again).await;
+        record.as_ref().is_some_and(ended).then_some(()).ok_or(format!("{record:?}"))
+    })
+    .await;
+    let invalid = world.publish("noop").header("Longshore-Max-Attempts", "several").json(json!({})).await;
+    world.eventually_letters(2).await;
+    assert_eq!(world.request("dlq.discard", json!({"run_id": invalid})).await["discarded"], 1);
+
+    assert!(node.stop().await.success());
+    let told = each_once(&world).await;
+    for (run, end) in [(&delayed, "cancelled"), (&bare, "cancelled"), (&running, "cancelled"), (&invalid, "discarded")]
+    {
+        assert!(
+            told.iter().any(|id| id.starts_with(&format!("default/{run}/")) && id.ends_with(end)),
+            "{run}: {told:?}"
+        );
+    }
+}
+
+/// Given a job that its handler put back and whose handler has gone since, when nothing fails meanwhile, then the log tells
+/// each event once, however often it is looked for a handler.
+#[tokio::test]
+async fn looking_for_a_handler_again_and_again_is_told_once() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let mut live = world.live_events("default").await;
+    let handler = world.handler("napping").start(async |_| Reply::snooze("300ms")).await;
+    let run = world.publish("napping").json(json!({})).await;
+    live.until("the snooze", |live| live.body["reason"] == "snoozed").await;
+    handler.stop().await;
+    live.until("the first look in vain", |live| live.body["reason"] == "no_handler_online").await;
+    eventually("more looks", Duration::from_secs(20), async || {
+        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
+        // Each look takes two messages there: a schedule, and the job when it is due.
+        match stream.cached_info().state.last_sequence {
+            8.. => Ok(()),
+            last => Err(format!("{last} messages")),
+        }
+    })
+    .await;
+    assert!(node.stop().await.success());
+    let told = each_once(&world).await;
+    assert!(told.iter().all(|id| id.starts_with(&format!("default/{run}/1/"))), "{told:?}");
+}
+
+/// The ids in the log, none of which stands there twice.
+async fn each_once(world: &World) -> BTreeSet<String> {
+    let mut told = BTreeSet::new();
+    let log = world.event_log("default").await;
+    let twice: Vec<_> = log.into_iter().filter_map(|logged| told.replace(logged.event.id)).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    told
 }

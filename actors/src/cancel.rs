@@ -213,10 +213,14 @@ async fn look_through(
                 if some.is_empty() {
                     break;
                 }
-                let each = some.into_iter().map(|(tenant, run)| async move {
+                let place = &place;
+                let each = some.into_iter().map(|(tenant, run, sequence)| async move {
                     let result = match look {
                         Look::Count => would(shared, &tenant, &run, filter).await,
-                        Look::Waiting | Look::All => cancel(shared, &tenant, &run, Some((filter, look))).await,
+                        Look::Waiting | Look::All => {
+                            let only = Only { filter, look, place, sequence };
+                            cancel(shared, &tenant, &run, Some(only)).await
+                        }
                     };
                     (result, run)
                 });
@@ -265,21 +269,31 @@ async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>
     Ok(places)
 }
 
-/// Whose job a stored message is; `None` if it is none.
-fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId)> {
+/// Whose job a stored message is, and where it lies; `None` if it is none.
+fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
+    let sequence = stored.sequence;
     match place {
         Place::Lane(queue, lane) => {
             let stream = shared.backbone.names().lane_stream(queue, *lane);
             let delivery = shared.backbone.look_at(stored, &stream);
             let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival()).job;
-            Some((job.tenant.clone(), job.run_id.clone()))
+            Some((job.tenant.clone(), job.run_id.clone(), sequence))
         }
         Place::Schedules | Place::Parked | Place::DeadLetters => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
-            Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?))
+            Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?, sequence))
         }
     }
+}
+
+/// What only those runs are cancelled for that a filter means, and the message by which one was found.
+#[derive(Clone, Copy)]
+struct Only<'a> {
+    filter: &'a Filter,
+    look: Look,
+    place: &'a Place,
+    sequence: u64,
 }
 
 /// Cancels a run. `None`: there is none, or it does not fit.
@@ -290,7 +304,7 @@ async fn cancel(
     shared: &Shared,
     tenant: &Tenant,
     run_id: &RunId,
-    only: Option<(&Filter, Look)>,
+    only: Option<Only<'_>>,
 ) -> Result<Option<Run>, ApiError> {
     let mut asked = false;
     loop {
@@ -300,9 +314,9 @@ async fn cancel(
             // for a while, and the next call meets it again.
             return Ok(Some(before).filter(|_| only.is_none() || asked));
         }
-        let only_if_waiting = only.is_some_and(|(_, look)| look == Look::Waiting);
+        let only_if_waiting = only.is_some_and(|only| only.look == Look::Waiting);
         let left_alone = only_if_waiting && before.state == RunState::Running;
-        if left_alone || only.is_some_and(|(filter, _)| !filter.fits(&before)) {
+        if left_alone || only.is_some_and(|only| !only.filter.fits(&before)) {
             return Ok(None);
         }
         match before.state {
@@ -327,17 +341,18 @@ async fn cancel(
             // Either way some time has passed.
             continue;
         }
+        let carried = carried_on_by(shared, &before, only).await?;
         let mut run = before.clone();
         run.settle(Settlement::Cancel, now());
         run.token = shared.token();
         match shared.backbone.write_record(&run, expected).await {
             Ok(Written::Won(_)) => {
                 fail_point::pass("after-cancel");
-                let logged = story::publish(shared, &run, Published::at_cancel(&before, &run)).await;
+                let logged = story::publish(shared, &run, Published::at_cancel(&before, &run, carried.is_some())).await;
                 shared.backbone.tell_cancelled(tenant, run_id).await;
                 // What the log may not have, its message publishes when it comes up: then it stays where it is.
                 if logged.is_ok() {
-                    clear_away(shared, &before).await;
+                    clear_away(shared, &before, carried).await;
                 }
                 return Ok(Some(run));
             }
@@ -414,15 +429,39 @@ async fn find_in(
     Ok(None)
 }
 
+/// The message that brings a run on that waits for a time, or is parked, where it is there: it was written once the log had
+/// every event before.
+async fn carried_on_by(
+    shared: &Shared,
+    before: &Run,
+    only: Option<Only<'_>>,
+) -> Result<Option<(Place, u64)>, ApiError> {
+    if before.run_at.is_none() {
+        return Ok(None);
+    }
+    let place = if before.parked { Place::Parked } else { Place::Schedules };
+    if let Some(only) = only.filter(|only| *only.place == place) {
+        return Ok(Some((place, only.sequence)));
+    }
+    let found = if before.parked {
+        let names = shared.backbone.names();
+        let subject = names.parked(&before.tenant, &before.queue, before.priority, &before.job_type);
+        find_in(shared, &place, &subject, &before.run_id).await?.map(|stored| stored.sequence)
+    } else {
+        shared.backbone.find_schedule(before).await.map_err(|error| unavailable(&error))?
+    };
+    Ok(found.map(|sequence| (place, sequence)))
+}
+
 /// Takes its message out. What fails here is not lost: the message finds the record.
-async fn clear_away(shared: &Shared, before: &Run) {
+async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Place, u64)>) {
     let backbone = &shared.backbone;
     let place = Place::Lane(before.queue.clone(), before.priority.into());
-    let cleared = match before.run_id.as_minted() {
-        // Found by its kind alone: it is dropped when it comes back.
-        _ if before.parked => Ok(false),
-        _ if before.run_at.is_some() => backbone.unschedule(before).await,
-        Some((queue, priority, sequence)) if before.is_unseen() && before.round == 1 => {
+    let cleared = match (carried, before.run_id.as_minted()) {
+        (Some((place, sequence)), _) => backbone.take_out(&place, sequence).await,
+        // Perhaps it was not written yet.
+        _ if before.run_at.is_some() && !before.parked => backbone.unschedule(before).await,
+        (None, Some((queue, priority, sequence))) if before.is_unseen() && before.round == 1 => {
             let stream = backbone.names().lane_stream(&queue, priority).into();
             let message = longshore_domain::run::MessageId { stream, sequence, at: before.origin };
             backbone.take_from_lane(&queue, priority, &message).await

@@ -106,7 +106,7 @@ fn end_of_the_cancelled(backbone: &Backbone, story: &mut Story, found: Option<&F
         return None;
     }
     let node = found.run.node.clone().unwrap_or_default();
-    let published = Published::at_redelivery(&found.run);
+    let published = Published::at_overtaken(story.published, &story.run, &found.run);
     let mut end = Story::on_record(Box::new(found.run.clone()), story.matter.clone(), published, &node, backbone);
     let right = std::mem::replace(&mut story.then, Then::Nothing).into_right();
     end.then = right.map_or(Then::Nothing, Then::Ack);

@@ -90,6 +90,7 @@ fn write_up(
 ) -> (Box<Story>, Rest) {
     let Assignment { job, matter, arrival, since, leased_from, entry, park, right, .. } = *assignment;
     let Course { mut run, expected, mut published, lines, on_record, progress, unclear } = course;
+    let before_it = published;
     // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
     let before = (!progress.is_empty()).then(|| {
         let start = Lines::of(&run, published.for_log_only(), &shared.node, shared.backbone.names());
@@ -126,6 +127,7 @@ fn write_up(
     };
     story.arrival = Some(arrival.clone());
     story.unclear = unclear;
+    story.published = before_it;
     story.park = park;
     (Box::new(story), Rest { job, arrival, since, leased_from, entry, right })
 }

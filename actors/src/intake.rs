@@ -375,9 +375,9 @@ async fn found_before(
 /// The record says that the run waits for its time. Where no schedule stands, either it has fired, and another message of
 /// the run does no harm; or the node that noted it died before it wrote one.
 async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
-    match shared.backbone.has_schedule(run).await {
-        Ok(true) => return Ok(()),
-        Ok(false) => {}
+    match shared.backbone.find_schedule(run).await {
+        Ok(Some(_)) => return Ok(()),
+        Ok(None) => {}
         Err(error) => return Err(unavailable(&error)),
     }
     let matter = checked.matter();

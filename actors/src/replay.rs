@@ -245,7 +245,7 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
             (_, None) => return Ok(false),
         };
         if verdict != LetterVerdict::Stale || run.state.is_ended() {
-            let logged = story::publish(shared, &run, Published::at_dead_letter(&run)).await;
+            let logged = story::publish(shared, &run, Published::at_dead_letter(&run, letter.run.round)).await;
             logged.map_err(|_| "its events could not be published yet; try again".to_owned())?;
         }
         if !run.state.is_ended() && verdict != LetterVerdict::Stale {

@@ -34,6 +34,8 @@ pub(crate) struct Story {
     pub(crate) arrival: Option<Arrival>,
     /// The token of an earlier write of this attempt whose answer was lost.
     pub(crate) unclear: Option<SmolStr>,
+    /// What was published before the decision.
+    pub(crate) published: Published,
     /// Its entry among the leases, which are renewed until the decision is on record.
     pub(crate) entry: Option<Entry>,
     /// The record's write. `None`: it stands already, or is not kept.
@@ -155,6 +157,7 @@ impl Story {
             matter,
             arrival: None,
             unclear: None,
+            published: Published::nothing(),
             entry: None,
             write: None,
             live_before: None,

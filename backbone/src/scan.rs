@@ -29,7 +29,7 @@ pub struct Page {
 }
 
 /// Which streams can be looked through.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A lane.
     Lane(Queue, Lane),
@@ -123,11 +123,8 @@ impl Backbone {
     /// # Errors
     /// The server did not confirm it.
     pub async fn unschedule(&self, run: &Run) -> Result<bool, Error> {
-        let subject = self.schedule_of(run);
-        let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
-        let stream = self.names().schedules_stream();
-        match request::direct_get(self.service(), self.api(), &stream, query).await? {
-            Some(stored) => self.take_out(&Place::Schedules, stored.sequence).await,
+        match self.find_schedule(run).await? {
+            Some(sequence) => self.take_out(&Place::Schedules, sequence).await,
             None => Ok(false),
         }
     }

@@ -38,15 +38,14 @@ impl Backbone {
         }
     }
 
-    /// Whether the schedule of a run that waits for its first time still stands.
+    /// Where the schedule of a run that waits for a time stands, if it does.
     ///
     /// # Errors
     /// It cannot be found out just now.
-    pub async fn has_schedule(&self, run: &Run) -> Result<bool, Error> {
-        let subject = self.names().schedule(&run.tenant, run.run_id.as_str());
-        let query = format!(r#"{{"last_by_subj":"{subject}"}}"#);
+    pub async fn find_schedule(&self, run: &Run) -> Result<Option<u64>, Error> {
+        let query = format!(r#"{{"last_by_subj":"{}"}}"#, self.schedule_of(run));
         let stored = request::direct_get(self.service(), self.api(), &self.names().schedules_stream(), query).await?;
-        Ok(stored.is_some())
+        Ok(stored.map(|stored| stored.sequence))
     }
 
     /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless

@@ -51,18 +51,16 @@ impl Published {
 
     /// A record of a run that waits, found by the message that allows its next attempt.
     ///
-    /// The message proves that the log has what `found` implies, unless `submit` wrote it, or a replay: those leave a record
-    /// that no message carries. A job that waited for its time was never `enqueued` before.
+    /// The message proves that the log has what `found` implies, unless `submit` wrote it, which leaves a record that no
+    /// message carries. The job of a replay is published once the log has the new round. A job that waited for its time was
+    /// never `enqueued` before.
     #[must_use]
     pub fn at_arrival(found: &Run) -> Self {
         if found.state == RunState::Scheduled {
             return Self::nothing();
         }
-        let all = of_round(found).len();
-        let log = if found.held_by.is_none() { 0 } else { all };
-        // The node that replays a run publishes that live; only the log must have it for certain.
-        let live = if found.round > 1 { all } else { log };
-        Self { live, log }
+        let is_submitted = found.held_by.is_none() && found.round == 1;
+        if is_submitted { Self::nothing() } else { Self::held_locally(found) }
     }
 
     /// Before the next attempt of a retry that this node held locally: it waited until the log had every event of the
@@ -90,22 +88,42 @@ impl Published {
         Self { live: events.len(), log: proven(found, &events) }
     }
 
-    /// A run that was cancelled through the API: `before` is what it was until then. The cancel is new; of a run that no
-    /// node has seen, everything is.
+    /// A run that was cancelled through the API before this node could write its own decision: the cancel is published
+    /// live, and the log is left to the run's message, which this node has. `before_it` is what was published before the
+    /// decision `decided`; it counts where that was about the very start that was cancelled.
     #[must_use]
-    pub fn at_cancel(before: &Run, cancelled: &Run) -> Self {
-        let events = of_round(cancelled);
-        let live = if before.is_unseen() { 0 } else { events.len().saturating_sub(1) };
-        Self { live, log: proven(cancelled, &events) }
+    pub fn at_overtaken(before_it: Self, decided: &Run, cancelled: &Run) -> Self {
+        let start = |run: &Run| (run.round, run.attempt, run.attempts.last().map(|last| last.start));
+        let proven = Self::at_redelivery(cancelled);
+        let log = if start(decided) == start(cancelled) { proven.log.max(before_it.log) } else { proven.log };
+        Self { log, ..proven }
     }
 
-    /// A run whose dead letter is replayed or discarded, or deleted because the run is beyond it. A round that was just
-    /// opened is new as a whole; of one that has ended, its end.
+    /// A run that was cancelled through the API: `before` is what it was until then. The cancel is new; of a run that no
+    /// node has seen, everything is. The log of a run that was at work is left to its message, which comes again if its
+    /// node does not log the end. `is_carried_on`: its schedule stands, or its parked job, which are written once the log
+    /// has every event before.
     #[must_use]
-    pub fn at_dead_letter(run: &Run) -> Self {
+    pub fn at_cancel(before: &Run, cancelled: &Run, is_carried_on: bool) -> Self {
+        let events = of_round(cancelled);
+        let last = events.len().saturating_sub(1);
+        // The node that replays a run publishes that live.
+        let is_new = before.is_unseen() && before.round == 1;
+        let live = if is_new { 0 } else { last };
+        let published = Self { live, log: if is_carried_on { last } else { proven(cancelled, &events) } };
+        if before.state == RunState::Running { published.for_live_only() } else { published }
+    }
+
+    /// A run whose dead letter of round `round` is replayed or discarded, or deleted because the run is beyond it. A round
+    /// that was just opened is new as a whole; of one that has ended, its end. The dead letter was written once the log had
+    /// the death that it tells of.
+    #[must_use]
+    pub fn at_dead_letter(run: &Run, round: u32) -> Self {
         let events = of_round(run);
-        let live = if run.state.is_ended() { events.len().saturating_sub(1) } else { 0 };
-        Self { live, log: proven(run, &events) }
+        let last = events.len().saturating_sub(1);
+        let live = if run.state.is_ended() { last } else { 0 };
+        let is_discarded = run.state == RunState::Discarded && run.round == round;
+        Self { live, log: if is_discarded { last } else { proven(run, &events) } }
     }
 
     /// When attempt `attempt` of `waiting` starts. A start that was released makes room for the new one, and so does a

@@ -140,25 +140,33 @@ fn a_parked_job_publishes_its_deferral_once() {
 fn what_the_api_decides_is_published_live_once() {
     let before = retrying(1_000);
     let cancelled = settled(before.clone(), Settlement::Cancel);
-    let published = Published::at_cancel(&before, &cancelled);
+    let published = Published::at_cancel(&before, &cancelled, false);
     assert_eq!(rest(published, &cancelled), "1000/cancelled | 1000/started 1000/failed 1000/cancelled");
+    let published = Published::at_cancel(&before, &cancelled, true);
+    assert_eq!(rest(published, &cancelled), "1000/cancelled | 1000/cancelled", "its schedule proves the rest");
+    let before = running(1_000);
+    let cancelled = settled(before.clone(), Settlement::Cancel);
+    let published = Published::at_cancel(&before, &cancelled, false);
+    assert_eq!(rest(published, &cancelled), "1000/cancelled | ", "its message gives the log the rest");
     let unseen = Run { held_by: None, ..enqueued() };
     let cancelled = settled(unseen.clone(), Settlement::Cancel);
-    let published = Published::at_cancel(&unseen, &cancelled);
+    let published = Published::at_cancel(&unseen, &cancelled, false);
     assert_eq!(rest(published, &cancelled), "0/enqueued 0/cancelled | 0/enqueued 0/cancelled");
 
     let mut discarded = dead(1_000);
     discarded.discard(at(20));
-    let published = Published::at_dead_letter(&discarded);
-    let log = "1000/started 1000/failed 1000/dlq 1000/discarded";
-    assert_eq!(rest(published, &discarded), format!("1000/discarded | {log}"));
+    let published = Published::at_dead_letter(&discarded, 1);
+    assert_eq!(rest(published, &discarded), "1000/discarded | 1000/discarded", "its dead letter proves the rest");
     let mut replayed = dead(1_000);
     replayed.replay(at(20));
-    let published = Published::at_dead_letter(&replayed);
+    let published = Published::at_dead_letter(&replayed, 1);
     assert_eq!(rest(published, &replayed), "0/replayed 0/enqueued | 0/replayed 0/enqueued");
-    // The job of the new round arrives: the log alone must have for certain what the replay published.
+    let cancelled = settled(replayed.clone(), Settlement::Cancel);
+    let published = Published::at_cancel(&replayed, &cancelled, false);
+    assert_eq!(rest(published, &cancelled), "0/cancelled | 0/replayed 0/enqueued 0/cancelled");
+    // The job of the new round is published once the log has that.
     let (arrived, run) = started(Published::at_arrival(&replayed), replayed);
-    assert_eq!(rest(arrived, &run), "1/started | 0/replayed 0/enqueued 1/started");
+    assert_eq!(rest(arrived, &run), "1/started | 1/started");
 }
 
 #[test]

@@ -187,7 +187,7 @@ impl Hand<'_> {
         if self.world.is(Mutation::LostEndIsAcked) {
             self.send(Word::Ack).await;
         }
-        self.give_up(lost.as_ref(), true).await;
+        self.give_up(lost.as_ref(), work).await;
         false
     }
 

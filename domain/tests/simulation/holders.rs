@@ -8,7 +8,7 @@ use crate::client::Written;
 use crate::mutation::Mutation;
 use crate::server::{Stored, Word};
 use crate::worker::{Hand, LENGTH, Work};
-use crate::world::stamp;
+use crate::world::{LEASE, stamp};
 
 /// A node has this long to say whether it holds a job.
 const ANSWERS_WITHIN: i64 = 60;
@@ -27,6 +27,9 @@ impl Hand<'_> {
         // By the time it was asked: this node may be frozen before it judges what it was told.
         let asked_at = world.now();
         let holder = self.ask_holder(&run).await;
+        if world.chance.hits(500) {
+            world.pause(world.chance.between(1, 2 * LEASE)).await;
+        }
         let judged_at = if world.is(Mutation::HolderJudgedByALaterClock) { world.now() } else { asked_at };
         let lost = lease_is_lost(&run, holder, judged_at, LENGTH);
         world

@@ -51,6 +51,7 @@ mutations! {
     CancelPublishedAlone,
     CancelledRunTakenForUnseen,
     CancelledRunTakenForSeen,
+    AnyWaitingRunTakenForCarriedOn,
     DeadLetterTakenForPublished,
     DeadLetterPublishedLiveAgain,
     StartLoggedBeforeItsRecord,

@@ -38,6 +38,8 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
             }
             continue;
         }
+        let is_carried_on =
+            before.run_at.is_some() && client.has_schedule(schedule_of(world, index, &before).place).await;
         let mut run = before.clone();
         run.settle(Settlement::Cancel, world.now());
         if world.is(Mutation::CancelledTakenOutBeforeItIsOnRecord) {
@@ -47,7 +49,7 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
             if world.is(Mutation::CancelledTakenOutUntold) {
                 clear_away(&client, index, &before).await;
             }
-            client.publish_events(index, &run, world.published_at_cancel(&before, &run)).await;
+            client.publish_events(index, &run, world.published_at_cancel(&before, &run, is_carried_on)).await;
             clear_away(&client, index, &before).await;
             return;
         }
@@ -188,7 +190,7 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
         LetterVerdict::Anothers => return,
         LetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
         LetterVerdict::Replayed => {
-            client.publish_events(index, &run, world.published_at_dead_letter(&run)).await;
+            client.publish_events(index, &run, world.published_at_dead_letter(&run, letter.round)).await;
             if world.is(Mutation::LetterDeletedBeforeTheJobIsPublished) {
                 client.delete_letter(letter.sequence).await;
             }
@@ -196,7 +198,7 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
         }
         LetterVerdict::Stale if world.is(Mutation::StaleLetterKept) => return,
         LetterVerdict::Stale if run.state.is_ended() && !world.is(Mutation::StaleLetterDeletedUntold) => {
-            client.publish_events(index, &run, world.published_at_dead_letter(&run)).await;
+            client.publish_events(index, &run, world.published_at_dead_letter(&run, letter.round)).await;
         }
         LetterVerdict::Stale => {}
     }

@@ -143,7 +143,8 @@ impl Plan {
 
     pub(crate) fn draw_bare(chance: &Chance) -> Self {
         let at = chance.between(0, 12_000);
-        let (soon, late) = (at + chance.between(0, 500), chance.between(0, 20_000));
+        // Soon: about when it is handed out and begun.
+        let (soon, late) = (at + chance.between(0, 150), chance.between(0, 20_000));
         Self {
             way: Way::Bare,
             besides: Besides::Nothing,

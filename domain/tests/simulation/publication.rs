@@ -62,23 +62,26 @@ impl World {
     }
 
     /// A run that was just cancelled.
-    pub(crate) fn published_at_cancel(&self, before: &Run, cancelled: &Run) -> Published {
+    pub(crate) fn published_at_cancel(&self, before: &Run, cancelled: &Run, is_carried_on: bool) -> Published {
         match self.mutation {
             Some(Mutation::CancelPublishedAlone) => {
                 Published::nothing().after_live(story::of_round(cancelled).len() - 1, true)
             }
             Some(Mutation::CancelledRunTakenForUnseen) if is_first(cancelled) => Published::nothing(),
-            Some(Mutation::CancelledRunTakenForSeen) => Published::at_cancel(cancelled, cancelled),
-            _ => Published::at_cancel(before, cancelled),
+            Some(Mutation::CancelledRunTakenForSeen) => Published::at_cancel(cancelled, cancelled, is_carried_on),
+            Some(Mutation::AnyWaitingRunTakenForCarriedOn) => {
+                Published::at_cancel(before, cancelled, before.run_at.is_some())
+            }
+            _ => Published::at_cancel(before, cancelled, is_carried_on),
         }
     }
 
     /// A run whose dead letter is attended to.
-    pub(crate) fn published_at_dead_letter(&self, run: &Run) -> Published {
+    pub(crate) fn published_at_dead_letter(&self, run: &Run, round: u32) -> Published {
         match self.mutation {
             Some(Mutation::DeadLetterTakenForPublished) => Published::held_locally(run),
             Some(Mutation::DeadLetterPublishedLiveAgain) if is_first(run) => Published::nothing(),
-            _ => Published::at_dead_letter(run),
+            _ => Published::at_dead_letter(run, round),
         }
     }
 }

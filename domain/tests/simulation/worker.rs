@@ -181,13 +181,14 @@ impl<'w> Hand<'w> {
 
     /// The record turned out to be another's when an attempt was to be written there. A cancelled run's end is published
     /// and acknowledged at once; an end that was lost to others is acknowledged if another message answers for the run.
-    pub(crate) async fn give_up(&self, found: Option<&Stored>, end: bool) {
+    pub(crate) async fn give_up(&self, found: Option<&Stored>, work: &Work) {
         match (self.verdict(found), found) {
             (Verdict::TellEnd, Some(found)) => {
-                self.publish_found(&found.run).await;
+                let published = Published::at_overtaken(work.published, &work.run, &found.run);
+                self.client.publish_events(self.index, &found.run, published).await;
                 self.send(Word::Ack).await;
             }
-            (Verdict::Drop, _) if end => self.send(Word::Ack).await,
+            (Verdict::Drop, _) => self.send(Word::Ack).await,
             _ => {}
         }
     }
