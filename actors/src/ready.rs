@@ -190,9 +190,11 @@ impl Ready {
 
     /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back, where so many could start at once.
     pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant, free: impl Fn(&Kind) -> usize) -> Vec<usize> {
+        // Asked before the lock is taken, which every worker that looks for a job waits for.
+        let free: Vec<usize> = kinds.iter().map(free).collect();
         let (now, mut jobs) = (Instant::now(), self.jobs());
         jobs.blocked.are_parked(kinds, asked_at, now);
-        kinds.iter().map(|kind| jobs.blocked.wants(kind, free(kind), now)).collect()
+        kinds.iter().zip(free).map(|(kind, free)| jobs.blocked.wants(kind, free, now)).collect()
     }
 
     /// So many parked jobs of a kind are on their way back.
