@@ -94,6 +94,12 @@ impl<T> Waiting<T> {
         (self.recent(now, over) as usize).clamp(KEPT_LEAST, KEPT_MOST)
     }
 
+    /// How many were taken back a moment ago and are not here yet.
+    fn coming(&self, now: Instant) -> usize {
+        let (count, since) = self.coming;
+        if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
+    }
+
     /// Nothing worth remembering.
     fn is_over(&self, now: Instant, over: Duration) -> bool {
         self.jobs.is_empty() && !self.are_parked && self.recent(now, over) < 1.0
@@ -167,22 +173,13 @@ impl<T> Blocked<T> {
     pub(crate) fn wants(&self, kind: &Kind, free: usize, now: Instant) -> usize {
         let free = free.min(KEPT_MOST);
         let Some(waiting) = self.kinds.get(kind) else { return free.max(KEPT_LEAST) };
-        let coming = match waiting.coming {
-            (count, Some(since)) if now.duration_since(since) < COMES_WITHIN => count,
-            _ => 0,
-        };
-        waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + coming)
+        waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + waiting.coming(now))
     }
 
     /// So many of this kind were taken back.
     pub(crate) fn coming(&mut self, kind: &Kind, count: usize, now: Instant) {
         let waiting = self.kinds.entry(kind.clone()).or_default();
-        let before = if waiting.coming.1.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) {
-            waiting.coming.0
-        } else {
-            0
-        };
-        waiting.coming = (before + count, Some(now));
+        waiting.coming = (waiting.coming(now) + count, Some(now));
     }
 
     /// One that was taken back is here.
@@ -232,17 +229,11 @@ impl<T> Blocked<T> {
         self.overdue.pop_front()
     }
 
-    /// Takes out every job for which `leaves` says so.
-    pub(crate) fn take_where(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut taken: Vec<T> = self.overdue.drain(..).collect();
-        for waiting in self.kinds.values_mut() {
-            let (out, keep): (VecDeque<_>, _) =
-                std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| leaves(job));
-            waiting.jobs = keep;
-            self.held -= out.len();
-            taken.extend(out.into_iter().map(|(_, job)| job));
-        }
-        taken
+    /// Takes out every job.
+    pub(crate) fn take_all(&mut self) -> Vec<T> {
+        self.held = 0;
+        let waiting = self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..));
+        self.overdue.drain(..).chain(waiting.map(|(_, job)| job)).collect()
     }
 }
 
@@ -352,7 +343,7 @@ mod tests {
         blocked.set_aside(|number| *number == 4);
         assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some(4), None));
         assert_eq!(fill(&mut blocked, "a", 5..6, now), [5], "behind the one that waited for too long");
-        assert_eq!(blocked.take_where(|_| true), [3]);
+        assert_eq!(blocked.take_all(), [3]);
         assert_eq!(blocked.held(), 0);
     }
 

@@ -1,7 +1,7 @@
 //! A due job on its way into its lane, whoever brings it there: the timekeeper once its schedule has fired, the sweep
-//! where it has not.
+//! where it has not; and a parked job on its way into the lane of returned jobs.
 //!
-//! Both publish the same: the headers without what the server put there, under an id of run, round, attempt and wait. A
+//! All publish the same: the headers without what the server put there, under an id of run, round, attempt and wait. A
 //! job that is brought twice is thus mostly caught by the id, and always by the record.
 
 use bytes::Bytes;
@@ -24,8 +24,8 @@ pub(crate) struct DueJob {
 }
 
 impl DueJob {
-    /// Reads what lies on, or was to go to, a due subject, or is parked; `None` if that cannot be read. `sequence` names the message
-    /// where its headers do not.
+    /// Reads what lies on, or was to go to, a due subject, or is parked; `None` if that cannot be read. `sequence` names
+    /// the message where its headers do not.
     pub(crate) fn read(
         names: &Names,
         due: &str,

@@ -2,9 +2,9 @@
 //!
 //! One loop a queue and node. It asks which kinds are parked, twice a second while some are and every two seconds else, and
 //! at once where jobs of such a kind start. Of each kind it brings back as many as start within a part of the lease, and at
-//! least as many as its handlers have places free: into
-//! the queue's lane of returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back
-//! the same job: it is there once by its id, and begins once by its record.
+//! least as many as its handlers have places free: into the queue's lane of returned jobs, by rank; then it deletes them
+//! where they were parked. Several nodes may take back the same job: it is there once by its id, and begins once by its
+//! record.
 //!
 //! Bounds: [`READ_AHEAD`] messages of a kind and a page of each priority, [`KINDS`] kinds, [`AT_ONCE`] moves.
 
@@ -140,15 +140,13 @@ impl Parking {
 
 /// The place of a parked job among its kind.
 fn place_of(stored: &Stored, priority: Priority, aging: Duration) -> (Rank, u64, u64) {
+    let sequence = stored.sequence;
     let read = header::read_job(&stored.headers).ok();
-    let number = read.as_ref().and_then(|read| Some(number_of(read.run_id.as_ref()?, stored.sequence)));
-    (Rank::new(since(stored), priority, aging), number.unwrap_or(stored.sequence), stored.sequence)
-}
-
-/// What the rank of a parked job counts from.
-fn since(stored: &Stored) -> Timestamp {
-    let due = header::read_job(&stored.headers).ok().and_then(|read| read.moved?.due_at);
-    due.or_else(|| Timestamp::parse(&stored.at).ok()).unwrap_or_default()
+    let run_id = read.as_ref().and_then(|read| read.run_id.as_ref());
+    let number = run_id.map_or(sequence, |run_id| number_of(run_id, sequence));
+    let due = read.and_then(|read| read.moved?.due_at);
+    let since = due.or_else(|| Timestamp::parse(&stored.at).ok()).unwrap_or_default();
+    (Rank::new(since, priority, aging), number, sequence)
 }
 
 /// Into the lane of returned jobs, then out of where it was parked. Whether it was still there.

@@ -89,7 +89,7 @@ impl Ready {
         let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new(lease) });
         drop(jobs);
         let now = Instant::now();
-        let blocked = old.blocked.take_where(|_| true);
+        let blocked = old.blocked.take_all();
         let back = old.merge.take_where(|_| true).into_iter().chain(blocked);
         back.for_each(|assignment| let_go(*assignment, now, lease));
     }
@@ -166,7 +166,7 @@ impl Ready {
     pub(crate) fn forget_deliveries(&self, now: Instant, lease: Duration) {
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| !assignment.is_kept_in_hand());
-        back.extend(jobs.blocked.take_where(|_| true));
+        back.extend(jobs.blocked.take_all());
         drop(jobs);
         back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
     }
@@ -190,9 +190,11 @@ impl Ready {
 
     /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back, where so many could start at once.
     pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant, free: impl Fn(&Kind) -> usize) -> Vec<usize> {
+        // Asked before the lock is taken, which every worker that looks for a job waits for.
+        let free: Vec<usize> = kinds.iter().map(free).collect();
         let (now, mut jobs) = (Instant::now(), self.jobs());
         jobs.blocked.are_parked(kinds, asked_at, now);
-        kinds.iter().map(|kind| jobs.blocked.wants(kind, free(kind), now)).collect()
+        kinds.iter().zip(free).map(|(kind, free)| jobs.blocked.wants(kind, free, now)).collect()
     }
 
     /// So many parked jobs of a kind are on their way back.
@@ -242,9 +244,7 @@ impl Jobs {
             let kind = Kind::of(&assignment.job);
             if !self.blocked.has_others_before(&kind, assignment.is_returned) && take_capacity(shared, &mut assignment)
             {
-                if self.blocked.started(&kind, now) {
-                    ready.wanted_back.notify_one();
-                }
+                self.starts(&kind, ready, now);
                 return Some(assignment);
             }
             if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked
@@ -261,9 +261,7 @@ impl Jobs {
     /// The first in order of those that could not start before and can now; or one that has waited here for too long.
     fn next_blocked(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
         if let Some((kind, assignment)) = self.blocked.take(|front| take_capacity(shared, front)) {
-            if self.blocked.started(&kind, now) {
-                ready.wanted_back.notify_one();
-            }
+            self.starts(&kind, ready, now);
             return Some(assignment);
         }
         let mut overdue = self.blocked.take_overdue()?;
@@ -272,6 +270,13 @@ impl Jobs {
         }
         let_go(*overdue, now, shared.backbone.storage().lease);
         None
+    }
+
+    /// A job of this kind starts: where parked ones are to follow it, they are called for.
+    fn starts(&mut self, kind: &Kind, ready: &Ready, now: Instant) {
+        if self.blocked.started(kind, now) {
+            ready.wanted_back.notify_one();
+        }
     }
 
     /// Whether another job may be looked at: what cannot start stays here where it cannot be parked, up to a bound.

@@ -148,10 +148,8 @@ impl<'w> Drive<'w> {
         }
         let run = self.run_of(plan).or_else(|| ledger.last_of(plan));
         let run = run.as_deref();
-        if world.plans[plan].key.is_none() {
-            ledger.close(plan, run, &letters, world.calm.get());
-        } else if run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {
-            // Of those that share a key only one has to be there, and what was only noted goes by itself.
+        // Of those that share a key only one has to be there, and what was only noted goes by itself.
+        if world.plans[plan].key.is_none() || run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {
             ledger.close(plan, run, &letters, world.calm.get());
         }
     }

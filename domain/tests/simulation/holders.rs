@@ -1,6 +1,6 @@
 //! An attempt that runs under a message which was handed out again: whether its holder has lost it.
 
-use longshore_domain::protocol::{Holder, lease_is_lost};
+use longshore_domain::protocol::{Holder, last_sign, lease_is_lost};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Run};
 
@@ -38,8 +38,7 @@ impl Hand<'_> {
         if lost || by_count {
             self.lease_lost(self.found(found)).await;
         } else if let Holder::Silent(seen_at) = holder {
-            let started_at = run.attempts.last().map(|attempt| attempt.started_at);
-            let over_at = started_at.max(seen_at).unwrap_or_else(|| world.now()).plus(LENGTH);
+            let over_at = last_sign(&run, seen_at).plus(LENGTH);
             let wait = i64::try_from(over_at.since(world.now()).as_millis()).unwrap_or(0);
             self.send(Word::HandBack(wait)).await;
         }

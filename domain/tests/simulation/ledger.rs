@@ -240,7 +240,6 @@ impl Ledger {
             return;
         }
         if page.logged != page.implied {
-            let list = |told: &[EventId]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
             let what = format!("told    {}\n      implied {}", list(&page.logged), list(&page.implied));
             return self.accuse(plan, what);
         }
@@ -253,15 +252,13 @@ impl Ledger {
         let is_lost_start = |event: &EventId| event.kind == EventKind::Started && !page.implied.contains(event);
         let overtaken = run.state == RunState::Cancelled && page.live.iter().any(is_lost_start);
         if calm && !page.live_again && !is_fine && !overtaken {
-            let list = |told: &[EventId]| told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
             let what = format!("live    {}\n      implied {}", list(&page.live), list(&page.implied));
             return self.accuse(plan, what);
         }
         for round in 1..=run.round {
             let told: Vec<EventId> = page.logged.iter().filter(|told| told.round == round).copied().collect();
             if let Err(wrong) = check_round(&told, round == run.round, run.state) {
-                let list = told.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-                return self.accuse(plan, format!("round {round}: {wrong}: {list}"));
+                return self.accuse(plan, format!("round {round}: {wrong}: {}", list(&told)));
             }
         }
     }
@@ -296,6 +293,11 @@ fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp)
         Some(at) if claimed && at > now => Some(format!("claimed {} ms too early", at.millis() - now.millis())),
         _ => None,
     }
+}
+
+/// Events as a broken promise names them.
+fn list(events: &[EventId]) -> String {
+    events.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// One round as its reader sees it.
