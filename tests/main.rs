@@ -85,13 +85,8 @@ async fn without_node(node: NodeBuilder<'_>) -> Node {
 
 /// Waits until nothing lies in the usual lane any more, neither waiting nor in anybody's hand.
 async fn is_emptied(world: &World) {
-    eventually_empty(world, 5).await;
-}
-
-/// As [`is_emptied`], for any lane of the queue `main`.
-async fn eventually_empty(world: &World, priority: u8) {
     longshore_harness::eventually("an empty lane", Duration::from_secs(60), async || {
-        match world.depth("main", priority).await {
+        match world.depth("main", 5).await {
             0 => Ok(()),
             depth => Err(format!("{depth} jobs")),
         }
