@@ -25,6 +25,7 @@ mod nothing_lost; // killed and frozen in mid-run, nothing is lost
 mod one_run; // one accepted job is one run, whoever repeats, forwards, forges or cancels it
 mod order; // the urgent first, by rank
 mod overdue; // what waits for its time gets there, also where a lane is full or the server forgot
+mod permissions; // a node needs no more rights than the documents grant
 mod poison; // bytes that no client can read cost no more than their own message
 mod provision; // streams are brought into shape, and nothing is thrown away for it
 mod remote; // a handler in any language, over plain NATS
