@@ -64,6 +64,15 @@ fn every_fail_point_is_tested() {
     assert_eq!(all, fail_point::ALL);
 }
 
+#[test]
+fn every_fail_point_stands_in_the_documents() {
+    for document in [include_str!("../ARCHITECTURE.md"), include_str!("../docs/fail-points.md")] {
+        let table = document.lines().skip_while(|line| !line.starts_with("| point |")).skip(2);
+        let points: Vec<&str> = table.map_while(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+        assert_eq!(points, fail_point::ALL);
+    }
+}
+
 /// Given a load of every kind, when nodes are killed, panic and freeze at this point, then each job ends exactly once,
 /// as its kind must, and the history is sound.
 async fn nothing_is_lost_at(point: &str) {

@@ -1,5 +1,7 @@
 //! Jobs that cannot start keep no other from starting, and start in their order once they can.
 
+use std::fmt::Debug;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,13 +33,13 @@ async fn kept(world: &World, door: &Arc<Semaphore>) -> Handler {
 }
 
 async fn parked(world: &World) -> u64 {
-    let stream = world.jetstream().get_stream("LONGSHORE_PARKED").await.unwrap();
-    stream.cached_info().state.messages
+    world.stored("LONGSHORE_PARKED").await
 }
 
-async fn are_parked(world: &World, at_least: u64) {
-    eventually(&format!("{at_least} parked jobs"), WITHIN, async || match parked(world).await {
-        count if count >= at_least => Ok(()),
+/// Waits until so many jobs are parked.
+async fn are_parked(world: &World, wanted: impl RangeBounds<u64> + Debug) {
+    eventually(&format!("{wanted:?} parked jobs"), WITHIN, async || match parked(world).await {
+        count if wanted.contains(&count) => Ok(()),
         count => Err(format!("there are {count}")),
     })
     .await;
@@ -62,7 +64,7 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     let quick = world.publish("noop").json(json!({})).await;
 
     assert_eq!(world.wait(&quick).await.state, "completed");
-    are_parked(&world, 150).await;
+    are_parked(&world, 150..).await;
     let queues = world.request("queues.list", json!({"queue": "main"})).await;
     // All but the few for which no handler was found a moment ago: these wait for a time.
     assert!(queues["queues"][0]["depths"]["p5"].as_u64().unwrap() >= 240, "{queues}");
@@ -96,7 +98,7 @@ async fn what_is_parked_can_be_cancelled() {
     let door = Arc::new(Semaphore::new(0));
     let handler = kept(&world, &door).await;
     let full = world.publish("full").many((0..60).map(|number| json!(number))).await;
-    are_parked(&world, 40).await;
+    are_parked(&world, 40..).await;
 
     let one = &full[59].run_id;
     assert_eq!(world.request("runs.cancel", json!({"run_id": one})).await["state"], "cancelled");
@@ -109,11 +111,7 @@ async fn what_is_parked_can_be_cancelled() {
     door.add_permits(1_000);
     let states = world.ends(&full, WITHIN).await;
     assert_eq!(states.iter().filter(|state| *state == "completed").count(), 59 - cancelled);
-    eventually("no parked jobs", WITHIN, async || match parked(&world).await {
-        0 => Ok(()),
-        count => Err(format!("there are {count}")),
-    })
-    .await;
+    are_parked(&world, ..=0).await;
     world.lanes_run_dry(WITHIN).await;
     assert!(handler.calls().len() <= 2, "{:?}", handler.calls());
     assert!(node.stop().await.success());

@@ -6,16 +6,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use longshore_harness::standstill::{in_seconds, standstills};
 use longshore_harness::{Logged, Receipt, ServerCluster, World};
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::three_servers::{load, not_ended, nothing_is_lost, three_nodes};
+use crate::three_servers::{load, not_ended, nothing_is_lost, steadily, three_nodes};
 use crate::{three_servers, times};
 
 /// How long a job may take whose servers elect.
@@ -160,22 +157,7 @@ async fn the_death_of_a_leader_stops_no_lane_and_loses_nothing() {
 }
 
 /// Jobs of the other queue, until it is over; all that were confirmed.
-async fn load_other(world: &World, mut over: watch::Receiver<bool>) -> Vec<Receipt> {
-    let publish = world.publish("delayed").queue("other");
-    let mut tick = tokio::time::interval(Duration::from_millis(50));
-    let mut open = FuturesUnordered::new();
-    let mut stored = Vec::new();
-    for number in 0.. {
-        tick.tick().await;
-        let (publish, id) = (&publish, format!("other-{number}"));
-        open.push(async move { publish.until_stored(&id, json!({}).to_string()).await });
-        while let Some(Some(receipt)) = open.next().now_or_never() {
-            stored.push(receipt);
-        }
-        if *over.borrow_and_update() {
-            break;
-        }
-    }
-    stored.extend(open.collect::<Vec<_>>().await);
-    stored
+async fn load_other(world: &World, over: watch::Receiver<bool>) -> Vec<Receipt> {
+    let publish = &world.publish("delayed").queue("other");
+    steadily(20, over, |number| async move { publish.until_stored(&format!("other-{number}"), "{}").await }).await
 }

@@ -25,6 +25,7 @@ mod nothing_lost; // killed and frozen in mid-run, nothing is lost
 mod one_run; // one accepted job is one run, whoever repeats, forwards, forges or cancels it
 mod order; // the urgent first, by rank
 mod overdue; // what waits for its time gets there, also where a lane is full or the server forgot
+mod permissions; // a node needs no more rights than the documents grant
 mod poison; // bytes that no client can read cost no more than their own message
 mod provision; // streams are brought into shape, and nothing is thrown away for it
 mod remote; // a handler in any language, over plain NATS
@@ -85,13 +86,8 @@ async fn without_node(node: NodeBuilder<'_>) -> Node {
 
 /// Waits until nothing lies in the usual lane any more, neither waiting nor in anybody's hand.
 async fn is_emptied(world: &World) {
-    eventually_empty(world, 5).await;
-}
-
-/// As [`is_emptied`], for any lane of the queue `main`.
-async fn eventually_empty(world: &World, priority: u8) {
     longshore_harness::eventually("an empty lane", Duration::from_secs(60), async || {
-        match world.depth("main", priority).await {
+        match world.depth("main", 5).await {
             0 => Ok(()),
             depth => Err(format!("{depth} jobs")),
         }

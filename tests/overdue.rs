@@ -77,8 +77,7 @@ pub(crate) fn forget_schedules(server: &Path) {
 /// Waits until so many schedules stand.
 pub(crate) async fn scheduled(world: &World, wanted: u64) {
     eventually("schedules to stand", WITHIN, async || {
-        let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
-        let count = stream.cached_info().state.messages;
+        let count = world.stored("LONGSHORE_SCHEDULES").await;
         if count == wanted { Ok(()) } else { Err(format!("{count}, not {wanted}")) }
     })
     .await;

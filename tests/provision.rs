@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use longshore_harness::Node;
+use async_nats::jetstream::stream::{Info, StorageType};
+use futures_util::TryStreamExt as _;
+use longshore_harness::{Node, World};
 
-use crate::world;
+use crate::{without_node, world};
 
 const STREAM: &str = "LONGSHORE_EVENTS";
 
@@ -60,4 +62,38 @@ async fn a_stream_of_another_program_is_not_taken_over() {
     assert!(refusal.to_string().contains("stream LONGSHORE_DLQ has subjects"), "{refusal}");
     let stream = world.jetstream().get_stream("LONGSHORE_DLQ").await.unwrap();
     assert_eq!(stream.cached_info().config.subjects, ["orders.dead.>"]);
+}
+
+/// What all streams together may grow to on the server's disk, in GiB.
+async fn reserved(world: &World) -> f64 {
+    let streams: Vec<Info> = world.jetstream().streams().try_collect().await.unwrap();
+    let on_disk = streams.iter().filter(|stream| stream.config.storage == StorageType::File);
+    let bytes: i64 = on_disk.map(|stream| stream.config.max_bytes.max(0)).sum();
+    bytes as f64 / f64::from(1 << 30)
+}
+
+/// Given an empty server, when a node with one queue starts, then one with another, then so much is reserved as the
+/// documents say; likewise with the bounds of docker-compose.yml.
+#[tokio::test]
+async fn as_much_is_reserved_as_the_documents_say() {
+    const README: &str = include_str!("../README.md");
+    const OPERATIONS: &str = include_str!("../docs/operations.md");
+    const COMPOSE: &str = include_str!("../docker-compose.yml");
+    let default = world().await;
+    without_node(default.node()).await;
+    let one = reserved(&default).await;
+    without_node(default.node().with("queues.other", "")).await;
+    let further = reserved(&default).await - one;
+
+    assert!(README.contains(&format!("{one:.0} GiB by default")), "{one}");
+    assert!(COMPOSE.contains(&format!("{one:.0} GiB by default for one queue")), "{one}");
+    assert!(OPERATIONS.contains(&format!("| **one queue, in all** | **{one:.0} GiB** |")), "{one}");
+    assert!(OPERATIONS.contains(&format!("| each further queue | {further} GiB |")), "{further}");
+
+    let small = world().await;
+    let bounds = COMPOSE.lines().filter_map(|line| line.trim().strip_prefix("LONGSHORE_")?.split_once(": "));
+    let node = bounds.fold(small.node(), |node, (name, value)| node.env(&format!("LONGSHORE_{name}"), value));
+    without_node(node).await;
+    let all = reserved(&small).await;
+    assert!(COMPOSE.contains(&format!("These bounds ask for {all:.1} GiB")), "{all}");
 }

@@ -69,12 +69,21 @@ async fn store(world: &World, number: usize) -> (usize, Receipt) {
     (kind, publish.until_stored(&number.to_string(), payload.to_string()).await)
 }
 
-/// Publishes so many jobs a second until it is over, and gives all that were confirmed.
-pub(crate) async fn load(world: &World, rate: usize, mut over: watch::Receiver<bool>) -> Vec<(usize, Receipt)> {
+/// Publishes so many jobs of all kinds a second until it is over, and gives all that were confirmed.
+pub(crate) async fn load(world: &World, rate: usize, over: watch::Receiver<bool>) -> Vec<(usize, Receipt)> {
+    steadily(rate, over, |number| store(world, number)).await
+}
+
+/// Stores so many jobs a second until it is over, and gives what came of each.
+pub(crate) async fn steadily<S: Future>(
+    rate: usize,
+    mut over: watch::Receiver<bool>,
+    store: impl Fn(usize) -> S,
+) -> Vec<S::Output> {
     let mut tick = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap());
     let (mut open, mut stored) = (FuturesUnordered::new(), Vec::new());
     for number in 0.. {
-        open.push(store(world, number));
+        open.push(store(number));
         loop {
             tokio::select! {
                 Some(job) = open.next() => stored.push(job),

@@ -123,9 +123,16 @@ impl World {
     /// # Panics
     /// If there is no such lane.
     pub async fn depth(&self, queue: &str, priority: u8) -> u64 {
-        let stream = format!("{}_JOBS_{queue}_P{priority}", NAMESPACE.to_uppercase());
-        let found = self.jetstream().get_stream(&stream).await;
-        found.unwrap_or_else(|error| panic!("lane {stream}: {}", chain(&error))).cached_info().state.messages
+        self.stored(&format!("{}_JOBS_{queue}_P{priority}", NAMESPACE.to_uppercase())).await
+    }
+
+    /// How many messages lie in a stream.
+    ///
+    /// # Panics
+    /// If there is no such stream.
+    pub async fn stored(&self, stream: &str) -> u64 {
+        let found = self.jetstream().get_stream(stream).await;
+        found.unwrap_or_else(|error| panic!("stream {stream}: {}", chain(&error))).cached_info().state.messages
     }
 
     /// Everything that the [checker](crate::history) needs and the server knows, with what only the test knows.

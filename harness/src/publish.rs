@@ -149,15 +149,10 @@ impl<'w> Publish<'w> {
     }
 
     fn receipt(&self, ack: &Value) -> Receipt {
-        let sequence = ack["seq"].as_u64().unwrap_or(0);
-        let own_id = self.headers.get("Longshore-Run-Id").map(|id| id.as_str().to_owned());
-        Receipt {
-            tenant: self.tenant.clone(),
-            run_id: own_id.unwrap_or_else(|| format!("{}-{}-{sequence}", self.queue, self.priority)),
-            stream: ack["stream"].as_str().unwrap_or("").to_owned(),
-            sequence,
-            duplicate: ack["duplicate"].as_bool().unwrap_or(false),
-            at: Timestamp::now(),
+        let receipt = Receipt::of(ack, &self.tenant, &format!("{}-{}", self.queue, self.priority));
+        match self.headers.get("Longshore-Run-Id") {
+            Some(own) => Receipt { run_id: own.as_str().to_owned(), ..receipt },
+            None => receipt,
         }
     }
 
@@ -169,7 +164,7 @@ impl<'w> Publish<'w> {
 }
 
 /// Reads what came back for a publish.
-fn acknowledgement(answer: &Message) -> Result<Value, Refused> {
+pub(crate) fn acknowledgement(answer: &Message) -> Result<Value, Refused> {
     if answer.status == Some(StatusCode::NO_RESPONDERS) {
         return Err(Refused::NoStream);
     }
@@ -198,6 +193,21 @@ pub struct Receipt {
     pub duplicate: bool,
     /// When the acknowledgement came.
     pub at: Timestamp,
+}
+
+impl Receipt {
+    /// Of a job without an id of its own, by what the server acknowledged: `lane` is `main-p5` and the like.
+    pub(crate) fn of(ack: &Value, tenant: &str, lane: &str) -> Receipt {
+        let sequence = ack["seq"].as_u64().unwrap_or(0);
+        Receipt {
+            tenant: tenant.to_owned(),
+            run_id: format!("{lane}-{sequence}"),
+            stream: ack["stream"].as_str().unwrap_or("").to_owned(),
+            sequence,
+            duplicate: ack["duplicate"].as_bool().unwrap_or(false),
+            at: Timestamp::now(),
+        }
+    }
 }
 
 /// Why a publish gave no receipt.

@@ -7,7 +7,7 @@ use async_nats::{Client, HeaderMap};
 use serde_json::{Value, json};
 
 use super::jobs::{Job as Accepted, Sort};
-use crate::publish::Receipt;
+use crate::publish::{Receipt, acknowledgement};
 use crate::remote::{Asked, Handler, Job, Reply};
 use crate::world::{NAMESPACE, TENANT, World};
 
@@ -129,16 +129,7 @@ async fn publish(job: &Job, client: &Client, mut headers: HeaderMap) -> Option<R
     let subject = format!("{NAMESPACE}.jobs.{TENANT}.main.p5.{}", Sort::Child.job_type());
     let request = client.request_with_headers(subject, headers, payload.into());
     let answer = tokio::time::timeout(ANSWER_WITHIN, request).await.ok()?.ok()?;
-    let ack: Value = serde_json::from_slice(&answer.payload).ok()?;
-    let sequence = ack["seq"].as_u64().filter(|_| ack["error"].is_null())?;
-    Some(Receipt {
-        tenant: TENANT.to_owned(),
-        run_id: format!("main-p5-{sequence}"),
-        stream: ack["stream"].as_str().unwrap_or("").to_owned(),
-        sequence,
-        duplicate: ack["duplicate"] == true,
-        at: jiff::Timestamp::now(),
-    })
+    Some(Receipt::of(&acknowledgement(&answer).ok()?, TENANT, "main-p5"))
 }
 
 /// Whose follow-up a dead letter with this payload is.

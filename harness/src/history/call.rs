@@ -17,11 +17,10 @@ use crate::wire::{Event, EventName};
 /// Judges the calls of `run` by its events.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {
     for call in &run.calls {
-        let told = |event: &&Event| event.round.max(1) == call.round && event.attempt == call.attempt;
         let none_is_told = rounds.is_empty() && run.may_be_traceless();
         // A node that died at once could tell nobody, and a run that is cancelled then has no next holder who would.
         let died_with_it = was_lost(call, Timestamp::MAX, rules);
-        if !none_is_told && !died_with_it && !run.starters.iter().any(told) {
+        if !none_is_told && !died_with_it && !run.starters.iter().any(|event| is_of_attempt(event, call)) {
             let detail = format!("a handler was called for attempt {} of round {}", call.attempt, call.round);
             found.push(run.violation(Kind::CallUntold, detail));
         }
@@ -92,8 +91,7 @@ fn was_lost(call: &Call, until: Timestamp, rules: &Rules) -> bool {
 /// been told with a clock that is a little behind.
 fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>) -> bool {
     let back = |event: &&&Event| matches!(event.event, EventName::Released | EventName::Deferred);
-    let of_it = |event: &&&Event| event.round.max(1) == call.round && event.attempt == call.attempt;
-    run.told.iter().filter(back).filter(of_it).any(|event| event.at <= until)
+    run.told.iter().filter(back).any(|event| is_of_attempt(event, call) && event.at <= until)
 }
 
 /// When a round had ended, by its first telling or by the record, whichever says the earlier.
@@ -105,6 +103,7 @@ fn ended_at(round: u32, run: &Run<'_>) -> Option<Timestamp> {
 
 fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec<Violation>) {
     let mut calls = run.calls.clone();
+    calls.retain(|call| !was_held_back(call, run, rules));
     calls.sort_by_key(|call| call.start);
     // Any earlier call, not the one before only: a long one may span several short ones.
     for (position, later) in calls.iter().enumerate() {
@@ -112,10 +111,7 @@ fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec
         if stale.contains(later) {
             continue;
         }
-        if was_held_back(later, run, rules) {
-            continue;
-        }
-        for earlier in calls[..position].iter().filter(|earlier| !was_held_back(earlier, run, rules)) {
+        for earlier in &calls[..position] {
             let over = held_until(earlier, run, rules).duration_since(later.start);
             if over > span(rules.clock_skew) {
                 let name = |call: &Call| format!("attempt {} of round {}", call.attempt, call.round);
@@ -128,28 +124,32 @@ fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec
 
 /// Whether the call's attempt was over before it began, and silent servers had kept its request until then.
 fn was_held_back(call: &Call, run: &Run<'_>, rules: &Rules) -> bool {
-    let of_attempt = |event: &&Event| event.round.max(1) == call.round && event.attempt == call.attempt;
-    let over = run.told.iter().copied().filter(of_attempt).any(|event| closes(event.event) && event.at < call.start);
-    over && lease::servers_were_silent(call.start, rules)
+    closings(call, run).any(|over| over < call.start) && lease::servers_were_silent(call.start, rules)
+}
+
+/// When the call's attempt was over, by each telling of that.
+fn closings(call: &Call, run: &Run<'_>) -> impl Iterator<Item = Timestamp> {
+    run.told.iter().filter(|event| is_of_attempt(event, call) && closes(event.event)).map(|event| event.at)
+}
+
+fn is_of_attempt(event: &Event, call: &Call) -> bool {
+    event.round.max(1) == call.round && event.attempt == call.attempt
 }
 
 /// Until when the call had the run to itself.
 fn held_until(call: &Call, run: &Run<'_>, rules: &Rules) -> Timestamp {
     // Without an end it died with its process, at an unknown moment: nothing can be held against it.
     let Some(end) = call.end else { return call.start };
-    let of_attempt = |event: &&Event| event.round.max(1) == call.round && event.attempt == call.attempt;
-    let over = run.told.iter().copied().filter(of_attempt).filter(|event| closes(event.event)).map(|event| event.at);
-
     let ran_on = |node: &str| match &call.node {
         Some(own) => own == node,
         // A remote handler does not know who asked: any node that told of the start may have.
-        None => run.starters.iter().filter(|event| of_attempt(event)).any(|event| event.node.as_deref() == Some(node)),
+        None => run.starters.iter().any(|event| is_of_attempt(event, call) && event.node.as_deref() == Some(node)),
     };
     let concerned = rules.interruptions.iter().filter(|interruption| interruption.node.as_deref().is_none_or(ran_on));
     let interrupted = concerned.map(|interruption| interruption.at).filter(|at| *at >= call.start);
     let lease_over = lease::over_after(call.start, ran_on, rules);
 
-    over.filter(|at| *at >= call.start).chain(interrupted).chain(lease_over).fold(end, Timestamp::min)
+    closings(call, run).filter(|at| *at >= call.start).chain(interrupted).chain(lease_over).fold(end, Timestamp::min)
 }
 
 fn span(duration: std::time::Duration) -> jiff::SignedDuration {

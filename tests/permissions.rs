@@ -1,0 +1,83 @@
+//! A node needs no more rights than docs/operations.md grants.
+
+use std::time::Duration;
+
+use async_nats::ConnectOptions;
+use longshore_harness::{Reply, World};
+use longshore_natsd::Options;
+use serde_json::json;
+
+use crate::{is_emptied, use_binary};
+
+/// The subjects that the document grants a node, of that kind.
+fn granted(kind: &str) -> String {
+    const OPERATIONS: &str = include_str!("../docs/operations.md");
+    let block = OPERATIONS.split("```text\n").find(|block| block.starts_with("publish:")).unwrap();
+    let block = block.split("```").next().unwrap();
+    let (publish, subscribe) = block.split_once("subscribe:").unwrap();
+    let text = if kind == "publish" { publish } else { subscribe };
+    let mut subjects = Vec::new();
+    for word in text.split_whitespace().filter(|word| word.contains('.')) {
+        match word.strip_suffix("_P1") {
+            Some(lanes) => {
+                subjects.extend((1..=9).map(|priority| format!("{lanes}_P{priority}")));
+                subjects.push(format!("{lanes}_RETURNED"));
+            }
+            None => subjects.push(word.to_owned()),
+        }
+    }
+    subjects.iter().map(|subject| format!("{subject:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Given a node that may do what the document grants and no more, when jobs run, fail, are put off, parked, cancelled,
+/// replayed, discarded and erased, then the server refuses it nothing.
+#[tokio::test]
+async fn a_node_needs_no_more_than_the_document_grants() {
+    use_binary();
+    let (publish, subscribe) = (granted("publish"), granted("subscribe"));
+    let node = format!("{{publish: [{publish}], subscribe: [{subscribe}]}}");
+    let users = format!("{{user: all, password: p}}, {{user: node, password: p, permissions: {node}}}");
+    let options = Options {
+        max_file: longshore_harness::ROOM,
+        extra: format!("authorization {{users: [{users}]}}"),
+        ..Options::default()
+    };
+    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let settings = world.node().with("types.full", "slots = 1").env("NATS_USER", "node").env("NATS_PASSWORD", "p");
+    let node = settings.start().await;
+
+    let handler = world.handler("full").start(async |_| {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Reply::json(json!(1))
+    });
+    let _handler = handler.await;
+    let full = world.publish("full").many((0..60).map(|number| json!(number))).await;
+    let nobodys = world.publish("nobodys").many((0..20).map(|number| json!(number))).await;
+    longshore_harness::eventually("parked jobs", Duration::from_secs(30), async || {
+        if world.stored("LONGSHORE_PARKED").await > 0 { Ok(()) } else { Err("none") }
+    })
+    .await;
+    let later = world.submit(json!({"type": "noop", "delay_ms": 600_000, "idempotency_key": "k"})).await;
+    let due = world.submit(json!({"type": "noop", "delay_ms": 500})).await;
+    let mut dead = Vec::new();
+    for _ in 0..2 {
+        dead.push(world.publish("fail").json(json!({"kind": "permanent"})).await);
+    }
+    assert_eq!(world.wait(&due).await.state, "completed");
+    world.eventually_letters(2).await;
+    assert_eq!(world.request("runs.cancel", json!({"run_id": later})).await["state"], "cancelled");
+    let cancelled = world.request("runs.cancel", json!({"type": "nobodys"})).await;
+    assert_eq!(cancelled["cancelled"], nobodys.len(), "{cancelled}");
+    assert_eq!(world.request("dlq.replay", json!({"run_id": dead[0]})).await["replayed"], 1);
+    assert_eq!(world.request("dlq.discard", json!({"run_id": dead[1]})).await["discarded"], 1);
+    world.request("runs.erase", json!({"run_id": dead[1]})).await;
+    for receipt in &full {
+        assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+    }
+    is_emptied(&world).await;
+    assert!(node.stop().await.success());
+
+    let refused: Vec<String> =
+        world.server().log().since(0).into_iter().filter(|line| line.contains("Violation")).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+}
