@@ -6,6 +6,7 @@
 //! ├─ lease-keeper    renews the leases of running jobs
 //! ├─ lane-guard      takes out what cannot be read
 //! ├─ timekeeper      brings due jobs into their lanes
+//! ├─ parking …       one each: takes back jobs that could not start
 //! ├─ control         the API
 //! ├─ cancels         hears of cancelled runs, stops those that run here
 //! ├─ presence        says that the node is there

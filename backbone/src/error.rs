@@ -53,7 +53,7 @@ pub enum Error {
     /// The server has not enough storage left to promise a stream its bytes.
     #[error(
         "the server has no room for stream {stream}: {wanted} MiB are to be reserved for it; raise the server's \
-         jetstream max_file_store, or lower storage.jobs_max_bytes (nine lanes a queue), events_max_bytes or dlq_max_bytes"
+         jetstream max_file_store, or lower storage.jobs_max_bytes (ten lanes a queue), events_max_bytes or dlq_max_bytes"
     )]
     NoRoom {
         /// Which.

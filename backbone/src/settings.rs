@@ -56,7 +56,7 @@ pub struct Storage {
     pub replicas: usize,
     /// What is found with more replicas, or holding more or longer, may be made smaller.
     pub allow_shrink: bool,
-    /// Most jobs in a lane (a queue has nine lanes); a full lane refuses the publish.
+    /// Most jobs in a lane (a queue has ten); a full lane refuses the publish.
     pub jobs_max_messages: u64,
     /// Most bytes in a lane.
     pub jobs_max_bytes: u64,

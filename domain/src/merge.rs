@@ -1,6 +1,6 @@
 //! The merge of the lanes' heads: of all jobs in hand, the one with the smallest rank is next.
 //!
-//! A lane is first in, first out: its head stands for it. There are at most nine, so a scan of the heads is faster
+//! A lane is first in, first out: its head stands for it. There are at most ten, so a scan of the heads is faster
 //! than any heap and needs no upkeep when a lane runs dry or fills again.
 
 use std::collections::VecDeque;

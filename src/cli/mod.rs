@@ -189,7 +189,7 @@ pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
     // JetStream's code for "insufficient storage resources": it sets aside what every stream may grow to.
     if error.chain().any(|cause| cause.to_string().contains("error code 10047")) {
         return Some(
-            "the bounds of all streams together are beyond the server's max_file_store; every queue has nine lanes of \
+            "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
              storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
         );
     }

@@ -131,7 +131,7 @@ pub(crate) static ALLOW_SHRINK: Entry<bool> = Entry::new(
 pub(crate) static JOBS_MAX_MESSAGES: Entry<u64> = Entry::new(
     "jobs_max_messages",
     || Storage::default().jobs_max_messages,
-    "Most jobs that wait in one lane; every queue has nine, one a priority. A full lane refuses further jobs.",
+    "Most jobs that wait in one lane; every queue has nine, one a priority, and one for parked jobs. A full lane refuses further jobs.",
 )
 .at_least(|| 1);
 

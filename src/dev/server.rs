@@ -16,7 +16,7 @@ const USUAL: u16 = 4222;
 /// Kept out of version control by the line that `dev` writes into it.
 const FOLDER: &str = ".longshore";
 
-/// JetStream sets aside what every stream may grow to, by our defaults 10 GiB and 4.5 more for each further queue, of
+/// JetStream sets aside what every stream may grow to, by our defaults 11 GiB and 5 more for each further queue, of
 /// which a laptop that tries things out uses next to nothing. So the server is told that there is room; the disk is the
 /// bound.
 const ROOM: u64 = 1 << 40;
