@@ -8,6 +8,7 @@ use serde::Deserialize;
 use crate::connect::Link;
 use crate::error::Error;
 use crate::raw::{self, Raw};
+use crate::wire::header::kept;
 
 /// JetStream's answer to a publish, or its refusal.
 #[derive(Debug, Clone, Deserialize)]
@@ -148,12 +149,7 @@ impl Stored {
             "Nats-Num-Pending",
             "Nats-Last-Sequence",
         ];
-        let mut headers = HeaderMap::new();
-        for (name, values) in self.headers.iter().filter(|(name, _)| !answers.contains(&name.to_string().as_str())) {
-            for value in values {
-                headers.append(name.clone(), value.clone());
-            }
-        }
+        let headers = kept(Some(&self.headers), |name| !answers.contains(&name));
         (!headers.is_empty()).then_some(headers)
     }
 }
