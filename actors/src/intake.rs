@@ -14,7 +14,7 @@ use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, nobody_there};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
-use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, is_servers, names};
+use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
@@ -213,7 +213,7 @@ fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiE
         if !token {
             return Err(wrong(&field, "is no name for a header"));
         }
-        if is_servers(name) || name.get(..10).is_some_and(|prefix| prefix.eq_ignore_ascii_case("longshore-")) {
+        if !header::is_clients(name) {
             return Err(wrong(
                 &field,
                 "names beginning with Nats- and Longshore- are not a client's; use the request's fields",

@@ -354,7 +354,7 @@ pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> 
 /// asked of Longshore is left out: forwarded to a follow-up job it would be asked once more.
 #[must_use]
 pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
-    let mut headers = kept(original, |name| !is_servers(name) && !is_ours(name));
+    let mut headers = kept(original, is_clients);
     headers.insert(names::RUN_ID, run.run_id.as_str());
     headers.insert(names::ROUND, run.round.to_string());
     headers.insert(names::ATTEMPT, attempt.to_string());
@@ -370,6 +370,12 @@ pub fn is_servers(name: &str) -> bool {
 /// Whether a header is Longshore's.
 pub(crate) fn is_ours(name: &str) -> bool {
     short_name(name).is_some()
+}
+
+/// Whether a header is a client's own: neither the server's nor Longshore's.
+#[must_use]
+pub fn is_clients(name: &str) -> bool {
+    !is_servers(name) && !is_ours(name)
 }
 
 /// Whether a header stands there, whatever its case.
@@ -410,12 +416,9 @@ pub fn for_replay(original: &HeaderMap) -> HeaderMap {
 #[must_use]
 pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
     let all = headers.iter().flat_map(|headers| headers.iter());
-    all.filter(|(name, _)| {
-        let name = name.to_string();
-        !is_servers(&name) && short_name(&name).is_none()
-    })
-    .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.as_str().to_owned())))
-    .collect()
+    all.filter(|(name, _)| is_clients((*name).as_ref()))
+        .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.as_str().to_owned())))
+        .collect()
 }
 
 /// Writes what a `submit` asked for as the headers of a job.
