@@ -4,6 +4,7 @@
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::connect::Link;
 use crate::error::Error;
@@ -55,6 +56,16 @@ pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: 
         None => Ok(ack),
         Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
     }
+}
+
+/// Asks JetStream's API about a stream or consumer, and reads the answer.
+///
+/// # Errors
+/// No answer, or one that cannot be read. A refusal is an answer.
+pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body: Bytes) -> Result<A, Error> {
+    let failed = |source| Error::Read { subject: subject.clone(), source };
+    let answer = link.request(subject.clone(), Request::new().payload(body)).await.map_err(failed)?;
+    serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))
 }
 
 /// Whether nobody was there to answer, which for a publish means that no stream takes the subject.
