@@ -17,6 +17,7 @@ use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::ask::{self, Filter, unavailable};
+use crate::runs::on_record;
 use crate::shared::Shared;
 
 /// Entries on a page where the client does not say.
@@ -37,8 +38,7 @@ pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
 /// The letter with its run as it is on record, whose history is whole, if it still stands: a letter whose run went on
 /// is about to be deleted.
 async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run)>, ApiError> {
-    let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
-    let found = found.map_err(|error| unavailable(&error))?.map(|found| found.run);
+    let found = on_record(shared, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
     Ok(match on_letter(found.as_ref(), letter.run.round, letter.run.origin) {
         LetterVerdict::Stands => {
             let run = found.unwrap_or_else(|| letter.run.clone());
@@ -109,8 +109,7 @@ pub(crate) async fn get(shared: &Shared, asker: &str, asked: RunRequest) -> Resu
 
 /// The letter of a run, and its run.
 pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<(Letter, Run), ApiError> {
-    let found = shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
-    let run = found.map(|found| found.run);
+    let run = on_record(shared, tenant, run_id).await?.map(|found| found.run);
     let letter =
         shared.backbone.find_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
     let judge = |letter: &Letter| on_letter(run.as_ref(), letter.run.round, letter.run.origin);
