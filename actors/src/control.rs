@@ -164,20 +164,24 @@ impl Control {
             if only.as_ref().is_some_and(|only| *only != queue) {
                 continue;
             }
-            let lanes = self.shared.backbone.lanes_of(&queue).await.map_err(|error| unavailable(&error))?;
+            let backbone = &self.shared.backbone;
+            let asked = tokio::try_join!(
+                backbone.lanes_of(&queue),
+                backbone.lane_of(&queue, Lane::Returned),
+                backbone.parked_kinds(&queue),
+            );
+            let (lanes, returned, parked) = asked.map_err(|error| unavailable(&error))?;
             let loads = || nodes.iter().filter_map(|node| node.queues.get(queue.as_str()));
             let served = nodes.iter().any(|node| node.queues.contains_key(queue.as_str()) && node.state == "running");
             let mut depths: BTreeMap<String, u64> =
                 (1..).zip(&lanes).map(|(number, lane)| (format!("p{number}"), lane.messages)).collect();
-            for parked in self.shared.backbone.parked_kinds(&queue).await.map_err(|error| unavailable(&error))? {
+            for parked in parked {
                 *depths.entry(parked.priority.to_string()).or_default() += parked.jobs;
             }
-            let returned = self.shared.backbone.lane_of(&queue, Lane::Returned).await;
-            let returned = returned.map_err(|error| unavailable(&error))?.messages;
             let oldest = lanes.iter().filter_map(|lane| lane.oldest).min();
             queues.push(QueueStatus {
                 concurrency: loads().map(|load| load.concurrency as u64).sum(),
-                depth: depths.values().sum::<u64>() + returned,
+                depth: depths.values().sum::<u64>() + returned.messages,
                 depths,
                 oldest_age_ms: oldest.map(|oldest| whole_millis(now().since(oldest))),
                 paused: false,

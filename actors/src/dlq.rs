@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Place;
 use longshore_backbone::wire::api::{
     ApiError, DeadJob, DeadLetter, Encoded, Example, Group, Groups, GroupsRequest, ListRequest, Page, Record, RunError,
@@ -16,6 +17,7 @@ use longshore_domain::protocol::{LetterVerdict, on_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::ask::{self, Filter, unavailable};
+use crate::runs::on_record;
 use crate::shared::Shared;
 
 /// Entries on a page where the client does not say.
@@ -36,8 +38,7 @@ pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
 /// The letter with its run as it is on record, whose history is whole, if it still stands: a letter whose run went on
 /// is about to be deleted.
 async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run)>, ApiError> {
-    let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
-    let found = found.map_err(|error| unavailable(&error))?.map(|found| found.run);
+    let found = on_record(shared, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
     Ok(match on_letter(found.as_ref(), letter.run.round, letter.run.origin) {
         LetterVerdict::Stands => {
             let run = found.unwrap_or_else(|| letter.run.clone());
@@ -49,6 +50,16 @@ async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run
         }
         LetterVerdict::Replayed | LetterVerdict::Stale | LetterVerdict::StaleRecord => None,
     })
+}
+
+/// The letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
+fn those_that_stand(
+    shared: &Shared,
+    filter: &Filter,
+    page: Vec<Stored>,
+) -> impl Stream<Item = Result<Option<(Letter, Run)>, ApiError>> {
+    let letters = page.into_iter().filter_map(Letter::read).filter(|letter| filter.fits(&letter.run));
+    futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE)
 }
 
 /// How much is to be answered at most.
@@ -73,9 +84,7 @@ pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Re
         let page =
             shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
-        let letters = page.messages.into_iter().filter_map(Letter::read).filter(|letter| filter.fits(&letter.run));
-        let mut looked_at =
-            futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE);
+        let mut looked_at = those_that_stand(shared, &filter, page.messages);
         while let Some(letter) = looked_at.next().await {
             let Some((letter, run)) = letter? else { continue };
             let whole = show(&letter, &run);
@@ -83,7 +92,7 @@ pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Re
                 return Ok(Page { entries, cursor: Some(letter.sequence.to_string()) }.into());
             }
             // One that fills a page by itself is listed without what makes it large; `dlq.get` has more of it.
-            let entry = if whole.size() > room { show_within(&letter, &run, room) } else { whole };
+            let entry = within(&letter, &run, whole, room);
             room = room.saturating_sub(entry.size());
             entries.push(entry);
         }
@@ -95,13 +104,12 @@ pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Re
 pub(crate) async fn get(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
     let (tenant, run_id) = ask::one(asker, asked)?;
     let (letter, run) = find(shared, &tenant, &run_id).await?;
-    Ok(show_within(&letter, &run, shared.backbone.most_in_answer()))
+    Ok(within(&letter, &run, show(&letter, &run), shared.backbone.most_in_answer()))
 }
 
 /// The letter of a run, and its run.
 pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<(Letter, Run), ApiError> {
-    let found = shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
-    let run = found.map(|found| found.run);
+    let run = on_record(shared, tenant, run_id).await?.map(|found| found.run);
     let letter =
         shared.backbone.find_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
     let judge = |letter: &Letter| on_letter(run.as_ref(), letter.run.round, letter.run.origin);
@@ -118,17 +126,18 @@ fn show(letter: &Letter, run: &Run) -> Encoded<DeadLetter> {
 }
 
 /// The same, no longer than `most` bytes: first the payload is left out, then of the history what does not fit.
-fn show_within(letter: &Letter, run: &Run, most: usize) -> Encoded<DeadLetter> {
-    let whole = show(letter, run);
+fn within(letter: &Letter, run: &Run, whole: Encoded<DeadLetter>, most: usize) -> Encoded<DeadLetter> {
     if whole.size() <= most {
         return whole;
     }
     let bytes = letter.left_out.unwrap_or(letter.payload.len() as u64);
-    let without = described(letter, run, record::show(run), Some(bytes));
+    let record = record::show(run);
+    let in_record = record.size();
+    let without = described(letter, run, record, Some(bytes));
     if without.size() <= most {
         return without;
     }
-    let beside = without.size() - record::show(run).size();
+    let beside = without.size() - in_record;
     described(letter, run, record::show_within(run, most.saturating_sub(beside)), Some(bytes))
 }
 
@@ -172,9 +181,7 @@ pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -
             shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         seen += page.messages.len();
         from = page.next;
-        let letters = page.messages.into_iter().filter_map(Letter::read).filter(|letter| filter.fits(&letter.run));
-        let mut looked_at =
-            futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE);
+        let mut looked_at = those_that_stand(shared, &filter, page.messages);
         while let Some(letter) = looked_at.next().await {
             if let Some((_, run)) = letter? {
                 count(&mut groups, run);

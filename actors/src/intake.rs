@@ -14,7 +14,7 @@ use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, nobody_there};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
-use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, is_servers, names};
+use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
@@ -30,6 +30,7 @@ use crate::assignment::size_refused;
 use crate::fail_point;
 use crate::herald::Telling;
 use crate::keys;
+use crate::runs::on_record;
 use crate::shared::{Shared, new_seal, now};
 use crate::story::{Matter, Story, Then};
 
@@ -213,7 +214,7 @@ fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiE
         if !token {
             return Err(wrong(&field, "is no name for a header"));
         }
-        if is_servers(name) || name.get(..10).is_some_and(|prefix| prefix.eq_ignore_ascii_case("longshore-")) {
+        if !header::is_clients(name) {
             return Err(wrong(
                 &field,
                 "names beginning with Nats- and Longshore- are not a client's; use the request's fields",
@@ -401,20 +402,19 @@ async fn repeated(
     let FoundClaim { claim, revision, at } = theirs;
     checked.job.run_id = claim.run_id;
     let unmarked = (!claim.published).then_some(revision);
-    match shared.backbone.read_record(&checked.job.tenant, &checked.job.run_id).await {
-        Ok(Some(found)) => found_before(shared, &checked, found, unmarked).await,
+    match on_record(shared, &checked.job.tenant, &checked.job.run_id).await? {
+        Some(found) => found_before(shared, &checked, found, unmarked).await,
         // The run's record has gone before its claim: of those that are kept for shorter than that, it has completed.
         // One that was claimed a moment ago is only just being written.
-        Ok(None) if claim.published => {
+        None if claim.published => {
             let is_young = now().since(at) < shared.backbone.storage().lease;
             let state = if is_young { RunState::Enqueued } else { RunState::Completed };
             Ok(answer(&checked.job.run_id, state, true))
         }
-        Ok(None) => {
+        None => {
             let first = note_and_publish(shared, &checked, due, unmarked).await?;
             Ok(Submitted { deduplicated: true, ..first })
         }
-        Err(error) => Err(unavailable(&error)),
     }
 }
 
@@ -437,9 +437,8 @@ async fn schedule(
         return mark(shared, checked, run, (revision, claim)).await;
     }
     // Not ours to tell: there is a run of that id.
-    match shared.backbone.read_record(&checked.job.tenant, &checked.job.run_id).await {
-        Ok(Some(found)) => found_before(shared, checked, found, claim).await,
-        Ok(None) => Err(ApiError::unavailable("the run's record changes; try again")),
-        Err(error) => Err(unavailable(&error)),
+    match on_record(shared, &checked.job.tenant, &checked.job.run_id).await? {
+        Some(found) => found_before(shared, checked, found, claim).await,
+        None => Err(ApiError::unavailable("the run's record changes; try again")),
     }
 }

@@ -45,10 +45,7 @@ impl Cancels {
                 message = self.waiting.next() => (message?, true),
             };
             let of_the_run = message.headers.as_ref().is_some_and(|headers| headers.get(names::CANCEL).is_some());
-            let read = match only_if_waiting {
-                false => self.backbone.names().read_cancel(&message.subject),
-                true => self.backbone.names().read_cancel_waiting(&message.subject),
-            };
+            let read = self.backbone.names().read_cancel(&message.subject);
             let read = read.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
             let answer_to = message.reply.filter(|reply| self.backbone.may_answer(reply));
             if let Some((tenant, run_id)) = read.filter(|_| of_the_run) {

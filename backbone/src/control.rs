@@ -93,8 +93,8 @@ impl Backbone {
         }
     }
 
-    /// How the nine lanes of a queue stand that clients publish to, the most urgent first. They are asked all at once: one without a leader
-    /// answers late or not at all.
+    /// How the nine lanes of a queue stand that clients publish to, the most urgent first. They are asked all at once:
+    /// one without a leader answers late or not at all.
     ///
     /// # Errors
     /// A lane cannot be read.

@@ -52,7 +52,7 @@ impl Letter {
         let left_out = stored.headers.get(LEFT_OUT).and_then(|bytes| bytes.as_str().parse().ok());
         let mut headers = HeaderMap::new();
         let own = [RECORD, LEFT_OUT, ORIGIN, names::RUN_ID, names::ROUND];
-        for (name, values) in stored.job_headers().iter().flat_map(|headers| headers.iter()) {
+        for (name, values) in stored.headers.iter() {
             let name: &str = name.as_ref();
             for value in values.iter().filter(|_| !own.contains(&name) && !is_servers(name)) {
                 headers.append(name.strip_prefix(ORIGINAL).unwrap_or(name), value.clone());

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use async_nats::{HeaderMap, Request};
+use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::{JobType, Priority, Queue, Run, Tenant, Timestamp};
 use serde::Deserialize;
@@ -76,11 +76,10 @@ impl Backbone {
     /// The server did not answer.
     pub async fn parked_kinds(&self, queue: &Queue) -> Result<Vec<ParkedKind>, Error> {
         let subject = format!("{}.STREAM.INFO.{}", self.api(), self.names().parked_stream());
-        let failed = |source| Error::Read { subject: subject.clone(), source };
         let filter = self.names().parked_where(None, Some(queue), None);
-        let request = Request::new().payload(Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#)));
-        let answer = self.control().request(subject.clone(), request).await.map_err(failed)?;
-        let info: Info = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
+        // One page: the client library's own listing asks for a second one to find that there is none.
+        let body = Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#));
+        let info: Info = request::ask(self.control(), subject.clone(), body).await?;
         if let Some(Refusal { err_code, description }) = info.error {
             return Err(Error::Refused { subject, code: err_code, description });
         }

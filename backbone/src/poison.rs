@@ -23,7 +23,7 @@ use crate::delivery::{Delivery, Right};
 use crate::error::Error;
 use crate::questions::{Question, Questions};
 use crate::raw::{self, Raw};
-use crate::request::Refusal;
+use crate::request::{self, Refusal};
 use crate::{Backbone, NAK, provision, shape};
 
 /// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.
@@ -117,9 +117,7 @@ impl Backbone {
 
     async fn consumer_info(&self, stream: &str) -> Result<Info, Error> {
         let subject = format!("{}.CONSUMER.INFO.{stream}.{}", self.api(), self.consumer_of(stream));
-        let failed = |source| Error::Read { subject: subject.clone(), source };
-        let answer = self.control().request(subject.clone(), async_nats::Request::new()).await.map_err(failed)?;
-        serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))
+        request::ask(self.control(), subject, Bytes::new()).await
     }
 
     /// Makes a consumer anew that somebody has deleted.

@@ -4,10 +4,12 @@
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::connect::Link;
 use crate::error::Error;
 use crate::raw::{self, Raw};
+use crate::wire::header::kept;
 
 /// JetStream's answer to a publish, or its refusal.
 #[derive(Debug, Clone, Deserialize)]
@@ -54,6 +56,16 @@ pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: 
         None => Ok(ack),
         Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
     }
+}
+
+/// Asks JetStream's API about a stream or consumer, and reads the answer.
+///
+/// # Errors
+/// No answer, or one that cannot be read. A refusal is an answer.
+pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body: Bytes) -> Result<A, Error> {
+    let failed = |source| Error::Read { subject: subject.clone(), source };
+    let answer = link.request(subject.clone(), Request::new().payload(body)).await.map_err(failed)?;
+    serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))
 }
 
 /// Whether nobody was there to answer, which for a publish means that no stream takes the subject.
@@ -148,12 +160,7 @@ impl Stored {
             "Nats-Num-Pending",
             "Nats-Last-Sequence",
         ];
-        let mut headers = HeaderMap::new();
-        for (name, values) in self.headers.iter().filter(|(name, _)| !answers.contains(&name.to_string().as_str())) {
-            for value in values {
-                headers.append(name.clone(), value.clone());
-            }
-        }
+        let headers = kept(Some(&self.headers), |name| !answers.contains(&name));
         (!headers.is_empty()).then_some(headers)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use longshore_backbone::wire::api::{
-    ApiError, Cancelled, DlqDiscard, DlqReplay, Endpoint, Failed, Outcome, RunsCancel, Selection, Target,
+    ApiError, DlqDiscard, DlqReplay, Endpoint, Failed, Outcome, RunsCancel, Selection, Target,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -58,7 +58,7 @@ impl Options {
 }
 
 /// An endpoint that does something to those that fit.
-pub(crate) trait Bulk: Endpoint<Request: Clone> {
+pub(crate) trait Bulk: Endpoint<Request: Clone, Answer: Into<Outcome>> {
     /// What it was done to has been: `replayed`.
     const DONE: &'static str;
     /// How the question is put: `Replay`.
@@ -71,9 +71,6 @@ pub(crate) trait Bulk: Endpoint<Request: Clone> {
 
     /// Says in a request that it is to be done to so many a second, where it can say so.
     fn pace(_request: &mut Self::Request, _rate: f64) {}
-
-    /// What came of it.
-    fn outcome(answer: Self::Answer) -> Outcome;
 }
 
 impl Bulk for RunsCancel {
@@ -84,13 +81,6 @@ impl Bulk for RunsCancel {
 
     fn selection(request: &mut Self::Request) -> &mut Selection {
         request
-    }
-
-    fn outcome(answer: Cancelled) -> Outcome {
-        match answer {
-            Cancelled::Run(_) => Outcome { done: 1, ..Outcome::default() },
-            Cancelled::Runs(runs) => runs.into(),
-        }
     }
 }
 
@@ -106,10 +96,6 @@ impl Bulk for DlqReplay {
     fn pace(request: &mut Self::Request, rate: f64) {
         request.rate_per_s = Some(rate);
     }
-
-    fn outcome(answer: Self::Answer) -> Outcome {
-        answer.into()
-    }
 }
 
 impl Bulk for DlqDiscard {
@@ -123,10 +109,6 @@ impl Bulk for DlqDiscard {
 
     fn pace(request: &mut Self::Request, rate: f64) {
         request.rate_per_s = Some(rate);
-    }
-
-    fn outcome(answer: Self::Answer) -> Outcome {
-        answer.into()
     }
 }
 
@@ -266,7 +248,7 @@ pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Optio
         true => count::<E>(api, &request, None).await?,
         false => {
             let mut tally = Tally::default();
-            tally.add(E::outcome(api.ask_patiently::<E>(request, PATIENCE).await?.read()?));
+            tally.add(api.ask_patiently::<E>(request, PATIENCE).await?.read()?.into());
             tally
         }
     };
@@ -279,7 +261,7 @@ async fn count<E: Bulk>(api: &Api, request: &E::Request, most: Option<u64>) -> R
     let selection = E::selection(&mut request);
     (selection.dry_run, selection.limit) = (true, most);
     let mut tally = Tally::default();
-    tally.add(E::outcome(api.ask_patiently::<E>(request, COUNTING).await?.read()?));
+    tally.add(api.ask_patiently::<E>(request, COUNTING).await?.read()?.into());
     Ok(tally)
 }
 
@@ -303,7 +285,7 @@ async fn all<E: Bulk>(
         match answer.and_then(|answer| answer.read()) {
             Ok(answer) => {
                 (answered, silent) = (true, 0);
-                tally.add(E::outcome(answer));
+                tally.add(answer.into());
                 bar.draw(tally);
                 if !tally.more {
                     break;

@@ -6,7 +6,7 @@ use longshore_backbone::wire::api::{
     Change, DeadJob, DeadLetter, DiscardRequest, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Encoded, Group,
     Groups, GroupsRequest, ListRequest, Page, ReplayRequest, RunRequest, Selection, Target,
 };
-use longshore_domain::{RunId, Timestamp};
+use longshore_domain::{Queue, RunId, Timestamp};
 use serde_json::value::RawValue;
 
 use super::bulk::{self, Bulk};
@@ -70,8 +70,8 @@ pub(crate) struct Replay {
     #[command(flatten)]
     discard: Discard,
     /// Into this queue
-    #[arg(long, value_name = "NAME", value_parser = super::token, help_heading = "Changes")]
-    set_queue: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = super::queue, help_heading = "Changes")]
+    set_queue: Option<Queue>,
     /// With this priority
     #[arg(long, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9), help_heading = "Changes")]
     set_priority: Option<u8>,
@@ -148,7 +148,7 @@ impl Replay {
     /// What is changed; `None` if nothing is.
     fn set(&self, payload: Option<Box<RawValue>>) -> Option<Change> {
         let change = Change {
-            queue: self.set_queue.clone(),
+            queue: self.set_queue.as_ref().map(Queue::to_string),
             priority: self.set_priority.map(u64::from),
             payload,
             headers: self.set_header.iter().cloned().collect(),

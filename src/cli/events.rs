@@ -3,7 +3,7 @@
 use clap::Args;
 use futures_util::StreamExt as _;
 use longshore_backbone::wire::subject::Names;
-use longshore_domain::Timestamp;
+use longshore_domain::{JobType, Queue, RunId, Timestamp};
 use serde_json::Value;
 
 use super::client::Api;
@@ -33,14 +33,14 @@ pub(crate) struct Arguments {
     #[arg(long = "type", value_name = "TYPE", value_parser = type_filter)]
     job_type: Option<String>,
     /// Only this run
-    #[arg(long, value_name = "ID", value_parser = run_id)]
-    run: Option<String>,
+    #[arg(long, value_name = "ID", value_parser = super::run_id)]
+    run: Option<RunId>,
     /// Only this event
     #[arg(long, value_name = "EVENT", value_parser = clap::builder::PossibleValuesParser::new(EVENTS))]
     event: Option<String>,
     /// Only this queue
-    #[arg(long, value_name = "NAME", value_parser = super::token)]
-    queue: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = super::queue)]
+    queue: Option<Queue>,
     /// One JSON object a line, for machines
     #[arg(long)]
     json: bool,
@@ -50,7 +50,8 @@ impl Arguments {
     /// All filters are tokens of the subject, so the server does the filtering.
     fn subject(&self, names: &Names, tenant: &str) -> String {
         let tenant = Some(tenant).filter(|tenant| *tenant != "_all");
-        let all = names.events_where(tenant, self.event.as_deref(), self.queue.as_deref(), self.run.as_deref());
+        let (queue, run) = (self.queue.as_ref().map(Queue::as_str), self.run.as_ref().map(RunId::as_str));
+        let all = names.events_where(tenant, self.event.as_deref(), queue, run);
         match (&self.job_type, all.strip_suffix('>')) {
             (Some(job_type), Some(front)) => format!("{front}{job_type}"),
             _ => all,
@@ -113,11 +114,7 @@ fn details(event: &Value) -> String {
 
 fn type_filter(text: &str) -> Result<String, String> {
     let front = text.strip_suffix(".>").or_else(|| text.strip_suffix(".*")).unwrap_or(text);
-    longshore_domain::JobType::parse(front).map(|_| text.to_owned()).map_err(|error| error.reason)
-}
-
-fn run_id(text: &str) -> Result<String, String> {
-    super::run_id(text).map(|id| id.to_string())
+    JobType::parse(front).map(|_| text.to_owned()).map_err(|error| error.reason)
 }
 
 #[cfg(test)]

@@ -206,8 +206,8 @@ pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
     }
 }
 
-fn token(text: &str) -> Result<String, String> {
-    Queue::parse(text).map(|name| name.to_string()).map_err(|error| error.reason)
+fn queue(text: &str) -> Result<Queue, String> {
+    Queue::parse(text).map_err(|error| error.reason)
 }
 
 fn job_type(text: &str) -> Result<JobType, String> {

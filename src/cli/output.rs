@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Color, Style};
 use longshore_domain::Timestamp;
+use longshore_domain::run::whole_millis;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -93,7 +94,7 @@ pub(crate) fn took(millis: u64) -> String {
 
 /// The time between two moments, as [`took`] says it.
 pub(crate) fn span(from: Timestamp, to: Timestamp) -> String {
-    took(u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX))
+    took(whole_millis(to.since(from)))
 }
 
 /// How long ago, in one unit: `12 s`, `5 min`, `7 h`, `3 d`.

@@ -8,6 +8,7 @@ use longshore_backbone::wire::api::{
     ApiError, Attempt, Encoded, Record, RunError, RunRequest, RunsCancel, RunsErase, RunsGet, RunsWait, Selection,
     Target, WaitRequest, Word,
 };
+use longshore_domain::run::whole_millis;
 use longshore_domain::{RunId, RunState};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -141,8 +142,7 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let now = left.unwrap_or(ONE_WAIT).min(ONE_WAIT);
-        let timeout_ms = u64::try_from(now.as_millis()).ok();
-        let asked = WaitRequest { run_id: id.clone(), tenant: None, timeout_ms };
+        let asked = WaitRequest { run_id: id.clone(), tenant: None, timeout_ms: Some(whole_millis(now)) };
         match api.ask_patiently::<RunsWait>(asked, now).await {
             Ok(answer) => {
                 answered = Some(Instant::now());

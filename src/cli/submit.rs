@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use longshore_backbone::wire::api::{Submit, SubmitRequest, Submitted};
-use longshore_domain::{JobType, RunId, Timestamp, duration};
+use longshore_domain::run::whole_millis;
+use longshore_domain::{JobType, Queue, RunId, Timestamp, duration};
 use serde_json::value::RawValue;
 
 use super::client::Api;
@@ -21,8 +22,8 @@ pub(crate) struct Arguments {
     #[arg(value_name = "JSON")]
     payload: Option<String>,
     /// Where it waits
-    #[arg(long, value_name = "NAME", value_parser = super::token)]
-    queue: Option<String>,
+    #[arg(long, value_name = "NAME", value_parser = super::queue)]
+    queue: Option<Queue>,
     /// 1, the most urgent, to 9; 5 if not said
     #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9))]
     priority: Option<u8>,
@@ -88,18 +89,17 @@ fn told(submitted: &Submitted) -> String {
 impl Arguments {
     /// The request; what was not said is left out, so that the node's defaults hold.
     fn job(&self, payload: Option<Box<RawValue>>) -> SubmitRequest {
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         SubmitRequest {
             job_type: self.job_type.to_string(),
             payload,
-            queue: self.queue.clone(),
+            queue: self.queue.as_ref().map(Queue::to_string),
             priority: self.priority.map(u64::from),
-            delay_ms: self.delay.map(millis),
+            delay_ms: self.delay.map(whole_millis),
             run_at: self.at.clone(),
             idempotency_key: self.key.clone(),
             run_id: self.run_id.as_ref().map(RunId::to_string),
             max_attempts: self.max_attempts,
-            timeout_ms: self.timeout.map(millis),
+            timeout_ms: self.timeout.map(whole_millis),
             tags: (!self.tag.is_empty()).then(|| self.tag.clone()),
             ..SubmitRequest::default()
         }

@@ -19,7 +19,7 @@ const ERROR_KINDS: [&str; 8] =
 #[command(next_help_heading = "Which runs")]
 pub(crate) struct Filter {
     /// Of this queue
-    #[arg(long, value_name = "NAME", value_parser = queue)]
+    #[arg(long, value_name = "NAME", value_parser = super::queue)]
     queue: Option<Queue>,
     /// Of this job type, for example email.send
     #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
@@ -98,10 +98,6 @@ fn moment(text: &str) -> Result<Timestamp, String> {
         Ok(back) => Ok(now().minus(back)),
         Err(_) => Timestamp::parse(text).map_err(|_| wrong.to_owned()),
     }
-}
-
-fn queue(text: &str) -> Result<Queue, String> {
-    Queue::parse(text).map_err(|error| error.reason)
 }
 
 #[cfg(test)]

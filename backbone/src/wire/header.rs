@@ -328,45 +328,33 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
 /// The headers that a client gave its job: neither the server's, nor what nodes wrote when they moved it.
 #[must_use]
 pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
-        let by_node = ["run-id", "round", "attempt", "deferrals", "seal", "due-at"];
-        if is_servers(name.as_ref()) || short_name(name.as_ref()).is_some_and(|short| by_node.contains(&short.as_str()))
-        {
-            continue;
-        }
-        for value in values {
-            headers.append(name.clone(), value.clone());
-        }
-    }
-    headers
+    let by_node = ["run-id", "round", "attempt", "deferrals", "seal", "due-at"];
+    let is_nodes = |name: &str| short_name(name).is_some_and(|short| by_node.contains(&short.as_str()));
+    kept(original, |name| !is_servers(name) && !is_nodes(name))
 }
 
 /// All headers but those that are instructions to the server.
 #[must_use]
 pub fn without_servers(original: Option<&HeaderMap>) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
-        for value in values.iter().filter(|_| !is_servers(name.as_ref())) {
-            headers.append(name.clone(), value.clone());
+    kept(original, |name| !is_servers(name))
+}
+
+/// The headers whose names are to be kept, with all their values.
+pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for (name, values) in headers.into_iter().flat_map(HeaderMap::iter).filter(|(name, _)| keep((*name).as_ref())) {
+        for value in values {
+            kept.append(name.clone(), value.clone());
         }
     }
-    headers
+    kept
 }
 
 /// The headers that a remote handler gets: the client's own, and which run and attempt it is about. What the client
 /// asked of Longshore is left out: forwarded to a follow-up job it would be asked once more.
 #[must_use]
 pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, values) in original.iter().flat_map(|headers| headers.iter()) {
-        if is_servers(name.as_ref()) || short_name(name.as_ref()).is_some() {
-            continue;
-        }
-        for value in values {
-            headers.append(name.clone(), value.clone());
-        }
-    }
+    let mut headers = kept(original, is_clients);
     headers.insert(names::RUN_ID, run.run_id.as_str());
     headers.insert(names::ROUND, run.round.to_string());
     headers.insert(names::ATTEMPT, attempt.to_string());
@@ -384,6 +372,12 @@ pub(crate) fn is_ours(name: &str) -> bool {
     short_name(name).is_some()
 }
 
+/// Whether a header is a client's own: neither the server's nor Longshore's.
+#[must_use]
+pub fn is_clients(name: &str) -> bool {
+    !is_servers(name) && !is_ours(name)
+}
+
 /// Whether a header stands there, whatever its case.
 #[must_use]
 pub fn has(headers: &HeaderMap, name: &str) -> bool {
@@ -393,13 +387,7 @@ pub fn has(headers: &HeaderMap, name: &str) -> bool {
 /// Headers without one, whatever its case.
 #[must_use]
 pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {
-    let mut kept = HeaderMap::new();
-    for (name, values) in headers.iter().filter(|(name, _)| !name.to_string().eq_ignore_ascii_case(gone)) {
-        for value in values {
-            kept.append(name.clone(), value.clone());
-        }
-    }
-    kept
+    kept(Some(headers), |name| !name.eq_ignore_ascii_case(gone))
 }
 
 /// Most bytes of a job's headers: the server takes 64 KiB, and what is carried on needs room for more.
@@ -417,32 +405,20 @@ pub fn size_of(headers: &HeaderMap) -> usize {
 /// The headers of a job that is run anew by a replay: what bound its first round to a moment does not bind the next.
 #[must_use]
 pub fn for_replay(original: &HeaderMap) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, values) in original.iter() {
-        let short = short_name(name.as_ref()).unwrap_or_default();
-        let value = values.last().map_or("", |value| value.as_str());
-        let gone = match short.as_str() {
-            "run-at" | "delay" | "expires-at" => true,
-            "deadline" => duration::parse(value).is_err(),
-            _ => false,
-        };
-        for value in values.iter().filter(|_| !gone) {
-            headers.append(name.clone(), value.clone());
-        }
-    }
-    headers
+    kept(Some(original), |name| match short_name(name).unwrap_or_default().as_str() {
+        "run-at" | "delay" | "expires-at" => false,
+        "deadline" => original.get_last(name).is_some_and(|value| duration::parse(value.as_str()).is_ok()),
+        _ => true,
+    })
 }
 
 /// The client's own headers: neither the server's nor Longshore's.
 #[must_use]
 pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
     let all = headers.iter().flat_map(|headers| headers.iter());
-    all.filter(|(name, _)| {
-        let name = name.to_string();
-        !is_servers(&name) && short_name(&name).is_none()
-    })
-    .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.as_str().to_owned())))
-    .collect()
+    all.filter(|(name, _)| is_clients((*name).as_ref()))
+        .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.as_str().to_owned())))
+        .collect()
 }
 
 /// Writes what a `submit` asked for as the headers of a job.

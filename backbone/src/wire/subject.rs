@@ -400,12 +400,6 @@ impl Names {
         format!("{}.cancel.*.*", self.namespace)
     }
 
-    /// Tenant and run of a cancel subject.
-    #[must_use]
-    pub fn read_cancel<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
-        subject.strip_prefix(&*self.namespace)?.strip_prefix(".cancel.")?.split_once('.')
-    }
-
     /// Where nodes hear that a run is cancelled unless it is at work: what is at work goes on, and its handler hears
     /// nothing.
     #[must_use]
@@ -419,10 +413,11 @@ impl Names {
         format!("{}.nodes._sys.cancel.*.*", self.namespace)
     }
 
-    /// Tenant and run of such a subject.
+    /// Tenant and run of a subject of either kind.
     #[must_use]
-    pub fn read_cancel_waiting<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
-        subject.strip_prefix(&*self.namespace)?.strip_prefix(".nodes._sys.cancel.")?.split_once('.')
+    pub fn read_cancel<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
+        let plane = subject.strip_prefix(&*self.namespace)?;
+        plane.strip_prefix(".cancel.").or_else(|| plane.strip_prefix(".nodes._sys.cancel."))?.split_once('.')
     }
 
     /// Where nodes ask another whether it holds a job.

@@ -324,6 +324,15 @@ impl From<CancelledRuns> for Outcome {
     }
 }
 
+impl From<Cancelled> for Outcome {
+    fn from(answer: Cancelled) -> Self {
+        match answer {
+            Cancelled::Run(_) => Self { done: 1, ..Self::default() },
+            Cancelled::Runs(runs) => runs.into(),
+        }
+    }
+}
+
 impl From<Encoded<Record>> for Encoded<Cancelled> {
     fn from(record: Encoded<Record>) -> Self {
         record.cast()
