@@ -153,6 +153,37 @@ async fn break_first_replies(world: &World) {
     });
 }
 
+/// Given handlers whose first replies cannot be read and come about when their node finds out whether they are there at all,
+/// when the connection is lost over them, then each attempt fails at once, and no call waits for its time limit.
+#[tokio::test]
+async fn a_reply_that_is_lost_while_its_handler_is_looked_for_is_found() {
+    let world = world().await;
+    let settings =
+        crate::served_by("remote", &format!("max_attempts = 1000\ntimeout = '1h'\nslots = 1\n{}", crate::AT_ONCE));
+    let node = world.node().with("types.late", &settings).start().await;
+    let mut work = world.client().subscribe("longshore.work.*.late").await.unwrap();
+    world.client().flush().await.unwrap();
+    let mut bytes = world.bytes().await;
+    let answer = tokio::spawn(async move {
+        for number in 0.. {
+            let Some(call) = work.next().await else { return };
+            let first = call.headers.unwrap().get("Longshore-Attempt").is_some_and(|attempt| attempt.as_str() == "1");
+            let headers = if first { BROKEN[number % BROKEN.len()].0 } else { b"NATS/1.0\r\n\r\n" };
+            if first {
+                // A node looks for a silent handler after 50 ms.
+                tokio::time::sleep(Duration::from_millis(46 + number as u64 % 8)).await;
+            }
+            bytes.publish(call.reply.unwrap().as_bytes(), None, headers, b"true");
+            bytes.flush().await;
+        }
+    });
+    let receipts = world.publish("late").many((0..60).map(|number| json!(number))).await;
+    let ends = world.ends(&receipts, Duration::from_secs(60)).await;
+    assert!(ends.iter().all(|state| state == "completed"));
+    answer.abort();
+    is_unharmed(&world, &node).await;
+}
+
 /// Listens for ends until none has come for 15 s: the longest time between two of them, and how many there were.
 async fn longest_pause(world: &World) -> tokio::task::JoinHandle<(Duration, usize)> {
     let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();

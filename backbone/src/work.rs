@@ -26,6 +26,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::raw::{self, Raw};
 use crate::wire::header::{self, is_ours, names, positive};
+use crate::wire::subject::Names;
 
 /// Open calls that are looked up at once after a loss.
 const LOOKS: usize = 64;
@@ -194,7 +195,7 @@ impl Caller {
     /// Finds out whether somebody is subscribed, however far away the server is: it answers one connection in order, so
     /// once a message of ours that was sent after the request has come back, "no responders" would have come before.
     pub async fn probe(&self, call: &Call) {
-        let subject = format!("{}.{}", self.inbox, call.number);
+        let subject = self.backbone.names().reply_probe(&self.inbox, call.number);
         let mut headers = HeaderMap::new();
         headers.insert(PROBE, "1");
         self.backbone.work().publish_with_headers(subject.into(), headers, Bytes::new()).await;
@@ -217,6 +218,8 @@ impl Caller {
 
 /// Looks for what was sent to open calls while nobody listened, or in bytes that cannot be read.
 async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
+    // What comes from then on is heard; what came before is stored by the time that it is asked for.
+    let _ = backbone.work().settled().await;
     let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
     let stream = backbone.names().replies_stream();
     let looks = futures_util::stream::iter(open).for_each_concurrent(LOOKS, async |number| {
@@ -275,7 +278,7 @@ fn settle(waiting: &Waiting, number: u64, how: Reply) {
 }
 
 fn hear(waiting: &Waiting, message: Message) {
-    let Some(number) = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok()) else { return };
+    let Some(number) = Names::read_reply(&message.subject) else { return };
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(ear) = waiting.get_mut(&number) else { return };
     if let Some(status) = message.status {

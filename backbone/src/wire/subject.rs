@@ -5,6 +5,9 @@ use std::sync::Arc;
 use longshore_domain::story::EventKind;
 use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
 
+/// What the token of a probe begins with.
+const REPLY_PROBE: &str = "probe-";
+
 /// What the stream of a queue's returned jobs ends with.
 const RETURNED: &str = "_RETURNED";
 
@@ -368,6 +371,20 @@ impl Names {
     #[must_use]
     pub fn replies(&self, caller: &str) -> String {
         format!("_INBOX.{}-replies.{caller}", self.namespace)
+    }
+
+    /// Where a caller probes whether somebody is subscribed to the request of a call. Not where the reply goes: of each
+    /// subject only the last message is stored, and that must be the reply.
+    #[must_use]
+    pub fn reply_probe(&self, inbox: &str, number: u64) -> String {
+        format!("{inbox}.{REPLY_PROBE}{number}")
+    }
+
+    /// The number of the call that a message in a caller's inbox is about.
+    #[must_use]
+    pub fn read_reply(subject: &str) -> Option<u64> {
+        let (_, token) = subject.rsplit_once('.')?;
+        token.strip_prefix(REPLY_PROBE).unwrap_or(token).parse().ok()
     }
 
     /// Where a caller marks that the server has the request of a call.
