@@ -152,12 +152,9 @@ impl World {
         }
     }
 
-    /// Reads a stream whole. Among three servers a reading is cut short when its consumer's server steps down or stalls,
-    /// and begun again.
+    /// Reads a stream whole. A reading is begun again if it missed something: among three servers it is cut short when its
+    /// consumer's server steps down or stalls, and what is taken out meanwhile is missed on one server, too.
     async fn read<T>(&self, what: &str, read: impl AsyncFn() -> anyhow::Result<T>) -> T {
-        if self.server_cluster().is_none() {
-            return read().await.unwrap_or_else(|error| panic!("{what}: {error:#}"));
-        }
         eventually(what, READ_WITHIN, async || read().await.map_err(|error| format!("{error:#}"))).await
     }
 

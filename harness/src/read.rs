@@ -4,7 +4,7 @@
 //! a time: what is kept of it is the caller's affair. Nothing is written but a consumer that goes when the reading ends.
 //! Forbidden here: judging what was read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -230,8 +230,9 @@ impl Reader {
 
 /// How many messages a stream holds under a filter, by the word of its leader.
 async fn messages_under(stream: &jetstream::stream::Stream, filter: &str) -> anyhow::Result<usize> {
-    let subjects: Vec<(String, usize)> = stream.info_with_subjects(filter).await?.try_collect().await?;
-    Ok(subjects.iter().map(|(_, count)| count).sum())
+    // By subject: the pages overlap if a subject comes to be between two of them.
+    let subjects: HashMap<String, usize> = stream.info_with_subjects(filter).await?.try_collect().await?;
+    Ok(subjects.values().sum())
 }
 
 impl TryFrom<jetstream::Message> for Stored {
