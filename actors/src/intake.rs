@@ -23,16 +23,14 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
-use tokio::sync::oneshot;
 
 use crate::ask::unavailable;
 use crate::assignment::size_refused;
 use crate::fail_point;
-use crate::herald::Telling;
 use crate::keys;
 use crate::runs::on_record;
 use crate::shared::{Shared, new_seal, now};
-use crate::story::{Matter, Story, Then};
+use crate::story::{self, Matter, Story};
 
 /// A submission, read and checked.
 struct Checked {
@@ -384,11 +382,11 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
     let matter = checked.matter();
     let published = Published::at_redelivery(run);
     let mut story = Story::on_record(Box::new(run.clone()), matter, published, &shared.node, &shared.backbone);
-    let (done, carried_out) = oneshot::channel();
     story.follow_up = Some(FollowUp::Schedule(at));
-    story.then = Then::Report(done);
-    shared.herald.tell(Telling::Story(Box::new(story))).await;
-    carried_out.await.map(|_| ()).map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
+    story::carried_out(shared, story)
+        .await
+        .map(drop)
+        .map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
 }
 
 /// The key is claimed: answered with the run that has it. Where that was perhaps never published, it is now.
@@ -427,13 +425,10 @@ async fn schedule(
 ) -> Result<Submitted, ApiError> {
     run.settle(Settlement::Schedule { at }, now());
     let matter = checked.matter();
-    let (done, told) = oneshot::channel();
     let written = Box::new(run.clone());
     let mut story = Story::to_write(written, matter, 0, Published::nothing(), &shared.node, &shared.backbone);
     story.follow_up = Some(FollowUp::Schedule(at));
-    story.then = Then::Report(done);
-    shared.herald.tell(Telling::Story(Box::new(story))).await;
-    if let Ok(revision) = told.await {
+    if let Ok(revision) = story::carried_out(shared, story).await {
         return mark(shared, checked, run, (revision, claim)).await;
     }
     // Not ours to tell: there is a run of that id.

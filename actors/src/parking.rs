@@ -157,6 +157,9 @@ async fn bring_back(shared: &Shared, stored: Stored) -> Result<bool, Error> {
         job.publish(shared).await?;
         fail_point::pass("after-return");
         shared.metrics.taken_back.inc();
+    } else {
+        // Only nodes park jobs, and their subjects can be read.
+        tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
     }
     shared.backbone.take_out(&Place::Parked, sequence).await
 }

@@ -268,9 +268,11 @@ impl Shared {
         let now = Instant::now();
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
         if !census.knows(&subject, now) {
-            let was_missed = census.was_missed(&subject, now);
+            let (was_missed, is_met) = (census.was_missed(&subject, now), census.met.contains_key(&subject));
             drop(census);
-            self.census.write().unwrap_or_else(PoisonError::into_inner).meet(&subject, now);
+            if !is_met {
+                self.census.write().unwrap_or_else(PoisonError::into_inner).meet(&subject, now);
+            }
             self.strangers_seen.notify_one();
             let shared_by = vec![names.work_of_all(job_type)];
             return Room { subject, shared_by, most: usize::from(!was_missed) };

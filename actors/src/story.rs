@@ -93,12 +93,20 @@ impl Then {
 /// # Errors
 /// The herald died with it in its hand, or the process is ending: the log may not have it.
 pub(crate) async fn publish(shared: &Shared, run: &Run, published: Published) -> Result<(), Unlogged> {
-    let (done, logged) = oneshot::channel();
     let run = Box::new(run.clone());
-    let mut story = Story::on_record(run, Matter::default(), published, &shared.node, &shared.backbone);
+    let story = Story::on_record(run, Matter::default(), published, &shared.node, &shared.backbone);
+    carried_out(shared, story).await.map(drop)
+}
+
+/// Has the herald carry a story out that no delivery belongs to, and waits for that; the revision of its record.
+///
+/// # Errors
+/// The record is another's by now, the herald died with it in its hand, or the process is ending.
+pub(crate) async fn carried_out(shared: &Shared, mut story: Story) -> Result<u64, Unlogged> {
+    let (done, carried_out) = oneshot::channel();
     story.then = Then::Report(done);
     shared.herald.tell(Telling::Story(Box::new(story))).await;
-    logged.await.map(|_| ()).map_err(|_| Unlogged)
+    carried_out.await.map_err(|_| Unlogged)
 }
 
 /// The log may not have a run's events: nothing that needs them may follow.
