@@ -25,6 +25,9 @@ use crate::perform::InWork;
 use crate::shared::{Shared, now};
 use crate::story::{Story, Then, publish};
 
+/// A job whose holder is silent comes again so often while a lease lasts.
+const LOOKS_A_LEASE: u32 = 4;
+
 /// An attempt on its way.
 #[derive(Debug)]
 pub(crate) struct Course {
@@ -363,30 +366,33 @@ async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Ru
 /// An attempt of the run is on record as running under this very message: its holder lost the lease, or the server
 /// handed the job out too early. Time decides, by the holder's last sign.
 async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
-    if shared.unclear_claims.take(&run.token) {
-        return take_up_own_claim(shared, assignment, run, revision).await;
-    }
     // By the time it was asked: this node may be frozen before it judges what it was told.
     let asked_at = now();
     let holder = holders::ask(shared, &run).await;
+    if matches!(holder, Holder::NeverStarted) {
+        return take_up_claim(shared, assignment, run, revision).await;
+    }
     let lease = shared.backbone.storage().lease;
     if protocol::lease_is_lost(&run, holder, asked_at, lease) {
         lease_lost(shared, assignment, run, revision).await;
     } else if let Holder::Silent(seen_at) = holder {
-        // It comes again when the lease would be over, unless its holder renews it meanwhile.
+        // It comes again when the lease would be over, unless its holder renews it meanwhile. Sooner than that, a holder
+        // that only had no connection may answer.
         let over_at = protocol::last_sign(&run, seen_at).plus(lease);
-        shared.backbone.hand_back_after(assignment.right, over_at.since(now())).await;
+        let again_after = over_at.since(now()).min(lease / LOOKS_A_LEASE);
+        shared.backbone.hand_back_after(assignment.right, again_after).await;
     } else {
         assignment.right.leave();
     }
     Begun::Over
 }
 
-/// This node's own claim, whose answer was lost: the attempt was never started. It is written again first, as another node
-/// may be about to settle it as lost.
-async fn take_up_own_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
-    let published = Published::at_own_claim(&run);
+/// A claim whose answer was lost, this node's own or another's: the attempt was never started. It is written again first,
+/// as another node may be about to settle it as lost.
+async fn take_up_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
+    let published = Published::at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
+    run.begin_instead(&shared.node, now());
     let course = Course::new(run, revision, published, true);
     write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
         assignment.right.leave();

@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use longshore_backbone::control::PRESENCE_EVERY;
+use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::questions::Question;
 use longshore_domain::protocol::Holder;
-use longshore_domain::run::MessageId;
 use longshore_domain::{Run, SmolStr};
 
 use crate::carry_out::chain;
@@ -26,12 +26,15 @@ pub(crate) async fn ask(shared: &Shared, run: &Run) -> Holder {
         return match shared.book.has(&held_by.message) {
             _ if writer != shared.writer() => Holder::Gone,
             true => Holder::Holds,
+            false if shared.unclear_claims.take(&run.token) => Holder::NeverStarted,
             false => Holder::Silent(None),
         };
     }
-    match shared.backbone.ask_holder(node, &held_by.message, ANSWER_WITHIN).await {
+    let question = HolderQuestion { message: held_by.message.clone(), token: run.token.clone() };
+    match shared.backbone.ask_holder(node, &question, ANSWER_WITHIN).await {
         Some(answer) if answer.writer != writer => Holder::Gone,
         Some(answer) if answer.holds => Holder::Holds,
+        Some(answer) if answer.never_started => Holder::NeverStarted,
         Some(_) => Holder::Silent(None),
         None => last_sign(shared, run, node).await,
     }
@@ -53,8 +56,12 @@ async fn last_sign(shared: &Shared, run: &Run, node: &str) -> Holder {
 
 /// Answers another node's question.
 pub(crate) async fn answer(shared: &Shared, question: Question) {
-    let holds = |message: &MessageId| shared.book.has(message);
-    shared.backbone.answer_holder(question, shared.writer().into(), holds).await;
+    let answer = |asked: HolderQuestion| {
+        let holds = shared.book.has(&asked.message);
+        let never_started = !holds && shared.unclear_claims.take(&asked.token);
+        HolderAnswer { writer: shared.writer().into(), holds, never_started }
+    };
+    shared.backbone.answer_holder(question, answer).await;
 }
 
 /// The part of a record's token that names the process that wrote it.
@@ -63,7 +70,7 @@ fn writer_of(token: &str) -> &str {
 }
 
 /// Tokens of claims whose answers were lost. Where such a claim turns out to be on record, its attempt was never
-/// started, and this node may start it.
+/// started: this node may start it, or leave that to the node that the job came to.
 #[derive(Debug, Default)]
 pub(crate) struct UnclearClaims(Mutex<HashSet<SmolStr>>);
 

@@ -16,6 +16,17 @@ use crate::error::Error;
 use crate::questions::{Question, Questions};
 use crate::request;
 
+/// What a node is asked: whether it has the attempt at work that is on record under this message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderQuestion {
+    /// The job's message.
+    #[serde(flatten)]
+    pub message: MessageId,
+    /// The token of the record.
+    #[serde(default)]
+    pub token: SmolStr,
+}
+
 /// What a node says of a job that it is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderAnswer {
@@ -23,6 +34,9 @@ pub struct HolderAnswer {
     pub writer: SmolStr,
     /// Whether it works on the job.
     pub holds: bool,
+    /// Whether it claimed the attempt without knowing so, and has just let go of it.
+    #[serde(default)]
+    pub never_started: bool,
 }
 
 impl Backbone {
@@ -34,16 +48,16 @@ impl Backbone {
         self.questions(self.names().holder(node)).await
     }
 
-    /// Answers one of them: `holds` says it of a message, `writer` names this process.
-    pub async fn answer_holder(&self, question: Question, writer: SmolStr, holds: impl Fn(&MessageId) -> bool) {
-        let Ok(message) = serde_json::from_slice::<MessageId>(&question.payload) else { return };
-        let answer = HolderAnswer { writer, holds: holds(&message) };
+    /// Answers one of them.
+    pub async fn answer_holder(&self, question: Question, answer: impl FnOnce(HolderQuestion) -> HolderAnswer) {
+        let Ok(asked) = serde_json::from_slice::<HolderQuestion>(&question.payload) else { return };
+        let answer = answer(asked);
         self.answer_node(question, Bytes::from(serde_json::to_vec(&answer).unwrap_or_default())).await;
     }
 
     /// Asks a node whether it holds a job; `None` where it does not answer within `wait`.
-    pub async fn ask_holder(&self, node: &str, message: &MessageId, wait: Duration) -> Option<HolderAnswer> {
-        let body = Bytes::from(serde_json::to_vec(message).ok()?);
+    pub async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {
+        let body = Bytes::from(serde_json::to_vec(question).ok()?);
         let answer = self.ask_nodes(self.names().holder(node), body, wait).await?;
         serde_json::from_slice(&answer).ok()
     }

@@ -171,6 +171,9 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
 pub enum Holder {
     /// It says that it holds the job.
     Holds,
+    /// It says that it claimed the attempt, took the claim for failed as its answer was lost, and lets go of it: the
+    /// attempt was never started. It says so once.
+    NeverStarted,
     /// The process that held it is gone: another has its name, or says that it is not the one.
     Gone,
     /// It does not say so; it gave a sign of life at this time, if ever.
@@ -181,7 +184,7 @@ pub enum Holder {
 #[must_use]
 pub fn lease_is_lost(run: &Run, holder: Holder, now: Timestamp, lease: Duration) -> bool {
     match holder {
-        Holder::Holds => false,
+        Holder::Holds | Holder::NeverStarted => false,
         Holder::Gone => true,
         Holder::Silent(seen_at) => now.since(last_sign(run, seen_at)) >= lease,
     }
@@ -430,7 +433,7 @@ mod tests {
     fn a_lease_is_lost_by_time_or_with_its_holder() {
         let run = running(&arrival(7, 1, 1, 1, false));
         let lost = |holder, now| lease_is_lost(&run, holder, at(now), Duration::from_millis(1_000));
-        assert!(!lost(Holder::Holds, 1_000_000));
+        assert!(!lost(Holder::Holds, 1_000_000) && !lost(Holder::NeverStarted, 1_000_000));
         assert!(lost(Holder::Gone, 201));
         assert!(!lost(Holder::Silent(None), 1_199) && lost(Holder::Silent(None), 1_200));
         assert!(!lost(Holder::Silent(Some(at(900))), 1_899) && lost(Holder::Silent(Some(at(900))), 1_900));

@@ -71,10 +71,10 @@ impl Published {
         Self { live: all, log: all }
     }
 
-    /// A claim of this very node that stands on record though its answer was lost. The start is not published: the handler
+    /// A claim that stands on record though its answer was lost to the node that made it. The start is not published: the handler
     /// was not called.
     #[must_use]
-    pub fn at_own_claim(run: &Run) -> Self {
+    pub fn at_unclear_claim(run: &Run) -> Self {
         let events = of_round(run);
         Self { live: events.len().saturating_sub(1), log: proven(run, &events) }
     }

@@ -99,7 +99,7 @@ fn a_claim_publishes_its_start_alone() {
     assert_eq!(rest(held, &run), "1001/started | 1001/started");
     let (arrived, run) = started(Published::at_arrival(&retrying(1_000)), retrying(1_000));
     assert_eq!(rest(arrived, &run), "1001/started | 1001/started");
-    assert_eq!(rest(Published::at_own_claim(&run), &run), "1001/started | 1001/started");
+    assert_eq!(rest(Published::at_unclear_claim(&run), &run), "1001/started | 1001/started");
 
     for why in [PutBack::Snoozed, PutBack::Busy] {
         let reason = crate::run::DeferReason::Snoozed;
@@ -181,7 +181,7 @@ fn the_first_attempt_proves_nothing() {
         run.begin(1, &"n".into(), at(6));
     }
     assert_eq!(again(&run), " | 0/enqueued 1/started");
-    assert_eq!(rest(Published::at_own_claim(&run), &run), "1/started | 0/enqueued 1/started");
+    assert_eq!(rest(Published::at_unclear_claim(&run), &run), "1/started | 0/enqueued 1/started");
 }
 
 #[test]

@@ -321,6 +321,17 @@ impl Run {
         });
     }
 
+    /// Begins the attempt that is claimed, and was never started, on `node` instead.
+    pub fn begin_instead(&mut self, node: &SmolStr, now: Timestamp) {
+        self.node = Some(node.clone());
+        let Some(attempt) = self.attempts.last_mut() else { return };
+        if self.started_at == Some(attempt.started_at) {
+            self.started_at = Some(now);
+        }
+        attempt.node = node.clone();
+        attempt.started_at = now;
+    }
+
     /// Notes what follows from the attempt that runs, or, where none was started, from the job as it waits.
     pub fn settle(&mut self, settlement: Settlement, now: Timestamp) {
         self.parked = match settlement {

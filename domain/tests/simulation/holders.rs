@@ -12,23 +12,25 @@ use crate::world::{LEASE, stamp};
 
 /// A node has this long to say whether it holds a job.
 const ANSWERS_WITHIN: i64 = 60;
+/// A job whose holder is silent comes again so often while a lease lasts.
+const LOOKS_A_LEASE: u32 = 4;
 
 impl Hand<'_> {
     /// Time decides, by the holder's last sign.
     pub(crate) async fn held_elsewhere(&self, found: &Stored) {
         let world = self.world;
         let run = (*found.run).clone();
-        if self.take_unclear_claim(&run) {
-            // This node's own claim, whose answer was lost: the attempt was never started.
-            let published = world.published_at_own_claim(&run);
-            let work = Work { on_record: true, ..Work::new(run, found.revision, published) };
-            return Box::pin(self.take_up_own_claim(work)).await;
-        }
         // By the time it was asked: this node may be frozen before it judges what it was told.
         let asked_at = world.now();
         let holder = self.ask_holder(&run).await;
         if world.chance.hits(500) {
             world.pause(world.chance.between(1, 2 * LEASE)).await;
+        }
+        if matches!(holder, Holder::NeverStarted) {
+            // A claim whose answer was lost, this node's own or another's.
+            let published = world.published_at_unclear_claim(&run);
+            let work = Work { on_record: true, ..Work::new(run, found.revision, published) };
+            return Box::pin(self.take_up_claim(work)).await;
         }
         let judged_at = if world.is(Mutation::HolderJudgedByALaterClock) { world.now() } else { asked_at };
         let lost = lease_is_lost(&run, holder, judged_at, LENGTH);
@@ -39,21 +41,24 @@ impl Hand<'_> {
             self.lease_lost(self.found(found)).await;
         } else if let Holder::Silent(seen_at) = holder {
             let over_at = last_sign(&run, seen_at).plus(LENGTH);
-            let wait = i64::try_from(over_at.since(world.now()).as_millis()).unwrap_or(0);
+            let again_after = over_at.since(world.now()).min(LENGTH / LOOKS_A_LEASE);
+            let wait = i64::try_from(again_after.as_millis()).unwrap_or(0);
             self.send(Word::HandBack(wait)).await;
         }
     }
 
-    fn take_unclear_claim(&self, run: &Run) -> bool {
-        let mut tokens = self.world.nodes[self.client.node].unclear_claims.borrow_mut();
+    fn take_unclear_claim(&self, node: usize, run: &Run) -> bool {
+        let mut tokens = self.world.nodes[node].unclear_claims.borrow_mut();
         let at = tokens.iter().position(|token| *token == run.token);
         at.map(|at| tokens.swap_remove(at)).is_some()
     }
 
     /// The claim is written again first: another node may be about to settle it as lost.
-    async fn take_up_own_claim(&self, mut work: Work) {
-        if !self.world.is(Mutation::UnclearClaimNotWrittenAgain) {
+    async fn take_up_claim(&self, mut work: Work) {
+        let world = self.world;
+        if !world.is(Mutation::UnclearClaimNotWrittenAgain) {
             work.run.held_by = Some(self.holding());
+            work.run.begin_instead(&world.names[self.client.node], world.now());
             match self.client.claim(self.index, self.key(), work.revision, &mut work.run).await {
                 Written::Won(revision) => work.revision = revision,
                 Written::Lost(_) => return,
@@ -87,6 +92,7 @@ impl Hand<'_> {
         if own || answers && !world.chance.hits(world.weather.get().unclear) {
             let message = (held_by.message.sequence, held_by.message.at.millis());
             let holds = state.book.borrow().contains(&message);
+            let never_started = !holds && self.take_unclear_claim(node, run);
             let is_same = writer == format!("{name}{}", state.life.get());
             if !own {
                 world.travel().await;
@@ -94,6 +100,7 @@ impl Hand<'_> {
             return match holds {
                 _ if !is_same => Holder::Gone,
                 true => Holder::Holds,
+                false if never_started => Holder::NeverStarted,
                 false => Holder::Silent(None),
             };
         }

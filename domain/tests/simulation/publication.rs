@@ -46,10 +46,10 @@ impl World {
     }
 
     /// A claim of this very node whose answer was lost.
-    pub(crate) fn published_at_own_claim(&self, run: &Run) -> Published {
+    pub(crate) fn published_at_unclear_claim(&self, run: &Run) -> Published {
         match self.mutation {
             Some(Mutation::OwnClaimTakenForPublished) => Published::held_locally(run),
-            _ => Published::at_own_claim(run),
+            _ => Published::at_unclear_claim(run),
         }
     }
 
