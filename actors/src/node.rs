@@ -31,15 +31,19 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::api::{service, waits};
+use crate::attempt::cancelled;
+use crate::cluster::{discovery, dlq_watch, node_name, presence, system_events};
+use crate::commit::committer::{self, Herald};
 use crate::lease_keeper::{self, Book};
 use crate::metrics::Metrics;
-use crate::queue::{QueueState, QueueSupervisor};
+use crate::queue::dispatcher::{self, QueueState};
+use crate::queue::supervisor::QueueSupervisor;
+use crate::queue::{lane_guard, parking};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
-use crate::{
-    Handlers, Settings, cancel, control, dlq_watch, herald, lane_guard, namesake, parking, presence, sweep, timekeeper,
-    waits,
-};
+use crate::time::{sweep, timekeeper};
+use crate::{Handlers, Settings};
 
 /// How long a node that starts waits for its API.
 const SERVES_WITHIN: Duration = Duration::from_secs(5);
@@ -109,21 +113,21 @@ impl Node {
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let metrics = Arc::new(Metrics::new());
-        let (door, desk) = herald::Herald::open(backbone.clone(), Arc::clone(&metrics));
+        let (door, desk) = Herald::open(backbone.clone(), Arc::clone(&metrics));
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
         let book = Arc::new(Book::default());
         let shared = Shared::new(backbone, name.into(), policies, handlers, door, book, caller, Arc::clone(&metrics));
         let shared = Arc::new(shared);
         let (name, backbone) = (&shared.node, &shared.backbone);
         let taken = |who| Error::NameTaken { name: name.to_string(), who };
-        namesake::wait_for_name(backbone, name, &shared.instance).await.map_err(taken)?;
+        node_name::wait_for_name(backbone, name, &shared.instance).await.map_err(taken)?;
         let children = children(&shared, &queues, desk);
         let (tell, reason) = oneshot::channel();
         let tree = Tree { shared: Arc::clone(&shared), queues: queues.clone(), children, tell };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
         // Whoever learns that the node is ready may ask it; should that take long, its API comes as soon as it can.
         let _ = tokio::time::timeout(SERVES_WITHIN, shared.serving.cancelled()).await;
-        presence::tell(&shared, "node_joined", Value::Null).await;
+        system_events::tell(&shared, "node_joined", Value::Null).await;
         tracing::info!(node = %shared.node, queues = queues.len(), "taking work");
         Ok(Self { shared, queues, root, life, reason, grace: shutdown_grace })
     }
@@ -172,7 +176,7 @@ impl Node {
 
     /// Says that this node is gone; who looks for it later finds that out by its silence as well.
     async fn take_leave(&self) {
-        presence::tell(&self.shared, "node_left", Value::Null).await;
+        system_events::tell(&self.shared, "node_left", Value::Null).await;
         if let Err(error) = self.shared.backbone.depart(&self.shared.node).await {
             tracing::debug!("cannot say that this node is gone: {error}");
         }
@@ -192,7 +196,7 @@ impl Node {
 fn children(
     shared: &Arc<Shared>,
     queues: &[Arc<QueueState>],
-    desk: Arc<tokio::sync::Mutex<herald::Desk>>,
+    desk: Arc<tokio::sync::Mutex<committer::Desk>>,
 ) -> Vec<ChildSpec> {
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
@@ -208,20 +212,23 @@ fn children(
     let parking: Vec<ChildSpec> = parking.collect();
     let (guard, names) = (Arc::clone(shared), queues.iter().map(|queue| queue.name.clone()).collect::<Vec<_>>());
     let loops = vec![
-        ChildSpec::new("herald", move || herald::run(Arc::clone(&desk))),
+        ChildSpec::new("herald", move || committer::run(Arc::clone(&desk))),
         ChildSpec::new("lease-keeper", move || {
             lease_keeper::run(backbone.clone(), Arc::clone(&book), Arc::clone(&metrics))
         }),
         ChildSpec::new("lane-guard", move || lane_guard::run(Arc::clone(&guard), names.clone())),
         ChildSpec::new("timekeeper", move || timekeeper::run(Arc::clone(&time))),
-        ChildSpec::new("control", move || control::run(Arc::clone(&serve), queues.clone())),
-        ChildSpec::new("cancels", move || cancel::watch(Arc::clone(&cancels))),
-        ChildSpec::new("presence", move || presence::run(Arc::clone(&tell), busy.clone())),
+        ChildSpec::new("control", move || service::run(Arc::clone(&serve), queues.clone())),
+        ChildSpec::new("cancels", move || cancelled::watch(Arc::clone(&cancels))),
+        ChildSpec::new("presence", move || {
+            let queues = busy.clone();
+            presence::run(Arc::clone(&tell), move || dispatcher::loads(&queues))
+        }),
         ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
-        ChildSpec::new("namesake", move || namesake::answer(Arc::clone(&name))),
+        ChildSpec::new("namesake", move || node_name::answer(Arc::clone(&name))),
         ChildSpec::new("sweep", move || sweep::run(Arc::clone(&swept))),
         ChildSpec::new("ends", move || waits::answer(Arc::clone(&ends))),
-        ChildSpec::new("census", move || presence::census(Arc::clone(&ask))),
+        ChildSpec::new("census", move || discovery::run(Arc::clone(&ask))),
     ];
     loops.into_iter().chain(parking).collect()
 }

@@ -119,3 +119,19 @@ pub enum Error {
         source: Cause,
     },
 }
+
+impl Error {
+    /// The error with its causes, on one line.
+    #[must_use]
+    pub fn with_causes(&self) -> String {
+        use std::error::Error as _;
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(source) = cause {
+            text.push_str(": ");
+            text.push_str(&source.to_string());
+            cause = source.source();
+        }
+        text
+    }
+}

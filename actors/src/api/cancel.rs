@@ -1,0 +1,400 @@
+//! Cancelling: one run, wherever it stands, or all that fit a filter.
+//!
+//! The record decides, like everything: `cancelled` is written by compare-and-set, then told, then whoever runs the job
+//! is told to stop, and the message that waits is taken out. A message that comes up after all finds the record. A job
+//! that was not seen yet would be begun without a look at its record: so its cancel is noted in a durable list before,
+//! which every node knows when it starts, and every node that is there has to say that it heard. One that has begun the
+//! job already says so, and ends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use longshore_backbone::records::Written;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
+use longshore_backbone::wire::header::names;
+use longshore_backbone::wire::record;
+use longshore_domain::publication::Published;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
+
+use crate::api::filter::{self, Filter, Which, unavailable};
+use crate::api::runs;
+use crate::attempt::assignment::Assignment;
+use crate::fail_point;
+use crate::shared::{Shared, now};
+
+/// How long the list of nodes is believed: many runs are often cancelled in a row.
+const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
+/// How long a node that said so has to end it: handlers get two seconds to stop.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// Runs that one request cancels at once.
+const AT_ONCE: usize = 32;
+/// How often one request looks through all places: where jobs come as fast as they are cancelled, it ends as well.
+const LOOKS: usize = 10;
+/// Pages of a lane that are looked through for a job of the client's own id.
+const PAGES: usize = 400;
+
+/// The nodes that are there.
+async fn nodes(shared: &Shared) -> Result<Arc<[String]>, ApiError> {
+    if let Some(nodes) = shared.recently_cancelled.nodes(NODES_KNOWN_FOR) {
+        return Ok(nodes);
+    }
+    let nodes = shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+    let nodes: Arc<[String]> = nodes.into_iter().map(|presence| presence.node).collect();
+    shared.recently_cancelled.set_nodes(&nodes);
+    Ok(nodes)
+}
+
+/// The endpoint `runs.cancel`.
+pub(crate) async fn serve(shared: &Shared, asker: &str, asked: Selection) -> Result<Encoded<Cancelled>, ApiError> {
+    let (limit, dry_run) = (asked.limit, asked.dry_run);
+    match filter::which(asker, asked)? {
+        Which::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
+        Which::One(tenant, run_id) => match cancel(shared, &tenant, &run_id, None).await? {
+            Some(run) => Ok(record::show(&run).into()),
+            None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
+        },
+        Which::Those(filter) => {
+            let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+            let outcome = cancel_those(shared, &filter, limit, dry_run).await?;
+            Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
+        }
+    }
+}
+
+/// What is done to those that fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Count,
+    /// Those that run are left for later: where they stop, workers take what waits, which is to be gone by then.
+    Waiting,
+    All,
+}
+
+/// What came of cancelling many.
+#[derive(Default)]
+struct Many {
+    cancelled: usize,
+    failed: Vec<Failed>,
+}
+
+async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: bool) -> Result<Outcome, ApiError> {
+    let mut many = Many::default();
+    for number in 0..LOOKS {
+        let before = many.cancelled;
+        let look = match number {
+            _ if dry_run => Look::Count,
+            0 => Look::Waiting,
+            _ => Look::All,
+        };
+        many.failed.clear(); // met again
+        let more = look_through(shared, filter, limit, look, &mut many).await?;
+        // Retries and delayed jobs change places meanwhile, and one that does so behind our back is in neither. So only
+        // a look that finds none is the last.
+        if more || look == Look::Count || (look == Look::All && many.cancelled == before) {
+            return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
+        }
+    }
+    Ok(Outcome::new(many.cancelled as u64, many.failed, true))
+}
+
+/// Every run that has not ended has exactly one message, in a lane or among the schedules: those are looked through once.
+/// Whether the limit left some.
+async fn look_through(
+    shared: &Shared,
+    filter: &Filter,
+    limit: usize,
+    look: Look,
+    many: &mut Many,
+) -> Result<bool, ApiError> {
+    for (place, subject) in places(shared, filter).await? {
+        let mut from = Some(1);
+        while let Some(at) = from {
+            if many.cancelled >= limit {
+                return Ok(true);
+            }
+            let page = shared.backbone.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
+            from = page.next;
+            let mut found = page.messages.into_iter().filter_map(|stored| whose(shared, &place, stored));
+            loop {
+                let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - many.cancelled)).collect();
+                if some.is_empty() {
+                    break;
+                }
+                let place = &place;
+                let each = some.into_iter().map(|(tenant, run, sequence)| async move {
+                    let result = match look {
+                        Look::Count => would(shared, &tenant, &run, filter).await,
+                        Look::Waiting | Look::All => {
+                            let only = Only { filter, look, place, sequence };
+                            cancel(shared, &tenant, &run, Some(only)).await
+                        }
+                    };
+                    (result, run)
+                });
+                let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+                for (result, run) in results {
+                    match result {
+                        Ok(Some(_)) => many.cancelled += 1,
+                        Ok(None) => {}
+                        // It ended by itself in the meantime.
+                        Err(error) if error.code == Code::WrongState.number() => {}
+                        Err(error) => many.failed.push(Failed { error: error.message, run_id: run }),
+                    }
+                }
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// The run, if it would be cancelled.
+async fn would(shared: &Shared, tenant: &Tenant, run_id: &RunId, filter: &Filter) -> Result<Option<Run>, ApiError> {
+    let found = present(shared, tenant, run_id).await?.map(|(run, _)| run);
+    Ok(found.filter(|run| !run.state.is_ended() && filter.fits(run)))
+}
+
+/// Where jobs of runs that fit may lie.
+async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>, ApiError> {
+    let names = shared.backbone.names();
+    let queues = match &filter.wanted.queue {
+        Some(queue) => vec![queue.clone()],
+        None => shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
+    };
+    let tenant = filter.tenant.as_ref();
+    let mut places = Vec::new();
+    for queue in queues {
+        for priority in Priority::all() {
+            let subject = names.jobs_where(tenant, &queue, priority, filter.wanted.job_type.as_ref());
+            places.push((Place::Lane(queue.clone(), priority.into()), subject));
+        }
+        let returned = names.returned_where(tenant, &queue, filter.wanted.job_type.as_ref());
+        places.push((Place::Lane(queue, Lane::Returned), returned));
+    }
+    let parked = names.parked_where(tenant, filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
+    places.push((Place::Parked, parked));
+    places.extend(names.schedules_where(tenant).into_iter().map(|subject| (Place::Schedules, subject)));
+    Ok(places)
+}
+
+/// Whose job a stored message is, and where it lies; `None` if it is none.
+fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
+    let sequence = stored.sequence;
+    match place {
+        Place::Lane(queue, lane) => {
+            let stream = shared.backbone.names().lane_stream(queue, *lane);
+            let delivery = shared.backbone.look_at(stored, &stream);
+            let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival()).job;
+            Some((job.tenant.clone(), job.run_id.clone(), sequence))
+        }
+        Place::Schedules | Place::Parked | Place::DeadLetters => {
+            let tenant = stored.subject.split('.').nth(2)?;
+            let run = stored.headers.get(names::RUN_ID)?;
+            Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?, sequence))
+        }
+    }
+}
+
+/// What only those runs are cancelled for that a filter means, and the message by which one was found.
+#[derive(Clone, Copy)]
+struct Only<'a> {
+    filter: &'a Filter,
+    look: Look,
+    place: &'a Place,
+    sequence: u64,
+}
+
+/// Cancels a run. `None`: there is none, or it does not fit.
+///
+/// # Errors
+/// It has ended otherwise, or the record could not be written.
+async fn cancel(
+    shared: &Shared,
+    tenant: &Tenant,
+    run_id: &RunId,
+    only: Option<Only<'_>>,
+) -> Result<Option<Run>, ApiError> {
+    let mut asked = false;
+    loop {
+        let Some((before, expected)) = present(shared, tenant, run_id).await? else { return Ok(None) };
+        if before.state == RunState::Cancelled {
+            // Of those that fit a filter only what this call ended counts: a run that is being stopped keeps its message
+            // for a while, and the next call meets it again.
+            return Ok(Some(before).filter(|_| only.is_none() || asked));
+        }
+        let only_if_waiting = only.is_some_and(|only| only.look == Look::Waiting);
+        let left_alone = only_if_waiting && before.state == RunState::Running;
+        if left_alone || only.is_some_and(|only| !only.filter.fits(&before)) {
+            return Ok(None);
+        }
+        match before.state {
+            state if state.is_ended() => {
+                let message = format!("run_id: {run_id} has ended: it is {}", state.as_str());
+                return Err(ApiError::new(Code::WrongState, message));
+            }
+            _ => {}
+        }
+        if before.is_unseen() && !std::mem::replace(&mut asked, true) {
+            let noted = shared.backbone.note_cancel(tenant, run_id, shared.backbone.storage().failed_max_age).await;
+            noted.map_err(|error| unavailable(&error))?;
+            let nodes = nodes(shared).await?;
+            if shared
+                .backbone
+                .ask_who_runs(tenant, run_id, only_if_waiting, &nodes, crate::attempt::cancelled::HEARD_WITHIN)
+                .await
+            {
+                if only_if_waiting {
+                    // It was begun without a record.
+                    return Ok(None);
+                }
+                // Its node writes the end, with the attempt that no record knows of yet.
+                runs::wait(shared, tenant, run_id, ENDS_WITHIN).await?;
+            }
+            // Either way some time has passed.
+            continue;
+        }
+        let carried = carried_on_by(shared, &before, only).await?;
+        let mut run = before.clone();
+        run.settle(Settlement::Cancel, now());
+        run.token = shared.token();
+        match shared.backbone.write_record(&run, expected).await {
+            Ok(Written::Won(_)) => {
+                fail_point::pass("after-cancel");
+                let logged = shared.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
+                shared.backbone.tell_cancelled(tenant, run_id).await;
+                // What the log may not have, its message publishes when it comes up: then it stays where it is.
+                if logged.is_ok() {
+                    clear_away(shared, &before, carried).await;
+                }
+                return Ok(Some(run));
+            }
+            Ok(Written::Lost(_)) => {}
+            Err(error) => return Err(unavailable(&error)),
+        }
+    }
+}
+
+/// The run as it stands, and the revision to write on. Under a minted id the record may be of a lane that is gone: where
+/// that run has ended, the job that waits is meant; until then it has the id, and the job will get another.
+async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
+    let mut found = runs::on_record(shared, tenant, run_id).await?;
+    let waiting = runs::waiting(shared, tenant, run_id).await?;
+    if found.is_none() && waiting.is_none() {
+        found = runs::on_record(shared, tenant, run_id).await?;
+    }
+    let revision = found.as_ref().map_or(0, |found| found.revision);
+    Ok(match (found, waiting) {
+        (Some(found), Some(waiting)) if found.run.state.is_ended() && found.run.origin != waiting.origin => {
+            Some((waiting, revision))
+        }
+        (Some(found), _) => Some((found.run, revision)),
+        (None, Some(waiting)) => Some((waiting, 0)),
+        (None, None) => find_own(shared, tenant, run_id).await?.map(|run| (run, 0)),
+    })
+}
+
+/// A job that was published bare under an id of the client's own, and that no node has seen yet.
+async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    if run_id.as_minted().is_some() {
+        return Ok(None);
+    }
+    for queue in shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
+        for priority in Priority::all() {
+            let subject = shared.backbone.names().jobs_where(Some(tenant), &queue, priority, None);
+            let place = Place::Lane(queue.clone(), priority.into());
+            if let Some(stored) = find_in(shared, &place, &subject, run_id).await? {
+                let stream = shared.backbone.names().lane_stream(&queue, priority);
+                let assignment = Assignment::read(
+                    shared.backbone.look_at(stored, &stream),
+                    shared.backbone.names(),
+                    0,
+                    shared.backbone.most_on_arrival(),
+                );
+                let max_attempts = shared.max_attempts(&assignment.job);
+                return Ok(Some(Run::new(&assignment.job, max_attempts, assignment.since)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+async fn find_in(
+    shared: &Shared,
+    place: &Place,
+    subject: &str,
+    run_id: &RunId,
+) -> Result<Option<longshore_backbone::request::Stored>, ApiError> {
+    let mut from = 1;
+    for _ in 0..PAGES {
+        let page = shared.backbone.page(place, subject, from).await.map_err(|error| unavailable(&error))?;
+        let mine = |stored: &longshore_backbone::request::Stored| {
+            stored.headers.get(names::RUN_ID).is_some_and(|id| id.as_str() == run_id.as_str())
+        };
+        if let Some(stored) = page.messages.into_iter().find(mine) {
+            return Ok(Some(stored));
+        }
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+/// The message that brings a run on that waits for a time, or is parked, where it is there: it was written once the log had
+/// every event before.
+async fn carried_on_by(
+    shared: &Shared,
+    before: &Run,
+    only: Option<Only<'_>>,
+) -> Result<Option<(Place, u64)>, ApiError> {
+    if before.run_at.is_none() {
+        return Ok(None);
+    }
+    let place = if before.parked { Place::Parked } else { Place::Schedules };
+    if let Some(only) = only.filter(|only| *only.place == place) {
+        return Ok(Some((place, only.sequence)));
+    }
+    let found = if before.parked {
+        let names = shared.backbone.names();
+        let subject = names.parked(&before.tenant, &before.queue, before.priority, &before.job_type);
+        find_in(shared, &place, &subject, &before.run_id).await?.map(|stored| stored.sequence)
+    } else {
+        shared.backbone.find_schedule(before).await.map_err(|error| unavailable(&error))?
+    };
+    Ok(found.map(|sequence| (place, sequence)))
+}
+
+/// Takes its message out. What fails here is not lost: the message finds the record.
+async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Place, u64)>) {
+    let backbone = &shared.backbone;
+    let place = Place::Lane(before.queue.clone(), before.priority.into());
+    let cleared = match (carried, before.run_id.as_minted()) {
+        (Some((place, sequence)), _) => backbone.take_out(&place, sequence).await,
+        // Perhaps it was not written yet.
+        _ if before.run_at.is_some() && !before.parked => backbone.unschedule(before).await,
+        (None, Some((queue, priority, sequence))) if before.is_unseen() && before.round == 1 => {
+            let stream = backbone.names().lane_stream(&queue, priority).into();
+            let message = longshore_domain::run::MessageId { stream, sequence, at: before.origin };
+            backbone.take_from_lane(&queue, priority, &message).await
+        }
+        _ if before.is_unseen() => {
+            let names = backbone.names();
+            let subject = names.job(&before.tenant, &before.queue, before.priority, &before.job_type);
+            match find_in(shared, &place, &subject, &before.run_id).await {
+                Ok(Some(stored)) => backbone.take_out(&place, stored.sequence).await,
+                _ => Ok(false),
+            }
+        }
+        _ => Ok(false),
+    };
+    if before.is_unseen() && matches!(cleared, Ok(true)) {
+        // Nothing of the run is left that could come up.
+        let _ = backbone.forget_cancel(&before.tenant, &before.run_id).await;
+    }
+    if let Err(error) = cleared {
+        tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, "a cancelled job stays where it is until it comes up: {}", error.with_causes());
+    }
+}

@@ -1,0 +1,228 @@
+//! Looking at dead letters: one, a page of them, or groups of those that failed alike.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use futures_util::{Stream, StreamExt as _};
+use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::api::{
+    ApiError, DeadJob, DeadLetter, Encoded, Example, Group, Groups, GroupsRequest, ListRequest, Page, Record, RunError,
+    RunRequest,
+};
+use longshore_backbone::wire::record;
+use longshore_domain::fingerprint::{fingerprint, pattern};
+use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
+
+use crate::api::filter::{self, Filter, unavailable};
+use crate::api::runs::on_record;
+use crate::shared::Shared;
+
+/// Entries on a page where the client does not say.
+const LIST_DEFAULT: u64 = 100;
+/// Most entries on a page, or groups in an answer.
+const LIST_MOST: u64 = 500;
+/// Records that are read at once.
+const AT_ONCE: usize = 64;
+/// Letters that one call groups; more are grouped by going on from the cursor.
+const GROUPED: usize = 100_000;
+
+/// Where the letters that may fit lie.
+pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
+    let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
+    shared.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
+}
+
+/// The letter with its run as it is on record, whose history is whole, if it still stands: a letter whose run went on
+/// is about to be deleted.
+async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run)>, ApiError> {
+    let found = on_record(shared, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
+    Ok(match on_letter(found.as_ref(), letter.run.round, letter.run.origin) {
+        LetterVerdict::Stands => {
+            let run = found.unwrap_or_else(|| letter.run.clone());
+            Some((letter, run))
+        }
+        LetterVerdict::Anothers => {
+            let run = letter.run.clone();
+            Some((letter, run))
+        }
+        LetterVerdict::Replayed | LetterVerdict::Stale | LetterVerdict::StaleRecord => None,
+    })
+}
+
+/// The letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
+fn those_that_stand(
+    shared: &Shared,
+    filter: &Filter,
+    page: Vec<Stored>,
+) -> impl Stream<Item = Result<Option<(Letter, Run)>, ApiError>> {
+    let letters = page.into_iter().filter_map(Letter::read).filter(|letter| filter.fits(&letter.run));
+    futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE)
+}
+
+/// How much is to be answered at most.
+fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
+    match asked {
+        Some(limit) if !(1..=LIST_MOST).contains(&limit) => {
+            Err(ApiError::malformed(format!("limit: is not one of 1 to {LIST_MOST}")))
+        }
+        limit => Ok(limit),
+    }
+}
+
+/// The endpoint `dlq.list`.
+pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
+    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
+    // An answer is one message: it stays well below what the server takes.
+    let mut room = shared.backbone.max_payload() * 3 / 4;
+    let (mut entries, mut from) = (Vec::new(), Some(filter::cursor(asked.cursor.as_deref())?));
+    let subject = subject(shared, &filter);
+    while let Some(at) = from {
+        let page =
+            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        from = page.next;
+        let mut looked_at = those_that_stand(shared, &filter, page.messages);
+        while let Some(letter) = looked_at.next().await {
+            let Some((letter, run)) = letter? else { continue };
+            let whole = show(&letter, &run);
+            if entries.len() as u64 == limit || (whole.size() > room && !entries.is_empty()) {
+                return Ok(Page { entries, cursor: Some(letter.sequence.to_string()) }.into());
+            }
+            // One that fills a page by itself is listed without what makes it large; `dlq.get` has more of it.
+            let entry = within(&letter, &run, whole, room);
+            room = room.saturating_sub(entry.size());
+            entries.push(entry);
+        }
+    }
+    Ok(Page { entries, cursor: None }.into())
+}
+
+/// The endpoint `dlq.get`.
+pub(crate) async fn get(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
+    let (tenant, run_id) = filter::one(asker, asked)?;
+    let (letter, run) = find(shared, &tenant, &run_id).await?;
+    Ok(within(&letter, &run, show(&letter, &run), shared.backbone.most_in_answer()))
+}
+
+/// The letter of a run, and its run.
+pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<(Letter, Run), ApiError> {
+    let run = on_record(shared, tenant, run_id).await?.map(|found| found.run);
+    let letter =
+        shared.backbone.find_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
+    let judge = |letter: &Letter| on_letter(run.as_ref(), letter.run.round, letter.run.origin);
+    let letter = letter.filter(|letter| judge(letter) != LetterVerdict::Stale);
+    let letter = letter
+        .ok_or_else(|| ApiError::not_found(format!("run_id: no dead letter of run {run_id} of tenant {tenant}")))?;
+    let run = run.filter(|run| run.origin == letter.run.origin).unwrap_or_else(|| letter.run.clone());
+    Ok((letter, run))
+}
+
+/// A letter as it is answered: its run's record, the job's payload and headers, and what it is grouped by.
+fn show(letter: &Letter, run: &Run) -> Encoded<DeadLetter> {
+    described(letter, run, record::show(run), letter.left_out)
+}
+
+/// The same, no longer than `most` bytes: first the payload is left out, then of the history what does not fit.
+fn within(letter: &Letter, run: &Run, whole: Encoded<DeadLetter>, most: usize) -> Encoded<DeadLetter> {
+    if whole.size() <= most {
+        return whole;
+    }
+    let bytes = letter.left_out.unwrap_or(letter.payload.len() as u64);
+    let record = record::show(run);
+    let in_record = record.size();
+    let without = described(letter, run, record, Some(bytes));
+    if without.size() <= most {
+        return without;
+    }
+    let beside = without.size() - in_record;
+    described(letter, run, record::show_within(run, most.saturating_sub(beside)), Some(bytes))
+}
+
+fn described(letter: &Letter, run: &Run, record: Encoded<Record>, left_out: Option<u64>) -> Encoded<DeadLetter> {
+    let mut headers: BTreeMap<String, String> = BTreeMap::new();
+    for (name, values) in letter.headers.iter() {
+        headers.insert(name.to_string(), values.last().map_or_else(String::new, |value| value.as_str().to_owned()));
+    }
+    headers.remove("Longshore-Run-Id");
+    let payload = || base64::engine::general_purpose::STANDARD.encode(&letter.payload);
+    let payload_base64 = left_out.is_none().then(payload);
+    record.with_job(&DeadJob { headers, payload_base64, payload_bytes: left_out, fingerprint: mark(run).2 })
+}
+
+/// What a run is grouped by: its error's kind and pattern, and a name for both with the type.
+fn mark(run: &Run) -> (ErrorKind, String, String) {
+    let kind = run.error.as_ref().map_or(ErrorKind::Permanent, |error| error.kind);
+    let pattern = run.error.as_ref().map(|error| pattern(&error.message)).unwrap_or_default();
+    let fingerprint = fingerprint(&run.job_type, kind, &pattern);
+    (kind, pattern, fingerprint)
+}
+
+struct Count {
+    example: Run,
+    kind: ErrorKind,
+    pattern: String,
+    count: u64,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+/// The endpoint `dlq.groups`: letters by what they failed of, the largest group first.
+pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
+    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let limit = limit(asked.limit)?;
+    let subject = subject(shared, &filter);
+    let (mut groups, mut seen, mut from) =
+        (BTreeMap::<String, Count>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
+    while let Some(at) = from.filter(|_| seen < GROUPED) {
+        let page =
+            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        seen += page.messages.len();
+        from = page.next;
+        let mut looked_at = those_that_stand(shared, &filter, page.messages);
+        while let Some(letter) = looked_at.next().await {
+            if let Some((_, run)) = letter? {
+                count(&mut groups, run);
+            }
+        }
+    }
+    let mut groups: Vec<Group> = groups.into_iter().map(|(fingerprint, count)| count.show(fingerprint)).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+    groups.truncate(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
+    Ok(Encoded::of(&Groups { cursor: from.map(|next| next.to_string()), groups }))
+}
+
+fn count(groups: &mut BTreeMap<String, Count>, run: Run) {
+    let at = run.ended_at.unwrap_or(run.origin);
+    let (kind, pattern, fingerprint) = mark(&run);
+    let group = groups.entry(fingerprint).or_insert_with(|| Count {
+        example: run,
+        kind,
+        pattern,
+        count: 0,
+        first: at,
+        last: at,
+    });
+    group.count += 1;
+    group.first = group.first.min(at);
+    group.last = group.last.max(at);
+}
+
+impl Count {
+    fn show(self, fingerprint: String) -> Group {
+        let Self { example, kind, pattern, count, first, last } = self;
+        let error = example.error.map(|error| RunError { kind: error.kind.into(), message: error.message });
+        Group {
+            count,
+            error_kind: kind.into(),
+            example: Example { error, run_id: example.run_id, tenant: example.tenant },
+            fingerprint,
+            first,
+            last,
+            pattern,
+            job_type: example.job_type,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Erasing what a run holds of people: payload, result, error texts, progress, checkpoints and dead letter go; who, when
+//! and how it ended stay.
+
+use longshore_backbone::records::Written;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedLetter, RunRequest};
+use longshore_backbone::wire::record;
+
+use crate::api::filter::{self, unavailable};
+use crate::shared::{Shared, now};
+
+/// The endpoint `runs.erase`.
+pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {
+    let (tenant, run_id) = filter::one(asker, asked)?;
+    let backbone = &shared.backbone;
+    let mut letters = 0;
+    loop {
+        let unknown = || ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is on record"));
+        let found = backbone.read_record(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
+        let letter = backbone.find_letter(&tenant, &run_id, found.as_ref().map(|found| &found.run)).await;
+        let letter = letter.map_err(|error| unavailable(&error))?;
+        if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_ended()) {
+            let state = found.run.state.as_str();
+            let message = format!("run_id: {run_id} is {state}: only a run that has ended can be erased");
+            return Err(ApiError::new(Code::WrongState, message));
+        }
+        // First what cannot be found again without the record.
+        if let Some(letter) = letter {
+            let erased = backbone.erase_message(&Place::DeadLetters, letter.sequence).await;
+            erased.map_err(|error| unavailable(&error))?;
+            letters += 1;
+            continue;
+        }
+        backbone.purge_checkpoints(&tenant, run_id.as_str()).await.map_err(|error| unavailable(&error))?;
+        let Some(found) = found else {
+            // The record had gone by its age; its letter, at least, is erased now.
+            return if letters > 0 {
+                Ok(Encoded::of(&Erased::DeadLetter(ErasedLetter { run_id })))
+            } else {
+                Err(unknown())
+            };
+        };
+        let mut run = found.run;
+        run.erase(now());
+        run.token = shared.token();
+        match backbone.write_record(&run, found.revision).await {
+            Ok(Written::Won(_)) => return Ok(record::show(&run).into()),
+            Ok(Written::Lost(_)) => {}
+            Err(error) => return Err(unavailable(&error)),
+        }
+    }
+}

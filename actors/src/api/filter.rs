@@ -1,0 +1,123 @@
+//! What is asked for: whose runs the asker may see, and which of those are meant. One answer for all endpoints.
+
+use longshore_backbone::wire::api::{self, ApiError, Code, OPERATOR, RunRequest, Selection, Target};
+use longshore_domain::{Run, RunId, Tenant};
+
+/// Which runs are meant: those that fit, of a tenant or, for the operator, of all.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Filter {
+    /// `None`: every tenant's.
+    pub(crate) tenant: Option<Tenant>,
+    pub(crate) wanted: api::Filter,
+}
+
+/// One run, or those that fit.
+#[derive(Debug)]
+pub(crate) enum Which {
+    One(Tenant, RunId),
+    Those(Filter),
+}
+
+/// What an endpoint answers where NATS did not.
+pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
+    ApiError::unavailable(error.with_causes())
+}
+
+/// Whose runs: a tenant sees its own only, the operator all, or those of one it names.
+pub(crate) fn whose(asker: &str, named: Option<&Tenant>) -> Result<Option<Tenant>, ApiError> {
+    match (asker, named) {
+        (OPERATOR, named) => Ok(named.cloned()),
+        (own, Some(named)) if own != named.as_str() => {
+            Err(ApiError::new(Code::Forbidden, "tenant: a tenant sees its own runs only"))
+        }
+        (own, _) => Tenant::parse(own).map(Some).map_err(|error| ApiError::malformed(error.to_string())),
+    }
+}
+
+/// Whose run: a run's id is one tenant's.
+fn whose_run(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
+    let missing = || format!("tenant: is missing; a run_id asked for under {OPERATOR} needs the tenant whose it is");
+    whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
+}
+
+/// The one run that is meant.
+pub(crate) fn one(asker: &str, asked: RunRequest) -> Result<(Tenant, RunId), ApiError> {
+    Ok((whose_run(asker, asked.tenant.as_ref())?, asked.run_id))
+}
+
+/// One run, or those that fit.
+pub(crate) fn which(asker: &str, asked: Selection) -> Result<Which, ApiError> {
+    let tenant = asked.tenant.as_ref();
+    match asked.target {
+        Target::Run(run_id) => Ok(Which::One(whose_run(asker, tenant)?, run_id)),
+        Target::Runs(wanted) => Ok(Which::Those(Filter { tenant: whose(asker, tenant)?, wanted })),
+        Target::Tenant(named) => match whose(asker, Some(&named))? {
+            tenant if asker == OPERATOR => Ok(Which::Those(Filter { tenant, wanted: api::Filter::default() })),
+            _ => Err(ApiError::malformed(Target::UNSAID)),
+        },
+    }
+}
+
+/// Where a list goes on.
+pub(crate) fn cursor(text: Option<&str>) -> Result<u64, ApiError> {
+    let read = |text: &str| text.parse().map_err(|_| ApiError::malformed("cursor: is none of this endpoint's"));
+    text.map_or(Ok(1), read)
+}
+
+impl Filter {
+    /// Whether a run is meant. `since` and `until` are about when it ended, or, if it has not, since when it waits.
+    pub(crate) fn fits(&self, run: &Run) -> bool {
+        let at = run.ended_at.or(run.enqueued_at).unwrap_or(run.origin);
+        let api::Filter { queue, job_type, tag, state, error_kind, since, until } = &self.wanted;
+        self.tenant.as_ref().is_none_or(|tenant| run.tenant == *tenant)
+            && queue.as_ref().is_none_or(|queue| run.queue == *queue)
+            && job_type.as_ref().is_none_or(|job_type| run.job_type == *job_type)
+            && tag.as_ref().is_none_or(|tag| run.tags.contains(tag))
+            && state.is_none_or(|state| run.state == state)
+            && error_kind.is_none_or(|kind| run.error.as_ref().is_some_and(|error| error.kind == kind))
+            && since.is_none_or(|since| at >= since)
+            && until.is_none_or(|until| at <= until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_backbone::wire::api::{Endpoint as _, RunsCancel};
+    use serde_json::{Value, json};
+
+    fn asked(asker: &str, body: &Value) -> Result<Which, ApiError> {
+        which(asker, RunsCancel::read(body.to_string().as_bytes())?)
+    }
+
+    #[test]
+    fn a_tenant_sees_its_own_and_the_operator_all_or_one_that_it_names() {
+        let refused = |asker, body| asked(asker, &body).unwrap_err();
+        let other = refused("acme", json!({"all": true, "tenant": "other"}));
+        assert!(other.code == 403 && other.message.starts_with("tenant: "), "{other}");
+        let Which::Those(all) = asked(OPERATOR, &json!({"all": true})).unwrap() else { panic!("a filter") };
+        assert!(all.tenant.is_none());
+        let Which::Those(own) = asked("acme", &json!({"queue": "main"})).unwrap() else { panic!("a filter") };
+        assert_eq!(own.tenant.unwrap().as_str(), "acme");
+        let Which::Those(named) = asked(OPERATOR, &json!({"tenant": "_"})).unwrap() else { panic!("a filter") };
+        assert_eq!((named.tenant, named.wanted.is_empty()), (Some(Tenant::unreadable()), true));
+        assert_eq!(
+            refused("acme", json!({"tenant": "acme"})).message,
+            Target::UNSAID,
+            "it says nothing that is not so"
+        );
+        assert_eq!(refused("acme", json!({"tenant": "other"})).code, 403);
+        let unsaid = refused(OPERATOR, json!({"run_id": "r"}));
+        assert!(unsaid.code == 400 && unsaid.message.starts_with("tenant: is missing"), "{unsaid}");
+        let unreadable = json!({"run_id": "r", "tenant": "_"});
+        assert!(asked("_", &unreadable).is_err() && asked(OPERATOR, &unreadable).is_ok());
+        let Which::One(tenant, run) = asked("acme", &json!({"run_id": "r"})).unwrap() else { panic!("one run") };
+        assert_eq!((tenant.as_str(), run.as_str()), ("acme", "r"));
+    }
+
+    #[test]
+    fn a_cursor_is_the_endpoints_own() {
+        assert_eq!((cursor(None).unwrap(), cursor(Some("7")).unwrap()), (1, 7));
+        assert!(cursor(Some("x")).unwrap_err().message.starts_with("cursor: "));
+    }
+}

@@ -1,0 +1,440 @@
+//! Intake: takes jobs over request-reply. Answers once the job is durable.
+//!
+//! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. Any other
+//! is claimed first, then noted as a record, then published, then record and claim are marked as published: a crash in
+//! between leaves a claim or a note that is not marked, and a repeat of the same submit that finds it publishes the job
+//! again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
+use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::{STREAM_FULL, nobody_there};
+use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
+use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, names};
+use longshore_backbone::{Error, Headers};
+use longshore_domain::follow_up::FollowUp;
+use longshore_domain::job::When;
+use longshore_domain::protocol::{Repeat, on_repeat};
+use longshore_domain::publication::Published;
+use longshore_domain::run::whole_millis;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
+
+use crate::api::filter::unavailable;
+use crate::api::runs::on_record;
+use crate::attempt::assignment::size_refused;
+use crate::attempt::keys;
+use crate::commit::{Matter, Story};
+use crate::fail_point;
+use crate::shared::{Shared, new_seal, now};
+
+/// A submission, read and checked.
+struct Checked {
+    job: Job,
+    own_id: Option<RunId>,
+    headers: Headers,
+    payload: Bytes,
+}
+
+impl Checked {
+    /// What tells this job from another one of the same key.
+    fn print(&self) -> String {
+        fingerprint(self.job.job_type.as_str(), &self.payload)
+    }
+
+    fn matter(&self) -> Matter {
+        Matter { headers: Some(Arc::new(self.headers.clone())), payload: self.payload.clone() }
+    }
+}
+
+fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
+    ApiError::malformed(format!("{field}: {reason}"))
+}
+
+/// A name's own error says which it is.
+fn name(error: longshore_domain::NameError) -> ApiError {
+    ApiError::malformed(error.to_string())
+}
+
+/// Takes one job.
+pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
+    let checked = check(shared, tenant, submit)?;
+    let due = checked.job.options.as_ref().and_then(|options| options.run_at).map(|when| when.from(now()));
+    let keyed = checked.job.options.as_ref().is_some_and(|options| options.idempotency_key.is_some());
+    if checked.own_id.is_none() && !keyed && due.is_none_or(|due| due <= now()) {
+        return publish_plain(shared, checked).await;
+    }
+    must_be_declared(shared, &checked.job.queue).await?;
+    let mut checked = checked;
+    if let Some(id) = &checked.own_id {
+        checked.job.run_id = id.clone();
+    }
+    let due = due.filter(|due| *due > now());
+    match claim_key(shared, &checked).await? {
+        None => note_and_publish(shared, &checked, due, None).await,
+        Some(Claimed::Mine(revision)) => note_and_publish(shared, &checked, due, Some(revision)).await,
+        Some(Claimed::Found(found)) => repeated(shared, checked, found, due).await,
+    }
+}
+
+fn check(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, ApiError> {
+    let queue = match &submit.queue {
+        Some(queue) => Queue::parse(queue).map_err(name)?,
+        None => Queue::main(),
+    };
+    let priority = match submit.priority {
+        Some(number) => Priority::new(number).map_err(name)?,
+        None => Priority::DEFAULT,
+    };
+    let job_type = JobType::parse(&submit.job_type).map_err(name)?;
+    let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
+    let payload = payload(&submit)?;
+    let options = options(shared, &submit, own_id.is_some())?;
+    let headers = headers(&submit, &options)?;
+    let in_headers = header::size_of(&headers);
+    if in_headers > header::HEADERS_MAX {
+        let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
+        return Err(ApiError::new(Code::TooLarge, message));
+    }
+    let room = shared.backbone.most_in_submit();
+    let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
+    if payload.len() + header_bytes > room {
+        let size = payload.len() + header_bytes;
+        return Err(ApiError::new(Code::TooLarge, size_refused(size, room)));
+    }
+    let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
+    let options = (options != JobOptions::default()).then(|| Box::new(options));
+    let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
+    Ok(Checked { job, own_id, headers, payload })
+}
+
+fn uuid() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
+    match (&submit.payload, &submit.payload_base64) {
+        (Some(_), Some(_)) => Err(wrong("payload_base64", "stands beside payload; one of them is enough")),
+        (Some(json), None) => Ok(Bytes::copy_from_slice(json.get().as_bytes())),
+        (None, Some(text)) => base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .map(Bytes::from)
+            .map_err(|error| wrong("payload_base64", error)),
+        (None, None) => Ok(Bytes::new()),
+    }
+}
+
+fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
+    let key = |field: &str, value: &Option<String>| match value {
+        Some(text) if text.is_empty() => Err(wrong(field, "is empty")),
+        Some(text) if text.len() > KEY_MAX => {
+            Err(wrong(field, format!("has {} bytes, {KEY_MAX} are allowed", text.len())))
+        }
+        Some(text) if text.chars().any(char::is_control) => Err(wrong(field, "has a control character")),
+        other => Ok(other.clone()),
+    };
+    let moment = |field: &str, text: &Option<String>| {
+        text.as_deref().map(Timestamp::parse).transpose().map_err(|error| wrong(field, error))
+    };
+    let either = |fields: (&str, &str), at: Option<Timestamp>, after: Option<u64>| match (at, after) {
+        (Some(_), Some(_)) => Err(wrong(fields.1, format!("stands beside {}; one of them is enough", fields.0))),
+        (Some(at), None) => Ok(Some(When::At(at))),
+        // A delay of nothing is none; what expires after nothing could never start.
+        (None, Some(ms)) if fields.1 == "delay_ms" => span(fields.1, ms).map(|span| Some(When::After(span))),
+        (None, Some(ms)) => positive(fields.1, ms).map(|span| Some(When::After(span))),
+        (None, None) => Ok(None),
+    };
+    if let Some(name) = submit.retry.as_ref().filter(|name| !shared.policies.retries.contains_key(*name)) {
+        let known: Vec<&str> = shared.policies.retries.keys().map(String::as_str).collect();
+        return Err(wrong("retry", format!("no preset {name:?} is configured; there are: {}", known.join(", "))));
+    }
+    let number = |field: &str, asked: Option<u64>, most: u32| match asked.map(u32::try_from) {
+        Some(Ok(number)) if (1..=most).contains(&number) => Ok(Some(number)),
+        Some(_) => Err(wrong(field, format!("is not one of 1 to {most}"))),
+        None => Ok(None),
+    };
+    let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
+    let run_at = submit.run_at.as_deref().map(header::run_at).transpose().map_err(|error| wrong("run_at", error))?;
+    let tags = submit.tags.as_ref().map(|tags| header::tags(tags.iter().map(String::as_str))).transpose();
+    Ok(JobOptions {
+        own_run_id,
+        idempotency_key: key("idempotency_key", &submit.idempotency_key)?,
+        idempotency_window: submit.idempotency_window_ms.map(|ms| positive("idempotency_window_ms", ms)).transpose()?,
+        unique: unique.unwrap_or_default(),
+        max_attempts: number("max_attempts", submit.max_attempts, ATTEMPTS_MAX)?,
+        retry: submit.retry.clone(),
+        run_at: either(("run_at", "delay_ms"), run_at, submit.delay_ms)?,
+        keep: submit.keep_ms.map(|ms| span("keep_ms", ms)).transpose()?,
+        timeout: submit.timeout_ms.map(|ms| positive("timeout_ms", ms)).transpose()?,
+        deadline: deadline(submit)?,
+        expires: either(
+            ("expires_at", "expires_in_ms"),
+            moment("expires_at", &submit.expires_at)?,
+            submit.expires_in_ms,
+        )?,
+        concurrency_key: key("concurrency_key", &submit.concurrency_key)?,
+        limit_key: key("limit_key", &submit.limit_key)?,
+        cost: number("cost", submit.cost, COST_MAX)?,
+        schema_version: None,
+        tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
+    })
+}
+
+fn deadline(submit: &SubmitRequest) -> Result<Option<When>, ApiError> {
+    let Some(text) = submit.deadline.as_deref() else { return Ok(None) };
+    match duration::parse(text) {
+        Ok(span) if span.is_zero() => Err(wrong("deadline", "is zero")),
+        Ok(span) => Ok(Some(When::After(span))),
+        Err(_) => Timestamp::parse(text).map(|at| Some(When::At(at))).map_err(|error| wrong("deadline", error)),
+    }
+}
+
+/// A span where nothing would be without meaning.
+fn positive(field: &str, ms: u64) -> Result<Duration, ApiError> {
+    if ms == 0 { Err(wrong(field, "is zero")) } else { span(field, ms) }
+}
+
+fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
+    let span = Duration::from_millis(ms);
+    if span > duration::LONGEST { Err(wrong(field, "is more than 3650 days")) } else { Ok(span) }
+}
+
+/// The headers the job is published with: the client's own, and what it asked for.
+fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiError> {
+    let mut headers = Headers::new();
+    for (name, value) in submit.headers.iter().flatten() {
+        let field = format!("headers.{name}");
+        let token = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+        if !token {
+            return Err(wrong(&field, "is no name for a header"));
+        }
+        if !header::is_clients(name) {
+            return Err(wrong(
+                &field,
+                "names beginning with Nats- and Longshore- are not a client's; use the request's fields",
+            ));
+        }
+        if value.contains(['\r', '\n']) {
+            return Err(wrong(&field, "has a line break"));
+        }
+        headers.insert(name.as_str(), value.as_str());
+    }
+    header::write_options(options, &mut headers);
+    Ok(headers)
+}
+
+/// One publish; the run's id comes from its answer.
+async fn publish_plain(shared: &Shared, checked: Checked) -> Result<Submitted, ApiError> {
+    let Checked { job, headers, payload, .. } = checked;
+    let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
+    match shared.backbone.publish(subject, headers, payload).await {
+        Ok(ack) => Ok(answer(&RunId::minted(&job.queue, job.priority, ack.seq), RunState::Enqueued, false)),
+        Err(error) => Err(refusal(shared, &job, &error).await),
+    }
+}
+
+fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Submitted {
+    Submitted { deduplicated, run_id: run_id.clone(), state: state.into() }
+}
+
+async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
+    match error {
+        Error::Refused { code, .. } if STREAM_FULL.contains(code) => {
+            ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
+        }
+        // Nobody takes the subject: of a declared queue only until its lane has a leader again.
+        error if nobody_there(error) => match must_be_declared(shared, &job.queue).await {
+            Ok(()) => ApiError::unavailable(format!("queue {} has no leader just now; try again", job.queue)),
+            Err(refused) => refused,
+        },
+        error => unavailable(error),
+    }
+}
+
+/// What is noted before it is published must not be noted for a queue that nobody declared.
+pub(crate) async fn must_be_declared(shared: &Shared, queue: &Queue) -> Result<(), ApiError> {
+    if shared.policies.queues.contains_key(queue) {
+        return Ok(());
+    }
+    match shared.backbone.is_declared(queue).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(undeclared(queue)),
+        Err(error) => Err(unavailable(&error)),
+    }
+}
+
+fn undeclared(queue: &Queue) -> ApiError {
+    ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str()))
+}
+
+/// Claims the job's key, if it has one.
+async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Option<Claimed>, ApiError> {
+    let Some((key, window)) = keys::key_of(shared, &checked.job) else { return Ok(None) };
+    let (run_id, fingerprint) = (checked.job.run_id.clone(), checked.print());
+    let claim = Claim { run_id, fingerprint, published: false, taken_from: Vec::new() };
+    let claimed = shared.backbone.claim_key(&checked.job.tenant, key, &claim, window).await;
+    claimed.map(Some).map_err(|error| unavailable(&error))
+}
+
+/// Notes the run as a record, publishes its job or schedule, and marks both record and claim as published. Until that is
+/// done the job may be published again by whoever repeats the submission, in this way or another.
+async fn note_and_publish(
+    shared: &Shared,
+    checked: &Checked,
+    due: Option<Timestamp>,
+    claim: Option<u64>,
+) -> Result<Submitted, ApiError> {
+    let job = &checked.job;
+    let mut run = Run::new(job, shared.max_attempts(job), now());
+    run.seal = new_seal();
+    run.token = shared.token();
+    if let Some(at) = due {
+        return schedule(shared, checked, run, (at, claim)).await;
+    }
+    fail_point::pass("before-note");
+    match shared.backbone.write_record(&run, 0).await {
+        Ok(Written::Won(revision)) => {
+            fail_point::pass("after-note");
+            publish_noted(shared, checked, &run).await?;
+            mark(shared, checked, run, (revision, claim)).await
+        }
+        Ok(Written::Lost(Some(found))) => found_before(shared, checked, *found, claim).await,
+        Ok(Written::Lost(None)) => Err(ApiError::unavailable("the run's record changes; try again")),
+        Err(error) => Err(unavailable(&error)),
+    }
+}
+
+/// Publishes a job whose record stands, under the record's seal.
+async fn publish_noted(shared: &Shared, checked: &Checked, run: &Run) -> Result<(), ApiError> {
+    let job = &checked.job;
+    let mut headers = checked.headers.clone();
+    headers.insert(names::RUN_ID, job.run_id.as_str());
+    headers.insert(names::SEAL, run.seal.as_str());
+    let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
+    // Of this record, not of this run id: a later run of the same id is another one.
+    let id = format!("{}/{}/{}", job.tenant, job.run_id, run.seal);
+    let moved = shared.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
+    if let Err(error) = moved {
+        return Err(refusal(shared, job, &error).await);
+    }
+    fail_point::pass("after-publish");
+    Ok(())
+}
+
+/// What `submit` had to make durable is so: its claim and its record say it from now on. Answers with the run, or with
+/// the one that has taken the claim over meanwhile.
+async fn mark(
+    shared: &Shared,
+    checked: &Checked,
+    mut run: Run,
+    (revision, claim): (u64, Option<u64>),
+) -> Result<Submitted, ApiError> {
+    let job = &checked.job;
+    let other = match claim {
+        Some(claim) => {
+            keys::mark_published(shared, job, claim, checked.print()).await.map_err(|error| unavailable(&error))?
+        }
+        None => None,
+    };
+    if claim.is_some() && other.is_none() {
+        run.key_claimed_ms = keys::key_of(shared, job).map(|(_, window)| whole_millis(window));
+    }
+    run.published = true;
+    run.token = shared.token();
+    // Where another write was first, the run has been taken up already.
+    shared.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
+    fail_point::pass("after-mark");
+    Ok(match other {
+        None => answer(&job.run_id, run.state, false),
+        Some(other) => answer(&other, RunState::Enqueued, true),
+    })
+}
+
+/// The run is there already: answered as it stands. Where its job may never have been published, it is now.
+async fn found_before(
+    shared: &Shared,
+    checked: &Checked,
+    found: Found,
+    claim: Option<u64>,
+) -> Result<Submitted, ApiError> {
+    let Found { run, revision } = found;
+    match on_repeat(&run) {
+        Repeat::Publish => publish_noted(shared, checked, &run).await?,
+        Repeat::Schedule(at) => schedule_noted(shared, checked, &run, at).await?,
+        Repeat::Nothing => return Ok(answer(&run.run_id, run.state, true)),
+    }
+    let first = mark(shared, checked, run, (revision, claim)).await?;
+    Ok(Submitted { deduplicated: true, ..first })
+}
+
+/// The record says that the run waits for its time. Where no schedule stands, either it has fired, and another message of
+/// the run does no harm; or the node that noted it died before it wrote one.
+async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
+    match shared.backbone.find_schedule(run).await {
+        Ok(Some(_)) => return Ok(()),
+        Ok(None) => {}
+        Err(error) => return Err(unavailable(&error)),
+    }
+    let matter = checked.matter();
+    let published = Published::at_redelivery(run);
+    let mut story = Story::on_record(Box::new(run.clone()), matter, published, &shared.node, &shared.backbone);
+    story.follow_up = Some(FollowUp::Schedule(at));
+    shared
+        .carry_out(story)
+        .await
+        .map(drop)
+        .map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
+}
+
+/// The key is claimed: answered with the run that has it. Where that was perhaps never published, it is now.
+async fn repeated(
+    shared: &Shared,
+    checked: Checked,
+    theirs: FoundClaim,
+    due: Option<Timestamp>,
+) -> Result<Submitted, ApiError> {
+    let mut checked = checked;
+    let FoundClaim { claim, revision, at } = theirs;
+    checked.job.run_id = claim.run_id;
+    let unmarked = (!claim.published).then_some(revision);
+    match on_record(shared, &checked.job.tenant, &checked.job.run_id).await? {
+        Some(found) => found_before(shared, &checked, found, unmarked).await,
+        // The run's record has gone before its claim: of those that are kept for shorter than that, it has completed.
+        // One that was claimed a moment ago is only just being written.
+        None if claim.published => {
+            let is_young = now().since(at) < shared.backbone.storage().lease;
+            let state = if is_young { RunState::Enqueued } else { RunState::Completed };
+            Ok(answer(&checked.job.run_id, state, true))
+        }
+        None => {
+            let first = note_and_publish(shared, &checked, due, unmarked).await?;
+            Ok(Submitted { deduplicated: true, ..first })
+        }
+    }
+}
+
+/// Records the run as scheduled, tells it, and writes its schedule; in this order, by the herald.
+async fn schedule(
+    shared: &Shared,
+    checked: &Checked,
+    mut run: Run,
+    (at, claim): (Timestamp, Option<u64>),
+) -> Result<Submitted, ApiError> {
+    run.settle(Settlement::Schedule { at }, now());
+    let matter = checked.matter();
+    let written = Box::new(run.clone());
+    let mut story = Story::to_write(written, matter, 0, Published::nothing(), &shared.node, &shared.backbone);
+    story.follow_up = Some(FollowUp::Schedule(at));
+    if let Ok(revision) = shared.carry_out(story).await {
+        return mark(shared, checked, run, (revision, claim)).await;
+    }
+    // Not ours to tell: there is a run of that id.
+    match on_record(shared, &checked.job.tenant, &checked.job.run_id).await? {
+        Some(found) => found_before(shared, checked, found, claim).await,
+        None => Err(ApiError::unavailable("the run's record changes; try again")),
+    }
+}

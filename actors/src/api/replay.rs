@@ -1,0 +1,362 @@
+//! Replaying and discarding dead letters.
+//!
+//! Each step can be repeated, by anybody: the record goes to its next round (or to `discarded`) by compare-and-set, that
+//! is told, the job is published into its lane under an id of its round, and the letter is deleted last, by its
+//! sequence. A node that dies in between leaves a letter that the next call finds and finishes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use longshore_backbone::Headers;
+use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::poison::HEADERS_BASE64;
+use longshore_backbone::records::Written;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::api::{
+    self, ApiError, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
+};
+use longshore_backbone::wire::header;
+use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::publication::Published;
+use longshore_domain::run::whole_millis;
+use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
+
+use crate::api::dead_letters;
+use crate::api::filter::{self, Which, unavailable};
+use crate::attempt::assignment::is_acknowledgement;
+use crate::fail_point;
+use crate::shared::{Shared, new_seal, now};
+
+/// Letters that one call works on at once, where no rate is set.
+const AT_ONCE: usize = 64;
+/// Slowest rate, one in 1,000 s: somebody waits for the answer, and much slower ones are beyond what a duration holds.
+const SLOWEST: f64 = 0.001;
+
+/// Why a letter cannot be replayed under its id.
+const ANOTHERS: &str =
+    "its id is another run's by now, as its lane was made anew; publish its job anew and discard this";
+
+/// What is done with letters.
+enum Deed {
+    Replay(Change),
+    Discard,
+}
+
+/// What a replay changes.
+#[derive(Default)]
+struct Change {
+    queue: Option<Queue>,
+    priority: Option<Priority>,
+    payload: Option<Bytes>,
+    headers: Vec<(String, Option<String>)>,
+    /// What those headers ask for.
+    options: Option<Box<JobOptions>>,
+}
+
+impl Change {
+    fn is_none(&self) -> bool {
+        self.queue.is_none() && self.priority.is_none() && self.payload.is_none() && self.headers.is_empty()
+    }
+}
+
+/// The endpoint `dlq.replay`.
+pub(crate) async fn replay(shared: &Shared, asker: &str, asked: ReplayRequest) -> Result<Encoded<Replayed>, ApiError> {
+    let ReplayRequest { selection, rate_per_s, set } = asked;
+    let change = change(shared, set.unwrap_or_default()).await?;
+    let outcome = attend(shared, asker, (selection, rate_per_s), &Deed::Replay(change)).await?;
+    Ok(Encoded::of(&Replayed::from(outcome)))
+}
+
+/// The endpoint `dlq.discard`.
+pub(crate) async fn discard(
+    shared: &Shared,
+    asker: &str,
+    asked: DiscardRequest,
+) -> Result<Encoded<Discarded>, ApiError> {
+    let outcome = attend(shared, asker, (asked.selection, asked.rate_per_s), &Deed::Discard).await?;
+    Ok(Encoded::of(&Discarded::from(outcome)))
+}
+
+/// Reads and checks what is to be changed, before anything is.
+async fn change(shared: &Shared, set: api::Change) -> Result<Change, ApiError> {
+    let within = |error: longshore_domain::NameError| ApiError::malformed(format!("set: {error}"));
+    let queue = set.queue.as_deref().map(Queue::parse).transpose().map_err(within)?;
+    let priority = set.priority.map(Priority::new).transpose().map_err(within)?;
+    if let Some(queue) = &queue {
+        crate::api::intake::must_be_declared(shared, queue).await?;
+    }
+    let mut headers = Headers::new();
+    for (name, value) in &set.headers {
+        let field = format!("set.headers.{name}");
+        if header::is_servers(name) {
+            return Err(ApiError::malformed(format!("{field}: is the server's, not a client's")));
+        }
+        let plain = |text: &str| !text.contains(['\r', '\n']);
+        let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+        if !named || value.as_deref().is_some_and(|value| !plain(value)) {
+            return Err(ApiError::malformed(format!("{field}: is no header")));
+        }
+        headers.insert(name.as_str(), value.as_deref().unwrap_or_default());
+    }
+    let given = set.headers.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.as_str());
+    let mut check = Headers::new();
+    for name in given {
+        if let Some(value) = headers.get(name) {
+            check.insert(name, value.as_str());
+        }
+    }
+    let read = header::read_job(&check).map_err(|error| ApiError::malformed(format!("set.headers: {error}")))?;
+    if let Some(name) =
+        set.headers.iter().find(|(name, value)| value.is_some() && is_settled(name)).map(|(name, _)| name)
+    {
+        let reason = "is settled once a run has begun; a replay cannot change it";
+        return Err(ApiError::malformed(format!("set.headers.{name}: {reason}")));
+    }
+    Ok(Change {
+        queue,
+        priority,
+        payload: set.payload.map(|json| Bytes::copy_from_slice(json.get().as_bytes())),
+        headers: set.headers.into_iter().collect(),
+        options: read.options,
+    })
+}
+
+/// Whether what a header says was decided with the run's first round.
+fn is_settled(name: &str) -> bool {
+    const SETTLED: [&str; 6] = [
+        "longshore-run-id",
+        "longshore-idempotency-key",
+        "longshore-idempotency-window",
+        "longshore-unique",
+        "longshore-run-at",
+        "longshore-delay",
+    ];
+    SETTLED.iter().any(|settled| settled.eq_ignore_ascii_case(name))
+}
+
+/// Does the deed to the letters that are meant: how many, what failed, and whether the limit left some.
+async fn attend(
+    shared: &Shared,
+    asker: &str,
+    (asked, rate_per_s): (Selection, Option<f64>),
+    deed: &Deed,
+) -> Result<Outcome, ApiError> {
+    let pause = match rate_per_s {
+        Some(rate) if rate.is_finite() && rate >= SLOWEST => Some(Duration::from_secs_f64(1.0 / rate)),
+        Some(_) => return Err(ApiError::malformed(format!("rate_per_s: is not {SLOWEST} or more"))),
+        None => None,
+    };
+    let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
+    let filter = match filter::which(asker, asked)? {
+        Which::One(tenant, run_id) => {
+            let (letter, _) = dead_letters::find(shared, &tenant, &run_id).await?;
+            let result = if dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
+            return Ok(match result {
+                Ok(done) => Outcome::new(u64::from(done), Vec::new(), false),
+                Err(error) => Outcome::new(0, vec![Failed { error, run_id }], false),
+            });
+        }
+        Which::Those(filter) => filter,
+    };
+    // What dies again while this goes on is not taken again.
+    let last = shared.backbone.last_sequence(&Place::DeadLetters).await.map_err(|error| unavailable(&error))?;
+    let subject = dead_letters::subject(shared, &filter);
+    let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
+    while let Some(at) = from.filter(|at| *at <= last) {
+        let page =
+            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        from = page.next;
+        let letters = page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(Letter::read);
+        let mut letters = letters.filter(|letter| filter.fits(&letter.run)).peekable();
+        while letters.peek().is_some() {
+            let room = limit.saturating_sub(done.load(Ordering::Relaxed) + failed.len() as u64);
+            if room == 0 {
+                return Ok(Outcome::new(done.into_inner(), failed, true));
+            }
+            let at_once = if pause.is_some() { 1 } else { AT_ONCE };
+            let some: Vec<Letter> =
+                letters.by_ref().take(at_once.min(usize::try_from(room).unwrap_or(at_once))).collect();
+            let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
+            let each = some.into_iter().map(|letter| async {
+                let run_id = letter.run.run_id.clone();
+                let result = if dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
+                result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
+            });
+            let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+            let wrong = results.into_iter().filter_map(Result::err);
+            failed.extend(wrong.map(|(run_id, error)| Failed { error, run_id }));
+            if pause.is_some() && !dry_run {
+                tokio::time::sleep_until(next_at).await;
+            }
+        }
+    }
+    Ok(Outcome::new(done.into_inner(), failed, false))
+}
+
+/// Whether the deed would be done to this letter.
+async fn would(shared: &Shared, letter: &Letter, deed: &Deed) -> Result<bool, String> {
+    if let Deed::Replay(change) = deed {
+        can_be_replayed(letter, change)?;
+    }
+    let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
+    let found = found.map_err(|error| error.with_causes())?;
+    let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
+    match (verdict, deed) {
+        (LetterVerdict::Anothers, Deed::Replay(_)) => Err(ANOTHERS.to_owned()),
+        (verdict, _) => Ok(!matches!(verdict, LetterVerdict::Stale | LetterVerdict::StaleRecord)),
+    }
+}
+
+/// Does the deed to one letter; whether there was anything left to do but tidying up.
+async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, String> {
+    if let Deed::Replay(change) = deed {
+        can_be_replayed(&letter, change)?;
+    }
+    loop {
+        let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
+        let found = found.map_err(|error| error.with_causes())?;
+        let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
+        let (run, did) = match (verdict, found) {
+            (LetterVerdict::Stands, found) => {
+                let expected = found.as_ref().map_or(0, |found| found.revision);
+                let run = found.map_or_else(|| letter.run.clone(), |found| found.run);
+                let Some(run) = decide(shared, run, expected, deed).await? else { continue };
+                (run, true)
+            }
+            (LetterVerdict::Replayed, Some(found)) => (found.run, true),
+            (LetterVerdict::Anothers, _) => {
+                if matches!(deed, Deed::Replay(_)) {
+                    return Err(ANOTHERS.to_owned());
+                }
+                remove(shared, &letter).await?;
+                return Ok(true);
+            }
+            (LetterVerdict::StaleRecord, _) => {
+                shared.metrics.stale_reads.inc();
+                let run = &letter.run;
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the dead letter: read too early; nothing is done to it");
+                return Err("the record does not know of its end yet; try again".to_owned());
+            }
+            (_, Some(found)) => (found.run, false),
+            (_, None) => return Ok(false),
+        };
+        if verdict != LetterVerdict::Stale || run.state.is_ended() {
+            let logged = shared.publish(&run, Published::at_dead_letter(&run, letter.run.round)).await;
+            logged.map_err(|_| "its events could not be published yet; try again".to_owned())?;
+        }
+        if !run.state.is_ended() && verdict != LetterVerdict::Stale {
+            let Deed::Replay(change) = deed else {
+                publish(shared, &run, &letter, &Change::default()).await?;
+                remove(shared, &letter).await?;
+                return Err("is being replayed: it was discarded too late".to_owned());
+            };
+            publish(shared, &run, &letter, change).await?;
+            fail_point::pass("after-replay-publish");
+        }
+        remove(shared, &letter).await?;
+        return Ok(did);
+    }
+}
+
+async fn remove(shared: &Shared, letter: &Letter) -> Result<(), String> {
+    shared
+        .backbone
+        .take_out(&Place::DeadLetters, letter.sequence)
+        .await
+        .map(|_| ())
+        .map_err(|error| error.with_causes())
+}
+
+fn can_be_replayed(letter: &Letter, change: &Change) -> Result<(), String> {
+    if let (Some(bytes), None) = (letter.left_out, &change.payload) {
+        return Err(format!("its payload of {bytes} bytes was too large to be kept; replay it with set.payload"));
+    }
+    let run = &letter.run;
+    // What could not be read stands as `_`, which is no name.
+    let names = Tenant::parse(run.tenant.as_str()).is_ok()
+        && Queue::parse(run.queue.as_str()).is_ok()
+        && JobType::parse(run.job_type.as_str()).is_ok();
+    if !names {
+        return Err("the subject it was published to could not be read; publish it anew".to_owned());
+    }
+    match &run.error {
+        Some(error) if error.kind == ErrorKind::Invalid => is_mended(letter, change, &error.message),
+        _ => Ok(()),
+    }
+}
+
+/// A job that could not be read is invalid again, unless what is set mends it.
+fn is_mended(letter: &Letter, change: &Change, reason: &str) -> Result<(), String> {
+    let headers = changed_headers(letter, change);
+    if header::has(&headers, HEADERS_BASE64) {
+        // To leave them out unasked would lose what a person may be able to read.
+        let mend = format!("set.headers {{\"{HEADERS_BASE64}\": null}} leaves out the headers that cannot be read");
+        return Err(format!("it is invalid ({reason}); {mend}"));
+    }
+    if change.is_none() {
+        return Err(format!("it is invalid ({reason}); mend it with set.headers or set.payload"));
+    }
+    let payload = change.payload.as_ref().unwrap_or(&letter.payload);
+    if headers.is_empty() && is_acknowledgement(payload) {
+        return Err(format!("it is still invalid: {reason}"));
+    }
+    match header::read_job(&headers) {
+        Ok(read) if read.seal.is_none() => Ok(()),
+        Ok(_) => Err(format!("it is still invalid: {reason}")),
+        Err(error) => Err(format!("it is still invalid: {error}; mend it with set.headers")),
+    }
+}
+
+/// Puts the deed on record; `None` if another write was first.
+async fn decide(shared: &Shared, run: Run, expected: u64, deed: &Deed) -> Result<Option<Run>, String> {
+    let mut run = run;
+    match deed {
+        Deed::Replay(change) => {
+            run.replay(now());
+            run.queue = change.queue.clone().unwrap_or(run.queue);
+            run.priority = change.priority.unwrap_or(run.priority);
+            if let Some(options) = &change.options {
+                run.max_attempts = options.max_attempts.unwrap_or(run.max_attempts);
+                run.keep_ms = options.keep.map(whole_millis).or(run.keep_ms);
+                run.tags = if options.tags.is_empty() { run.tags } else { options.tags.clone() };
+            }
+        }
+        Deed::Discard => run.discard(now()),
+    }
+    run.token = shared.token();
+    if run.seal.is_empty() {
+        run.seal = new_seal();
+    }
+    match shared.backbone.write_record(&run, expected).await.map_err(|error| error.with_causes())? {
+        Written::Won(_) => {
+            fail_point::pass("after-replay-record");
+            Ok(Some(run))
+        }
+        Written::Lost(_) => Ok(None),
+    }
+}
+
+/// The letter's headers for another round, with what is to be changed.
+fn changed_headers(letter: &Letter, change: &Change) -> Headers {
+    let mut original = header::for_replay(&letter.headers);
+    for (name, value) in &change.headers {
+        original = header::without(&original, name);
+        if let Some(value) = value {
+            original.insert(name.as_str(), value.as_str());
+        }
+    }
+    original
+}
+
+/// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
+async fn publish(shared: &Shared, run: &Run, letter: &Letter, change: &Change) -> Result<(), String> {
+    let original = changed_headers(letter, change);
+    let headers = header::carry_on(Some(&original), run, 1, None);
+    let subject = shared.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
+    let payload = change.payload.clone().unwrap_or_else(|| letter.payload.clone());
+    let id = format!("{}/{}/{}/{}/1/0", run.tenant, run.run_id, run.seal, run.round);
+    let published = shared.backbone.move_to_lane(subject, headers, payload, &id).await;
+    published.map(|_| ()).map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))
+}

@@ -1,0 +1,194 @@
+//! What is known of a run: its record, or, while it waits, the job in its lane.
+
+use std::time::Duration;
+
+use longshore_backbone::records::Found;
+use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
+use longshore_backbone::wire::record;
+use longshore_domain::policy::History;
+use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::api::filter::{self, unavailable};
+use crate::api::waits;
+use crate::attempt::assignment::Assignment;
+use crate::shared::Shared;
+
+/// Longest wait for a run's end.
+pub(crate) const WAIT_MOST: Duration = Duration::from_secs(600);
+/// An end could go by unheard, as live events may; so the record is looked at now and then as well.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Who waits for long looks less often: a thousand may wait.
+const LOOK_EVERY_MOST: Duration = Duration::from_secs(5);
+
+/// The endpoint `runs.get`: the run, from its record or its lane.
+pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
+    let (tenant, run_id) = filter::one(asker, asked)?;
+    match find(shared, &tenant, &run_id).await? {
+        Some(run) => Ok(record::show(&run)),
+        None => Err(missing(shared, &tenant, &run_id).await),
+    }
+}
+
+async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    if let Some(found) = on_record(shared, tenant, run_id).await? {
+        return Ok(Some(found.run));
+    }
+    if let Some(run) = waiting(shared, tenant, run_id).await? {
+        return Ok(Some(run));
+    }
+    Ok(on_record(shared, tenant, run_id).await?.map(|found| found.run))
+}
+
+/// What is on record of a run. A job leaves its lane once that has its end, so whoever finds neither looks here again: it
+/// may have ended between the two looks.
+pub(crate) async fn on_record(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
+    shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
+}
+
+/// Why a run is not known. Of types that keep their failures only, one that completed at once is not to be told from one
+/// whose record has gone; but its id was given.
+async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
+    let policies = &shared.policies;
+    let mut types = policies.types.values().chain([&policies.default_type]);
+    if let Some((queue, priority, sequence)) = run_id.as_minted()
+        && types.any(|policy| policy.history == History::Failures)
+        && shared.backbone.lane_of(&queue, priority).await.is_ok_and(|lane| sequence <= lane.last_sequence)
+    {
+        let message = format!(
+            "run_id: nothing is kept of run {run_id} of tenant {tenant}: its record has gone, or it completed and its \
+             type keeps failures only (history = \"failures\")"
+        );
+        return ApiError::new(Code::NotKept, message);
+    }
+    ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))
+}
+
+/// The run of a job that waits in its lane under a minted id, as if it were on record.
+pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    let Some((queue, priority, sequence)) = run_id.as_minted() else { return Ok(None) };
+    let found = shared.backbone.job_in_lane(&queue, priority, sequence).await;
+    let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
+    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival());
+    let job = &assignment.job;
+    let is_meant = job.tenant == *tenant && job.run_id == *run_id;
+    Ok(is_meant.then(|| Run::new(job, shared.max_attempts(job), assignment.since)))
+}
+
+/// The run, once it has ended, or as it stands when `timeout` is over, [`WAIT_MOST`] at most.
+pub(crate) async fn wait(
+    shared: &Shared,
+    tenant: &Tenant,
+    run_id: &RunId,
+    timeout: Duration,
+) -> Result<Encoded<Record>, ApiError> {
+    let until = tokio::time::Instant::now() + timeout;
+    let subject = shared.backbone.names().events_of_run(tenant, run_id);
+    let mut events = shared.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
+    let mut look_every = LOOK_EVERY;
+    let mut told: Option<Encoded<Record>> = None;
+    loop {
+        let run = find(shared, tenant, run_id).await?;
+        if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_ended())) {
+            // Its end was told, and no record will say so.
+            return Ok(end);
+        }
+        let now = tokio::time::Instant::now();
+        match run {
+            Some(run) if run.state.is_ended() || now >= until => return Ok(record::show(&run)),
+            Some(_) => {}
+            None => {
+                // Told before anybody listened, perhaps.
+                let missing = missing(shared, tenant, run_id).await;
+                let unkept = missing.error == Code::NotKept.word();
+                let end = if unkept { waits::end_of(shared, tenant, run_id).await } else { None };
+                return end.ok_or(missing);
+            }
+        }
+        let look_at = (now + look_every).min(until);
+        look_every = (look_every * 2).min(LOOK_EVERY_MOST);
+        // Any event of the run, or time to look by itself.
+        if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
+            told = end_told(shared, &event);
+        }
+    }
+}
+
+/// What the event of a run's end says of it, where its type keeps no record of such ends.
+fn end_told(shared: &Shared, event: &[u8]) -> Option<Encoded<Record>> {
+    let event: Ended = serde_json::from_slice(event).ok().filter(|event: &Ended| event.event == "completed")?;
+    if shared.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
+        return None;
+    }
+    Some(Encoded::of(&event.into_record()))
+}
+
+/// The event of a run's end.
+#[derive(Deserialize)]
+struct Ended {
+    event: String,
+    run_id: RunId,
+    tenant: Tenant,
+    queue: Queue,
+    priority: Priority,
+    #[serde(rename = "type")]
+    job_type: JobType,
+    round: u32,
+    attempt: u32,
+    max_attempts: u32,
+    at: Timestamp,
+    node: String,
+    #[serde(default)]
+    duration_ms: u64,
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
+    #[serde(default)]
+    tags: Vec<String>,
+}
+
+impl Ended {
+    /// The record that the run would have.
+    fn into_record(self) -> Record {
+        let started_at = self.at.minus(Duration::from_millis(self.duration_ms));
+        let attempt = Attempt {
+            round: self.round,
+            attempt: self.attempt,
+            started_at,
+            ended_at: Some(self.at),
+            node: self.node.clone(),
+            error: None,
+            retry_at: None,
+            put_back: None,
+            start: None,
+        };
+        Record {
+            run_id: self.run_id,
+            tenant: self.tenant,
+            queue: self.queue,
+            priority: self.priority,
+            job_type: self.job_type,
+            state: RunState::Completed.into(),
+            round: self.round,
+            attempt: Some(self.attempt),
+            max_attempts: self.max_attempts,
+            enqueued_at: None,
+            started_at: Some(started_at),
+            ended_at: Some(self.at),
+            run_at: None,
+            node: Some(self.node),
+            progress: None,
+            result: self.result,
+            result_base64: None,
+            result_content_type: None,
+            result_bytes: None,
+            error: None,
+            attempts: vec![attempt],
+            tags: self.tags,
+            duplicate_of: None,
+            keep_ms: None,
+            erased_at: None,
+            attempts_left_out: None,
+        }
+    }
+}

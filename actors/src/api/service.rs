@@ -1,0 +1,289 @@
+//! Control: the endpoints of the API, served as the NATS micro service `longshore`.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
+use longshore_backbone::control::{Presence, QueueLoad};
+use longshore_backbone::service::{self, Request, Serve};
+use longshore_backbone::wire::api::{
+    self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, HealthStatus, NodeQueue, NodeStatus,
+    Nodes, OPERATOR, QueueStatus, Queues, QueuesRequest, Record, SubmitRequest, Submitted, WaitRequest,
+};
+use longshore_backbone::wire::json::Object;
+use longshore_domain::run::whole_millis;
+use longshore_domain::{Lane, Queue, Tenant};
+
+use crate::api::filter::{self, unavailable};
+use crate::api::intake;
+use crate::api::{cancel, dead_letters, erase, replay, runs};
+use crate::queue::dispatcher::QueueState;
+use crate::queue::unresponsive::SPARE_THREADS;
+use crate::shared::{Shared, now};
+
+/// Most jobs in one batch.
+const BATCH_MAX: usize = 1_000;
+/// Jobs of one batch that are published at once.
+const BATCH_AT_ONCE: usize = 128;
+/// How long `runs.wait` waits where the client does not say.
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Room for one answer in that to a batch: a success with the longest id, or an error that says enough.
+const BATCH_ANSWER: usize = 512;
+
+struct Control {
+    shared: Arc<Shared>,
+    queues: Vec<Arc<QueueState>>,
+    routes: Vec<Route>,
+}
+
+/// How an endpoint is served.
+struct Route {
+    name: &'static str,
+    serve: Box<Served>,
+}
+
+type Served = dyn for<'a> Fn(&'a Control, &'a Request) -> Answer<'a, Object> + Send + Sync;
+
+type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
+
+/// Serves the endpoint `E` to whoever asks, by the tenant in the request's subject.
+type Handle<E> =
+    for<'a> fn(&'a Control, &'a str, <E as Endpoint>::Request) -> Answer<'a, Encoded<<E as Endpoint>::Answer>>;
+
+/// The endpoint `E`, and what serves it.
+fn route<E: Endpoint>(serve: Handle<E>) -> Route {
+    let serve: Box<Served> = Box::new(move |control, request| {
+        Box::pin(async move {
+            if E::FOR_OPERATORS && request.tenant != OPERATOR {
+                let message = format!("{} is the operator's: ask as tenant {OPERATOR}", E::NAME);
+                return Err(ApiError::new(Code::Forbidden, message));
+            }
+            let answer = serve(control, &request.tenant, E::read(&request.body)?).await?;
+            Ok(answer.into_object())
+        })
+    });
+    Route { name: E::NAME, serve }
+}
+
+/// Every endpoint.
+fn routes() -> Vec<Route> {
+    vec![
+        route::<api::Submit>(|control, asker, job| Box::pin(control.submit(asker, job))),
+        route::<api::SubmitBatch>(|control, asker, batch| Box::pin(control.submit_batch(asker, batch))),
+        route::<api::RunsGet>(|control, asker, asked| Box::pin(runs::serve(&control.shared, asker, asked))),
+        route::<api::RunsWait>(|control, asker, asked| Box::pin(control.wait(asker, asked))),
+        route::<api::RunsCancel>(|control, asker, asked| Box::pin(cancel::serve(&control.shared, asker, asked))),
+        route::<api::RunsErase>(|control, asker, asked| Box::pin(erase::serve(&control.shared, asker, asked))),
+        route::<api::DlqList>(|control, asker, asked| Box::pin(dead_letters::list(&control.shared, asker, asked))),
+        route::<api::DlqGet>(|control, asker, asked| Box::pin(dead_letters::get(&control.shared, asker, asked))),
+        route::<api::DlqGroups>(|control, asker, asked| Box::pin(dead_letters::groups(&control.shared, asker, asked))),
+        route::<api::DlqReplay>(|control, asker, asked| Box::pin(replay::replay(&control.shared, asker, asked))),
+        route::<api::DlqDiscard>(|control, asker, asked| Box::pin(replay::discard(&control.shared, asker, asked))),
+        route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
+        route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
+        route::<api::Health>(|control, _, _| Box::pin(async { Ok(Encoded::of(&control.health())) })),
+    ]
+}
+
+/// Serves the API until the process ends.
+pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<QueueState>>) {
+    let (backbone, started) = (shared.backbone.clone(), shared.started_at);
+    let control = Control { shared, queues, routes: routes() };
+    let names: Vec<&'static str> = control.routes.iter().map(|route| route.name).collect();
+    if let Err(error) = service::run(backbone, crate::VERSION, started, &names, control).await {
+        panic!("the API cannot be served: {}", error.with_causes());
+    }
+}
+
+impl Serve for Control {
+    fn begins(&self) {
+        self.shared.serving.cancel();
+    }
+
+    async fn serve(&self, request: Request) -> Result<Object, ApiError> {
+        match self.routes.iter().find(|route| route.name == request.endpoint) {
+            Some(route) => (route.serve)(self, &request).await,
+            None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
+        }
+    }
+
+    fn waits(&self, endpoint: &str) -> bool {
+        endpoint == api::RunsWait::NAME
+    }
+}
+
+impl Control {
+    async fn submit(&self, asker: &str, job: SubmitRequest) -> Result<Encoded<Submitted>, ApiError> {
+        let submitted = intake::submit(&self.shared, &submitter(asker)?, job).await?;
+        Ok(Encoded::of(&submitted))
+    }
+
+    async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Result<Encoded<BatchAnswer>, ApiError> {
+        let tenant = &submitter(asker)?;
+        // What is accepted must be answered, so a batch whose answer might not fit is refused before anything is done.
+        let most = BATCH_MAX.min(self.shared.backbone.max_payload() / BATCH_ANSWER);
+        if batch.jobs.len() > most {
+            let message = format!("jobs: has {} jobs, {most} are allowed", batch.jobs.len());
+            return Err(ApiError::new(Code::TooLarge, message));
+        }
+        let one = |job: Encoded<SubmitRequest>| async move {
+            let submitted = async { intake::submit(&self.shared, tenant, api::Submit::read(job.as_bytes())?).await };
+            let answer = AssertUnwindSafe(submitted).catch_unwind().await.unwrap_or_else(|_| {
+                tracing::error!(%tenant, "a job of a batch panicked");
+                Err(ApiError::new(Code::Internal, "the node failed over this job; its log says why"))
+            });
+            answer.map_or_else(|error| BatchItem::Refused(short(error)), BatchItem::Accepted)
+        };
+        let jobs = futures_util::stream::iter(batch.jobs).map(one).buffered(BATCH_AT_ONCE).collect().await;
+        Ok(Encoded::of(&BatchAnswer { jobs }))
+    }
+
+    async fn wait(&self, asker: &str, asked: WaitRequest) -> Result<Encoded<Record>, ApiError> {
+        let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
+        if timeout > runs::WAIT_MOST {
+            let most = runs::WAIT_MOST.as_millis();
+            return Err(ApiError::malformed(format!("timeout_ms: is not one of 0 to {most}")));
+        }
+        let (tenant, run_id) = filter::one(asker, asked.run())?;
+        let _waits = self.shared.waits.enter(asker)?;
+        runs::wait(&self.shared, &tenant, &run_id, timeout).await
+    }
+
+    async fn queues(&self, asked: QueuesRequest) -> Result<Encoded<Queues>, ApiError> {
+        let only = asked.queue.as_deref().map(Queue::parse).transpose();
+        let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
+        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+        let mut queues = Vec::new();
+        for queue in self.shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
+            if only.as_ref().is_some_and(|only| *only != queue) {
+                continue;
+            }
+            let backbone = &self.shared.backbone;
+            let asked = tokio::try_join!(
+                backbone.lanes_of(&queue),
+                backbone.lane_of(&queue, Lane::Returned),
+                backbone.parked_kinds(&queue),
+            );
+            let (lanes, returned, parked) = asked.map_err(|error| unavailable(&error))?;
+            let loads = || nodes.iter().filter_map(|node| node.queues.get(queue.as_str()));
+            let served = nodes.iter().any(|node| node.queues.contains_key(queue.as_str()) && node.state == "running");
+            let mut depths: BTreeMap<String, u64> =
+                (1..).zip(&lanes).map(|(number, lane)| (format!("p{number}"), lane.messages)).collect();
+            for parked in parked {
+                *depths.entry(parked.priority.to_string()).or_default() += parked.jobs;
+            }
+            let oldest = lanes.iter().filter_map(|lane| lane.oldest).min();
+            queues.push(QueueStatus {
+                concurrency: loads().map(|load| load.concurrency as u64).sum(),
+                depth: depths.values().sum::<u64>() + returned.messages,
+                depths,
+                oldest_age_ms: oldest.map(|oldest| whole_millis(now().since(oldest))),
+                paused: false,
+                running: loads().map(|load| load.running as u64).sum(),
+                queue,
+                served,
+            });
+        }
+        match only {
+            Some(queue) if queues.is_empty() => {
+                Err(ApiError::not_found(format!("queue: {:?} is not declared", queue.as_str())))
+            }
+            _ => Ok(Encoded::of(&Queues { queues })),
+        }
+    }
+
+    async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {
+        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+        Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
+    }
+
+    fn health(&self) -> HealthStatus {
+        let mut reasons = Vec::new();
+        if !self.shared.backbone.is_connected() {
+            reasons.push("not connected to NATS".to_owned());
+        }
+        if self.shared.draining.is_cancelled() {
+            reasons.push("draining".to_owned());
+        }
+        let deaf = self.shared.deaf.load(Ordering::Relaxed);
+        if deaf > SPARE_THREADS {
+            reasons.push(format!("{deaf} handlers neither end in time nor hear that they should"));
+        }
+        if self.shared.records_full.load(Ordering::Relaxed) {
+            reasons.push("the room for run records is full (storage.runs_max_records)".to_owned());
+        }
+        let unanswered = self.shared.backbone.unanswered();
+        if !unanswered.is_empty() {
+            reasons.push(format!("nobody answers for the consumer of {}", unanswered.join(", ")));
+        }
+        let full = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = full.iter().map(|(queue, priority)| {
+            format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
+        });
+        HealthStatus {
+            live: true,
+            node: self.shared.node.to_string(),
+            queues: self.queues.iter().map(|queue| queue.name.to_string()).collect(),
+            ready: reasons.is_empty(),
+            reasons,
+            version: crate::VERSION.to_owned(),
+            warnings: full.collect(),
+        }
+    }
+}
+
+/// A node as an answer shows it.
+fn status(node: Presence) -> NodeStatus {
+    let Presence { node, version, started_at, seen_at, state, queues } = node;
+    let load = |load: QueueLoad| NodeQueue { concurrency: load.concurrency, running: load.running };
+    let queues = queues.into_iter().map(|(name, of)| (name, load(of))).collect();
+    NodeStatus { node, queues, seen_at, started_at, state, version }
+}
+
+/// Whose jobs are submitted.
+fn submitter(asker: &str) -> Result<Tenant, ApiError> {
+    Tenant::parse(asker).map_err(|error| match asker {
+        OPERATOR => ApiError::malformed("tenant: a job belongs to one tenant; submit it under that tenant's subject"),
+        _ => ApiError::malformed(error.to_string()),
+    })
+}
+
+/// An error that fits into its place in the answer to a batch.
+fn short(mut error: ApiError) -> ApiError {
+    const CUT: &str = "…";
+    let room = |error: &ApiError| serde_json::to_vec(error).map_or(0, |text| text.len()) <= BATCH_ANSWER - 16;
+    while !room(&error) {
+        let kept = error.message.trim_end_matches(CUT).len() * 3 / 4;
+        error.message.truncate(error.message.floor_char_boundary(kept));
+        error.message.push_str(CUT);
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_endpoint_is_served() {
+        let served: Vec<&str> = routes().iter().map(|route| route.name).collect();
+        assert_eq!(served, api::ENDPOINTS);
+    }
+
+    #[test]
+    fn an_error_in_a_batch_keeps_to_its_place() {
+        for length in 200..800 {
+            let error = short(ApiError::malformed("ä\n".repeat(length)));
+            let size = serde_json::to_vec(&error).unwrap().len();
+            let room = BATCH_ANSWER / 2..=BATCH_ANSWER - 16;
+            assert!(room.contains(&size) && error.message.ends_with('…'), "{length}: {size}");
+        }
+        let brief = ApiError::malformed("brief");
+        assert_eq!(short(brief.clone()), brief);
+    }
+}

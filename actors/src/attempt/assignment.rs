@@ -1,0 +1,253 @@
+//! A delivery, read as a job: what the scheduler orders and a worker works on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Headers;
+use longshore_backbone::delivery::{Delivery, Right};
+use longshore_backbone::wire::header::{self, JobHeaders};
+use longshore_backbone::wire::subject::{JobSubject, Names};
+use longshore_domain::protocol::Arrival;
+use longshore_domain::rank::Rank;
+use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
+
+use crate::commit::Matter;
+use crate::lease_keeper::Entry;
+use crate::shared::capacity::WithHandler;
+use crate::shared::park_permits::ParkPermit;
+
+/// A job in hand.
+#[derive(Debug)]
+pub(crate) struct Assignment {
+    pub(crate) job: Arc<Job>,
+    pub(crate) matter: Matter,
+    pub(crate) arrival: Arrival,
+    /// When it was published, or fell due.
+    pub(crate) since: Timestamp,
+    pub(crate) leased_from: Instant,
+    /// Its entry among the leases, once it has lasted.
+    pub(crate) entry: Option<Entry>,
+    /// Its place among the jobs of its type that are with remote handlers.
+    pub(crate) with_handler: Option<WithHandler>,
+    /// It cannot start now and is to be parked.
+    pub(crate) park: Option<ParkPermit>,
+    /// It was parked and taken back.
+    pub(crate) is_returned: bool,
+    pub(crate) right: Right,
+    pub(crate) start: Start,
+}
+
+/// How a worker begins.
+#[derive(Debug)]
+pub(crate) enum Start {
+    /// A first delivery of a first attempt, straight from a client: nothing is read or written before the work.
+    ShortWay,
+    /// The record is read and claimed first.
+    Claim,
+    /// A short retry that was kept in hand: its record, and its revision.
+    InHand(Box<Run>, u64),
+    /// It cannot be read, for this reason.
+    Invalid(String),
+}
+
+impl Assignment {
+    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing; a client's job of more
+    /// than `most` bytes could not be carried on.
+    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, most: usize) -> Self {
+        let Delivery { subject, headers, payload, size, holding, leased_from, right, .. } = delivery;
+        let parsed = read_subject(&subject, names);
+        let is_returned = names.is_returned(&subject);
+        let said = read_headers(&parsed, is_returned, headers.as_ref(), &payload);
+        let (said, mut start) = match said {
+            Ok(said) => (said, Start::Claim),
+            Err(reason) => (JobHeaders::default(), Start::Invalid(reason)),
+        };
+        let in_headers = size.saturating_sub(payload.len());
+        let most_in_headers = if said.seal.is_some() { header::MOVED_HEADERS_MAX } else { header::HEADERS_MAX };
+        let most = if said.seal.is_some() { usize::MAX } else { most };
+        if let (Start::Claim, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, most))) {
+            start = Start::Invalid(reason);
+        }
+        let own_id = || RunId::minted(&parsed.queue, parsed.priority, holding.message.sequence);
+        // Of a job that cannot be read whole, the id may be readable.
+        let readable = || headers.as_ref().and_then(header::read_run_id);
+        let named = said.run_id.or_else(|| readable().filter(|_| matches!(start, Start::Invalid(_))));
+        let minted = named.as_ref().is_none_or(|id| id.as_minted().is_some());
+        let run_id = named.unwrap_or_else(own_id);
+        let first_hand = said.seal.is_none() && holding.delivery == 1 && holding.message.sequence > mark;
+        let options = said.options;
+        // A key or an id of the client's own may be another job's too: those are claimed first.
+        let shared = options.as_ref().is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
+        if first_hand && !shared && matches!(start, Start::Claim) {
+            start = Start::ShortWay;
+        }
+        let since = said.moved.and_then(|moved| moved.due_at).unwrap_or(holding.message.at);
+        let arrival = Arrival {
+            holding,
+            round: said.moved.map_or(1, |moved| moved.round),
+            attempt: said.moved.map_or(1, |moved| moved.attempt),
+            deferrals: said.moved.map_or(0, |moved| moved.deferrals),
+            moved: said.moved.is_some(),
+            seal: said.seal,
+            minted,
+            has_aged: false,
+        };
+        let Parsed { tenant, queue, priority, job_type, .. } = parsed;
+        Self {
+            job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options }),
+            matter: Matter { headers: headers.map(Arc::new), payload },
+            arrival,
+            since,
+            leased_from,
+            entry: None,
+            with_handler: None,
+            park: None,
+            is_returned,
+            right,
+            start,
+        }
+    }
+
+    /// Its place in the order.
+    pub(crate) fn rank(&self, aging: Duration) -> Rank {
+        Rank::new(self.since, self.job.priority, aging)
+    }
+
+    /// Its place among jobs of one kind: jobs that were published in the same millisecond keep the order of their lane,
+    /// also once they were moved.
+    pub(crate) fn place(&self, aging: Duration) -> (Rank, u64) {
+        (self.rank(aging), number_of(&self.job.run_id, self.arrival.holding.message.sequence))
+    }
+
+    /// Whether its lease is over, so that the server may have given it to another node: nothing is sent for it, and no
+    /// handler called. Of a lease that is renewed the lease-keeper knows.
+    pub(crate) fn is_anothers(&self, now: Instant, lease: Duration) -> bool {
+        match &self.entry {
+            Some(entry) => entry.stop.is_lost(),
+            None => now.saturating_duration_since(self.leased_from) >= lease,
+        }
+    }
+
+    /// It is a short retry that this node kept, by its record.
+    pub(crate) fn is_kept_in_hand(&self) -> bool {
+        matches!(self.start, Start::InHand(..))
+    }
+
+    /// The job's headers as they came.
+    pub(crate) fn headers(&self) -> Option<&Headers> {
+        self.matter.headers.as_deref()
+    }
+}
+
+/// The number of a run in its lane, as its id has it; else that of the message that carries it.
+pub(crate) fn number_of(run: &RunId, sequence: u64) -> u64 {
+    run.as_minted().map_or(sequence, |(_, _, number)| number)
+}
+
+struct Parsed {
+    tenant: Tenant,
+    queue: Queue,
+    priority: Priority,
+    job_type: JobType,
+    error: Option<String>,
+}
+
+/// What the headers of a job say, or why it is invalid.
+fn read_headers(
+    parsed: &Parsed,
+    is_returned: bool,
+    headers: Option<&Headers>,
+    payload: &[u8],
+) -> Result<JobHeaders, String> {
+    if let Some(error) = &parsed.error {
+        return Err(error.clone());
+    }
+    let said = headers.map_or(Ok(JobHeaders::default()), header::read_job).map_err(|error| error.to_string())?;
+    if headers.is_none() && is_acknowledgement(payload) {
+        return Err("the payload is a JetStream acknowledgement: a forgery by reply subject".to_owned());
+    }
+    if is_returned && said.seal.is_none() {
+        return Err("subject: only nodes publish to it".to_owned());
+    }
+    Ok(said)
+}
+
+/// Reads a job's subject; a token that cannot be read stands as `_`, and the first such is told.
+fn read_subject(subject: &str, names: &Names) -> Parsed {
+    let mut error: Option<String> = None;
+    let JobSubject { tenant, queue, priority, job_type } = names.read_job(subject).unwrap_or_default();
+    let mut note = |wrong: NameError| {
+        error.get_or_insert_with(|| format!("subject: {wrong}"));
+    };
+    let tenant = Tenant::parse(tenant).unwrap_or_else(|wrong| {
+        note(wrong);
+        Tenant::unreadable()
+    });
+    let queue = Queue::parse(queue).unwrap_or_else(|wrong| {
+        note(wrong);
+        Queue::unreadable()
+    });
+    let priority = Priority::parse(priority).unwrap_or_else(|wrong| {
+        note(wrong);
+        Priority::DEFAULT
+    });
+    let job_type = JobType::parse(job_type).unwrap_or_else(|wrong| {
+        note(wrong);
+        JobType::unreadable()
+    });
+    Parsed { tenant, queue, priority, job_type, error }
+}
+
+/// Whether a client's job is too large to be scheduled again or kept as a dead letter.
+fn too_large((in_headers, most_in_headers): (usize, usize), (size, most): (usize, usize)) -> Option<String> {
+    if in_headers > most_in_headers {
+        return Some(format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX));
+    }
+    (size > most).then(|| size_refused(size, most))
+}
+
+/// What is said of a job of so many bytes.
+pub(crate) fn size_refused(size: usize, most: usize) -> String {
+    format!("payload: payload and headers have {size} bytes, {most} are allowed by this NATS server's max_payload")
+}
+
+/// Whether a payload is exactly what JetStream answers to a publish: an object with `stream` and `seq`, and nothing
+/// that such an answer has not.
+pub(crate) fn is_acknowledgement(payload: &[u8]) -> bool {
+    if payload.first() != Some(&b'{') || payload.len() > 512 {
+        return false;
+    }
+    // Most payloads are small objects: those that do not even have the word are not worth reading.
+    if !std::str::from_utf8(payload).is_ok_and(|text| text.contains("\"stream\"")) {
+        return false;
+    }
+    let Ok(fields) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(payload) else {
+        return false;
+    };
+    let known = ["stream", "seq", "domain", "duplicate", "val", "batch", "count"];
+    fields.get("stream").is_some_and(serde_json::Value::is_string)
+        && fields.get("seq").is_some_and(serde_json::Value::is_u64)
+        && fields.keys().all(|field| known.contains(&field.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_exact_acknowledgement_is_taken_for_one() {
+        assert!(is_acknowledgement(br#"{"stream":"LONGSHORE_JOBS_main_P5", "seq":77}"#));
+        assert!(is_acknowledgement(br#"{"stream":"S","seq":77,"duplicate":true}"#));
+        assert!(!is_acknowledgement(br#"{"stream":"S","seq":77,"user":1}"#));
+        assert!(!is_acknowledgement(br#"{"stream":"S"}"#));
+        assert!(!is_acknowledgement(b"hello"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_stands_as_an_underscore() {
+        let names = Names::new("longshore");
+        let read = read_subject("longshore.jobs.a$b.main.p5.x", &names);
+        assert_eq!((read.tenant.as_str(), read.queue.as_str(), read.job_type.as_str()), ("_", "main", "x"));
+        assert!(read.error.unwrap().starts_with("subject: tenant \"a$b\" has '$'"));
+    }
+}

@@ -1,0 +1,427 @@
+//! How an attempt begins: by the short way, or by a claim on the run's record.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use longshore_backbone::records::{Found, Written};
+use longshore_domain::clearance::{Waiting, clear};
+use longshore_domain::follow_up;
+use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
+use longshore_domain::publication::Published;
+use longshore_domain::run::whole_millis;
+use longshore_domain::settlement::{Outcome, Settlement};
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState};
+
+use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::cancelled::HEARD_WITHIN;
+use crate::attempt::conclude;
+use crate::attempt::holders;
+use crate::attempt::keys;
+use crate::attempt::running::{Course, InWork};
+use crate::commit::committer::Telling;
+use crate::commit::follow_up::has_other_id;
+use crate::commit::{Story, Then};
+use crate::fail_point;
+use crate::shared::{Shared, now};
+
+/// A job whose holder is silent comes again so often while a lease lasts.
+const LOOKS_A_LEASE: u32 = 4;
+
+/// What came of beginning.
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
+pub(crate) enum Begun {
+    /// The handler may go to work.
+    Work(InWork),
+    /// There is nothing to be done, or it is on its way to the herald.
+    Over,
+}
+
+/// Begins the attempt that a delivery is about.
+///
+/// Only the short way is part of this future; the others are boxed, so that the future of a worker's message, which is
+/// allocated for every job, stays small.
+pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
+    match std::mem::replace(&mut assignment.start, Start::Claim) {
+        // What a node has had in hand for longer than others waited for it to hear of a cancel is looked up as well.
+        Start::ShortWay
+            if shared.recently_cancelled.has(&assignment.job) || assignment.leased_from.elapsed() > HEARD_WITHIN =>
+        {
+            Box::pin(claim(shared, assignment)).await
+        }
+        Start::ShortWay => short_way(shared, assignment).await,
+        Start::Claim => Box::pin(claim(shared, assignment)).await,
+        Start::InHand(run, revision) => Box::pin(again_in_hand(shared, assignment, run, revision)).await,
+        Start::Invalid(reason) => Box::pin(unreadable(shared, assignment, reason)).await,
+    }
+}
+
+/// A job that cannot be read, or that says of itself what no record proves, becomes a dead letter: under the id it names,
+/// where nothing is on record of that, else under the one derived from its place in the lane. One that claims to be a
+/// node's never takes the id that it names. It may have become a dead letter before, in a node that died over it.
+async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: String) -> Begun {
+    let is_forged = assignment.arrival.seal.is_some();
+    assignment.arrival = as_bare(assignment.arrival);
+    for run_id in ids_of(&assignment).into_iter().skip(usize::from(is_forged)) {
+        rename(&mut assignment, run_id);
+        let job = &assignment.job;
+        let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
+            Ok(found) => found,
+            Err(error) => return put_off(shared, assignment, &error),
+        };
+        let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+        let expected = match (verdict, found) {
+            (_, None) => 0,
+            (Verdict::BeginAnew, Some(found))
+                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+            {
+                found.revision
+            }
+            (verdict, Some(found)) if is_of(&found.run, &assignment) => {
+                return not_begun(shared, assignment, found, verdict).await;
+            }
+            _ => continue,
+        };
+        // It has one event only, that of its dead letter.
+        let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
+        let failure = Failure::new(ErrorKind::Invalid, reason);
+        tracing::warn!(run_id = %assignment.job.run_id, "invalid job: {}", failure.message);
+        let course = Course::new(run, expected, Published::nothing(), false);
+        conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
+        return Begun::Over;
+    }
+    tracing::error!(run_id = %assignment.job.run_id, "an invalid job finds no id of its own; it comes again");
+    assignment.right.leave();
+    Begun::Over
+}
+
+/// The arrival of a client's own publish, whatever it said of itself.
+fn as_bare(arrival: Arrival) -> Arrival {
+    Arrival { round: 1, attempt: 1, deferrals: 0, moved: false, seal: None, ..arrival }
+}
+
+/// Ids that a job may run under, the first one that is free: the one it names, the one derived from its place in its
+/// lane, and, where a stream that is gone had that place before, the same with the time it was stored at.
+fn ids_of(assignment: &Assignment) -> [RunId; 3] {
+    let (job, message) = (&assignment.job, &assignment.arrival.holding.message);
+    let derived = RunId::minted(&job.queue, job.priority, message.sequence);
+    let timed = RunId::derived_at(&derived, message.at);
+    [job.run_id.clone(), derived, timed]
+}
+
+/// The job runs under this id.
+pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
+    if assignment.job.run_id != run_id {
+        assignment.arrival.minted = run_id.as_minted().is_some();
+        assignment.job = Arc::new(Job { run_id, ..(*assignment.job).clone() });
+    }
+}
+
+/// Whether a run that has a derived id, or that is held by the message of the job, is the job's own: by now perhaps in
+/// another round.
+fn is_of(run: &Run, assignment: &Assignment) -> bool {
+    let message = &assignment.arrival.holding.message;
+    let by_id = assignment.arrival.minted && run.origin == message.at;
+    by_id || run.held_by.as_ref().is_some_and(|held| held.message == *message)
+}
+
+/// A run of which nothing is on record.
+fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
+    let mut run = Run::new(&assignment.job, shared.max_attempts(&assignment.job), assignment.since);
+    run.origin = assignment.arrival.holding.message.at;
+    run.round = assignment.arrival.round;
+    run.keep_ms = run.keep_ms.or_else(|| shared.policy(&assignment.job).keep.map(whole_millis));
+    run
+}
+
+async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
+    let run = Box::new(fresh(shared, &assignment));
+    let course = Course::new(run, 0, Published::nothing(), false);
+    match cleared(&assignment, &course.run, false) {
+        Ok(()) => {
+            let course = started(shared, &assignment, course, 1);
+            Begun::Work(InWork::new(assignment, course))
+        }
+        Err(settlement) => {
+            Box::pin(conclude::carry_out(shared, assignment, course, settlement)).await;
+            Begun::Over
+        }
+    }
+}
+
+/// May the job start now? If not, what follows.
+fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Settlement> {
+    let waiting = Waiting {
+        options: assignment.job.options.as_deref(),
+        enqueued_at: run.enqueued_at.unwrap_or(assignment.since),
+        fell_due,
+        started_before: run.has_started(),
+    };
+    match clear(waiting, now()).refusal() {
+        Some(settlement) => Err(settlement),
+        None if assignment.park.is_some() => Err(Settlement::Park { since: assignment.since }),
+        None => Ok(()),
+    }
+}
+
+/// Notes the start of an attempt; nothing is written yet.
+fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt: u32) -> Course {
+    let run = &mut course.run;
+    course.published = course.published.at_start(run, attempt);
+    run.begin(attempt, &shared.node, now());
+    run.held_by = Some(assignment.arrival.holding.clone());
+    course
+}
+
+/// Reads the record, claims what this delivery may claim, and looks again whenever another write was faster.
+async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
+    if shared.book.has(&assignment.arrival.holding.message) {
+        // This very node is working on it: the server forgot that it had handed it out. Renewals go on as before.
+        assignment.right.leave();
+        return Begun::Over;
+    }
+    let stored_at = assignment.arrival.holding.message.at;
+    assignment.arrival.has_aged = now().since(stored_at) >= shared.backbone.storage().lease;
+    let job = &assignment.job;
+    let mut found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
+        Ok(found) => found,
+        Err(error) => return put_off(shared, assignment, &error),
+    };
+    loop {
+        let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+        let base = match (verdict, found.take()) {
+            (Verdict::Begin { round, attempt }, found) => on(shared, &assignment, found, round, attempt),
+            (Verdict::BeginAgain { round, attempt }, Some(found)) => {
+                // The claim forgets a start that was put back, so that it was and how is in the log before.
+                if shared.publish(&found.run, Published::at_redelivery(&found.run)).await.is_err() {
+                    return give_back(shared, assignment);
+                }
+                on(shared, &assignment, Some(found), round, attempt)
+            }
+            (Verdict::BeginAnew, Some(found))
+                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+            {
+                let base = on(shared, &assignment, None, 1, 1);
+                Base { expected: found.revision, ..base }
+            }
+            (Verdict::Occupied | Verdict::BeginAnew, Some(_)) => {
+                let [_, _, free] = ids_of(&assignment);
+                rename(&mut assignment, free);
+                return Box::pin(claim(shared, assignment)).await;
+            }
+            (Verdict::StaleRecord, _) => {
+                shared.metrics.stale_reads.inc();
+                let job = &assignment.job;
+                tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, "the record is older than the job that came: read too early; it comes again");
+                assignment.right.leave();
+                return Begun::Over;
+            }
+            (Verdict::Unproven, _) => return Box::pin(unreadable(shared, assignment, UNPROVEN.to_owned())).await,
+            (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
+            (_, None) => unreachable!("without a record the verdict is to begin, or that it is not proven"),
+        };
+        let lost = match claim_on(shared, assignment, base).await {
+            Ok(begun) => return begun,
+            Err(lost) => lost,
+        };
+        (assignment, found) = lost;
+    }
+}
+
+/// Why a job that carries a node's headers, but no proof of them, is refused.
+const UNPROVEN: &str =
+    "headers: say which round and attempt of a run the job is, as only nodes may, and no record proves it";
+
+type AnothersWrite = (Box<Assignment>, Option<Found>);
+
+/// Claims the attempt; gives the delivery back, with what is on record now, where another write was first.
+async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersWrite> {
+    let Base { run, expected, published, attempt, fell_due } = base;
+    let mut course = Course::new(run, expected, published, true);
+    let clearance = cleared(&assignment, &course.run, fell_due);
+    let refused = match clearance {
+        Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
+        other => match keys::claim_at_begin(shared, &assignment, &mut course.run).await {
+            Ok(Some(of)) => Some(Settlement::Duplicate { of }),
+            Ok(None) => other.err(),
+            Err(error) => return Ok(put_off(shared, assignment, &error)),
+        },
+    };
+    if let Some(settlement) = refused {
+        conclude::carry_out(shared, assignment, course, settlement).await;
+        return Ok(Begun::Over);
+    }
+    let course = started(shared, &assignment, course, attempt);
+    write_claim(shared, assignment, course).await
+}
+
+/// Puts the start of an attempt on record; gives the delivery back, with what is on record now, where another write was
+/// first.
+async fn write_claim(shared: &Shared, assignment: Box<Assignment>, mut course: Course) -> Result<Begun, AnothersWrite> {
+    course.run.token = shared.token();
+    fail_point::pass("before-claim");
+    match shared.backbone.write_record(&course.run, course.expected).await {
+        Ok(Written::Won(revision)) => {
+            fail_point::pass("after-claim");
+            if assignment.is_anothers(Instant::now(), shared.backbone.storage().lease) {
+                // The claim took longer than the lease. Whoever gets the job next settles the attempt as lost.
+                assignment.right.leave();
+                return Ok(Begun::Over);
+            }
+            course.expected = revision;
+            Ok(Begun::Work(InWork::new(assignment, course)))
+        }
+        Ok(Written::Lost(found)) => Err((assignment, found.map(|found| *found))),
+        Err(error) => {
+            shared.unclear_claims.add(&course.run.token);
+            Ok(put_off(shared, assignment, &error))
+        }
+    }
+}
+
+/// What a claim is made on.
+struct Base {
+    run: Box<Run>,
+    expected: u64,
+    published: Published,
+    attempt: u32,
+    fell_due: bool,
+}
+
+fn on(shared: &Shared, assignment: &Assignment, found: Option<Found>, round: u32, attempt: u32) -> Base {
+    let Some(Found { run, revision }) = found else {
+        let mut run = Box::new(fresh(shared, assignment));
+        run.round = round;
+        let fell_due = assignment.arrival.moved;
+        return Base { run, expected: 0, published: Published::nothing(), attempt, fell_due };
+    };
+    let mut run = Box::new(run);
+    let published = Published::at_arrival(&run);
+    if run.state == RunState::Scheduled || run.enqueued_at.is_none() {
+        run.enqueued_at = Some(assignment.since);
+    }
+    let fell_due = assignment.arrival.moved || run.has_started();
+    Base { run, expected: revision, published, attempt, fell_due }
+}
+
+/// The record says that this delivery is not to begin anything.
+async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, verdict: Verdict) -> Begun {
+    let Found { run, revision } = found;
+    let run = Box::new(run);
+    match verdict {
+        Verdict::Drop => shared.backbone.ack(assignment.right).await,
+        Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
+        Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
+        Verdict::CarryOut | Verdict::TellEnd => {
+            // Decided under this message, or cancelled: what may be missing is published, and it is carried out again.
+            let follow_up = follow_up::plan(&run).follow_up;
+            let published = Published::at_redelivery(&run);
+            let mut story = Story::on_record(run, assignment.matter, published, &shared.node, &shared.backbone);
+            story.follow_up = follow_up;
+            story.then = Then::Ack(assignment.right);
+            shared.herald.tell(Telling::Story(Box::new(story))).await;
+        }
+        Verdict::Begin { .. }
+        | Verdict::BeginAgain { .. }
+        | Verdict::BeginAnew
+        | Verdict::Occupied
+        | Verdict::Unproven
+        | Verdict::StaleRecord => unreachable!("what may begin has been begun"),
+    }
+    Begun::Over
+}
+
+/// The run waits for its time, perhaps in another node's hand: the write takes it from there, then it is scheduled.
+async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
+    let published = Published::at_redelivery(&run);
+    run.held_by = Some(assignment.arrival.holding.clone());
+    run.token = shared.token();
+    let follow_up = follow_up::plan(&run).follow_up;
+    let mut story = Story::to_write(run, assignment.matter, revision, published, &shared.node, &shared.backbone);
+    story.arrival = Some(assignment.arrival);
+    story.follow_up = follow_up;
+    story.then = Then::Ack(assignment.right);
+    shared.herald.tell(Telling::Story(Box::new(story))).await;
+}
+
+/// An attempt of the run is on record as running under this very message: its holder lost the lease, or the server
+/// handed the job out too early. Time decides, by the holder's last sign.
+async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+    // By the time it was asked: this node may be frozen before it judges what it was told.
+    let asked_at = now();
+    let holder = holders::ask(shared, &run).await;
+    if matches!(holder, Holder::NeverStarted) {
+        return take_up_claim(shared, assignment, run, revision).await;
+    }
+    let lease = shared.backbone.storage().lease;
+    if protocol::lease_is_lost(&run, holder, asked_at, lease) {
+        lease_lost(shared, assignment, run, revision).await;
+    } else if let Holder::Silent(seen_at) = holder {
+        // It comes again when the lease would be over, unless its holder renews it meanwhile. Sooner than that, a holder
+        // that only had no connection may answer.
+        let over_at = protocol::last_sign(&run, seen_at).plus(lease);
+        let again_after = over_at.since(now()).min(lease / LOOKS_A_LEASE);
+        shared.backbone.hand_back_after(assignment.right, again_after).await;
+    } else {
+        assignment.right.leave();
+    }
+    Begun::Over
+}
+
+/// A claim whose answer was lost, this node's own or another's: the attempt was never started. It is written again first,
+/// as another node may be about to settle it as lost.
+async fn take_up_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
+    let published = Published::at_unclear_claim(&run);
+    run.held_by = Some(assignment.arrival.holding.clone());
+    run.begin_instead(&shared.node, now());
+    let course = Course::new(run, revision, published, true);
+    write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
+        assignment.right.leave();
+        Begun::Over
+    })
+}
+
+/// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
+async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
+    let silent = run.node.clone().unwrap_or_else(|| "a node".into());
+    tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
+    shared.metrics.leases_judged_lost.inc();
+    let message = format!("{silent} fell silent while it held the job");
+    let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
+    let published = Published::at_redelivery(&run);
+    let course = Course::new(run, revision, published, true);
+    conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
+}
+
+/// A short retry that this node kept in hand: claimed on the revision it wrote itself.
+async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+    let attempt = run.next_attempt();
+    let published = Published::held_locally(&run);
+    let course = Course::new(run, revision, published, true);
+    if let Err(settlement) = cleared(&assignment, &course.run, true) {
+        conclude::carry_out(shared, assignment, course, settlement).await;
+        return Begun::Over;
+    }
+    let course = started(shared, &assignment, course, attempt);
+    write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
+        // Cancelled, or taken up elsewhere: whoever did it answers for the run; this message is judged when it comes
+        // again.
+        assignment.right.hand_back();
+        Begun::Over
+    })
+}
+
+/// The record could not be read or written just now: the job goes back and keeps its place.
+fn put_off(shared: &Shared, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
+    tracing::warn!(run_id = %assignment.job.run_id, "handed back: {}", error.with_causes());
+    give_back(shared, assignment)
+}
+
+/// The job goes back and keeps its place, unless another node may have it by now.
+fn give_back(shared: &Shared, assignment: Box<Assignment>) -> Begun {
+    if assignment.is_anothers(Instant::now(), shared.backbone.storage().lease) {
+        assignment.right.leave();
+    } else {
+        assignment.right.hand_back();
+    }
+    Begun::Over
+}

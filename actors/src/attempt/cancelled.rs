@@ -1,0 +1,55 @@
+//! How a node learns which runs are cancelled, and stops those that run here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::attempt::holders;
+use crate::shared::Shared;
+
+/// How long nodes have to say that they heard. One that takes longer is frozen or cut off: what it has in its hand by
+/// then it may no longer start.
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// Hears of cancelled runs until the process ends, and stops those that run here; answers who asks what this node holds.
+pub(crate) async fn watch(shared: Arc<Shared>) {
+    let listening =
+        async { Ok((shared.backbone.cancels().await?, shared.backbone.holder_questions(&shared.node).await?)) };
+    let (mut cancels, mut questions) = match listening.await {
+        Ok(both) => both,
+        Err::<_, longshore_backbone::Error>(error) => {
+            panic!("cancelled runs cannot be heard of: {}", error.with_causes())
+        }
+    };
+    shared.backbone.is_listening().await;
+    shared.hears_cancels.cancel();
+    if let Err(error) = learn(&shared).await {
+        // Each lane's marks wait for it in any case.
+        tracing::debug!("cannot read which runs are cancelled: {}", error.with_causes());
+    }
+    loop {
+        tokio::select! {
+            cancel = cancels.next() => {
+                let Some(cancel) = cancel else { return };
+                shared.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
+                let runs_here = match cancel.only_if_waiting {
+                    true => shared.book.works_on(&cancel.tenant, &cancel.run_id),
+                    false => shared.book.stop(&cancel.tenant, &cancel.run_id),
+                };
+                shared.backbone.heard(&cancel, &shared.node, runs_here).await;
+            }
+            question = questions.next() => match question {
+                Some(question) => holders::answer(&shared, question).await,
+                None => return,
+            },
+        }
+    }
+}
+
+/// Reads the durable list of runs that are being cancelled: no job may be begun without a look at its record before that.
+pub(crate) async fn learn(shared: &Shared) -> Result<(), longshore_backbone::Error> {
+    // What is noted from now on is heard of.
+    shared.hears_cancels.cancelled().await;
+    for (tenant, run_id) in shared.backbone.noted_cancels().await? {
+        shared.recently_cancelled.add(&tenant, &run_id);
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Who holds a job: this node's questions to others, and its answers to theirs.
+
+use std::time::Duration;
+
+use longshore_backbone::control::PRESENCE_EVERY;
+use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
+use longshore_backbone::questions::Question;
+use longshore_domain::Run;
+use longshore_domain::protocol::Holder;
+
+use crate::shared::{Shared, now};
+
+/// How long a node has to answer whether it holds a job. One that takes longer is asked again with the next delivery.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+
+/// What is known of the node that the record of a running attempt names.
+pub(crate) async fn ask(shared: &Shared, run: &Run) -> Holder {
+    let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return Holder::Silent(None) };
+    let writer = writer_of(&run.token);
+    if *node == shared.node {
+        return match shared.book.has(&held_by.message) {
+            _ if writer != shared.writer() => Holder::Gone,
+            true => Holder::Holds,
+            false if shared.unclear_claims.take(&run.token) => Holder::NeverStarted,
+            false => Holder::Silent(None),
+        };
+    }
+    let question = HolderQuestion { message: held_by.message.clone(), token: run.token.clone() };
+    match shared.backbone.ask_holder(node, &question, ANSWER_WITHIN).await {
+        Some(answer) if answer.writer != writer => Holder::Gone,
+        Some(answer) if answer.holds => Holder::Holds,
+        Some(answer) if answer.never_started => Holder::NeverStarted,
+        Some(_) => Holder::Silent(None),
+        None => last_sign(shared, run, node).await,
+    }
+}
+
+/// A node that does not answer has perhaps lost its connection for a moment: what counts is when it was last there.
+async fn last_sign(shared: &Shared, run: &Run, node: &str) -> Holder {
+    let started_at = run.attempts.last().map(|attempt| attempt.started_at);
+    match shared.backbone.presence_of(node).await {
+        Ok(Some(presence)) if Some(presence.started_at) > started_at => Holder::Gone,
+        // It was there until it should have said so again: renewals may be younger than its last word.
+        Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
+        Err(error) => {
+            tracing::debug!(run_id = %run.run_id, "cannot tell whether its holder lives: {}", error.with_causes());
+            Holder::Silent(Some(now()))
+        }
+    }
+}
+
+/// Answers another node's question.
+pub(crate) async fn answer(shared: &Shared, question: Question) {
+    let answer = |asked: HolderQuestion| {
+        let holds = shared.book.has(&asked.message);
+        let never_started = !holds && shared.unclear_claims.take(&asked.token);
+        HolderAnswer { writer: shared.writer().into(), holds, never_started }
+    };
+    shared.backbone.answer_holder(question, answer).await;
+}
+
+/// The part of a record's token that names the process that wrote it.
+fn writer_of(token: &str) -> &str {
+    token.split_once('-').map_or(token, |(writer, _)| writer)
+}

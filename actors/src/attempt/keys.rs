@@ -1,0 +1,115 @@
+//! Idempotency keys: whose a key is, when a job of it is about to start, and when `submit` meets it again.
+//!
+//! A claim that is marked published stands for a run whose job is durable. One that is not may be left by a `submit`
+//! that died: then whoever has a job of the key in hand takes it over, and a job of the first run that turns up after
+//! all ends as a duplicate. The claim says whom it was taken from until that run's end is in the log.
+
+use std::time::Duration;
+
+use longshore_backbone::Error;
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
+use longshore_backbone::records::{Found, Written};
+use longshore_domain::publication::Published;
+use longshore_domain::run::whole_millis;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{Job, Run, RunId, RunState};
+
+use crate::attempt::assignment::Assignment;
+use crate::fail_point;
+use crate::shared::{Shared, now};
+
+/// The key of a job, and for how long it is claimed.
+pub(crate) fn key_of<'j>(shared: &Shared, job: &'j Job) -> Option<(&'j str, Duration)> {
+    let options = job.options.as_ref()?;
+    let window = options.idempotency_window.unwrap_or(shared.backbone.storage().idempotency_window);
+    options.idempotency_key.as_deref().map(|key| (key, window))
+}
+
+/// Makes sure that the key of a job that is about to start for the first time is its run's own, and notes that on the
+/// record, so that it is asked once; says which other run has it.
+pub(crate) async fn claim_at_begin(
+    shared: &Shared,
+    assignment: &Assignment,
+    run: &mut Run,
+) -> Result<Option<RunId>, Error> {
+    let job = &assignment.job;
+    let Some((key, window)) = key_of(shared, job).filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
+        return Ok(None);
+    };
+    let print = fingerprint(job.job_type.as_str(), &assignment.matter.payload);
+    // Its job lies in the lane, so it is published.
+    let mut claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
+    loop {
+        let claimed = shared.backbone.claim_key(&job.tenant, key, &claim, window).await?;
+        let (found, revision) = match claimed {
+            Claimed::Mine(revision) => (claim.clone(), revision),
+            Claimed::Found(FoundClaim { claim: found, revision, .. }) => (found, revision),
+        };
+        let is_own = found.run_id == job.run_id;
+        claim.taken_from = found.taken_from;
+        match (found.published, is_own) {
+            (true, true) if claim.taken_from.is_empty() => break,
+            // Should this node die over it, the job comes again and finds here whom the claim was taken from.
+            (true, true) => end_all(shared, job, std::mem::take(&mut claim.taken_from)).await?,
+            (true, false) => return Ok(Some(found.run_id)),
+            // Confirmed before it starts.
+            (false, true) => {}
+            // Taken over: of several that try, one writes the claim.
+            (false, false) => claim.taken_from.push(found.run_id),
+        }
+        let written = shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?;
+        if written.is_some() && claim.taken_from.is_empty() {
+            break;
+        }
+    }
+    run.key_claimed_ms = Some(whole_millis(window));
+    Ok(None)
+}
+
+async fn end_all(shared: &Shared, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
+    for run_id in &runs {
+        end_unpublished(shared, job, run_id).await?;
+    }
+    Ok(())
+}
+
+/// Ends the run whose claim was taken over, where nothing has been heard of it but its record, and has that in the log:
+/// its `submit` has died, or is about to learn of it. A job of it that turns up all the same finds that its key is
+/// another's.
+async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(), Error> {
+    loop {
+        let record = shared.backbone.read_record(&job.tenant, run_id).await?;
+        let Some(Found { mut run, revision }) = record else { return Ok(()) };
+        if run.state == RunState::Duplicate && run.duplicate_of.as_ref() == Some(&job.run_id) {
+            if shared.publish(&run, Published::nothing()).await.is_ok() {
+                return Ok(());
+            }
+            continue;
+        }
+        if run.published || run.has_started() || run.held_by.is_some() || run.state.is_ended() {
+            return Ok(());
+        }
+        run.settle(Settlement::Duplicate { of: job.run_id.clone() }, now());
+        run.token = shared.token();
+        if matches!(shared.backbone.write_record(&run, revision).await?, Written::Won(_)) {
+            fail_point::pass("after-takeover");
+        }
+    }
+}
+
+/// The job or schedule of a submitted run is durable: its claim says so from now on. Says which other run has taken the
+/// claim over meanwhile; then this one ends as its duplicate.
+pub(crate) async fn mark_published(
+    shared: &Shared,
+    job: &Job,
+    revision: u64,
+    print: String,
+) -> Result<Option<RunId>, Error> {
+    let Some((key, window)) = key_of(shared, job) else { return Ok(None) };
+    let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
+    if shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_some() {
+        return Ok(None);
+    }
+    let found = shared.backbone.read_claim(&job.tenant, key).await?;
+    Ok(found.map(|found| found.claim.run_id).filter(|run_id| *run_id != job.run_id))
+}

@@ -1,0 +1,277 @@
+//! An attempt's work: the handler, under its time limit, its lease and the node's own end.
+//!
+//! A handler that is done at its first step costs nothing but that step. One that is not is entered among the leases;
+//! when it has lasted for [`LASTS`], the record is made to say that it runs.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use longshore_backbone::records::Written;
+use longshore_backbone::wire::{header, record};
+use longshore_domain::protocol::{Verdict, on_arrival};
+use longshore_domain::publication::Published;
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{DurationText, ErrorKind, Failure, RunId, RunState};
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::announce::announce;
+use crate::attempt::remote;
+use crate::attempt::running::{InWork, Slot};
+use crate::commit::follow_up::has_other_id;
+use crate::handler::{BoxFuture, Context, HandlerError, Success};
+use crate::lease_keeper::Stop;
+use crate::shared::Shared;
+use crate::supervision::panic_text;
+
+/// A run that lasts longer has a record that says so; a shorter one is not worth the write.
+const LASTS: Duration = Duration::from_millis(250);
+/// How long a handler that was told to stop may take to do so before it is dropped.
+pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How the work ended.
+pub(crate) enum End {
+    /// To be judged.
+    Outcome(Outcome),
+    /// The lease is gone, or the run went on elsewhere: nothing is sent.
+    NotOurs,
+}
+
+/// Does the work of the attempt in the slot.
+pub(crate) async fn perform(shared: &Shared, slot: &Slot) -> End {
+    let Some((context, stop_at)) = prepare(shared, slot) else { return End::NotOurs };
+    let token = context.cancellation.clone();
+    let Some(handler) = shared.handler(&context.job) else {
+        let work = Box::pin(remote::perform(shared, slot, context));
+        return Box::pin(see_through(shared, slot, work, token, stop_at)).await;
+    };
+    // The call itself may panic as well as the future it returns.
+    let mut work = match catch_unwind(AssertUnwindSafe(|| handler.call(context))) {
+        Ok(work) => AssertUnwindSafe(work).catch_unwind(),
+        Err(panic) => return End::Outcome(panicked(&*panic)),
+    };
+    // Most handlers in a node's own process are done at the first step; then no timer and no lease is needed.
+    match futures_util::poll!(&mut work) {
+        Poll::Ready(ended) => End::Outcome(outcome_of(ended)),
+        Poll::Pending => Box::pin(see_through(shared, slot, Box::pin(work.map(outcome_of)), token, stop_at)).await,
+    }
+}
+
+/// Sees an attempt through that is not done at its first step.
+async fn see_through(
+    shared: &Shared,
+    slot: &Slot,
+    mut work: BoxFuture<'_, Outcome>,
+    token: CancellationToken,
+    stop_at: Instant,
+) -> End {
+    let limit = stop_at.saturating_duration_since(Instant::now());
+    let Some(stop) = enter(shared, slot) else { return End::NotOurs };
+    let deadline = tokio::time::Instant::from_std(stop_at);
+    let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
+    let mut claimed = is_on_record(slot);
+    let mut claim: Option<BoxFuture<'_, Whose>> = None;
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            outcome = &mut work => break outcome,
+            () = &mut lasts, if !claimed => {
+                claimed = true;
+                claim = Some(Box::pin(claim_running(shared, slot)));
+            }
+            // Beside the work, which goes on: without a quorum, the write may take a minute.
+            whose = in_flight(&mut claim) => {
+                claim = None;
+                if let Some(end) = end_of(whose) {
+                    token.cancel();
+                    let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                    return end;
+                }
+            }
+            () = stop.token.cancelled() => {
+                token.cancel();
+                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                break Outcome::Cancelled;
+            }
+            () = shared.release.cancelled() => {
+                token.cancel();
+                break Outcome::Released;
+            }
+            () = tokio::time::sleep_until(deadline) => {
+                token.cancel();
+                let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
+                let message = format!("the attempt took longer than its limit of {}", DurationText(limit_text(limit)));
+                break failed(ErrorKind::Timeout, message);
+            }
+        }
+    };
+    // Its end is decided on the revision that the write leaves, so it waits for that.
+    let whose = if claim.is_some() { in_flight(&mut claim).await } else { Whose::Ours };
+    match end_of(whose) {
+        _ if stop.is_lost() => End::NotOurs,
+        Some(end) => end,
+        None => End::Outcome(outcome),
+    }
+}
+
+/// The claim that is being written; never, if there is none.
+async fn in_flight(claim: &mut Option<BoxFuture<'_, Whose>>) -> Whose {
+    match claim {
+        Some(claim) => claim.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How an attempt ends whose run is not ours.
+fn end_of(whose: Whose) -> Option<End> {
+    match whose {
+        Whose::Ours => None,
+        // Its end is on record already; judged once more, it is told and acknowledged.
+        Whose::Cancelled => Some(End::Outcome(Outcome::Cancelled)),
+        Whose::Anothers => Some(End::NotOurs),
+    }
+}
+
+/// Limits are whole milliseconds where they were written; what has passed since is not the reader's concern.
+fn limit_text(left: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
+}
+
+fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
+    Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
+}
+
+fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let InWork { assignment, course, at_work } = slot.as_mut()?;
+    let job = &assignment.job;
+    let asked = job.options.as_ref().and_then(|options| options.timeout);
+    let policy = shared.policy(job);
+    let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
+    let now = Instant::now();
+    // The last look before the handler is called: since it began the node may have been frozen.
+    if assignment.is_anothers(now, shared.backbone.storage().lease) {
+        return None;
+    }
+    let mut stop_at = now + limit;
+    if let Some(deadline) = course.run.deadline(job.options.as_deref()) {
+        stop_at = stop_at.min(now + deadline.since(crate::shared::now()));
+    }
+    *at_work = Some((now, stop_at));
+    let context = Context {
+        job: Arc::clone(job),
+        payload: assignment.matter.payload.clone(),
+        headers: Arc::new(header::own(assignment.headers())),
+        round: course.run.round,
+        attempt: course.run.attempt,
+        max_attempts: course.run.max_attempts,
+        deadline: stop_at,
+        cancellation: CancellationToken::new(),
+    };
+    Some((context, stop_at))
+}
+
+/// Enters the attempt among the leases.
+pub(crate) fn enter(shared: &Shared, slot: &Slot) -> Option<Stop> {
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let InWork { assignment, .. } = slot.as_mut()?;
+    let message = assignment.arrival.holding.message.clone();
+    let entry = assignment.entry.take();
+    assignment.entry =
+        entry.or_else(|| shared.book.enter(&assignment.right, message, &assignment.job, assignment.leased_from));
+    assignment.entry.as_ref().map(|entry| entry.stop.clone())
+}
+
+fn is_on_record(slot: &Slot) -> bool {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|in_work| in_work.course.on_record)
+}
+
+/// Whose a run is that was begun without a record.
+enum Whose {
+    Ours,
+    Cancelled,
+    Anothers,
+}
+
+/// The run lasts: puts on record that it runs. Says whether it is still ours.
+async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
+    let (mut run, mut expected, arrival) = {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(InWork { course, assignment, .. }) = slot.as_mut() else { return Whose::Anothers };
+        course.run.token = shared.token();
+        (course.run.clone(), course.expected, assignment.arrival.clone())
+    };
+    let revision = loop {
+        match shared.backbone.write_record(&run, expected).await {
+            Ok(Written::Won(revision)) => break Some(revision),
+            // What it was based on has gone.
+            Ok(Written::Lost(None)) if expected != 0 => expected = 0,
+            Ok(Written::Lost(Some(found))) => match on_arrival(Some(&found.run), &arrival) {
+                Verdict::BeginAnew if expected != found.revision => {
+                    if has_other_id(&shared.backbone, &found.run, &arrival).await {
+                        return Whose::Anothers;
+                    }
+                    expected = found.revision;
+                }
+                Verdict::Occupied => {
+                    (run.run_id, expected) = (RunId::derived_at(&run.run_id, arrival.holding.message.at), 0);
+                }
+                _ => {
+                    let (run_id, state) = (&run.run_id, found.run.state);
+                    tracing::info!(%run_id, tenant = %run.tenant, state = state.as_str(), "stopped: the run went on elsewhere");
+                    return if state == RunState::Cancelled { Whose::Cancelled } else { Whose::Anothers };
+                }
+            },
+            Ok(Written::Lost(None)) => return Whose::Anothers,
+            Err(error) => {
+                // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
+                // very write, should it have been stored.
+                tracing::warn!(run_id = %run.run_id, "cannot put on record that it runs: {error}");
+                break None;
+            }
+        }
+    };
+    if let Some(InWork { course, assignment, .. }) = slot.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        match revision {
+            Some(revision) => {
+                if course.run.run_id != run.run_id {
+                    course.run.run_id = run.run_id.clone();
+                    (course.published, course.lines) = (Published::nothing(), None);
+                    assignment.arrival.minted = false;
+                }
+                course.expected = revision;
+                course.on_record = true;
+            }
+            None => {
+                course.unclear = Some(run.token.clone());
+                return Whose::Ours;
+            }
+        }
+    }
+    announce(shared, slot).await;
+    Whose::Ours
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Outcome {
+    failed(ErrorKind::Panic, format!("the handler panicked: {}", panic_text(panic)))
+}
+
+fn outcome_of(ended: Result<Result<Success, HandlerError>, Box<dyn Any + Send>>) -> Outcome {
+    let result = match ended {
+        Ok(result) => result,
+        Err(panic) => return panicked(&*panic),
+    };
+    match result {
+        Ok(Success::Done { result, content_type }) => {
+            Outcome::Completed(record::keep(&result, content_type.as_deref()))
+        }
+        Ok(Success::Snooze(wait)) => Outcome::Snoozed(wait),
+        Err(error) => {
+            let kind = if error.permanent { ErrorKind::Permanent } else { ErrorKind::Retryable };
+            Outcome::Failed { failure: Failure::new(kind, error.message), retry_after: error.retry_after }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What a handler tells of its progress: an event, live and in the log. The record keeps the last one, written with the
+//! attempt's end, so that a chatty handler costs no writes.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use longshore_backbone::wire::{event, json};
+use longshore_domain::story::{Event, EventKind};
+
+use crate::attempt::running::{InWork, Slot};
+use crate::commit::committer::Telling;
+use crate::shared::{Shared, now};
+
+/// Most bytes of a progress report.
+const MOST: usize = 4_096;
+/// Most bytes of reports that wait for the start to be on record: well below what one message of the log may hold.
+const WAITING_MOST: usize = 128 * 1024;
+
+/// Tells how far the attempt in the slot is. What is no JSON, or too long, is dropped with a note in the log.
+pub(crate) async fn tell(shared: &Shared, slot: &Slot, body: &Bytes) {
+    static NTH: AtomicU32 = AtomicU32::new(1);
+    let told = {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(InWork { course, .. }) = slot.as_mut() else { return };
+        let run = &mut course.run;
+        match json::compact(body).filter(|_| body.len() <= MOST) {
+            Some(progress) => run.progress = Some(progress),
+            None => {
+                tracing::warn!(run_id = %run.run_id, "progress of {} bytes dropped: it is no JSON of at most {MOST}", body.len());
+                return;
+            }
+        }
+        let nth = NTH.fetch_add(1, Ordering::Relaxed);
+        let of = run.attempts.last();
+        let kind = EventKind::Progress;
+        let told = Event { run, kind, attempt: run.attempt, nth, at: now(), of, reason: None };
+        let mut line = Vec::with_capacity(384);
+        event::write(&told, &shared.node, &mut line);
+        let subject = shared.backbone.names().event(&run.tenant, kind, &run.queue, &run.run_id, &run.job_type);
+        let tenant = run.tenant.clone();
+        // Before its record says that it runs, the log does not know of its start either: order comes first.
+        if !course.on_record && course.progress.len() + line.len() < WAITING_MOST {
+            course.progress.extend_from_slice(&line);
+            course.progress.push(b'\n');
+        }
+        (tenant, subject, Bytes::from(line), course.on_record)
+    };
+    let (tenant, subject, line, on_record) = told;
+    shared.backbone.tell(subject, line.clone()).await;
+    if on_record {
+        shared.herald.tell(Telling::Line(tenant, line)).await;
+    }
+}

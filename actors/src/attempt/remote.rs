@@ -1,0 +1,257 @@
+//! Remote handlers: any NATS subscription or micro service, in any language.
+//!
+//! A job is a request on its type's subject. The lease is kept by the node for as long as the time limit allows, so a
+//! slow handler is never run twice for being slow; only where a heartbeat was promised does silence end the attempt.
+
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Headers;
+use longshore_backbone::wire::header::{for_handler, names};
+use longshore_backbone::wire::record;
+use longshore_backbone::work::{Call, HandlerReply, Reply, ServiceError, Signal, SignalKind};
+use longshore_domain::policy::TypePolicy;
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
+
+use crate::attempt::announce::announce;
+use crate::attempt::progress;
+use crate::attempt::running::{InWork, Slot};
+use crate::handler::Context;
+use crate::shared::{Shared, now};
+
+/// Most handlers answer sooner, and then nothing need be found out. After this long the server is asked whether anybody
+/// is subscribed at all, which it would have said at once; but it may be far away.
+const ASK_AFTER: Duration = Duration::from_millis(50);
+/// The question or its answer may have gone with a connection.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// Has the job in the slot done by whoever handles its type.
+pub(crate) async fn perform(shared: &Shared, slot: &Slot, context: Context) -> Outcome {
+    let headers = headers(slot, &context);
+    let mut call = shared.caller.call(&context.job, headers, context.payload.clone()).await;
+    let guard = CancelOnDrop { shared, context: &context, done: false };
+    let outcome = listen(shared, slot, &context, &mut call).await;
+    guard.done();
+    outcome
+}
+
+/// Tells the handler when nobody waits for it any more: the attempt was cancelled, or is over.
+struct CancelOnDrop<'a> {
+    shared: &'a Shared,
+    context: &'a Context,
+    done: bool,
+}
+
+impl CancelOnDrop<'_> {
+    fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            let (caller, job) = (self.shared.caller.clone(), self.context.job.clone());
+            tokio::spawn(async move { caller.cancel(&job).await });
+        }
+    }
+}
+
+async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call) -> Outcome {
+    let promised = shared.heartbeat(&context.job);
+    let mut heard = Instant::now();
+    let mut ask_at = heard + ASK_AFTER;
+    let mut announced = false;
+    let mut told_to_stop = false;
+    loop {
+        let silence = if announced { promised.map(|every| heard + every) } else { Some(ask_at) };
+        let silence = silence.map(tokio::time::Instant::from_std);
+        tokio::select! {
+            biased;
+            // Signals first: those that were sent before the reply lie in the channel when it comes.
+            Some(signal) = call.signals.recv() => {
+                heard = Instant::now();
+                if !announced {
+                    announced = true;
+                    announce(shared, slot).await;
+                }
+                take_signal(shared, slot, context, signal).await;
+            }
+            reply = &mut call.reply => return match reply {
+                Ok(Reply::NobodyThere) => {
+                    shared.forget_handlers(&context.job);
+                    Outcome::NoHandler
+                }
+                Ok(Reply::NotSent) => failed(ErrorKind::Retryable, "the request was lost with the connection to NATS"),
+                Ok(Reply::Unreadable(reason)) => {
+                    failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"))
+                }
+                Ok(Reply::Answer(reply)) => {
+                    let outcome = outcome_of(*reply, shared.policy(&context.job), announced);
+                    // One that had no room has not started anything.
+                    if !announced && !matches!(outcome, Outcome::Busy { .. }) {
+                        announce(shared, slot).await;
+                    }
+                    outcome
+                }
+                Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
+            },
+            Ok(()) = &mut call.found, if !announced => {
+                heard = Instant::now();
+                announced = true;
+                announce(shared, slot).await;
+            }
+            () = context.cancellation.cancelled(), if !told_to_stop => {
+                told_to_stop = true;
+                shared.caller.cancel(&context.job).await;
+            }
+            () = wait_until(silence) => {
+                if announced {
+                    let silent = promised.map(DurationText).unwrap_or_default();
+                    return failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
+                }
+                ask_at = Instant::now() + ASK_AGAIN_AFTER;
+                shared.caller.probe(call).await;
+            }
+        }
+    }
+}
+
+async fn wait_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn take_signal(shared: &Shared, slot: &Slot, context: &Context, signal: Signal) {
+    let job = &context.job;
+    match &signal.kind {
+        SignalKind::Started | SignalKind::Heartbeat => {}
+        SignalKind::Progress(body) => progress::tell(shared, slot, body).await,
+        SignalKind::Log(body) => {
+            let line = String::from_utf8_lossy(&body[..body.len().min(4_096)]).into_owned();
+            tracing::info!(run_id = %job.run_id, tenant = %job.tenant, attempt = context.attempt, "handler: {line}");
+        }
+    }
+    shared.caller.answer(signal, context.cancellation.is_cancelled()).await;
+}
+
+fn headers(slot: &Slot, context: &Context) -> Headers {
+    let slot = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut headers = match slot.as_ref() {
+        Some(InWork { assignment, course, .. }) => for_handler(assignment.headers(), &course.run, context.attempt),
+        None => Headers::new(),
+    };
+    let job = &context.job;
+    let left = context.deadline.saturating_duration_since(Instant::now());
+    let deadline: Timestamp = now().plus(left);
+    headers.insert(names::TENANT, job.tenant.as_str());
+    headers.insert(names::QUEUE, job.queue.as_str());
+    headers.insert(names::PRIORITY, job.priority.to_string());
+    headers.insert(names::TYPE, job.job_type.as_str());
+    headers.insert(names::MAX_ATTEMPTS, context.max_attempts.to_string());
+    headers.insert(names::ATTEMPT_DEADLINE, deadline.to_string());
+    headers
+}
+
+fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
+    Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
+}
+
+/// Reads a handler's reply by the contract (section 6). `started`: its start was told before it came.
+fn outcome_of(reply: HandlerReply, policy: &TypePolicy, started: bool) -> Outcome {
+    if let Some(what) = reply.unreadable {
+        let said = match reply.error {
+            Some(error) => format!(" (it failed: {})", message_of(&error, &reply.payload)),
+            None => String::new(),
+        };
+        return failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {what}{said}"));
+    }
+    if let Some(hold) = reply.hold {
+        tracing::debug!(hold = %DurationText(hold), "a handler asks for a hold, which this version does not act upon");
+    }
+    if let Some(wait) = reply.snooze {
+        return Outcome::Snoozed(wait);
+    }
+    let Some(error) = reply.error else {
+        return Outcome::Completed(record::keep(&reply.payload, reply.content_type.as_deref()));
+    };
+    if error.code == Some(429) && reply.retry_after.is_none() && reply.retryable.is_none() {
+        return Outcome::Busy { started };
+    }
+    let by_code = || error.code.is_none_or(|code| is_retryable(code, policy));
+    let retryable = reply.retryable.unwrap_or_else(by_code);
+    let kind = if retryable { ErrorKind::Retryable } else { ErrorKind::Permanent };
+    let message = message_of(&error, &reply.payload);
+    Outcome::Failed { failure: Failure::new(kind, message), retry_after: reply.retry_after }
+}
+
+fn message_of(error: &ServiceError, payload: &[u8]) -> String {
+    let said = String::from_utf8_lossy(payload);
+    let code = error.code.map(|code| code.to_string());
+    let text = Some(error.text.clone()).filter(|text| !text.is_empty());
+    let said = Some(said.trim().to_owned()).filter(|said| !said.is_empty());
+    code.into_iter().chain(text).chain(said).collect::<Vec<_>>().join(": ")
+}
+
+/// 4xx is the job's own fault and no attempt helps, but for those that speak of time or load.
+fn is_retryable(code: u16, policy: &TypePolicy) -> bool {
+    if policy.permanent_codes.contains(&code) {
+        return false;
+    }
+    policy.retryable_codes.contains(&code) || !(400..500).contains(&code) || matches!(code, 408 | 425 | 429)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn said(change: impl FnOnce(&mut HandlerReply)) -> String {
+        let mut reply = HandlerReply::default();
+        let policy = TypePolicy { retryable_codes: vec![409], permanent_codes: vec![501], ..TypePolicy::default() };
+        change(&mut reply);
+        match outcome_of(reply, &policy, false) {
+            Outcome::Completed(_) => "completed".to_owned(),
+            Outcome::Failed { failure, retry_after } => {
+                format!("{:?} {} {retry_after:?}", failure.kind, failure.message)
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_decision_table_of_replies() {
+        let service_error = |code, text: &str| Some(ServiceError { code, text: text.to_owned() });
+        let error = |code: u16| move |reply: &mut HandlerReply| reply.error = service_error(Some(code), "no");
+        assert_eq!(said(|_| ()), "completed");
+        assert_eq!(said(error(422)), "Permanent 422: no None");
+        for code in [408, 425, 500, 503, 200] {
+            assert_eq!(said(error(code)), format!("Retryable {code}: no None"));
+        }
+        assert_eq!(said(error(409)), "Retryable 409: no None");
+        assert_eq!(said(error(501)), "Permanent 501: no None");
+        assert_eq!(said(error(429)), "Busy { started: false }");
+        let later = |reply: &mut HandlerReply| {
+            reply.error = service_error(Some(429), "slow down");
+            reply.retry_after = Some(Duration::from_secs(30));
+        };
+        assert_eq!(said(later), "Retryable 429: slow down Some(30s)");
+        let again = |reply: &mut HandlerReply| {
+            reply.error = service_error(Some(422), "");
+            reply.retryable = Some(true);
+            reply.payload = Bytes::from_static(b"body");
+        };
+        assert_eq!(said(again), "Retryable 422: body None");
+        assert_eq!(said(|reply| reply.error = service_error(None, "text alone")), "Retryable text alone None");
+        let unreadable = |reply: &mut HandlerReply| {
+            reply.error = service_error(Some(422), "no");
+            reply.unreadable = Some("Longshore-Snoze is not a header of a reply".to_owned());
+        };
+        let says = "the handler's reply cannot be read: Longshore-Snoze is not a header of a reply";
+        assert_eq!(said(unreadable), format!("Retryable {says} (it failed: 422: no) None"));
+        assert_eq!(said(|reply| reply.hold = Some(Duration::from_secs(30))), "completed");
+        assert_eq!(said(|reply| reply.snooze = Some(Duration::from_secs(300))), "Snoozed(300s)");
+    }
+}

@@ -1,0 +1,56 @@
+//! Asks remote handlers what they announce.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::control::PRESENCE_EVERY;
+use longshore_backbone::work::Announced;
+
+use crate::shared::Shared;
+
+/// How long services have to answer a census.
+const CENSUS_WAIT: Duration = Duration::from_millis(500);
+
+/// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every few
+/// seconds in which there was one.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut tick = tokio::time::interval(PRESENCE_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut warned = HashSet::new();
+    loop {
+        tokio::select! {
+            _ = tick.tick() => if !shared.discovery.take_remote_seen() { continue },
+            () = shared.discovery.met_strangers() => tick.reset(),
+        }
+        let at = Instant::now();
+        let announced = match shared.backbone.census(CENSUS_WAIT).await {
+            Ok(announced) => announced,
+            Err(error) => {
+                tracing::debug!("no census of handlers: {}", error.with_causes());
+                continue;
+            }
+        };
+        for handler in &announced {
+            warn_of(handler, &mut warned);
+        }
+        shared.discovery.replace(announced, at);
+        shared.slots.changed();
+    }
+}
+
+/// Most handlers of which it is remembered that they were warned of.
+const WARNED_MOST: usize = 1_024;
+
+/// Says once what a handler announces that cannot be read.
+fn warn_of(handler: &Announced, warned: &mut HashSet<(String, String)>) {
+    for wrong in &handler.wrong {
+        if warned.len() >= WARNED_MOST {
+            warned.clear();
+        }
+        if warned.insert((handler.service.clone(), wrong.clone())) {
+            tracing::warn!(service = %handler.service, subject = %handler.subject,
+                "a handler announces what cannot be read, so the type's own setting holds: {wrong}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Warns before the bounds on dead letters take the oldest of them: a system event, and a line in the log.
+//!
+//! One node warns for the cluster: the first by name that is there. Should it go, the next one does, and begins with a
+//! warning of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Error;
+use longshore_domain::retention::{Threat, threat};
+use longshore_domain::{DurationText, Timestamp};
+use serde_json::json;
+
+use crate::cluster::{presence, system_events};
+use crate::shared::{Shared, now};
+
+/// How often the letters are looked at. Below the time in which a failing system fills the last fifth of the room.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// A warning that still holds is told again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Watches until the process ends.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut tick = tokio::time::interval(LOOK_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut warned: Option<(Threat, Instant)> = None;
+    loop {
+        tick.tick().await;
+        match look(&shared, warned).await {
+            Ok(next) => warned = next,
+            Err(error) => tracing::debug!("cannot see how many dead letters there are: {}", error.with_causes()),
+        }
+    }
+}
+
+/// Looks once; what was warned of, and when, is now this.
+async fn look(shared: &Shared, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
+    let (fill, oldest) = shared.backbone.measure_letters().await?;
+    shared.metrics.dlq_fill.set(fill);
+    let max_age = shared.backbone.storage().dlq_max_age;
+    let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
+    let is_told = warned.is_some_and(|(told, at)| told == threat && at.elapsed() < AGAIN_AFTER);
+    if is_told || !presence::is_first(shared).await? {
+        return Ok(warned);
+    }
+    warn(shared, threat, fill, oldest, max_age).await;
+    Ok(Some((threat, Instant::now())))
+}
+
+async fn warn(shared: &Shared, threat: Threat, fill: f64, oldest: Option<Timestamp>, max_age: Duration) {
+    let percent = (fill * 100.0).round();
+    match threat {
+        Threat::Room => tracing::warn!(
+            "dead letters take {percent} % of their room: when it is full the oldest go; replay or discard some, or raise storage.dlq_max_bytes"
+        ),
+        Threat::Age => tracing::warn!(
+            "the oldest dead letter is of {}: letters go when they are {} old (storage.dlq_max_age)",
+            oldest.unwrap_or_default(),
+            DurationText(max_age)
+        ),
+    }
+    let goes_at = oldest.map(|oldest| oldest.plus(max_age));
+    let details = json!({"fill_ratio": fill, "oldest_at": oldest, "oldest_goes_at": goes_at});
+    system_events::tell(shared, threat.event(), details).await;
+}

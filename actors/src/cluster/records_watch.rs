@@ -1,0 +1,35 @@
+//! How full the room for run records is.
+
+use std::sync::atomic::Ordering;
+
+use longshore_domain::DurationText;
+
+use crate::shared::Shared;
+
+/// Notes how full the room for run records is, and says so when completed ones are kept for shorter, and no longer.
+pub(crate) async fn look_at_records(shared: &Shared, tight: &mut bool) {
+    let fill = match shared.backbone.measure_records().await {
+        Ok(fill) => fill,
+        Err(error) => return tracing::debug!("cannot see how full the records are: {}", error.with_causes()),
+    };
+    shared.metrics.records_fill.set(fill);
+    shared.records_full.store(fill >= FULL, Ordering::Relaxed);
+    let kept = shared.backbone.completed_kept();
+    let is_tight = kept < shared.backbone.storage().completed_max_age;
+    if std::mem::replace(tight, is_tight) != is_tight {
+        let percent = (fill * 100.0).round();
+        if is_tight {
+            tracing::warn!(
+                "the room for run records is {percent} % full: completed ones are kept for {} now; storage.runs_max_records sets it",
+                DurationText(kept)
+            );
+        } else {
+            tracing::info!(
+                "the room for run records is {percent} % full: completed ones are kept for as long as is set again"
+            );
+        }
+    }
+}
+
+/// From here on the next records may be refused, and with them all work.
+const FULL: f64 = 0.98;

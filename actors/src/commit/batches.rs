@@ -1,0 +1,246 @@
+//! Lines on their way into the event log: which of them make one message, and when it goes.
+//!
+//! A tenant has one batch in flight at a time: while it is, the next one grows. That keeps the order of events under every
+//! repeat. A small batch waits for more for [`LINGER`].
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_domain::Tenant;
+
+use crate::commit::Story;
+
+/// Most bytes of a batch: well below the server's default bound of 1 MiB on a message.
+const MOST_BYTES: usize = 384 * 1024;
+/// So many stories are worth a message of the log: in batches of 8 a job was measured to cost a fifth more.
+const WORTH_IT: usize = 64;
+/// A batch with fewer stories waits for so long, from its first line on. The next start waits for no batch.
+const LINGER: Duration = Duration::from_millis(2);
+
+/// All tenants' lines that are not in the log.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    most_bytes: usize,
+    of: HashMap<Tenant, Queue>,
+    /// Tenants whose next batch goes out now, if none of theirs is in flight.
+    ready: Vec<Tenant>,
+    /// When the next batch of a tenant goes out at the latest, the first first. It may have gone by then.
+    due: VecDeque<(Instant, Tenant)>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    in_flight: bool,
+    open: VecDeque<Batch>,
+}
+
+/// Lines that go into the log in one message, and the stories that are told when they are there.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    lines: Vec<u8>,
+    due: Option<Instant>,
+    #[expect(clippy::vec_box, reason = "a story goes from hand to hand: its box moves as one word")]
+    pub(crate) stories: Vec<Box<Story>>,
+}
+
+impl Batch {
+    /// Its lines, which are the message's body.
+    pub(crate) fn take_body(&mut self) -> Bytes {
+        Bytes::from(std::mem::take(&mut self.lines))
+    }
+}
+
+impl Batches {
+    /// For a server that takes messages of so many bytes.
+    pub(crate) fn new(max_payload: usize) -> Self {
+        let most_bytes = MOST_BYTES.min(max_payload / 2);
+        Self { most_bytes, of: HashMap::new(), ready: Vec::new(), due: VecDeque::new() }
+    }
+
+    /// Takes lines, each with its line break, and the story that is told once the last of them is in the log.
+    pub(crate) fn add(&mut self, tenant: &Tenant, parts: [&[u8]; 2], story: Option<Box<Story>>) {
+        if !self.of.contains_key(tenant) {
+            self.of.insert(tenant.clone(), Queue::default());
+        }
+        let Some(queue) = self.of.get_mut(tenant) else { return };
+        // A story stays together where it can: the log is read by people, too.
+        let whole = parts[0].len() + parts[1].len();
+        let mut together = whole.min(self.most_bytes);
+        for mut lines in parts {
+            while !lines.is_empty() {
+                let now = lines.split_at_checked(self.most_bytes).map_or(lines.len(), |(first, _)| {
+                    first.iter().rposition(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1)
+                });
+                queue.last(now.max(together), self.most_bytes).lines.extend_from_slice(&lines[..now]);
+                lines = &lines[now..];
+                together = 0;
+            }
+        }
+        queue.last(0, self.most_bytes).stories.extend(story);
+        if queue.in_flight {
+            return;
+        }
+        let more = queue.open.len() > 1;
+        let Some(next) = queue.open.front_mut() else { return };
+        // Only once where it is full, and once where it begins.
+        if more || next.stories.len() == WORTH_IT {
+            self.ready.push(tenant.clone());
+        } else if next.due.is_none() {
+            let due = Instant::now() + LINGER;
+            next.due = Some(due);
+            self.due.push_back((due, tenant.clone()));
+        }
+    }
+
+    /// Whether a batch may go out now.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// When to look for what has become due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due.front().map(|(due, _)| *due)
+    }
+
+    /// The first time that was waited for has come.
+    pub(crate) fn fall_due(&mut self) {
+        let Some((due, tenant)) = self.due.pop_front() else { return };
+        let next = self.of.get(&tenant).and_then(|queue| queue.open.front());
+        if next.is_some_and(|batch| batch.due == Some(due)) {
+            self.ready.push(tenant);
+        }
+    }
+
+    /// The batches that go out now; each is in flight until it is [`Batches::logged`].
+    pub(crate) fn take_ready(&mut self) -> Vec<(Tenant, Batch)> {
+        let mut batches = Vec::new();
+        for tenant in std::mem::take(&mut self.ready) {
+            let Some(queue) = self.of.get_mut(&tenant).filter(|queue| !queue.in_flight) else { continue };
+            let Some(batch) = queue.open.pop_front() else { continue };
+            queue.in_flight = true;
+            batches.push((tenant, batch));
+        }
+        batches
+    }
+
+    /// A tenant's batch is in the log: its next one may go out.
+    pub(crate) fn logged(&mut self, tenant: &Tenant) {
+        let Some(queue) = self.of.get_mut(tenant) else { return };
+        queue.in_flight = false;
+        let more = queue.open.len() > 1;
+        match queue.open.front_mut() {
+            None => drop(self.of.remove(tenant)),
+            Some(next) if more || next.stories.len() >= WORTH_IT => self.ready.push(tenant.clone()),
+            Some(next) => {
+                let due = Instant::now() + LINGER;
+                next.due = Some(due);
+                self.due.push_back((due, tenant.clone()));
+            }
+        }
+    }
+
+    /// Puts all in order after a herald that died over it: only these tenants have a batch in flight.
+    pub(crate) fn tidy(&mut self, in_flight: &[Tenant]) {
+        (self.ready, self.due) = (Vec::new(), VecDeque::new());
+        self.of.retain(|tenant, queue| {
+            queue.in_flight = in_flight.contains(tenant);
+            if !queue.in_flight && !queue.open.is_empty() {
+                self.ready.push(tenant.clone());
+            }
+            queue.in_flight || !queue.open.is_empty()
+        });
+    }
+
+    /// Nothing waits, and nothing is in flight.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+}
+
+impl Queue {
+    /// The batch that takes so many bytes more.
+    fn last(&mut self, bytes: usize, most: usize) -> &mut Batch {
+        match self.open.back() {
+            Some(batch) if batch.lines.is_empty() || batch.lines.len() + bytes <= most => {}
+            _ => self.open.push_back(Batch::default()),
+        }
+        self.open.back_mut().expect("it was put there just now")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::parse(name).unwrap()
+    }
+
+    fn bodies(batches: &mut Batches) -> Vec<String> {
+        let ready = batches.take_ready();
+        ready.into_iter().map(|(_, mut batch)| String::from_utf8(batch.take_body().to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn one_batch_is_in_flight_while_the_next_one_grows() {
+        let (mut batches, acme) = (Batches::new(1 << 20), tenant("acme"));
+        batches.add(&acme, [b"1\n", b""], None);
+        assert!(!batches.is_ready() && batches.due().is_some(), "it waits for more");
+        batches.add(&acme, [b"2\n", b"3\n"], None);
+        batches.fall_due();
+        assert_eq!(bodies(&mut batches), ["1\n2\n3\n"]);
+        batches.add(&acme, [b"4\n", b""], None);
+        assert!(batches.due().is_none() && !batches.is_ready() && bodies(&mut batches).is_empty());
+        batches.logged(&acme);
+        batches.fall_due();
+        assert_eq!(bodies(&mut batches), ["4\n"]);
+        assert!(!batches.is_empty());
+        batches.logged(&acme);
+        assert!(batches.is_empty());
+    }
+
+    #[test]
+    fn tenants_do_not_wait_for_each_other() {
+        let mut batches = Batches::new(1 << 20);
+        for name in ["a", "b"] {
+            batches.add(&tenant(name), [name.as_bytes(), b"\n"], None);
+        }
+        batches.fall_due();
+        assert_eq!(bodies(&mut batches), ["a\n"]);
+        batches.fall_due();
+        assert_eq!(bodies(&mut batches), ["b\n"]);
+    }
+
+    #[test]
+    fn what_is_too_much_for_one_message_goes_in_several_whole_lines() {
+        let (mut batches, acme) = (Batches::new(40), tenant("acme"));
+        let lines = "0123456\n".repeat(7);
+        batches.add(&acme, [b"before\n", b""], None);
+        batches.add(&acme, [lines.as_bytes(), b"end\n"], None);
+        let mut sent = Vec::new();
+        while !batches.is_empty() {
+            if batches.is_ready() {
+                sent.extend(bodies(&mut batches));
+                batches.logged(&acme);
+            } else {
+                batches.fall_due();
+            }
+        }
+        assert!(sent.iter().all(|body| body.len() <= 20 && body.ends_with('\n')), "{sent:?}");
+        assert_eq!(sent.concat(), format!("before\n{lines}end\n"));
+    }
+
+    #[test]
+    fn a_batch_that_a_dead_herald_had_in_hand_keeps_nobody_back() {
+        let (mut batches, acme) = (Batches::new(1 << 20), tenant("acme"));
+        batches.add(&acme, [b"1\n", b""], None);
+        batches.fall_due();
+        drop(batches.take_ready());
+        batches.add(&acme, [b"2\n", b""], None);
+        batches.tidy(&[]);
+        assert_eq!(bodies(&mut batches), ["2\n"]);
+        batches.tidy(&[acme]);
+        assert!(!batches.is_empty() && !batches.is_ready());
+    }
+}

@@ -1,0 +1,375 @@
+//! The herald: tells what was decided, and acknowledges what the server has confirmed.
+//!
+//! Each story goes through four steps, and only a confirmation brings it to the next: record (compare-and-set), events
+//! (live as they are, and into its tenant's open batch of the log), what follows (schedule, dead letter), and the
+//! acknowledgement. The first two are pipelined over one inbox; the rest, and every answer that is not a plain yes, is
+//! slow work in a task of its own.
+//!
+//! Bounds: [`QUEUED`] stories wait in the channel, [`IN_FLIGHT`] are being told; beyond that workers wait. Channel and
+//! unconfirmed stories live in a [`Desk`] that outlives the herald: one that comes after a panic finds them all.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_backbone::request::WRONG_SEQUENCE;
+use longshore_backbone::window::{Answer, Window};
+use longshore_backbone::{Backbone, Headers};
+use longshore_domain::Tenant;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::{Interval, Sleep};
+
+use crate::coalesce::gathered;
+use crate::commit::batches::{Batch, Batches};
+use crate::commit::follow_up::{self, Done};
+use crate::commit::{Place, Story};
+use crate::fail_point;
+use crate::metrics::Metrics;
+
+/// Stories that may wait for the herald.
+pub(crate) const QUEUED: usize = 512;
+/// Stories that may be between record and acknowledgement.
+pub(crate) const IN_FLIGHT: usize = 4_096;
+/// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// How often overdue answers are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What the herald is told.
+#[derive(Debug)]
+pub(crate) enum Telling {
+    /// A decision about a run.
+    Story(Box<Story>),
+    /// One more line for a tenant's log, such as a handler's progress.
+    Line(Tenant, Bytes),
+    /// Says when everything told before is confirmed.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Where stories are brought. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Herald(mpsc::Sender<Telling>);
+
+impl Herald {
+    /// A herald's door, and the desk behind it.
+    pub(crate) fn open(backbone: Backbone, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Desk>>) {
+        let (door, stories) = mpsc::channel(QUEUED);
+        let (slow, done) = mpsc::unbounded_channel();
+        let batches = Batches::new(backbone.max_payload());
+        let desk = Desk {
+            backbone,
+            metrics,
+            stories,
+            slow,
+            done,
+            next: 0,
+            pending: VecDeque::new(),
+            base: 0,
+            batches,
+            told: Arc::default(),
+            flushes: Vec::new(),
+        };
+        (Self(door), Arc::new(Mutex::new(desk)))
+    }
+
+    /// Brings a telling; waits while the herald is full.
+    pub(crate) async fn tell(&self, telling: Telling) {
+        // The desk lives as long as the node: a closed channel means that the process is ending.
+        let _ = self.0.send(telling).await;
+    }
+
+    /// Waits until everything told before is confirmed.
+    pub(crate) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        self.tell(Telling::Flush(done)).await;
+        let _ = flushed.await;
+    }
+}
+
+/// What the herald works on; it outlives the herald.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    backbone: Backbone,
+    metrics: Arc<Metrics>,
+    stories: mpsc::Receiver<Telling>,
+    /// Where slow work reports. Unbounded, but never longer than [`IN_FLIGHT`].
+    slow: mpsc::UnboundedSender<Done>,
+    done: mpsc::UnboundedReceiver<Done>,
+    next: u64,
+    /// What was sent and not answered, by number from `base` on.
+    pending: VecDeque<Option<Pending>>,
+    base: u64,
+    batches: Batches,
+    /// Stories between record and acknowledgement: each holds a [`Place`].
+    told: Arc<AtomicUsize>,
+    flushes: Vec<oneshot::Sender<()>>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    sent: Instant,
+    what: Sent,
+}
+
+#[derive(Debug)]
+enum Sent {
+    Record(Box<Story>),
+    Batch { tenant: Tenant, id: String, body: Bytes, batch: Batch },
+}
+
+/// Works at the desk until the process ends.
+pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
+    let mut desk = desk.lock().await;
+    let backbone = desk.backbone.clone();
+    let mut window = match backbone.window().await {
+        Ok(window) => window,
+        Err(error) => panic!("the herald cannot work: {error}"),
+    };
+    let mut connected = backbone.connected();
+    connected.mark_unchanged();
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut linger = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+    desk.tidy();
+    desk.send_again(&mut window, Duration::ZERO).await;
+    loop {
+        let news = std::future::poll_fn(|context| desk.poll_news(&mut window, &mut look, linger.as_mut(), context));
+        let news = gathered(news).await;
+        match news {
+            News::Answer(number, answer) => desk.answered(number, answer, &mut window).await,
+            News::Done(Done::OnRecord(story)) => desk.tell_events(story).await,
+            // Its place is free by now, which is all there is to know.
+            News::Done(Done::Over) => {}
+            News::Telling(telling) => desk.take(telling, &mut window).await,
+            News::Ready => desk.send_batches(&mut window).await,
+            News::Due => desk.batches.fall_due(),
+            News::Look => {
+                let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
+                connected.mark_unchanged();
+                desk.send_again(&mut window, overdue).await;
+                desk.metrics.in_flight.set(i64::try_from(desk.told()).unwrap_or(i64::MAX));
+            }
+            News::Closed => return,
+        }
+        desk.answer_flushes();
+    }
+}
+
+enum News {
+    Answer(u64, Answer),
+    Done(Done),
+    Telling(Telling),
+    Ready,
+    Due,
+    Look,
+    Closed,
+}
+
+impl Desk {
+    fn told(&self) -> usize {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// The next thing to do. Answers come first, which make room; what others bring is taken while there is room.
+    fn poll_news(
+        &mut self,
+        window: &mut Window,
+        look: &mut Interval,
+        mut linger: Pin<&mut Sleep>,
+        context: &mut Context<'_>,
+    ) -> Poll<News> {
+        if let Poll::Ready(answer) = window.poll(context) {
+            return Poll::Ready(answer.map_or(News::Closed, |(number, answer)| News::Answer(number, answer)));
+        }
+        if let Poll::Ready(Some(done)) = self.done.poll_recv(context) {
+            return Poll::Ready(News::Done(done));
+        }
+        if self.told() < IN_FLIGHT {
+            match self.stories.poll_recv(context) {
+                Poll::Ready(Some(telling)) => return Poll::Ready(News::Telling(telling)),
+                Poll::Ready(None) if self.told() == 0 => return Poll::Ready(News::Closed),
+                _ => {}
+            }
+        }
+        if self.batches.is_ready() {
+            return Poll::Ready(News::Ready);
+        }
+        if let Some(due) = self.batches.due() {
+            let due = tokio::time::Instant::from_std(due);
+            if linger.deadline() != due {
+                linger.as_mut().reset(due);
+            }
+            if linger.poll(context).is_ready() {
+                return Poll::Ready(News::Due);
+            }
+        }
+        look.poll_tick(context).map(|_| News::Look)
+    }
+
+    /// Puts the desk in order after a herald that died in the middle of something. What that one had in its hand is
+    /// gone, its deliveries have gone back; a batch that it had in its hand must not keep its tenant's next ones back.
+    fn tidy(&mut self) {
+        let in_flight: Vec<Tenant> = self
+            .pending
+            .iter()
+            .flatten()
+            .filter_map(|pending| match &pending.what {
+                Sent::Batch { tenant, .. } => Some(tenant.clone()),
+                Sent::Record(_) => None,
+            })
+            .collect();
+        self.batches.tidy(&in_flight);
+    }
+
+    async fn take(&mut self, telling: Telling, window: &mut Window) {
+        match telling {
+            Telling::Story(mut story) => {
+                story.place = Some(Place::taken(&self.told));
+                if story.write.is_some() {
+                    fail_point::pass("before-record");
+                    self.send(Sent::Record(story), window).await;
+                } else {
+                    self.tell_events(story).await;
+                }
+            }
+            Telling::Line(tenant, line) => {
+                self.batches.add(&tenant, [&line, b"\n"], None);
+            }
+            Telling::Flush(done) => self.flushes.push(done),
+        }
+    }
+
+    fn answer_flushes(&mut self) {
+        if !self.flushes.is_empty() && self.told() == 0 && self.pending.is_empty() && self.batches.is_empty() {
+            for done in self.flushes.drain(..) {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    async fn send(&mut self, what: Sent, window: &mut Window) {
+        let number = self.next;
+        self.next += 1;
+        self.publish(number, &what, window).await;
+        self.pending.push_back(Some(Pending { sent: Instant::now(), what }));
+    }
+
+    async fn publish(&self, number: u64, what: &Sent, window: &mut Window) {
+        match what {
+            Sent::Record(story) => {
+                let Some(write) = &story.write else { return };
+                let headers = self.backbone.record_headers(&story.run, write.expected);
+                window.send(number, write.subject.clone(), headers, write.body.clone()).await;
+            }
+            Sent::Batch { tenant, id, body, .. } => {
+                let mut headers = Headers::new();
+                headers.insert("Nats-Msg-Id", id.as_str());
+                let subject = Bytes::from(self.backbone.names().event_log(tenant.as_str()));
+                window.send(number, subject, headers, body.clone()).await;
+            }
+        }
+    }
+
+    /// Sends again what was sent more than `overdue` ago: a compare-and-set or a message id makes it harmless.
+    async fn send_again(&mut self, window: &mut Window, overdue: Duration) {
+        let now = Instant::now();
+        for at in 0..self.pending.len() {
+            let Some(pending) = &self.pending[at] else { continue };
+            if now.duration_since(pending.sent) >= overdue {
+                self.publish(self.base + at as u64, &pending.what, window).await;
+                if let Some(pending) = &mut self.pending[at] {
+                    pending.sent = now;
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u64) -> Option<Sent> {
+        let at = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        let pending = self.pending.get_mut(at)?.take();
+        while let Some(None) = self.pending.front() {
+            self.pending.pop_front();
+            self.base += 1;
+        }
+        pending.map(|pending| pending.what)
+    }
+
+    async fn answered(&mut self, number: u64, answer: Answer, window: &mut Window) {
+        match answer {
+            Answer::Stored(sequence) => match self.forget(number) {
+                Some(Sent::Record(mut story)) => {
+                    fail_point::pass("after-record");
+                    story.written(sequence);
+                    self.tell_events(story).await;
+                }
+                Some(Sent::Batch { tenant, batch, .. }) => self.logged(&tenant, batch).await,
+                None => {}
+            },
+            // Nobody leads the stream just now, or JetStream has no room: it is sent again when it is overdue.
+            Answer::Nobody => {}
+            Answer::Refused(refusal) => match self.forget(number) {
+                Some(Sent::Record(story)) => {
+                    if refusal.err_code != WRONG_SEQUENCE {
+                        tracing::debug!(run_id = %story.run.run_id, "record not written yet: {}", refusal.description);
+                    }
+                    let (backbone, metrics, slow) =
+                        (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());
+                    tokio::spawn(follow_up::clear_up(backbone, metrics, story, slow));
+                }
+                Some(batch @ Sent::Batch { .. }) => {
+                    tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    self.send(batch, window).await;
+                }
+                None => {}
+            },
+        }
+    }
+
+    /// The record stands: its events go out live, and into their tenant's log.
+    async fn tell_events(&mut self, mut story: Box<Story>) {
+        fail_point::pass("before-events");
+        let (before, lines) = (story.live_before.take().unwrap_or_default(), std::mem::take(&mut story.lines));
+        for (subject, body) in lines.live() {
+            self.backbone.tell_part(subject, body).await;
+        }
+        if before.log().is_empty() && lines.log().is_empty() {
+            self.finish(story).await;
+            return;
+        }
+        let tenant = story.run.tenant.clone();
+        self.batches.add(&tenant, [before.log(), lines.log()], Some(story));
+    }
+
+    async fn send_batches(&mut self, window: &mut Window) {
+        for (tenant, mut batch) in self.batches.take_ready() {
+            let (id, body) = (format!("{:032x}", rand::random::<u128>()), batch.take_body());
+            self.send(Sent::Batch { tenant, id, body, batch }, window).await;
+        }
+    }
+
+    /// A batch is in the log: its stories go on, and the tenant's next one may go out.
+    async fn logged(&mut self, tenant: &Tenant, batch: Batch) {
+        fail_point::pass("after-events");
+        self.batches.logged(tenant);
+        // Workers end in no order. Acknowledged in that of the lane, a job is its lane's first, which the server deletes
+        // for less than one from the middle.
+        let mut stories = batch.stories;
+        stories.sort_unstable_by_key(|story| story.arrival.as_ref().map(|arrival| arrival.holding.message.sequence));
+        for story in stories {
+            self.finish(story).await;
+        }
+    }
+
+    /// The events are in the log: what follows from the story, then the delivery.
+    async fn finish(&mut self, story: Box<Story>) {
+        if story.follow_up.is_some() {
+            tokio::spawn(follow_up::follow(self.backbone.clone(), story, self.slow.clone()));
+        } else {
+            follow_up::end(&self.backbone, story).await;
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What of a run's story goes over the wire, in one piece of memory: its record, its events, and their subjects.
+//!
+//! There are up to ten such texts for every job. Each in memory of its own, taken by a worker and given back by the
+//! connection's task, was a quarter of all that the node did. So one piece holds those of a run, and a page those of
+//! several runs that were told one after the other.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use longshore_backbone::Backbone;
+use longshore_backbone::wire::subject::Names;
+use longshore_backbone::wire::{event, record};
+use longshore_domain::Run;
+use longshore_domain::publication::Published;
+use longshore_domain::story;
+use smallvec::SmallVec;
+
+/// Bytes of a page: what about ten jobs need from start to end. A page is given back with the last text on it, so a long
+/// run may keep a whole one.
+const PAGE: usize = 16 * 1024;
+/// Each thread keeps so much for the next text at most.
+const DRAFT_MOST: usize = 64 * 1024;
+
+/// A record's write, a compare-and-set.
+#[derive(Debug)]
+pub(crate) struct Write {
+    /// The revision it must find; once it is written, its own.
+    pub(crate) expected: u64,
+    pub(crate) subject: Bytes,
+    pub(crate) body: Bytes,
+}
+
+thread_local! {
+    static PRESS: RefCell<Press> = RefCell::default();
+}
+
+/// Where a thread writes texts.
+#[derive(Default)]
+struct Press {
+    draft: Vec<u8>,
+    page: BytesMut,
+}
+
+impl Press {
+    /// Writes a text and puts it on the page.
+    fn print<T>(write: impl FnOnce(&mut Vec<u8>) -> T) -> (Bytes, T) {
+        PRESS.with_borrow_mut(|Self { draft, page }| {
+            draft.clear();
+            let written = write(draft);
+            if page.capacity() < draft.len() {
+                *page = BytesMut::with_capacity(draft.len().max(PAGE));
+            }
+            page.extend_from_slice(draft);
+            draft.shrink_to(DRAFT_MOST);
+            (page.split().freeze(), written)
+        })
+    }
+}
+
+/// Subject and body of an event.
+type Parts = (Range<usize>, Range<usize>);
+
+/// The events of a run that are not published yet: each a line of JSON, and where it goes live.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    text: Bytes,
+    /// Subject and body of each event that is to be told live.
+    live: SmallVec<[Parts; 2]>,
+    log: Range<usize>,
+}
+
+impl Lines {
+    /// Those of `run` beyond what is published.
+    pub(crate) fn of(run: &Run, published: Published, node: &str, names: &Names) -> Self {
+        let (text, (live, log)) = Press::print(|text| write_events(run, published, node, names, text));
+        Self { text, live, log }
+    }
+
+    /// The same, with the record's write on `expected`.
+    pub(crate) fn with_record(
+        run: &Run,
+        expected: u64,
+        published: Published,
+        node: &str,
+        backbone: &Backbone,
+    ) -> (Self, Write) {
+        Self::with(run, expected, published, node, backbone.names(), || backbone.most_in_record())
+    }
+
+    fn with(
+        run: &Run,
+        expected: u64,
+        published: Published,
+        node: &str,
+        names: &Names,
+        most: impl FnOnce() -> usize,
+    ) -> (Self, Write) {
+        let (text, (body, subject, (live, log))) = Press::print(|text| {
+            record::append_within(run, most, text);
+            let body = text.len();
+            names.write_record(&run.tenant, &run.run_id, text);
+            let subject = text.len();
+            (body, subject, write_events(run, published, node, names, text))
+        });
+        let write = Write { expected, body: text.slice(..body), subject: text.slice(body..subject) };
+        (Self { text, live, log }, write)
+    }
+
+    /// How many events are to be told live.
+    pub(crate) fn count(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Subject and body of each event that is to be told live.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (Bytes, Bytes)> {
+        self.live.iter().map(|(subject, body)| (self.text.slice(subject.clone()), self.text.slice(body.clone())))
+    }
+
+    /// Lines for the event log, each with its line break.
+    pub(crate) fn log(&self) -> &[u8] {
+        &self.text[self.log.clone()]
+    }
+
+    /// The same for the log alone, once the events were told live.
+    pub(crate) fn for_the_log(&self) -> Self {
+        Self { text: self.text.clone(), live: SmallVec::new(), log: self.log.clone() }
+    }
+
+    /// Its lines for the log, and then these.
+    pub(crate) fn followed_by(&self, more: &[u8]) -> Self {
+        let text = Bytes::from([self.log(), more].concat());
+        Self { log: 0..text.len(), text, live: SmallVec::new() }
+    }
+}
+
+/// Writes events and their subjects behind what is in `text`; says where those to be told live lie, and the log's lines.
+fn write_events(
+    run: &Run,
+    published: Published,
+    node: &str,
+    names: &Names,
+    text: &mut Vec<u8>,
+) -> (SmallVec<[Parts; 2]>, Range<usize>) {
+    let events = story::of_round(run);
+    let mut live = SmallVec::new();
+    let mut log = None;
+    // Lines first, so that those for the log lie together.
+    for unpublished in published.unpublished(&events) {
+        let start = text.len();
+        if unpublished.log {
+            log.get_or_insert(start);
+        }
+        event::write(unpublished.event, node, text);
+        if unpublished.live {
+            live.push((0..0, start..text.len()));
+        }
+        text.push(b'\n');
+    }
+    let log = log.map_or(0..0, |start| start..text.len());
+    let live_events = published.unpublished(&events).filter(|unpublished| unpublished.live);
+    for (unpublished, (subject, _)) in live_events.zip(&mut live) {
+        let start = text.len();
+        names.write_event(run, unpublished.event.kind, text);
+        *subject = start..text.len();
+    }
+    (live, log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use longshore_domain::run::RunResult;
+    use longshore_domain::settlement::Settlement;
+    use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
+
+    /// A run that has completed: enqueued, started, completed.
+    fn completed() -> Run {
+        let at = Timestamp::from_millis;
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("a.b").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        let mut run = Run::new(&job, 2, at(1));
+        run.begin(1, &"n".into(), at(2));
+        run.settle(Settlement::Complete(RunResult::None), at(3));
+        run
+    }
+
+    fn rest(published: Published) -> (Vec<String>, Vec<String>) {
+        let names = Names::new("longshore");
+        let (lines, write) = Lines::with(&completed(), 7, published, "n", &names, || usize::MAX);
+        assert_eq!((write.expected, &write.subject[..]), (7, &b"$KV.longshore_runs.default.r"[..]));
+        assert_eq!(write.body, record::write(&completed()));
+        let name = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap()["event"].to_string();
+        let subjects = lines.live().map(|(subject, body)| {
+            let subject = String::from_utf8(subject.to_vec()).unwrap();
+            assert_eq!(name(&body).trim_matches('"'), subject.split('.').nth(3).unwrap());
+            subject
+        });
+        let logged = lines.log().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(name);
+        (subjects.collect(), logged.collect())
+    }
+
+    #[test]
+    fn only_what_is_not_published_is_published() {
+        let subject = |event: &str| format!("longshore.events.default.{event}.main.r.a.b");
+        let all = ["enqueued", "started", "completed"];
+        let logged = all.map(|event| format!("{event:?}"));
+        let (nothing, start) = (Published::nothing(), Published::nothing().after_live(2, false));
+        assert_eq!(rest(nothing), (all.map(subject).to_vec(), logged.to_vec()));
+        assert_eq!(rest(start), (vec![subject("completed")], logged.to_vec()));
+        assert_eq!(rest(start.log_as_live()), (vec![subject("completed")], logged[2..].to_vec()));
+        assert_eq!(rest(start.for_live_only()), (vec![subject("completed")], vec![]));
+        assert_eq!(rest(start.for_log_only()), (vec![], logged.to_vec()));
+        assert_eq!(rest(nothing.all_logged(&completed())), (all.map(subject).to_vec(), vec![]));
+        let log_first = nothing.after_live(1, true).after_live(1, false);
+        assert_eq!(rest(log_first), (vec![subject("completed")], logged[1..].to_vec()));
+        assert_eq!(rest(Published::held_locally(&completed())), (vec![], vec![]));
+    }
+}

@@ -1,0 +1,183 @@
+//! The slow steps of carrying a decision out: an unclear record, a schedule, a dead letter, and the delivery's end.
+//! Each can be repeated without harm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::Backbone;
+use longshore_backbone::records::{Found, Written};
+use longshore_domain::follow_up::FollowUp;
+use longshore_domain::protocol::{self, Arrival, Verdict};
+use longshore_domain::publication::Published;
+use longshore_domain::{ErrorKind, Run, RunId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::commit::{Story, Then};
+use crate::fail_point;
+use crate::metrics::Metrics;
+
+/// How long something the server did not confirm is left alone before it is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// How slow work came out.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// The record stands: now the events.
+    OnRecord(Box<Story>),
+    /// The story is over, one way or another.
+    Over,
+}
+
+/// A record's write was not a plain yes: finds out whose run it is, and goes on if it is ours.
+pub(crate) async fn clear_up(
+    backbone: Backbone,
+    metrics: Arc<Metrics>,
+    mut story: Box<Story>,
+    slow: UnboundedSender<Done>,
+) {
+    let done = match decide(&backbone, &mut story).await {
+        Written::Won(revision) => {
+            story.written(revision);
+            Done::OnRecord(story)
+        }
+        Written::Lost(found) => {
+            if let Some(told) = end_of_the_cancelled(&backbone, &mut story, found.as_deref()) {
+                let _ = slow.send(Done::OnRecord(told));
+                return;
+            }
+            metrics.fenced.inc();
+            tracing::info!(run_id = %story.run.run_id, tenant = %story.run.tenant, attempt = story.run.attempt,
+                "result dropped: the run went on elsewhere");
+            give_up(&backbone, *story, found.as_deref()).await;
+            Done::Over
+        }
+    };
+    let _ = slow.send(done);
+}
+
+/// Writes the record on what is really there, as long as it is still this run's to write.
+async fn decide(backbone: &Backbone, story: &mut Story) -> Written {
+    let mut expected = story.write.as_ref().map_or(0, |write| write.expected);
+    loop {
+        match backbone.write_record(&story.run, expected).await {
+            Ok(Written::Won(revision)) => return Written::Won(revision),
+            // What it was based on has gone: the run is decided on "none".
+            Ok(Written::Lost(None)) if expected != 0 => expected = 0,
+            Ok(Written::Lost(Some(found))) if is_occupied(&found.run, story) => {
+                story.rename(backbone);
+                expected = 0;
+            }
+            Ok(Written::Lost(Some(found)))
+                if found.revision != expected && may_overwrite(backbone, &found.run, story).await =>
+            {
+                expected = found.revision;
+            }
+            Ok(lost) => return lost,
+            Err(error) => {
+                tracing::warn!(run_id = %story.run.run_id, "cannot write the run's record, trying again: {}", error.with_causes());
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        }
+    }
+}
+
+/// Whether what is on record does not stand in the way of a run that was started without reading it: a run of a stream
+/// that is gone, or a write of this very attempt whose answer was lost.
+async fn may_overwrite(backbone: &Backbone, found: &Run, story: &Story) -> bool {
+    if story.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
+        return true;
+    }
+    let Some(arrival) = &story.arrival else { return false };
+    protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(backbone, found, arrival).await
+}
+
+/// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another one:
+/// that one stays its id. `found` has ended by now. Should that not be clear just now, it is looked at again.
+pub(crate) async fn has_other_id(backbone: &Backbone, found: &Run, arrival: &Arrival) -> bool {
+    let other = RunId::derived_at(&found.run_id, arrival.holding.message.at);
+    !matches!(backbone.read_record(&found.tenant, &other).await, Ok(None))
+}
+
+/// Whether the id is another run's, and this one goes on under another: a run that was started without reading and has
+/// the id of an unfinished one, of a stream that is gone; or an invalid job, whose id was only read from its headers.
+fn is_occupied(found: &Run, story: &Story) -> bool {
+    let Some(arrival) = &story.arrival else { return false };
+    let is_invalid = story.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
+    let is_its_own = found.held_by.as_ref().is_some_and(|held| held.message == arrival.holding.message);
+    (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
+}
+
+/// The run was cancelled before its attempt's end could be written: what is published, and acknowledged, is that.
+fn end_of_the_cancelled(backbone: &Backbone, story: &mut Story, found: Option<&Found>) -> Option<Box<Story>> {
+    let (arrival, found) = (story.arrival.as_ref()?, found?);
+    if protocol::on_arrival(Some(&found.run), arrival) != Verdict::TellEnd {
+        return None;
+    }
+    let node = found.run.node.clone().unwrap_or_default();
+    let published = Published::at_overtaken(story.published, &story.run, &found.run);
+    let mut end = Story::on_record(Box::new(found.run.clone()), story.matter.clone(), published, &node, backbone);
+    let right = std::mem::replace(&mut story.then, Then::Nothing).into_right();
+    end.then = right.map_or(Then::Nothing, Then::Ack);
+    Some(Box::new(end))
+}
+
+/// The run is another's: its delivery is acknowledged if another message answers for the run, else left alone.
+async fn give_up(backbone: &Backbone, story: Story, found: Option<&Found>) {
+    let drop_it = match (&story.arrival, found) {
+        (Some(arrival), Some(found)) => protocol::on_arrival(Some(&found.run), arrival) == Verdict::Drop,
+        _ => false,
+    };
+    match story.then.into_right() {
+        Some(right) if drop_it => backbone.ack(right).await,
+        Some(right) => right.leave(),
+        None => {}
+    }
+}
+
+/// Carries out what follows from a told decision, then ends the delivery.
+pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: UnboundedSender<Done>) {
+    loop {
+        let run = &story.run;
+        let (headers, payload) = (story.matter.headers.as_deref(), story.matter.payload.clone());
+        let written = match story.follow_up {
+            Some(FollowUp::Schedule(at)) => {
+                fail_point::pass("before-schedule");
+                backbone.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
+            }
+            Some(FollowUp::Park(since)) => {
+                fail_point::pass("before-park");
+                backbone.park(run, since, headers, payload).await.inspect(|_| fail_point::pass("after-park"))
+            }
+            Some(FollowUp::DeadLetter) => {
+                fail_point::pass("before-letter");
+                backbone.write_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-letter"))
+            }
+            None => break,
+        };
+        match written {
+            Ok(_) => break,
+            Err(error) => {
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "trying again: {}", error.with_causes());
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        }
+    }
+    end(&backbone, story).await;
+    let _ = slow.send(Done::Over);
+}
+
+/// The last step: what becomes of the delivery.
+pub(crate) async fn end(backbone: &Backbone, story: Box<Story>) {
+    let revision = story.write.as_ref().map_or(0, |write| write.expected);
+    match story.then {
+        Then::Ack(right) => {
+            fail_point::pass("before-ack");
+            backbone.ack(right).await;
+        }
+        Then::HandBack(right) => right.hand_back(),
+        // Whoever waited may be gone, with the node that drains; then the right is dropped, and so handed back.
+        Then::Keep(right, back) => drop(back.send((right, revision))),
+        Then::Report(done) => drop(done.send(revision)),
+        Then::Nothing => {}
+    }
+}

@@ -1,0 +1,318 @@
+//! Jobs in hand that cannot start now, by what they wait for.
+//!
+//! Of each kind a few are kept here, in order, so that one can start the moment it may: as many as start within a part of
+//! the lease. What comes beyond that is parked ([`crate::queue::parking`]), so that a kind that cannot start never keeps another
+//! from starting. Where jobs of a kind are parked, later ones of it from the lanes go behind them.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use longshore_domain::rank::Rank;
+
+use crate::shared::capacity::Kind;
+
+/// Kept of each kind at least and at most.
+const KEPT_LEAST: usize = 2;
+const KEPT_MOST: usize = 256;
+/// As many are kept as start within this part of the lease.
+const PART_OF_LEASE: u32 = 6;
+/// So long a job may take to where it is parked.
+const PARKED_WITHIN: Duration = Duration::from_secs(2);
+/// What was taken back and has not come by then was pulled by another node.
+const COMES_WITHIN: Duration = Duration::from_secs(1);
+
+/// What jobs of a kind are ordered by: their rank, and their number in the lane.
+type Place = (Rank, u64);
+
+/// Jobs that wait, by kind.
+#[derive(Debug)]
+pub(crate) struct Blocked<T> {
+    kinds: HashMap<Kind, Waiting<T>>,
+    held: usize,
+    /// The time over which starts are counted.
+    counted_over: Duration,
+    /// Jobs that waited for too long and are to be parked.
+    overdue: VecDeque<T>,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    /// In order.
+    jobs: VecDeque<(Place, T)>,
+    /// Others are parked, and go first.
+    are_parked: bool,
+    /// When the last one was given out to be parked.
+    parked_at: Option<Instant>,
+    /// Starts, of which old ones count less and less; and when that was counted.
+    starts: f64,
+    counted: Option<Instant>,
+    /// Taken back and not here yet, and since when.
+    coming: (usize, Option<Instant>),
+}
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self {
+            jobs: VecDeque::new(),
+            are_parked: false,
+            parked_at: None,
+            starts: 0.0,
+            counted: None,
+            coming: (0, None),
+        }
+    }
+}
+
+impl<T> Waiting<T> {
+    fn started(&mut self, now: Instant, over: Duration) {
+        self.starts = self.recent(now, over) + 1.0;
+        self.counted = Some(now);
+    }
+
+    /// Starts within about `over`.
+    fn recent(&self, now: Instant, over: Duration) -> f64 {
+        let Some(counted) = self.counted else { return 0.0 };
+        self.starts * (-now.duration_since(counted).as_secs_f64() / over.as_secs_f64()).exp()
+    }
+
+    /// How many are to be kept here.
+    fn kept(&self, now: Instant, over: Duration) -> usize {
+        (self.recent(now, over) as usize).clamp(KEPT_LEAST, KEPT_MOST)
+    }
+
+    /// How many were taken back a moment ago and are not here yet.
+    fn coming(&self, now: Instant) -> usize {
+        let (count, since) = self.coming;
+        if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
+    }
+
+    /// Nothing worth remembering.
+    fn is_over(&self, now: Instant, over: Duration) -> bool {
+        self.jobs.is_empty() && !self.are_parked && self.recent(now, over) < 1.0
+    }
+}
+
+/// Where a job that cannot start goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goes {
+    /// It waits here.
+    Here,
+    /// It is to be parked.
+    Parked,
+}
+
+impl<T> Blocked<T> {
+    /// Nothing waits. Leases last for `lease`.
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self { kinds: HashMap::new(), held: 0, counted_over: lease / PART_OF_LEASE, overdue: VecDeque::new() }
+    }
+
+    /// How many wait here.
+    pub(crate) fn held(&self) -> usize {
+        self.held + self.overdue.len()
+    }
+
+    /// Whether a job of this kind has to go behind others.
+    pub(crate) fn has_others_before(&self, kind: &Kind, is_returned: bool) -> bool {
+        self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty() || (waiting.are_parked && !is_returned))
+    }
+
+    /// Where a job of this kind goes that cannot start now.
+    pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, now: Instant) -> Goes {
+        let Some(waiting) = self.kinds.get(kind) else { return Goes::Here };
+        let kept = waiting.kept(now, self.counted_over);
+        let has_room = match is_returned {
+            // It was called for; others may have come meanwhile.
+            true => waiting.jobs.len() < 2 * kept,
+            false => !waiting.are_parked && waiting.jobs.len() < kept,
+        };
+        if has_room { Goes::Here } else { Goes::Parked }
+    }
+
+    /// Keeps a job until it can start.
+    pub(crate) fn keep(&mut self, kind: Kind, place: Place, job: T) {
+        let jobs = &mut self.kinds.entry(kind).or_default().jobs;
+        let at = jobs.partition_point(|(other, _)| *other <= place);
+        jobs.insert(at, (place, job));
+        self.held += 1;
+    }
+
+    /// A job of this kind is being parked: those that come after it go behind it.
+    pub(crate) fn parks(&mut self, kind: Kind, now: Instant) {
+        let waiting = self.kinds.entry(kind).or_default();
+        (waiting.are_parked, waiting.parked_at) = (true, Some(now));
+    }
+
+    /// Jobs of exactly these kinds were parked at `asked_at`, besides those on their way there.
+    pub(crate) fn are_parked(&mut self, kinds: &[Kind], asked_at: Instant, now: Instant) {
+        for waiting in self.kinds.values_mut() {
+            waiting.are_parked = waiting.parked_at.is_some_and(|at| at + PARKED_WITHIN > asked_at);
+        }
+        for kind in kinds {
+            self.kinds.entry(kind.clone()).or_default().are_parked = true;
+        }
+        let over = self.counted_over;
+        self.kinds.retain(|_, waiting| !waiting.is_over(now, over));
+    }
+
+    /// How many of this kind are wanted back, where `free` could start at once.
+    pub(crate) fn wants(&self, kind: &Kind, free: usize, now: Instant) -> usize {
+        let free = free.min(KEPT_MOST);
+        let Some(waiting) = self.kinds.get(kind) else { return free.max(KEPT_LEAST) };
+        waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + waiting.coming(now))
+    }
+
+    /// So many of this kind were taken back.
+    pub(crate) fn coming(&mut self, kind: &Kind, count: usize, now: Instant) {
+        let waiting = self.kinds.entry(kind.clone()).or_default();
+        waiting.coming = (waiting.coming(now) + count, Some(now));
+    }
+
+    /// One that was taken back is here.
+    pub(crate) fn came_back(&mut self, kind: &Kind) {
+        if let Some(waiting) = self.kinds.get_mut(kind) {
+            waiting.coming.0 = waiting.coming.0.saturating_sub(1);
+        }
+    }
+
+    /// A job of this kind starts. Whether more are to be called for.
+    pub(crate) fn started(&mut self, kind: &Kind, now: Instant) -> bool {
+        let over = self.counted_over;
+        let Some(waiting) = self.kinds.get_mut(kind) else { return false };
+        waiting.started(now, over);
+        waiting.are_parked && waiting.jobs.len() * 2 <= waiting.kept(now, over)
+    }
+
+    /// Takes the first in order of those whose front may start. Types may share capacity: who comes first has it.
+    pub(crate) fn take(&mut self, mut may_start: impl FnMut(&mut T) -> bool) -> Option<(Kind, T)> {
+        let fronts = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.jobs.is_empty());
+        let mut fronts: Vec<(&Kind, &mut Waiting<T>)> = fronts.collect();
+        fronts.sort_unstable_by_key(|(_, waiting)| waiting.jobs.front().map(|(place, _)| *place));
+        for (kind, waiting) in fronts {
+            if waiting.jobs.front_mut().is_some_and(|(_, front)| may_start(front)) {
+                self.held -= 1;
+                let (_, job) = waiting.jobs.pop_front()?;
+                return Some((kind.clone(), job));
+            }
+        }
+        None
+    }
+
+    /// What has waited for too long is to be parked.
+    pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
+        for waiting in self.kinds.values_mut() {
+            let (old, keep): (VecDeque<_>, _) =
+                std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| waited(job));
+            waiting.jobs = keep;
+            waiting.are_parked |= !old.is_empty();
+            self.held -= old.len();
+            self.overdue.extend(old.into_iter().map(|(_, job)| job));
+        }
+    }
+
+    /// One that has waited for too long.
+    pub(crate) fn take_overdue(&mut self) -> Option<T> {
+        self.overdue.pop_front()
+    }
+
+    /// Takes out every job.
+    pub(crate) fn take_all(&mut self) -> Vec<T> {
+        self.held = 0;
+        let waiting = self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..));
+        self.overdue.drain(..).chain(waiting.map(|(_, job)| job)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::{JobType, Priority, Tenant, Timestamp};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn kind(name: &str) -> Kind {
+        Kind { tenant: Tenant::default_tenant(), job_type: JobType::parse(name).unwrap() }
+    }
+
+    fn place(number: u64) -> Place {
+        (Rank::new(Timestamp::from_millis(7), Priority::DEFAULT, Duration::ZERO), number)
+    }
+
+    /// Keeps what has room, and says which were to be parked.
+    fn fill(blocked: &mut Blocked<u64>, of: &str, numbers: std::ops::Range<u64>, now: Instant) -> Vec<u64> {
+        let mut parked = Vec::new();
+        for number in numbers {
+            match blocked.place_for(&kind(of), false, now) {
+                Goes::Here => blocked.keep(kind(of), place(number), number),
+                Goes::Parked => {
+                    blocked.parks(kind(of), now);
+                    parked.push(number);
+                }
+            }
+        }
+        parked
+    }
+
+    #[test]
+    fn a_few_of_each_kind_stay_and_the_others_are_parked() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        assert_eq!(fill(&mut blocked, "full", 0..5, now), [2, 3, 4]);
+        assert!(fill(&mut blocked, "other", 5..7, now).is_empty());
+        assert_eq!(blocked.held(), 4);
+        assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("quick"), false));
+        while blocked.take(|_| true).is_some() {}
+        assert_eq!(fill(&mut blocked, "full", 7..8, now), [7], "behind those that are parked");
+        assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("full"), true));
+    }
+
+    #[test]
+    fn as_many_are_kept_and_wanted_back_as_start_in_a_while() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        fill(&mut blocked, "full", 0..3, now);
+        for _ in 0..100 {
+            blocked.started(&kind("full"), now);
+        }
+        assert_eq!(blocked.wants(&kind("full"), 0, now), 98, "two are here");
+        blocked.coming(&kind("full"), 90, now);
+        assert_eq!(blocked.wants(&kind("full"), 0, now), 8);
+        blocked.came_back(&kind("full"));
+        assert_eq!(blocked.wants(&kind("full"), 0, now), 9);
+        let later = now + COMES_WITHIN;
+        assert!(blocked.wants(&kind("full"), 0, later) > 60, "another node has them");
+        assert_eq!(blocked.wants(&kind("full"), 0, now + LEASE * 10), 0, "where none start, two are enough");
+        assert_eq!(blocked.wants(&kind("anothers"), 0, now), KEPT_LEAST);
+        assert_eq!(blocked.wants(&kind("anothers"), 8, now), 8, "as many as could start at once");
+        assert_eq!(blocked.wants(&kind("full"), 30, now + LEASE * 10), 28);
+    }
+
+    #[test]
+    fn who_comes_first_and_may_start_is_taken() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        for (of, number) in [("a", 4), ("b", 2), ("a", 1), ("b", 3)] {
+            blocked.keep(kind(of), place(number), number);
+        }
+        assert_eq!(blocked.take(|number| *number != 1), Some((kind("b"), 2)), "1 cannot start, and 4 is behind it");
+        assert_eq!(blocked.take(|_| true), Some((kind("a"), 1)));
+        assert_eq!(blocked.take(|_| false), None);
+        blocked.set_aside(|number| *number == 4);
+        assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some(4), None));
+        assert_eq!(fill(&mut blocked, "a", 5..6, now), [5], "behind the one that waited for too long");
+        assert_eq!(blocked.take_all(), [3]);
+        assert_eq!(blocked.held(), 0);
+    }
+
+    #[test]
+    fn what_the_stream_does_not_know_of_yet_still_counts_as_parked() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        fill(&mut blocked, "full", 0..3, now);
+        blocked.are_parked(&[kind("found")], now, now);
+        assert!(blocked.has_others_before(&kind("found"), false));
+        while blocked.take(|_| true).is_some() {}
+        assert!(blocked.has_others_before(&kind("full"), false), "it may be on its way there");
+        let later = now + PARKED_WITHIN;
+        blocked.are_parked(&[], later, later);
+        assert!(!blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("found"), false));
+        assert!(blocked.kinds.is_empty(), "nothing is kept of kinds of which nothing waits");
+    }
+}

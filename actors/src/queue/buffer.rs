@@ -1,0 +1,312 @@
+//! The jobs that a queue has in hand, in their order.
+//!
+//! The scheduler puts them in and gives idle workers their first; a worker that is done takes its next one itself, so
+//! that under load a job costs neither a message nor a change of tasks. Whoever takes gets what is next in order at that
+//! moment: nothing is dealt out beforehand. It outlives the scheduler, and whatever is dropped here hands itself back.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use longshore_domain::Lane;
+use longshore_domain::merge::Merge;
+use longshore_domain::policy::QueuePolicy;
+use tokio::sync::Notify;
+
+use crate::attempt::assignment::{Assignment, Start};
+use crate::queue::blocked::{Blocked, Goes};
+use crate::queue::lookahead::Coming;
+use crate::shared::Shared;
+use crate::shared::capacity::Kind;
+
+/// So many jobs taken by workers are worth a look at the lanes.
+const WORTH_A_LOOK: usize = 32;
+
+/// What a queue has in hand.
+pub(crate) struct Ready {
+    policy: QueuePolicy,
+    jobs: Mutex<Jobs>,
+    taken: Notify,
+    /// Called where parked jobs of some kind are wanted back.
+    wanted_back: Notify,
+}
+
+struct Jobs {
+    merge: Merge<Box<Assignment>>,
+    coming: Coming,
+    /// Until when the next job waits for a more urgent one that is on its way.
+    hold_off: Option<Instant>,
+    /// Jobs that cannot start now.
+    blocked: Blocked<Box<Assignment>>,
+    started: u64,
+    /// Taken by workers since the scheduler was told.
+    untold: usize,
+}
+
+/// A job as it came: its lane, and how many more wait there.
+pub(crate) struct Came {
+    pub(crate) lane: usize,
+    pub(crate) behind: u64,
+    pub(crate) assignment: Box<Assignment>,
+}
+
+/// How many jobs are in hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    /// By lane.
+    pub(crate) of: [usize; Lane::COUNT],
+    /// Those that wait for room at their handlers.
+    pub(crate) back: usize,
+    /// How many were taken out by now.
+    pub(crate) started: u64,
+}
+
+impl Jobs {
+    fn new(lease: Duration) -> Self {
+        Self {
+            merge: Merge::new(Lane::COUNT),
+            coming: Coming::new(Lane::COUNT, Instant::now()),
+            hold_off: None,
+            blocked: Blocked::new(lease),
+            started: 0,
+            untold: 0,
+        }
+    }
+}
+
+impl Ready {
+    /// Nothing is in hand.
+    pub(crate) fn new(policy: QueuePolicy, lease: Duration) -> Self {
+        Self { policy, jobs: Mutex::new(Jobs::new(lease)), taken: Notify::new(), wanted_back: Notify::new() }
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives everything back, and knows of nothing any more.
+    pub(crate) fn clear(&self, lease: Duration) {
+        let mut jobs = self.jobs();
+        let started = jobs.started;
+        let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new(lease) });
+        drop(jobs);
+        let now = Instant::now();
+        let blocked = old.blocked.take_all();
+        let back = old.merge.take_where(|_| true).into_iter().chain(blocked);
+        back.for_each(|assignment| let_go(*assignment, now, lease));
+    }
+
+    /// Takes in what came from the lanes.
+    pub(crate) fn came(&self, came: impl Iterator<Item = Came>) {
+        let mut jobs = self.jobs();
+        for Came { lane, behind, assignment } in came {
+            let rank = assignment.rank(self.policy.aging);
+            jobs.coming.came(lane, rank, behind);
+            if assignment.is_returned {
+                jobs.blocked.came_back(&Kind::of(&assignment.job));
+            }
+            jobs.merge.push(lane, rank, assignment);
+        }
+    }
+
+    /// Takes in a job that was kept in hand until now.
+    pub(crate) fn again(&self, assignment: Box<Assignment>) {
+        let lane = Lane::Of(assignment.job.priority).index();
+        let rank = assignment.rank(self.policy.aging);
+        self.jobs().merge.push(lane, rank, assignment);
+    }
+
+    /// The next job in order whose handler has room.
+    pub(crate) fn next(&self, shared: &Shared) -> Option<Box<Assignment>> {
+        self.jobs().next(shared, self, Instant::now())
+    }
+
+    /// The same for a worker that is done: the scheduler hears of it now and then.
+    pub(crate) fn next_after(&self, shared: &Shared) -> Option<Box<Assignment>> {
+        if shared.draining.is_cancelled() {
+            return None;
+        }
+        let now = Instant::now();
+        let mut jobs = self.jobs();
+        let next = jobs.next(shared, self, now)?;
+        jobs.untold += 1;
+        if jobs.untold >= WORTH_A_LOOK || jobs.merge.held() == 0 {
+            jobs.untold = 0;
+            self.taken.notify_one();
+        }
+        Some(next)
+    }
+
+    /// Waits until the scheduler is called: workers have taken so many jobs that the lanes may want topping up.
+    pub(crate) async fn taken(&self) {
+        self.taken.notified().await;
+    }
+
+    /// Calls the scheduler where somebody else found that the next job waits for a more urgent one.
+    pub(crate) fn tell_if_held_off(&self) {
+        if self.jobs().hold_off.is_some() {
+            self.taken.notify_one();
+        }
+    }
+
+    /// Until when the next job waits for a more urgent one; told once.
+    pub(crate) fn hold_off(&self) -> Option<Instant> {
+        self.jobs().hold_off.take()
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        let jobs = self.jobs();
+        Held {
+            of: std::array::from_fn(|lane| jobs.merge.held_of(lane)),
+            back: jobs.blocked.held(),
+            started: jobs.started,
+        }
+    }
+
+    /// The connection was made anew: what the server gave us it may have forgotten. What is kept in hand by its record
+    /// stays.
+    pub(crate) fn forget_deliveries(&self, now: Instant, lease: Duration) {
+        let mut jobs = self.jobs();
+        let mut back = jobs.merge.take_where(|assignment| !assignment.is_kept_in_hand());
+        back.extend(jobs.blocked.take_all());
+        drop(jobs);
+        back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
+    }
+
+    /// What has waited for a third of its lease goes back, so that a node with room may have it; what could not start
+    /// there either is parked.
+    pub(crate) fn give_back(&self, now: Instant, lease: Duration) {
+        let waited = |assignment: &Assignment| {
+            !assignment.is_kept_in_hand() && now.duration_since(assignment.leased_from) > lease / 3
+        };
+        let mut jobs = self.jobs();
+        let mut back = jobs.merge.take_where(|assignment| waited(assignment));
+        // Those that could not be parked either.
+        while let Some(assignment) = jobs.blocked.take_overdue() {
+            back.push(assignment);
+        }
+        jobs.blocked.set_aside(|assignment| waited(assignment));
+        drop(jobs);
+        back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
+    }
+
+    /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back, where so many could start at once.
+    pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant, free: impl Fn(&Kind) -> usize) -> Vec<usize> {
+        // Asked before the lock is taken, which every worker that looks for a job waits for.
+        let free: Vec<usize> = kinds.iter().map(free).collect();
+        let (now, mut jobs) = (Instant::now(), self.jobs());
+        jobs.blocked.are_parked(kinds, asked_at, now);
+        kinds.iter().zip(free).map(|(kind, free)| jobs.blocked.wants(kind, free, now)).collect()
+    }
+
+    /// So many parked jobs of a kind are on their way back.
+    pub(crate) fn coming_back(&self, kind: &Kind, count: usize, now: Instant) {
+        self.jobs().blocked.coming(kind, count, now);
+    }
+
+    /// Waits until parked jobs are wanted back.
+    pub(crate) async fn wanted_back(&self) {
+        self.wanted_back.notified().await;
+    }
+}
+
+impl Jobs {
+    fn next(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+        let lease = shared.backbone.storage().lease;
+        loop {
+            let assignment = self.next_of_any_kind(shared, ready, now)?;
+            if assignment.is_anothers(now, lease) {
+                assignment.right.leave();
+                continue;
+            }
+            self.started += 1;
+            return Some(assignment);
+        }
+    }
+
+    /// The next job to start, or to park.
+    fn next_of_any_kind(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+        if self.blocked.held() > 0 {
+            // More handlers may come while jobs wait for them.
+            shared.discovery.saw_remote();
+            if let Some(next) = self.next_blocked(shared, ready, now) {
+                return Some(next);
+            }
+        }
+        loop {
+            self.hold_off = self.coming.hold_off(self.merge.next_rank()?, now, |lane| self.merge.held_of(lane) == 0);
+            if self.hold_off.is_some() || !self.has_room(shared, ready) {
+                return None;
+            }
+            let mut assignment = self.merge.take_next()?;
+            if matches!(assignment.start, Start::Invalid(_)) || shared.handler(&assignment.job).is_some() {
+                return Some(assignment);
+            }
+            shared.discovery.saw_remote();
+            let kind = Kind::of(&assignment.job);
+            if !self.blocked.has_others_before(&kind, assignment.is_returned) && take_capacity(shared, &mut assignment)
+            {
+                self.starts(&kind, ready, now);
+                return Some(assignment);
+            }
+            if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked
+                && may_park(shared, &mut assignment)
+            {
+                self.blocked.parks(kind, now);
+                return Some(assignment);
+            }
+            let place = assignment.place(ready.policy.aging);
+            self.blocked.keep(kind, place, assignment);
+        }
+    }
+
+    /// The first in order of those that could not start before and can now; or one that has waited here for too long.
+    fn next_blocked(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+        if let Some((kind, assignment)) = self.blocked.take(|front| take_capacity(shared, front)) {
+            self.starts(&kind, ready, now);
+            return Some(assignment);
+        }
+        let mut overdue = self.blocked.take_overdue()?;
+        if may_park(shared, &mut overdue) {
+            return Some(overdue);
+        }
+        let_go(*overdue, now, shared.backbone.storage().lease);
+        None
+    }
+
+    /// A job of this kind starts: where parked ones are to follow it, they are called for.
+    fn starts(&mut self, kind: &Kind, ready: &Ready, now: Instant) {
+        if self.blocked.started(kind, now) {
+            ready.wanted_back.notify_one();
+        }
+    }
+
+    /// Whether another job may be looked at: what cannot start stays here where it cannot be parked, up to a bound.
+    fn has_room(&self, shared: &Shared, ready: &Ready) -> bool {
+        let can_park = shared.park_permits.is_one_left() && !shared.backbone.parked_is_full();
+        can_park || self.blocked.held() < ready.policy.concurrency
+    }
+}
+
+/// Takes a place at the job's handlers for it.
+fn take_capacity(shared: &Shared, assignment: &mut Assignment) -> bool {
+    assignment.with_handler = shared.slots.take(shared.room(&assignment.job));
+    assignment.with_handler.is_some()
+}
+
+/// Has the job parked instead of started, if that is possible just now. A retry that is kept by its record is not.
+fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
+    if assignment.is_kept_in_hand() || shared.backbone.parked_is_full() {
+        return false;
+    }
+    assignment.park = shared.park_permits.take();
+    assignment.park.is_some()
+}
+
+/// A job that waited too long in hand goes back; one whose lease is over by now is no longer ours to give.
+fn let_go(assignment: Assignment, now: Instant, lease: Duration) {
+    if assignment.is_anothers(now, lease) {
+        assignment.right.leave();
+    } else {
+        assignment.right.hand_back();
+    }
+}

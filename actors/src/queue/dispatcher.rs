@@ -1,0 +1,165 @@
+//! The dispatcher of one queue: it owns the jobs in hand, the idle workers and the wake permits, and gives the ones to the
+//! others.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use longshore_backbone::control::QueueLoad;
+use longshore_domain::Queue;
+use longshore_domain::policy::QueuePolicy;
+use ractor::{ActorRef, MessagingErr};
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::assignment::Assignment;
+use crate::attempt::conclude::Again;
+use crate::attempt::running::Slot;
+use crate::queue::buffer::Ready;
+use crate::queue::idle_workers::Idle;
+use crate::queue::unresponsive::Hearing;
+use crate::queue::wake_permits::{WakePermit, WakePermits};
+use crate::shared::Shared;
+
+/// What a worker is sent: a job, and the permit to run. What follows it takes itself.
+pub(crate) struct Work {
+    pub(crate) assignment: Box<Assignment>,
+    pub(crate) permit: WakePermit,
+}
+
+/// How busy these queues are.
+pub(crate) fn loads(queues: &[Arc<QueueState>]) -> BTreeMap<String, QueueLoad> {
+    let load = |queue: &Arc<QueueState>| {
+        let load = QueueLoad { concurrency: queue.policy.concurrency, running: queue.running() };
+        (queue.name.to_string(), load)
+    };
+    queues.iter().map(load).collect()
+}
+
+/// What a queue's actors share; it outlives them.
+pub(crate) struct QueueState {
+    pub(crate) name: Queue,
+    pub(crate) policy: QueuePolicy,
+    pub(crate) idle: Idle,
+    pub(crate) ready: Ready,
+    pub(crate) wake_permits: Arc<WakePermits>,
+    pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
+    /// Set when the scheduler has given back all it held.
+    pub(crate) closed: CancellationToken,
+    pub(crate) back: Again,
+    /// Workers that were started once; fewer than the concurrency only while the queue starts.
+    hired: AtomicUsize,
+    workers: RwLock<Vec<Option<ActorRef<Work>>>>,
+    /// Where each worker's job lies, and whether its handler still hears.
+    places: RwLock<Vec<(Slot, Arc<Hearing>)>>,
+}
+
+impl QueueState {
+    pub(crate) fn new(name: Queue, policy: QueuePolicy, lease: Duration) -> Self {
+        // Bounded by `IN_HAND_RETRIES`.
+        let (back, again) = mpsc::unbounded_channel();
+        Self {
+            name,
+            policy,
+            idle: Idle::default(),
+            ready: Ready::new(policy, lease),
+            wake_permits: Arc::new(WakePermits::of_runtime()),
+            again: Mutex::new(again),
+            closed: CancellationToken::new(),
+            back,
+            hired: AtomicUsize::new(0),
+            workers: RwLock::new(vec![None; policy.concurrency]),
+            places: RwLock::new((0..policy.concurrency).map(|_| Default::default()).collect()),
+        }
+    }
+
+    /// Gives jobs in hand to idle workers, in order, for as long as there are both and wake permits are left.
+    pub(crate) fn dispatch(&self, shared: &Shared) {
+        while self.wake_permits.is_one_left() && self.wake_one(shared) {}
+    }
+
+    /// The same, however many permits are out.
+    pub(crate) fn dispatch_all(&self, shared: &Shared) {
+        while self.wake_one(shared) {}
+    }
+
+    /// A worker that has to wait, or has nothing to do, lets another one run.
+    pub(crate) fn pass_on(&self, permit: WakePermit, shared: &Shared) {
+        permit.release();
+        self.dispatch(shared);
+        // The scheduler keeps the time for what is not to start yet, and knows only of what it saw itself.
+        self.ready.tell_if_held_off();
+    }
+
+    /// The same as `future`; the permit is passed on where it has to wait.
+    pub(crate) async fn while_running<F: Future>(
+        &self,
+        permit: &mut Option<WakePermit>,
+        shared: &Shared,
+        future: F,
+    ) -> F::Output {
+        let mut future = pin!(future);
+        std::future::poll_fn(|context| {
+            let polled = future.as_mut().poll(context);
+            if polled.is_pending()
+                && let Some(permit) = permit.take()
+            {
+                self.pass_on(permit, shared);
+            }
+            polled
+        })
+        .await
+    }
+
+    fn wake_one(&self, shared: &Shared) -> bool {
+        if shared.draining.is_cancelled() {
+            return false;
+        }
+        let Some(number) = self.idle.take() else { return false };
+        let Some(assignment) = self.ready.next(shared) else {
+            self.idle.put_quietly(number);
+            return false;
+        };
+        let work = Work { assignment, permit: self.wake_permits.take() };
+        if let Some(Work { permit, .. }) = self.send(number, work) {
+            // The worker is dead; its supervisor brings another, and the job, dropped here, goes back.
+            tracing::debug!(worker = number, "a dead worker was given a job; it goes back");
+            permit.release();
+        }
+        true
+    }
+
+    /// Gives a worker its work; it comes back if the worker is dead.
+    fn send(&self, number: usize, work: Work) -> Option<Work> {
+        let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(worker) = workers.get(number).and_then(Option::as_ref) else { return Some(work) };
+        match worker.cast(work) {
+            Err(MessagingErr::SendErr(work)) => Some(work),
+            Ok(()) | Err(_) => None,
+        }
+    }
+
+    /// Where a worker's job lies, and whether its handler still hears.
+    pub(crate) fn place(&self, number: usize) -> (Slot, Arc<Hearing>) {
+        self.places.read().unwrap_or_else(PoisonError::into_inner)[number].clone()
+    }
+
+    /// A worker begins, or begins anew.
+    pub(crate) fn add_worker(&self, number: usize, worker: ActorRef<Work>) {
+        self.workers.write().unwrap_or_else(PoisonError::into_inner)[number] = Some(worker);
+        self.hired.fetch_max(number + 1, Ordering::Relaxed);
+        self.idle.put(number);
+    }
+
+    /// A worker whose handler does not respond leaves its place: the next one has a new one.
+    pub(crate) fn replace_place(&self, number: usize) {
+        self.places.write().unwrap_or_else(PoisonError::into_inner)[number] = Default::default();
+    }
+
+    /// Jobs that run now.
+    pub(crate) fn running(&self) -> usize {
+        self.hired.load(Ordering::Relaxed).saturating_sub(self.idle.count())
+    }
+}

@@ -1,0 +1,148 @@
+//! From where on the delivery counts of a queue's lanes can be trusted.
+//!
+//! Read beside the scheduler, never by it: a lane without a leader answers late, and the others are not to wait for it.
+//! Until a lane's mark is known, every delivery of it claims its run first, which is always safe. Dropped, it
+//! stops reading.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use longshore_backbone::Error;
+use longshore_domain::{Priority, Queue};
+use tokio::task::JoinSet;
+
+use crate::attempt::cancelled;
+use crate::shared::Shared;
+
+/// How long a lane that could not be read is left alone.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// How long a scheduler that starts waits for its marks.
+const AT_START: Duration = Duration::from_millis(500);
+/// Every sequence lies at or below it.
+const UNKNOWN: u64 = u64::MAX;
+
+/// The marks of a queue's nine lanes that clients publish to.
+pub(crate) struct Marks {
+    shared: Arc<Shared>,
+    queue: Queue,
+    lanes: [Lane; Priority::COUNT],
+    readers: JoinSet<Vec<Read>>,
+}
+
+#[derive(Clone, Copy)]
+struct Lane {
+    mark: u64,
+    /// How often its mark was wanted anew; what a reader finds counts for the asking it was sent out for.
+    asked: u64,
+    being_read: bool,
+}
+
+/// What a reader found: for which asking of which lane.
+struct Read {
+    lane: usize,
+    asked: u64,
+    mark: u64,
+}
+
+impl Marks {
+    /// Nothing is known yet.
+    pub(crate) fn new(shared: Arc<Shared>, queue: Queue) -> Self {
+        let unknown = Lane { mark: UNKNOWN, asked: 0, being_read: false };
+        let mut marks = Self { shared, queue, lanes: [unknown; Priority::COUNT], readers: JoinSet::new() };
+        if marks.shared.backbone.has_one_server() {
+            marks.server_is_new();
+        } else {
+            (0..Priority::COUNT).for_each(|lane| marks.leader_may_be_new(lane));
+        }
+        marks
+    }
+
+    /// The sequence up to which a lane's delivery counts prove nothing.
+    pub(crate) fn of(&self, lane: usize) -> u64 {
+        // Of returned jobs every delivery claims first.
+        self.lanes.get(lane).map_or(UNKNOWN, |lane| lane.mark)
+    }
+
+    /// The connection was made anew: the only server may be another process, whose marks hold for all nodes.
+    pub(crate) fn server_is_new(&mut self) {
+        if !self.shared.backbone.has_one_server() {
+            return;
+        }
+        self.readers = JoinSet::new();
+        self.lanes = self.lanes.map(|lane| Lane { mark: UNKNOWN, asked: lane.asked + 1, being_read: true });
+        let (shared, queue, lanes) = (Arc::clone(&self.shared), self.queue.clone(), self.lanes);
+        self.readers.spawn(async move {
+            patiently(&queue, || cancelled::learn(&shared)).await;
+            let marks = patiently(&queue, || shared.backbone.marks(&queue)).await;
+            let names = shared.backbone.names();
+            let mark = |priority| marks.get(&names.lane_stream(&queue, priority)).copied().unwrap_or(0);
+            let read = |(lane, priority)| Read { lane, asked: lanes[lane].asked, mark: mark(priority) };
+            Priority::all().enumerate().map(read).collect()
+        });
+    }
+
+    /// A lane's pulls were forgotten: where its consumer's leader can change, the new one may hand out again as if for
+    /// the first time.
+    pub(crate) fn leader_may_be_new(&mut self, lane: usize) {
+        if self.shared.backbone.has_one_server() || lane >= self.lanes.len() {
+            return;
+        }
+        self.lanes[lane].mark = UNKNOWN;
+        self.lanes[lane].asked += 1;
+        if !self.lanes[lane].being_read {
+            self.read(lane);
+        }
+    }
+
+    fn read(&mut self, lane: usize) {
+        self.lanes[lane].being_read = true;
+        let (shared, queue, asked) = (Arc::clone(&self.shared), self.queue.clone(), self.lanes[lane].asked);
+        self.readers.spawn(async move {
+            let Some(priority) = Priority::all().nth(lane) else { return Vec::new() };
+            patiently(&queue, || cancelled::learn(&shared)).await;
+            let state = patiently(&queue, || shared.backbone.lane_of(&queue, priority)).await;
+            vec![Read { lane, asked, mark: state.last_sequence }]
+        });
+    }
+
+    /// Waits until all lanes are known, but not for long: it only saves the first jobs their claims.
+    pub(crate) async fn known(&mut self) {
+        let known = std::future::poll_fn(|context| {
+            self.poll(context);
+            let known = self.lanes.iter().all(|lane| lane.mark != UNKNOWN);
+            if known { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let _ = tokio::time::timeout(AT_START, known).await;
+    }
+
+    /// Notes what readers have found; the task is woken when there is more.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) {
+        while let Poll::Ready(Some(found)) = self.readers.poll_join_next(context) {
+            // A reader does not panic; if one did, its lanes claim first until the connection is made anew.
+            for Read { lane, asked, mark } in found.into_iter().flatten() {
+                self.lanes[lane].being_read = false;
+                if asked == self.lanes[lane].asked {
+                    self.lanes[lane].mark = mark;
+                } else {
+                    self.read(lane);
+                }
+            }
+        }
+    }
+}
+
+async fn patiently<T, F: Future<Output = Result<T, Error>>>(queue: &Queue, read: impl Fn() -> F) -> T {
+    let mut told = false;
+    loop {
+        match read().await {
+            Ok(found) => return found,
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%queue, "cannot read a lane's mark, trying again: {}", error.with_causes());
+                }
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        }
+    }
+}

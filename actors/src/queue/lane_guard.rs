@@ -1,0 +1,171 @@
+//! The lane-guard: keeps the way of jobs clear of what no client library can read, and the lanes' consumers in being.
+//!
+//! After every loss of the jobs' connection it has all lanes of this node and the due jobs looked through. What cannot be
+//! read becomes a dead letter of kind `invalid`, by the same steps as any unreadable job ([`crate::attempt::begin`]): the record
+//! decides, so that several nodes may find the same message; its deletion comes last. What was lost with the connection is
+//! handed back. It has no mailbox; at most [`AT_ONCE`] broken messages are in its hands.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::poison::{Pending, Poison, Restored};
+use longshore_domain::{Queue, RunId, SmolStr};
+use tokio::sync::mpsc;
+
+use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::begin;
+use crate::shared::{Shared, now};
+
+/// Broken messages in hand at once.
+const AT_ONCE: usize = 16;
+/// How often it looks for consumers that nobody answers for, and for connections that were made anew.
+const TICK: Duration = Duration::from_millis(250);
+/// A consumer that is there and does not answer is looked for again after this long.
+const RESTORE_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// A lane that could not be looked through is tried again after this long, so often.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(250);
+const LOOKS: usize = 20;
+/// So often in a row, until every node has said what it holds; after that the lease brings back what was lost.
+const CLEARINGS: usize = 5;
+
+/// Guards the lanes of these queues until the process ends.
+pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
+    let mut connected = shared.backbone.connected();
+    let mut questions = match shared.backbone.custody_questions().await {
+        Ok(questions) => questions,
+        Err(error) => panic!("the lane-guard cannot work: {}", error.with_causes()),
+    };
+    let streams = shared.backbone.job_streams(queues.iter());
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut asked = BTreeMap::new();
+    let clear = async {
+        loop {
+            if connected.changed().await.is_err() {
+                return;
+            }
+            for _ in 0..CLEARINGS {
+                if clear(&shared, &streams).await {
+                    break;
+                }
+                tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+            }
+        }
+    };
+    let keep = async {
+        loop {
+            tick.tick().await;
+            count(&shared);
+            restore(&shared, &mut asked).await;
+        }
+    };
+    let answer = async {
+        while let Some(question) = questions.next().await {
+            shared.backbone.answer_custody(question, &shared.node).await;
+        }
+    };
+    tokio::join!(clear, keep, answer);
+}
+
+/// Looks through all streams at once, and hands back what was lost; false if other nodes have not said what they hold.
+async fn clear(shared: &Shared, streams: &[SmolStr]) -> bool {
+    let (found, mut poison) = mpsc::channel(AT_ONCE);
+    let look = async {
+        let looks = streams.iter().map(|stream| look_through(shared, stream, found.clone()));
+        let pending = futures_util::future::join_all(looks).await;
+        drop(found);
+        pending
+    };
+    let remove = async {
+        while let Some(poison) = poison.recv().await {
+            remove(shared, poison).await;
+        }
+    };
+    let look = async { hand_back(shared, look.await).await };
+    tokio::join!(look, remove).0
+}
+
+async fn look_through(shared: &Shared, stream: &str, found: mpsc::Sender<Poison>) -> Option<Pending> {
+    for _ in 0..LOOKS {
+        match shared.backbone.look_through(stream, &found).await {
+            Ok(pending) => return pending,
+            Err(error) => tracing::debug!(stream, "cannot be looked through: {}", error.with_causes()),
+        }
+        tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+    }
+    tracing::warn!(stream, "could not be looked through for what cannot be read");
+    None
+}
+
+/// A message that cannot be read becomes a dead letter, and is deleted.
+async fn remove(shared: &Shared, poison: Poison) {
+    let Poison { reason, delivery } = poison;
+    let message = delivery.holding.message.clone();
+    let is_due = *message.stream == shared.backbone.names().schedules_stream();
+    let mut assignment = Assignment::read(delivery, shared.backbone.names(), u64::MAX, usize::MAX);
+    if is_due && assignment.arrival.minted {
+        // Sequences of the due jobs' stream are not those of a lane.
+        let run_id = RunId::minted(&due(), assignment.job.priority, message.sequence);
+        begin::rename(&mut assignment, run_id);
+    }
+    assignment.start = Start::Invalid(reason);
+    tracing::warn!(stream = %message.stream, sequence = message.sequence, run_id = %assignment.job.run_id,
+        "a message that cannot be read is taken out");
+    begin::begin(shared, Box::new(assignment)).await;
+}
+
+fn due() -> Queue {
+    Queue::parse("due").unwrap_or_else(|_| Queue::main())
+}
+
+/// Hands back what was lost with the connection, once every node has said what it holds; whether all have.
+async fn hand_back(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
+    let nodes = match shared.backbone.nodes(now()).await {
+        Ok(nodes) => nodes.into_iter().map(|presence| presence.node).collect::<Vec<_>>(),
+        Err(error) => {
+            tracing::debug!("the nodes cannot be read: {}", error.with_causes());
+            return false;
+        }
+    };
+    let lost = pending.into_iter().flatten().map(async |pending| {
+        let handed = shared.backbone.hand_back_lost(pending, &shared.node, &nodes).await;
+        handed.unwrap_or_else(|error| {
+            tracing::debug!("the other nodes cannot be asked: {}", error.with_causes());
+            None
+        })
+    });
+    let handed = futures_util::future::join_all(lost).await;
+    let jobs: usize = handed.iter().flatten().sum();
+    if jobs > 0 {
+        tracing::info!(jobs, "handed back what was lost with the connection");
+    }
+    handed.iter().all(Option::is_some)
+}
+
+/// Makes consumers anew that somebody has deleted.
+async fn restore(shared: &Shared, asked: &mut BTreeMap<SmolStr, Instant>) {
+    let unanswered = shared.backbone.unanswered();
+    asked.retain(|stream, _| unanswered.contains(stream));
+    for stream in unanswered {
+        if asked.get(&stream).is_some_and(|at| at.elapsed() < RESTORE_AGAIN_AFTER) {
+            continue;
+        }
+        match shared.backbone.restore(&stream).await {
+            Ok(Restored::Anew) => tracing::warn!(%stream, "its consumer was gone and has been made anew"),
+            Ok(Restored::There) => tracing::debug!(%stream, "its consumer is there"),
+            Err(error) => tracing::warn!(%stream, "nobody answers for its consumer: {}", error.with_causes()),
+        }
+        asked.insert(stream, Instant::now());
+    }
+}
+
+/// Brings the counts of messages taken out and of connections made anew up to date.
+fn count(shared: &Shared) {
+    let removed = &shared.metrics.poison_removed;
+    removed.inc_by(shared.backbone.poison_removed().saturating_sub(removed.get()));
+    for link in shared.backbone.connections() {
+        let counter = shared.metrics.connections_rebuilt.with_label_values(&[link.name()]);
+        counter.inc_by(link.rebuilt().saturating_sub(counter.get()));
+    }
+}

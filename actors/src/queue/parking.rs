@@ -1,0 +1,164 @@
+//! Takes parked jobs of a queue back as they can start.
+//!
+//! One loop a queue and node. It asks which kinds are parked, twice a second while some are and every two seconds else, and
+//! at once where jobs of such a kind start. Of each kind it brings back as many as start within a part of the lease, and at
+//! least as many as its handlers have places free: into the queue's lane of returned jobs, by rank; then it deletes them
+//! where they were parked. Several nodes may take back the same job: it is there once by its id, and begins once by its
+//! record.
+//!
+//! Bounds: [`READ_AHEAD`] messages of a kind and a page of each priority, [`KINDS`] kinds, [`AT_ONCE`] moves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use longshore_backbone::Error;
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Place;
+use longshore_backbone::wire::header;
+use longshore_domain::rank::Rank;
+use longshore_domain::{Priority, Timestamp};
+
+use crate::attempt::assignment::number_of;
+use crate::fail_point;
+use crate::queue::dispatcher::QueueState;
+use crate::shared::Shared;
+use crate::shared::capacity::Kind;
+use crate::time::due::DueJob;
+
+/// How often it looks while jobs are parked, and while none are.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Messages of a kind that are read ahead at least: more than may be on their way to be parked at once.
+const READ_AHEAD: usize = 512;
+/// Kinds of which messages are read ahead.
+const KINDS: usize = 64;
+/// Jobs that are brought back at once.
+const AT_ONCE: usize = 32;
+
+/// Brings parked jobs back until the node drains.
+pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
+    let mut parking = Parking { shared, queue, ahead: BTreeMap::new() };
+    let draining = parking.shared.draining.clone();
+    let mut any = false;
+    loop {
+        let pause = if any { LOOK_EVERY } else { IDLE_LOOK_EVERY };
+        tokio::select! {
+            () = draining.cancelled() => break,
+            () = parking.queue.ready.wanted_back() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+        match parking.look().await {
+            Ok(found) => any = found,
+            Err(error) => {
+                tracing::debug!(queue = %parking.queue.name, "parked jobs are looked for again: {}", error.with_causes())
+            }
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+struct Parking {
+    shared: Arc<Shared>,
+    queue: Arc<QueueState>,
+    /// What was read of each kind.
+    ahead: BTreeMap<Kind, Ahead>,
+}
+
+/// Parked jobs of a kind that were read ahead. Jobs are parked by many at once, so that they lie there a little out of
+/// order: by reading some ahead, they are taken back in order.
+#[derive(Default)]
+struct Ahead {
+    jobs: BTreeMap<(Rank, u64, u64), Stored>,
+    /// From where on the next ones of each priority are read.
+    from: BTreeMap<u8, u64>,
+}
+
+impl Parking {
+    /// Takes back what is wanted; whether any job is parked.
+    async fn look(&mut self) -> Result<bool, Error> {
+        let asked_at = Instant::now();
+        let found = self.shared.backbone.parked_kinds(&self.queue.name).await?;
+        let mut kinds: BTreeMap<Kind, Vec<Priority>> = BTreeMap::new();
+        for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
+            let kind = Kind { tenant: parked.tenant, job_type: parked.job_type };
+            kinds.entry(kind).or_default().push(parked.priority);
+        }
+        let names: Vec<Kind> = kinds.keys().cloned().collect();
+        let free = |kind: &Kind| self.shared.free_places(kind, self.queue.policy.concurrency);
+        let wants = self.queue.ready.are_parked(&names, asked_at, free);
+        self.ahead.retain(|kind, _| kinds.contains_key(kind));
+        if self.ahead.len() > KINDS {
+            self.ahead.clear();
+        }
+        let any = !kinds.is_empty();
+        for ((kind, priorities), want) in kinds.into_iter().zip(wants).filter(|(_, want)| *want > 0) {
+            self.bring_back(kind, &priorities, want).await?;
+        }
+        Ok(any)
+    }
+
+    /// Brings back the first `want` of a kind.
+    async fn bring_back(&mut self, kind: Kind, priorities: &[Priority], want: usize) -> Result<(), Error> {
+        self.read_ahead(&kind, priorities).await?;
+        let Some(ahead) = self.ahead.get_mut(&kind) else { return Ok(()) };
+        let next: Vec<Stored> =
+            std::iter::from_fn(|| ahead.jobs.pop_first().map(|(_, stored)| stored)).take(want).collect();
+        self.queue.ready.coming_back(&kind, next.len(), Instant::now());
+        let moves = next.into_iter().map(|stored| bring_back(&self.shared, stored));
+        let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(moves).buffered(AT_ONCE).collect().await;
+        if moved.iter().any(|moved| !matches!(moved, Ok(true))) {
+            // Another node was faster, or one could not be moved: what was read ahead is not what is there.
+            self.ahead.remove(&kind);
+        }
+        moved.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    async fn read_ahead(&mut self, kind: &Kind, priorities: &[Priority]) -> Result<(), Error> {
+        let (names, aging) = (self.shared.backbone.names(), self.queue.policy.aging);
+        let ahead = self.ahead.entry(kind.clone()).or_default();
+        for priority in priorities {
+            let subject = names.parked(&kind.tenant, &self.queue.name, *priority, &kind.job_type);
+            while ahead.jobs.len() < READ_AHEAD {
+                let from = ahead.from.entry(priority.number()).or_insert(1);
+                let page = self.shared.backbone.page(&Place::Parked, &subject, *from).await?;
+                let Some(last) = page.messages.last() else { break };
+                *from = last.sequence + 1;
+                let placed = page.messages.into_iter().map(|stored| (place_of(&stored, *priority, aging), stored));
+                ahead.jobs.extend(placed);
+            }
+        }
+        if ahead.jobs.is_empty() {
+            // Those that were left over when it was last read are gone, or came back: from the first on, next time.
+            self.ahead.remove(kind);
+        }
+        Ok(())
+    }
+}
+
+/// The place of a parked job among its kind.
+fn place_of(stored: &Stored, priority: Priority, aging: Duration) -> (Rank, u64, u64) {
+    let sequence = stored.sequence;
+    let read = header::read_job(&stored.headers).ok();
+    let run_id = read.as_ref().and_then(|read| read.run_id.as_ref());
+    let number = run_id.map_or(sequence, |run_id| number_of(run_id, sequence));
+    let due = read.and_then(|read| read.moved?.due_at);
+    let since = due.or_else(|| Timestamp::parse(&stored.at).ok()).unwrap_or_default();
+    (Rank::new(since, priority, aging), number, sequence)
+}
+
+/// Into the lane of returned jobs, then out of where it was parked. Whether it was still there.
+async fn bring_back(shared: &Shared, stored: Stored) -> Result<bool, Error> {
+    let (sequence, headers) = (stored.sequence, stored.job_headers());
+    let names = shared.backbone.names();
+    if let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) {
+        job.publish(shared).await?;
+        fail_point::pass("after-return");
+        shared.metrics.taken_back.inc();
+    } else {
+        // Only nodes park jobs, and their subjects can be read.
+        tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
+    }
+    shared.backbone.take_out(&Place::Parked, sequence).await
+}

@@ -1,0 +1,259 @@
+//! The scheduler of one queue: pulls from its lanes into the queue's hand ([`crate::queue::buffer`]) and wakes idle workers.
+//!
+//! A plain loop without a mailbox: a message a job would cost more than all that is done here. It takes no more in hand
+//! than can soon be started. What waits there for too long goes back and keeps its place; so does all of it when the
+//! node drains, because a delivery that is dropped hands itself back.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::delivery::Delivery;
+use longshore_backbone::pull::{Pulled, Puller};
+use longshore_domain::Lane;
+use longshore_domain::freshness::Freshness;
+
+use crate::attempt::assignment::Assignment;
+use crate::coalesce::gathered;
+use crate::queue::buffer::{Came, Held};
+use crate::queue::dispatcher::QueueState;
+use crate::queue::high_water_marks::Marks;
+use crate::shared::Shared;
+
+/// How often it looks up without being called: to measure its own rate, and to ask how fresh is what comes.
+const TICK: Duration = Duration::from_millis(100);
+/// What may be so much older than it looks is worth a warning: this node, or its server, stood still.
+const FROZEN: Duration = Duration::from_secs(2);
+/// Most jobs of one lane in hand or on their way.
+const LANE_MOST: usize = 512;
+/// So much of its present rate it keeps in hand.
+const AHEAD: Duration = Duration::from_millis(50);
+/// So long may a job in hand and an idle worker wait for each other while nothing starts.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// Jobs taken in between two looks at the workers.
+const GULP: usize = 256;
+
+struct Scheduler {
+    shared: Arc<Shared>,
+    queue: Arc<QueueState>,
+    puller: Puller,
+    marks: Marks,
+    /// Most bytes of a client's job.
+    most: usize,
+    /// What came in this turn.
+    fresh: Vec<Came>,
+    /// What was in hand at the last look.
+    held: Held,
+    /// Since when what comes now was sent: leases count from there.
+    freshness: Freshness,
+    /// How often each lane's pulls had been forgotten at the last look.
+    epochs: [u64; Lane::COUNT],
+    /// While jobs in hand and idle workers wait for a turn: until when, and how many jobs had started then.
+    stalled: Option<(Instant, u64)>,
+    /// Jobs that had started when that was last looked into, in this tick.
+    looked_into: Option<u64>,
+    /// Jobs that had started at the last tick.
+    counted: u64,
+    rate: f64,
+    recent: [usize; Lane::COUNT],
+}
+
+/// Why the scheduler looks up.
+enum News {
+    Idle,
+    Stalled,
+    Pulled,
+    Again(Box<Assignment>),
+    Tick,
+    Closed,
+    Drain,
+}
+
+/// Schedules until the node drains.
+pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
+    let mut again = queue.again.lock().await;
+    // Nothing that comes can be older than the subscription.
+    let freshness = Freshness::new(Instant::now(), shared.backbone.storage().lease);
+    let puller = match Puller::of_queue(&shared.backbone, &queue.name).await {
+        Ok(puller) => puller,
+        Err(error) => panic!("the scheduler cannot work: {error}"),
+    };
+    // One that died before has left nothing but what it knew of its own pulls.
+    let lease = shared.backbone.storage().lease;
+    queue.ready.clear(lease);
+    let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, freshness);
+    scheduler.marks.known().await;
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let draining = scheduler.shared.draining.clone();
+    loop {
+        let hold_off = queue.ready.hold_off();
+        let stalled = scheduler.stalled.map(|(until, _)| until);
+        let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.slots));
+        let news = gathered(async {
+            // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
+            tokio::select! {
+                () = draining.cancelled() => News::Drain,
+                () = queue.idle.came() => News::Idle,
+                () = queue.ready.taken() => News::Idle,
+                () = queue.wake_permits.dropped() => News::Idle,
+                Some(assignment) = again.recv() => News::Again(Box::new(assignment)),
+                came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
+                () = held_off(hold_off), if hold_off.is_some() => News::Idle,
+                () = held_off(stalled), if stalled.is_some() => News::Stalled,
+                () = slots.freed(), if waits_for_room => News::Idle,
+                _ = tick.tick() => News::Tick,
+            }
+        });
+        match news.await {
+            News::Idle => {}
+            News::Stalled => scheduler.stalled(),
+            News::Pulled => queue.ready.came(scheduler.fresh.drain(..)),
+            News::Again(assignment) => queue.ready.again(assignment),
+            News::Tick => scheduler.tick(),
+            News::Closed => panic!("the connection's subscription ended"),
+            News::Drain => break,
+        }
+        queue.dispatch(&scheduler.shared);
+        scheduler.top_up().await;
+        scheduler.probe().await;
+    }
+    scheduler.puller.close(scheduler.freshness.since(), lease).await;
+    queue.ready.clear(lease);
+    queue.closed.cancel();
+    // The node ends its children itself; a loop that ended would be started again.
+    std::future::pending::<()>().await;
+}
+
+impl Scheduler {
+    fn new(shared: Arc<Shared>, queue: Arc<QueueState>, puller: Puller, freshness: Freshness) -> Self {
+        let held = queue.ready.held();
+        let marks = Marks::new(Arc::clone(&shared), queue.name.clone());
+        Self {
+            most: shared.backbone.most_on_arrival(),
+            shared,
+            queue,
+            puller,
+            marks,
+            fresh: Vec::with_capacity(GULP),
+            held,
+            freshness,
+            epochs: [0; Lane::COUNT],
+            stalled: None,
+            looked_into: None,
+            counted: held.started,
+            rate: 0.0,
+            recent: [0; Lane::COUNT],
+        }
+    }
+
+    /// Waits for news from the lanes and takes in what is there, up to a gulp; false if the subscription has ended.
+    async fn pulled(&mut self) -> bool {
+        std::future::poll_fn(|context| {
+            // One look at the clock for all of it: a gulp takes a millisecond at most.
+            let now = Instant::now();
+            let mut any = false;
+            self.marks.poll(context);
+            for _ in 0..GULP {
+                match self.puller.poll(context, self.freshness.since(), now) {
+                    Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, delivery),
+                    Poll::Ready(Some(Pulled::Word(lane))) => self.word(lane),
+                    Poll::Ready(Some(Pulled::Echo(number))) => self.echo(number, now),
+                    Poll::Ready(None) => return Poll::Ready(false),
+                    Poll::Pending => return if any { Poll::Ready(true) } else { Poll::Pending },
+                }
+                any = true;
+            }
+            Poll::Ready(true)
+        })
+        .await
+    }
+
+    /// A probe came back. What was read before it may have been sent right after the one before.
+    fn echo(&mut self, number: u64, now: Instant) {
+        let stood_still = now.duration_since(self.freshness.since());
+        if stood_still > FROZEN {
+            tracing::warn!(queue = %self.queue.name, ?stood_still, "this node or its server stood still: what came meanwhile may be another's");
+        }
+        self.freshness.answered(number);
+    }
+
+    /// The server said something about a lane's pulls.
+    fn word(&mut self, lane: usize) {
+        let epoch = self.puller.epoch(lane);
+        if std::mem::replace(&mut self.epochs[lane], epoch) != epoch {
+            self.marks.leader_may_be_new(lane);
+        }
+    }
+
+    /// Asks how fresh is what comes, if it is time.
+    async fn probe(&mut self) {
+        if let Some(number) = self.freshness.ask(Instant::now()) {
+            self.puller.probe(number).await;
+        }
+    }
+
+    fn take(&mut self, lane: usize, delivery: Delivery) {
+        let behind = delivery.behind;
+        let mark = self.marks.of(lane);
+        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.most);
+        self.recent[lane] += 1;
+        self.fresh.push(Came { lane, behind, assignment: Box::new(assignment) });
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        let held = self.queue.ready.held();
+        let started = held.started - std::mem::replace(&mut self.counted, held.started);
+        self.looked_into = None;
+        self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
+        self.recent.iter_mut().for_each(|count| *count /= 2);
+        self.queue.ready.give_back(now, self.shared.backbone.storage().lease);
+        if self.puller.reconnected() {
+            // The server may have forgotten our pulls, and what it gave us: both are asked for anew.
+            self.queue.ready.forget_deliveries(now, self.shared.backbone.storage().lease);
+            self.marks.server_is_new();
+            self.puller.forget_pulls();
+            self.freshness.forget();
+        } else if self.puller.forget_silent(now) > 0 {
+            tracing::debug!(queue = %self.queue.name, "pulls went unheard, asking again");
+        }
+        (0..self.puller.lanes()).for_each(|lane| self.word(lane));
+        let labels = [self.queue.name.as_str()];
+        let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.shared.metrics.in_hand.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
+        self.shared.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
+    }
+
+    /// Jobs and idle workers have waited for a turn. Where none has started meanwhile, those whose turn it is block their
+    /// threads, and the others are not to wait for them.
+    fn stalled(&mut self) {
+        let now_started = self.queue.ready.held().started;
+        if self.stalled.take().is_some_and(|(_, started)| started == now_started) {
+            // Perhaps none can start; looking again and again would help nobody.
+            self.looked_into = Some(now_started);
+            self.queue.dispatch_all(&self.shared);
+        }
+    }
+
+    /// Asks the lanes for as many jobs as can soon be started.
+    async fn top_up(&mut self) {
+        let idle = self.queue.idle.count();
+        let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
+        let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
+        self.held = self.queue.ready.held();
+        let waits = idle > 0 && self.held.of.iter().any(|held| *held > 0);
+        let waits = waits && self.looked_into != Some(self.held.started);
+        self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
+        for lane in 0..self.puller.lanes() {
+            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Lane::COUNT) };
+            self.puller.top_up(lane, self.held.of[lane], want.min(LANE_MOST)).await;
+        }
+    }
+}
+
+async fn held_off(until: Option<Instant>) {
+    if let Some(until) = until {
+        tokio::time::sleep_until(until.into()).await;
+    }
+}

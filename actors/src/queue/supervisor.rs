@@ -1,0 +1,136 @@
+//! The supervisor of one queue: its scheduler and its workers, one for one.
+//!
+//! A scheduler's death cuts no running job: slots and idle workers are kept in [`QueueState`], which outlives them all.
+//! A worker's death is settled as a failure of the attempt it was working on; the scheduler's costs nothing but the
+//! jobs in its hand, which go back. It looks over its workers once a second: see [`crate::queue::unresponsive`]. Mailbox: supervision
+//! events, and that.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use crate::queue::dispatcher::QueueState;
+use crate::queue::worker::{self, Worker};
+use crate::queue::{scheduler, unresponsive};
+use crate::shared::Shared;
+use crate::supervision::{ChildSpec, Deaths};
+
+/// Look over your workers.
+#[derive(Debug)]
+pub(crate) struct Look;
+
+/// The supervisor of a queue.
+pub(crate) struct QueueSupervisor;
+
+pub(crate) struct State {
+    shared: Arc<Shared>,
+    queue: Arc<QueueState>,
+    workers: HashMap<ActorId, usize>,
+    scheduler: Option<ActorId>,
+    deaths: Deaths,
+}
+
+impl Actor for QueueSupervisor {
+    type Msg = Look;
+    type State = State;
+    type Arguments = (Arc<Shared>, Arc<QueueState>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Look>,
+        (shared, queue): Self::Arguments,
+    ) -> Result<State, ActorProcessingErr> {
+        let mut state = State { shared, queue, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
+        for number in 0..state.queue.policy.concurrency {
+            state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
+        }
+        state.start_scheduler(myself.get_cell()).await?;
+        myself.send_interval(unresponsive::LOOK_EVERY, || Look);
+        Ok(state)
+    }
+
+    async fn handle(&self, myself: ActorRef<Look>, _: Look, state: &mut State) -> Result<(), ActorProcessingErr> {
+        for number in 0..state.queue.policy.concurrency {
+            let (slot, hearing) = state.queue.place(number);
+            if unresponsive::look(&state.shared, &state.queue.name, number, &slot, &hearing).await {
+                // Its actor is left to itself and ends when the handler comes back: nobody watches it any more.
+                state.workers.retain(|_, worker| *worker != number);
+                state.queue.replace_place(number);
+                state.start_worker(number, myself.get_cell(), "its handler is deaf").await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Look>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(child, reason) => {
+                state.restart(&myself, child.get_id(), &reason.to_string()).await
+            }
+            SupervisionEvent::ActorTerminated(child, _, reason) => {
+                let reason = reason.unwrap_or_else(|| "it was stopped".to_owned());
+                state.restart(&myself, child.get_id(), &reason).await
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => Ok(()),
+        }
+    }
+}
+
+impl State {
+    async fn restart(
+        &mut self,
+        myself: &ActorRef<Look>,
+        child: ActorId,
+        reason: &str,
+    ) -> Result<(), ActorProcessingErr> {
+        let supervisor = myself.get_cell();
+        if let Some(number) = self.workers.remove(&child) {
+            tracing::error!(queue = %self.queue.name, worker = number, "a worker died, starting it again: {reason}");
+            self.shared.metrics.restarts.with_label_values(&["worker"]).inc();
+            // A worker dies with its job, which is counted and judged; that alone must not end the queue.
+            self.start_worker(number, supervisor, reason).await?;
+        } else if self.scheduler == Some(child) {
+            tracing::error!(queue = %self.queue.name, "the scheduler died, starting it again: {reason}");
+            self.shared.metrics.restarts.with_label_values(&["scheduler"]).inc();
+            self.deaths.count(reason)?;
+            self.start_scheduler(supervisor).await?;
+        }
+        Ok(())
+    }
+
+    async fn start_worker(
+        &mut self,
+        number: usize,
+        supervisor: ActorCell,
+        reason: &str,
+    ) -> Result<(), ActorProcessingErr> {
+        self.queue.idle.remove(number);
+        let (slot, hearing) = self.queue.place(number);
+        tokio::spawn(worker::settle_for_the_dead(Arc::clone(&self.shared), Arc::clone(&slot), reason.to_owned()))
+            .await?;
+        let arguments = worker::Arguments {
+            number,
+            shared: Arc::clone(&self.shared),
+            slot,
+            queue: Arc::clone(&self.queue),
+            hearing,
+        };
+        let (worker, _) = Actor::spawn_linked(None, Worker, arguments, supervisor).await?;
+        self.workers.insert(worker.get_id(), number);
+        self.queue.add_worker(number, worker);
+        Ok(())
+    }
+
+    async fn start_scheduler(&mut self, supervisor: ActorCell) -> Result<(), ActorProcessingErr> {
+        let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
+        let spec = ChildSpec::new("scheduler", move || scheduler::run(Arc::clone(&shared), Arc::clone(&queue)));
+        self.scheduler = Some(spec.start(supervisor).await?.get_id());
+        Ok(())
+    }
+}

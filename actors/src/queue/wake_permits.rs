@@ -1,0 +1,88 @@
+//! How many workers are awake for the jobs in hand.
+//!
+//! Jobs that are done at their handler's first step keep one worker per thread busy, which takes one after the other;
+//! woken for each such job, the others would cost more than the jobs. So a queue wakes as many workers as can run at
+//! once, by giving each a permit. One that has to wait, for its handler or for the server, gives its permit up, and
+//! another is woken in its place: jobs that last still have all workers. Where a handler blocks its thread instead, its
+//! permit stays with it; the scheduler sees that nothing starts any more and wakes the others all the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// The permits of a queue.
+#[derive(Debug)]
+pub(crate) struct WakePermits {
+    out: AtomicUsize,
+    max: usize,
+    dropped: Notify,
+}
+
+/// A worker may run. Dropped by a worker that dies, it goes back, and the scheduler hears of it.
+#[derive(Debug)]
+pub(crate) struct WakePermit(Option<Arc<WakePermits>>);
+
+impl WakePermits {
+    /// As many as the runtime has threads, and processors for them.
+    pub(crate) fn of_runtime() -> Self {
+        let threads = tokio::runtime::Handle::current().metrics().num_workers();
+        let processors = std::thread::available_parallelism().map_or(threads, usize::from);
+        Self { out: AtomicUsize::new(0), max: threads.min(processors), dropped: Notify::new() }
+    }
+
+    /// Whether another worker may be woken.
+    pub(crate) fn is_one_left(&self) -> bool {
+        self.out.load(Ordering::SeqCst) < self.max
+    }
+
+    /// One more permit, whether or not there should be.
+    pub(crate) fn take(self: &Arc<Self>) -> WakePermit {
+        self.out.fetch_add(1, Ordering::SeqCst);
+        WakePermit(Some(Arc::clone(self)))
+    }
+
+    /// Waits until a permit came back from a worker that died.
+    pub(crate) async fn dropped(&self) {
+        self.dropped.notified().await;
+    }
+
+    fn put_back(&self) {
+        self.out.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl WakePermit {
+    /// Gives the permit up: the caller sees to it that another worker is woken.
+    pub(crate) fn release(mut self) {
+        if let Some(permits) = self.0.take() {
+            permits.put_back();
+        }
+    }
+}
+
+impl Drop for WakePermit {
+    fn drop(&mut self) {
+        if let Some(permits) = self.0.take() {
+            permits.put_back();
+            permits.dropped.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_permit_goes_back_however_it_is_given_up() {
+        let permits = Arc::new(WakePermits { out: AtomicUsize::new(0), max: 1, dropped: Notify::new() });
+        let permit = permits.take();
+        assert!(!permits.is_one_left());
+        permit.release();
+        assert!(permits.is_one_left());
+        drop(permits.take());
+        assert!(permits.is_one_left());
+        permits.dropped().await;
+    }
+}

@@ -1,0 +1,208 @@
+//! What remote handlers announced when they were last asked: which are there, and how many jobs each takes at once.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use longshore_backbone::work::{Announced, falls_under};
+use tokio::sync::Notify;
+
+/// Handlers are asked every few seconds while there are jobs for them. What is older says little of who is there now.
+const CENSUS_HOLDS: Duration = Duration::from_secs(15);
+/// Where nobody was there for a job, no other is tried for so long: thousands may wait for that handler.
+const MISSED_FOR: Duration = Duration::from_millis(250);
+/// Most subjects of which it is remembered when they were met; beyond that all are met anew.
+const MET_MOST: usize = 16_384;
+
+/// What this node knows of remote handlers.
+#[derive(Debug, Default)]
+pub(crate) struct Discovery {
+    census: RwLock<Census>,
+    /// A job for a remote handler was seen since the last census.
+    remote_seen: AtomicBool,
+    /// A job was met whose handlers are not known yet.
+    strangers_seen: Notify,
+}
+
+/// What is known of the handlers of one subject.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// They were not asked yet, or long ago.
+    Unknown {
+        /// Nobody was found there a moment ago.
+        was_missed: bool,
+    },
+    /// The subjects that they announce, each with its slots.
+    Slots(Vec<(String, u32)>),
+}
+
+impl Discovery {
+    /// A job for a remote handler was seen.
+    pub(crate) fn saw_remote(&self) {
+        self.remote_seen.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one was seen since this was last asked.
+    pub(crate) fn take_remote_seen(&self) -> bool {
+        self.remote_seen.swap(false, Ordering::Relaxed)
+    }
+
+    /// Waits until there is a job whose handlers have to be asked before there can be more than one at once.
+    pub(crate) async fn met_strangers(&self) {
+        self.strangers_seen.notified().await;
+    }
+
+    /// Handlers were asked at `at`, and announced this.
+    pub(crate) fn replace(&self, announced: Vec<Announced>, at: Instant) {
+        self.census.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
+    }
+
+    /// Nobody was there for jobs of this subject: whoever comes is asked first.
+    pub(crate) fn forget(&self, subject: &str) {
+        self.census.write().unwrap_or_else(PoisonError::into_inner).forget(subject, Instant::now());
+        self.strangers_seen.notify_one();
+    }
+
+    /// What the handlers of a subject announced; where that is not known, they are asked.
+    pub(crate) fn of(&self, subject: &str) -> Known {
+        let now = Instant::now();
+        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
+        if census.knows(subject, now) {
+            let announced = census.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
+            return Known::Slots(announced.collect());
+        }
+        let (was_missed, is_met) = (census.was_missed(subject, now), census.met.contains_key(subject));
+        drop(census);
+        if !is_met {
+            self.census.write().unwrap_or_else(PoisonError::into_inner).meet(subject, now);
+        }
+        self.strangers_seen.notify_one();
+        Known::Unknown { was_missed }
+    }
+
+    /// How often the handlers of a subject promised to signal, the longest.
+    pub(crate) fn heartbeat(&self, subject: &str) -> Option<Duration> {
+        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
+        census.of(subject).filter_map(|service| service.heartbeat).max()
+    }
+}
+
+/// What remote handlers announced when they were last asked.
+#[derive(Debug, Default)]
+struct Census {
+    /// Each endpoint that answered.
+    announced: Vec<Announced>,
+    /// When they were asked.
+    at: Option<Instant>,
+    /// Subjects that jobs are sent to.
+    met: HashMap<String, Met>,
+}
+
+/// A subject that jobs are sent to.
+#[derive(Debug)]
+struct Met {
+    /// When it was first met, or nobody was found there for the last time.
+    at: Instant,
+    /// Nobody was found there.
+    missed: bool,
+}
+
+impl Census {
+    /// What came of asking at `at`.
+    fn replace(&mut self, announced: Vec<Announced>, at: Instant) {
+        (self.announced, self.at) = (announced, Some(at));
+    }
+
+    /// Remembers that a subject was met at `now`.
+    fn meet(&mut self, subject: &str, now: Instant) {
+        if !self.met.contains_key(subject) {
+            self.remember(subject, Met { at: now, missed: false });
+        }
+    }
+
+    /// Nobody was there at `now`: what was announced before says nothing of who comes.
+    fn forget(&mut self, subject: &str, now: Instant) {
+        self.remember(subject, Met { at: now, missed: true });
+    }
+
+    /// Whether nobody was found there a moment ago.
+    fn was_missed(&self, subject: &str, now: Instant) -> bool {
+        self.met.get(subject).is_some_and(|met| met.missed && now.duration_since(met.at) < MISSED_FOR)
+    }
+
+    fn remember(&mut self, subject: &str, met: Met) {
+        if self.met.len() >= MET_MOST {
+            self.met.clear();
+        }
+        self.met.insert(subject.to_owned(), met);
+    }
+
+    /// The services that take jobs of this subject.
+    fn of<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a Announced> {
+        self.announced.iter().filter(move |service| falls_under(subject, &service.subject))
+    }
+
+    /// Whether it says at `now` what holds for this subject: its handlers were asked after it was met, for they may be as
+    /// new as it is; or it names slots, which they share with subjects that are known.
+    fn knows(&self, subject: &str, now: Instant) -> bool {
+        let Some(asked) = self.at.filter(|at| now.duration_since(*at) < CENSUS_HOLDS) else { return false };
+        match self.met.get(subject) {
+            Some(met) if met.at <= asked => true,
+            Some(met) if met.missed => false,
+            _ => self.of(subject).any(|service| service.slots.is_some()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(subject: &str, slots: Option<u32>) -> Announced {
+        Announced { service: "s".to_owned(), subject: subject.to_owned(), slots, heartbeat: None, wrong: Vec::new() }
+    }
+
+    #[test]
+    fn a_subject_is_known_once_its_handlers_were_asked_after_it_was_met() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        let mut census = Census::default();
+        census.meet("w.a", at(0));
+        assert!(!census.knows("w.a", at(0)), "nobody was asked yet");
+        census.replace(Vec::new(), at(1));
+        assert!(census.knows("w.a", at(2)) && !census.knows("w.b", at(2)), "another may have come since");
+        census.meet("w.b", at(2));
+        census.meet("w.a", at(2));
+        assert!(census.knows("w.a", at(3)) && !census.knows("w.b", at(3)), "asked before it was met");
+        census.replace(Vec::new(), at(4));
+        assert!(census.knows("w.b", at(5)));
+        census.forget("w.b", at(5));
+        assert!(!census.knows("w.b", at(6)) && census.knows("w.a", at(6)));
+        assert!(!census.knows("w.a", at(4) + CENSUS_HOLDS), "that was long ago");
+    }
+
+    #[test]
+    fn a_new_subject_of_known_slots_is_known() {
+        let now = Instant::now();
+        let mut census = Census::default();
+        census.replace(vec![announced("w.*.a", Some(4)), announced("w.*.b", None)], now);
+        assert!(census.knows("w.acme.a", now) && !census.knows("w.acme.b", now) && !census.knows("w.acme.c", now));
+        let later = now + Duration::from_secs(1);
+        for subject in ["w.acme.a", "w.acme.b"] {
+            census.meet(subject, later);
+        }
+        assert!(census.knows("w.acme.a", later) && !census.knows("w.acme.b", later));
+        census.forget("w.acme.a", later);
+        assert!(!census.knows("w.acme.a", later), "nobody was there");
+    }
+
+    #[test]
+    fn what_is_remembered_of_subjects_is_bounded() {
+        let (mut census, now) = (Census::default(), Instant::now());
+        for number in 0..2 * MET_MOST {
+            census.meet(&number.to_string(), now);
+            assert!((1..=MET_MOST).contains(&census.met.len()));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Runs that were cancelled a moment ago.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use longshore_domain::{Job, RunId, Tenant};
+
+/// Cancelled runs that a node remembers, for jobs it has in hand.
+const REMEMBERED: usize = 4_096;
+/// Runs that were cancelled a moment ago: a job of theirs that is in hand is not begun without a look at its record.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    any: AtomicBool,
+    /// By name, and in the order in which they came.
+    runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
+    /// The nodes that are there, and when that was read.
+    nodes: Mutex<Option<(Instant, Arc<[String]>)>>,
+}
+
+type RunKey = (Tenant, RunId);
+
+impl Recent {
+    /// Adds one; the oldest goes where there are too many.
+    pub(crate) fn add(&self, tenant: &Tenant, run: &RunId) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (tenant.clone(), run.clone());
+        if runs.0.insert(key.clone()) {
+            runs.1.push_back(key);
+        }
+        if runs.1.len() > REMEMBERED
+            && let Some(oldest) = runs.1.pop_front()
+        {
+            runs.0.remove(&oldest);
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// The nodes that are there, if that was read a moment ago.
+    pub(crate) fn nodes(&self, known_for: Duration) -> Option<Arc<[String]>> {
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.as_ref().filter(|(at, _)| at.elapsed() < known_for).map(|(_, nodes)| Arc::clone(nodes))
+    }
+
+    /// These nodes are there now.
+    pub(crate) fn set_nodes(&self, nodes: &Arc<[String]>) {
+        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(nodes)));
+    }
+
+    /// Whether the job's run is one of them. One load where none is.
+    pub(crate) fn has(&self, job: &Job) -> bool {
+        self.any.load(Ordering::Acquire) && {
+            let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            runs.0.contains(&(job.tenant.clone(), job.run_id.clone()))
+        }
+    }
+}

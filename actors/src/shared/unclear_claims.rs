@@ -1,0 +1,28 @@
+//! Claims whose answers were lost.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use longshore_domain::SmolStr;
+
+/// Claims without a clear answer that are remembered: more than a node has workers.
+const MAX_UNCLEAR: usize = 16_384;
+
+/// Tokens of claims whose answers were lost. Where such a claim turns out to be on record, its attempt was never
+/// started: this node may start it, or leave that to the node that the job came to.
+#[derive(Debug, Default)]
+pub(crate) struct UnclearClaims(Mutex<HashSet<SmolStr>>);
+
+impl UnclearClaims {
+    pub(crate) fn add(&self, token: &SmolStr) {
+        let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.len() < MAX_UNCLEAR {
+            tokens.insert(token.clone());
+        }
+    }
+
+    /// Whether it is one; it is none from then on.
+    pub(crate) fn take(&self, token: &SmolStr) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token)
+    }
+}

@@ -1,0 +1,82 @@
+//! The ends of those runs that leave no record. Of a type that keeps its failures only, the end of a run that completes
+//! stands nowhere but in its event; whoever asks for it a moment too late finds it at the node that had it, which the
+//! others ask.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use longshore_backbone::wire::api::{Encoded, Record};
+use longshore_backbone::wire::record;
+use longshore_domain::{Run, RunId, Tenant};
+
+/// Most bytes of ends that are remembered; the oldest go first.
+const REMEMBERED: usize = 4 * 1024 * 1024;
+
+/// The last runs that completed here and left no record.
+#[derive(Debug, Default)]
+pub(crate) struct Unkept(Mutex<Ends>);
+
+#[derive(Debug, Default)]
+struct Ends {
+    shown: HashMap<(Tenant, RunId), Encoded<Record>>,
+    order: VecDeque<(Tenant, RunId)>,
+    bytes: usize,
+}
+
+impl Unkept {
+    /// Remembers an end.
+    pub(crate) fn add(&self, run: &Run) {
+        let shown = record::show(run);
+        let name = (run.tenant.clone(), run.run_id.clone());
+        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.bytes += shown.size();
+        if let Some(before) = ends.shown.insert(name.clone(), shown) {
+            ends.bytes -= before.size();
+        } else {
+            ends.order.push_back(name);
+        }
+        while ends.bytes > REMEMBERED {
+            let Some(oldest) = ends.order.pop_front() else { break };
+            let gone = ends.shown.remove(&oldest).map_or(0, |end| end.size());
+            ends.bytes -= gone;
+        }
+    }
+
+    /// The end of this run as its record would show it.
+    pub(crate) fn find(&self, tenant: &Tenant, run_id: &RunId) -> Option<Encoded<Record>> {
+        let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.shown.get(&(tenant.clone(), run_id.clone())).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_domain::run::RunResult;
+    use longshore_domain::settlement::Settlement;
+    use longshore_domain::{Job, JobType, Priority, Queue, Timestamp};
+
+    #[test]
+    fn what_is_remembered_of_ends_is_bounded() {
+        let unkept = Unkept::default();
+        let tenant = Tenant::default_tenant();
+        let id = |number: usize| RunId::parse(&format!("main-p5-{number}")).unwrap();
+        let result = serde_json::value::RawValue::from_string(format!("\"{}\"", "x".repeat(60_000))).unwrap();
+        for number in 1..=200 {
+            let job = Job {
+                tenant: tenant.clone(),
+                queue: Queue::main(),
+                priority: Priority::DEFAULT,
+                job_type: JobType::parse("t").unwrap(),
+                run_id: id(number),
+                options: None,
+            };
+            let mut run = Run::new(&job, 1, Timestamp::from_millis(1));
+            run.begin(1, &"n".into(), Timestamp::from_millis(2));
+            run.settle(Settlement::Complete(RunResult::Json(result.clone())), Timestamp::from_millis(3));
+            unkept.add(&run);
+        }
+        assert!(unkept.find(&tenant, &id(1)).is_none() && unkept.find(&tenant, &id(200)).is_some());
+        assert!(unkept.0.lock().unwrap().bytes <= REMEMBERED);
+    }
+}

@@ -1,0 +1,82 @@
+//! How many callers may wait for runs' ends. Who waits keeps a subscription and a task, so both are bounded, for each
+//! tenant and for the node.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longshore_backbone::wire::api::{ApiError, Code};
+
+/// Waits of one tenant.
+const TENANT_MOST: usize = 1_024;
+/// Waits of all tenants.
+const NODE_MOST: usize = 16_384;
+/// When to come again.
+const COME_AGAIN_MS: u64 = 1_000;
+
+/// Who waits for ends on this node.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    by_tenant: Mutex<HashMap<String, usize>>,
+}
+
+/// A wait; over when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    waits: Arc<Waits>,
+    tenant: String,
+}
+
+impl Waits {
+    /// One wait more.
+    ///
+    /// # Errors
+    /// 429 where the tenant has too many already, 503 where the node has.
+    pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<Waiting, ApiError> {
+        let mut by_tenant = self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
+        let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
+        let refused = |code, whose: &str, most: usize| ApiError {
+            retry_after_ms: Some(COME_AGAIN_MS),
+            ..ApiError::new(code, format!("{whose} waits for {most} runs on this node already; follow events instead"))
+        };
+        if own >= TENANT_MOST {
+            return Err(refused(Code::RateLimited, &format!("tenant {tenant}"), TENANT_MOST));
+        }
+        if all >= NODE_MOST {
+            return Err(refused(Code::Unavailable, "everybody together", NODE_MOST));
+        }
+        by_tenant.insert(tenant.to_owned(), own + 1);
+        Ok(Waiting { waits: Arc::clone(self), tenant: tenant.to_owned() })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut by_tenant = self.waits.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_tenant.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                by_tenant.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tenant_cannot_take_all_waits() {
+        let waits = Arc::new(Waits::default());
+        let mut own: Vec<_> = (0..TENANT_MOST).map(|_| waits.enter("acme").unwrap()).collect();
+        let refused = waits.enter("acme").unwrap_err();
+        assert_eq!((refused.code, refused.retry_after_ms), (429, Some(COME_AGAIN_MS)));
+        let others = (0..NODE_MOST - TENANT_MOST).map(|number| waits.enter(&format!("t{}", number % 100)).unwrap());
+        let others: Vec<_> = others.collect();
+        assert_eq!(waits.enter("one-more").unwrap_err().code, 503);
+        own.pop();
+        assert!(waits.enter("acme").is_ok());
+        drop((own, others));
+        assert!(waits.by_tenant.lock().unwrap().is_empty(), "nothing is kept of those who do not wait");
+    }
+}

@@ -1,0 +1,151 @@
+//! The sweep: looks slowly through what waits for a time, and makes up for what the server forgot.
+//!
+//! A schedule that falls due while its stream has no leader may never fire. Once it is overdue by more than the grace, its
+//! job is brought into its lane as the timekeeper would have done it, under the same id, so that a firing that comes all
+//! the same does no harm; then the schedule is deleted. A run whose record waits for a time that is over, with nothing left
+//! that could bring it on, cannot be made good without its payload: it is named in the log and counted.
+//!
+//! One node sweeps for all: the first by name that is there. Two at once, for a while, do no harm either.
+//!
+//! Bounds: [`PAGES`] pages or [`BYTES`] of either stream a round, [`MOVES`] jobs and [`LOOKS`] records a round.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use longshore_backbone::Error;
+use longshore_backbone::scan::Place;
+use longshore_backbone::sweep::{Part, Standing};
+use longshore_domain::{Run, RunId, Tenant, Timestamp};
+
+use crate::cluster::presence;
+use crate::shared::{Shared, now};
+use crate::time::due::DueJob;
+
+/// Pages of 256 messages in a round: a million schedules are looked through within half an hour.
+const PAGES: usize = 20;
+/// Bytes of payload in a round.
+const BYTES: usize = 16 << 20;
+/// Overdue jobs that are brought on in a round; the next round goes on where this one stopped.
+const MOVES: usize = 2_048;
+/// Of these at once.
+const AT_ONCE: usize = 16;
+/// Records of a round that are looked into more closely.
+const LOOKS: usize = 64;
+/// Runs that are remembered as named in the log.
+const NAMED: usize = 10_000;
+
+/// How far a round is, and what was said before.
+struct Sweep {
+    shared: Arc<Shared>,
+    grace: Duration,
+    schedules_from: u64,
+    records_from: u64,
+    named: HashSet<(Tenant, RunId)>,
+}
+
+/// Sweeps until the process ends.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    // An election takes as long, and a server that has 100,000 to fire at once is 4 s late.
+    let grace = (shared.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
+    let mut sweep = Sweep { shared, grace, schedules_from: 1, records_from: 1, named: HashSet::new() };
+    let mut tick = tokio::time::interval(grace);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if let Err(error) = sweep.round().await {
+            tracing::debug!("the sweep goes on later: {}", error.with_causes());
+        }
+    }
+}
+
+impl Sweep {
+    async fn round(&mut self) -> Result<(), Error> {
+        if self.shared.draining.is_cancelled() || !presence::is_first(&self.shared).await? {
+            return Ok(());
+        }
+        self.schedules().await?;
+        self.records().await
+    }
+
+    /// Brings on the jobs of schedules that should have fired.
+    async fn schedules(&mut self) -> Result<(), Error> {
+        let (mut overdue, mut bytes) = (Vec::new(), 0);
+        for _ in 0..PAGES {
+            let page = self.shared.backbone.standing_schedules(self.schedules_from).await?;
+            let before = self.overdue_before(1);
+            overdue.extend(page.found.into_iter().filter(|standing| standing.at < before));
+            bytes += page.bytes;
+            self.schedules_from = page.next.unwrap_or(1);
+            if page.next.is_none() || bytes > BYTES || overdue.len() >= MOVES {
+                break;
+            }
+        }
+        let moves = overdue.into_iter().map(|standing| bring_on(Arc::clone(&self.shared), standing));
+        let moved: Vec<Result<bool, Error>> =
+            futures_util::stream::iter(moves).buffer_unordered(AT_ONCE).collect().await;
+        let restored = moved.iter().filter(|moved| matches!(moved, Ok(true))).count();
+        if restored > 0 {
+            self.shared.metrics.overdue_restored.inc_by(restored as u64);
+            tracing::warn!(
+                jobs = restored,
+                "schedules were overdue and had not fired: their jobs are in their lanes now"
+            );
+        }
+        moved.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    /// Names runs that nothing can bring on.
+    async fn records(&mut self) -> Result<(), Error> {
+        let (mut overdue, mut bytes) = (Vec::new(), 0);
+        for _ in 0..PAGES {
+            let Part { found, bytes: read, next } = self.shared.backbone.waiting_records(self.records_from).await?;
+            // Its schedule is swept first, and its lane may be long.
+            let before = self.overdue_before(3);
+            overdue.extend(found.into_iter().filter(|(run, _)| run.run_at.is_some_and(|at| at < before)));
+            bytes += read;
+            self.records_from = next.unwrap_or(1);
+            if next.is_none() || bytes > BYTES || overdue.len() >= LOOKS {
+                break;
+            }
+        }
+        for (run, revision) in overdue.into_iter().take(LOOKS) {
+            let name = (run.tenant.clone(), run.run_id.clone());
+            if !self.named.contains(&name) && self.is_stranded(&run, revision).await? {
+                if self.named.len() >= NAMED {
+                    self.named.clear();
+                }
+                self.named.insert(name);
+                self.shared.metrics.stranded.inc();
+                let (run_id, tenant, state) = (&run.run_id, &run.tenant, run.state);
+                tracing::warn!(%run_id, %tenant, ?state, due_at = %run.run_at.unwrap_or_default(),
+                    "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_stranded(&self, run: &Run, revision: u64) -> Result<bool, Error> {
+        let backbone = &self.shared.backbone;
+        // The record is read last: whoever took the job up meanwhile has written it.
+        Ok(!backbone.may_come(run).await? && backbone.is_unchanged(run, revision).await?)
+    }
+
+    fn overdue_before(&self, graces: u32) -> Timestamp {
+        now().minus(self.grace * graces)
+    }
+}
+
+/// Does what the server should have done: the job into its lane, then the schedule away. Says whether it did.
+async fn bring_on(shared: Arc<Shared>, standing: Standing) -> Result<bool, Error> {
+    if !shared.backbone.still_stands(&standing).await? {
+        return Ok(false);
+    }
+    let headers = standing.stored.job_headers();
+    let (payload, sequence) = (standing.stored.payload.clone(), standing.stored.sequence);
+    let names = shared.backbone.names();
+    let Some(job) = DueJob::read(names, &standing.due, headers.as_ref(), payload, sequence) else { return Ok(false) };
+    job.publish(&shared).await?;
+    shared.backbone.take_out(&Place::Schedules, sequence).await
+}

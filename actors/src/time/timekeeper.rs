@@ -1,0 +1,176 @@
+//! The timekeeper: brings due jobs into their lanes.
+//!
+//! The server publishes a schedule's job on a due subject when its time has come; here it is published into its lane
+//! ([`crate::time::due`]), and then acknowledged. A lane that refuses keeps nothing here: its jobs go back to the server for a
+//! while ([`crate::time::closed_lanes`]), and other lanes' jobs have their places.
+//!
+//! Bounds: [`AT_ONCE`] moves; it pulls no more than it has room for.
+
+use std::sync::{Arc, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Error;
+use longshore_backbone::delivery::{Delivery, Right};
+use longshore_backbone::pull::{Pulled, Puller};
+use longshore_backbone::request::STREAM_FULL;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::cluster::system_events;
+use crate::fail_point;
+use crate::shared::Shared;
+use crate::time::closed_lanes::{ClosedLanes, Lane, Way};
+use crate::time::due::DueJob;
+
+/// Jobs that are being moved at once.
+const AT_ONCE: usize = 256;
+/// How often it looks whether the server still knows of its pulls.
+const TICK: Duration = Duration::from_millis(250);
+/// A lane that has not answered by then counts as closed: its jobs must not keep the places of others.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Moves due jobs until the node drains.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut puller = match Puller::of_due(&shared.backbone).await {
+        Ok(puller) => puller,
+        Err(error) => panic!("the timekeeper cannot work: {error}"),
+    };
+    let mut timekeeper = Timekeeper { shared, moves: JoinSet::new(), closed: ClosedLanes::default() };
+    timekeeper.forget_full();
+    let mut tick = tokio::time::interval(TICK);
+    let draining = timekeeper.shared.draining.clone();
+    loop {
+        tokio::select! {
+            biased;
+            () = draining.cancelled() => break,
+            Some(Ok(moved)) = timekeeper.moves.join_next(), if !timekeeper.moves.is_empty() => timekeeper.moved(moved).await,
+            delivery = next(&mut puller), if timekeeper.moves.len() < AT_ONCE => match delivery {
+                Some(Some(delivery)) => timekeeper.take(delivery).await,
+                Some(None) => {}
+                None => panic!("the connection's subscription ended"),
+            },
+            _ = tick.tick() => {
+                if puller.reconnected() {
+                    puller.forget_pulls();
+                }
+                puller.forget_silent(Instant::now());
+            }
+        }
+        puller.top_up(0, timekeeper.moves.len(), AT_ONCE).await;
+    }
+    // A due job that is handed back late does no harm: whoever brings it into its lane, it is there once.
+    puller.close(Instant::now(), Duration::MAX).await;
+    // Those that are refused now are handed back by being dropped.
+    while timekeeper.moves.join_next().await.is_some() {}
+    std::future::pending::<()>().await;
+}
+
+/// The next due job, or a word from the server.
+async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
+    std::future::poll_fn(|context| {
+        let now = Instant::now();
+        match puller.poll(context, now, now) {
+            Poll::Ready(Some(Pulled::Job(_, delivery))) => Poll::Ready(Some(Some(delivery))),
+            Poll::Ready(Some(Pulled::Word(_) | Pulled::Echo(_))) => Poll::Ready(Some(None)),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+struct Timekeeper {
+    shared: Arc<Shared>,
+    moves: JoinSet<Moved>,
+    closed: ClosedLanes,
+}
+
+/// How a move ended.
+struct Moved {
+    lane: Lane,
+    /// Why not, and the job that is still to be moved.
+    refused: Option<(Refusal, Right)>,
+}
+
+enum Refusal {
+    Unanswered,
+    Error(Error),
+}
+
+impl Timekeeper {
+    async fn take(&mut self, delivery: Delivery) {
+        let Delivery { subject, headers, payload, holding, right, .. } = delivery;
+        let names = self.shared.backbone.names();
+        let Some(job) = DueJob::read(names, &subject, headers.as_ref(), payload, holding.message.sequence) else {
+            // Only nodes write schedules, and they write readable ones.
+            tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
+            return self.shared.backbone.ack(right).await;
+        };
+        let lane = (job.queue.clone(), job.priority);
+        match self.closed.way(&lane, Instant::now()) {
+            Way::Move => {
+                self.moves.spawn(move_to_lane(Arc::clone(&self.shared), lane, job, right));
+            }
+            Way::PutOff(away) => self.put_off(right, away).await,
+        }
+    }
+
+    async fn put_off(&self, right: Right, away: Duration) {
+        self.shared.metrics.due_put_off.inc();
+        self.shared.backbone.hand_back_after(right, away).await;
+    }
+
+    async fn moved(&mut self, moved: Moved) {
+        let Moved { lane, refused } = moved;
+        let Some((refusal, right)) = refused else {
+            if self.closed.took(&lane) {
+                tracing::info!(queue = %lane.0, priority = %lane.1, "the lane takes due jobs again");
+                self.is_full(&lane, false);
+            }
+            return;
+        };
+        let (away, is_new) = self.closed.refused(&lane, Instant::now());
+        self.put_off(right, away).await;
+        let is_full = matches!(&refusal, Refusal::Error(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
+        if is_new {
+            let why = match &refusal {
+                Refusal::Unanswered => format!("it did not answer within {} s", ANSWERS_WITHIN.as_secs()),
+                Refusal::Error(error) => error.with_causes(),
+            };
+            tracing::warn!(queue = %lane.0, priority = %lane.1, "due jobs cannot go into their lane yet: {why}");
+        }
+        if is_full && self.is_full(&lane, true) {
+            let details = json!({"queue": lane.0, "priority": lane.1.number()});
+            system_events::tell_of_queue(&self.shared, "lane_full", &lane.0, details).await;
+        }
+    }
+
+    /// Notes for `health` whether a lane is full; whether that is news.
+    fn is_full(&self, lane: &Lane, full: bool) -> bool {
+        let mut lanes = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = if full { lanes.insert(lane.clone()) } else { lanes.remove(lane) };
+        self.shared.metrics.lanes_full.set(i64::try_from(lanes.len()).unwrap_or(i64::MAX));
+        is_news
+    }
+
+    /// One that died before has left lanes of which nothing is known any more.
+    fn forget_full(&self) {
+        self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.shared.metrics.lanes_full.set(0);
+    }
+}
+
+async fn move_to_lane(shared: Arc<Shared>, lane: Lane, job: DueJob, right: Right) -> Moved {
+    // A publish that is answered too late was made all the same; made again it is known by its id.
+    let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&shared)).await {
+        Ok(Ok(())) => {
+            fail_point::pass("after-move");
+            shared.backbone.ack(right).await;
+            return Moved { lane, refused: None };
+        }
+        Ok(Err(error)) => Refusal::Error(error),
+        Err(_) => Refusal::Unanswered,
+    };
+    Moved { lane, refused: Some((refusal, right)) }
+}
