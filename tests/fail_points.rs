@@ -23,7 +23,7 @@ const WITHIN: Duration = Duration::from_secs(90);
 const OF_EACH: usize = 2;
 
 /// Points that only some jobs pass, so that the first or second pass must do.
-const RARE: [&str; 5] = ["before-schedule", "after-schedule", "before-letter", "after-letter", "after-move"];
+const RARE: [&str; 5] = ["before-schedule", "after-schedule", "before-dead-letter", "after-dead-letter", "after-move"];
 
 macro_rules! at_each_point {
     ($($name:ident $point:literal,)*) => {
@@ -48,8 +48,8 @@ at_each_point! {
     after_events "after-events",
     before_schedule "before-schedule",
     after_schedule "after-schedule",
-    before_letter "before-letter",
-    after_letter "after-letter",
+    before_dead_letter "before-dead-letter",
+    after_dead_letter "after-dead-letter",
     before_ack "before-ack",
     after_move "after-move",
 }

@@ -166,7 +166,7 @@ async fn forged_headers_of_nodes_hurt_nobody() {
 
     assert_eq!(world.wait(&victim).await.state, "completed");
     for run in ["mine", "other"] {
-        assert!(world.wait(run).await.has_ended());
+        assert!(world.wait(run).await.is_terminal());
     }
 
     world.eventually_reads(&victim, "enqueued\nstarted 1\ncompleted 1").await;
@@ -197,7 +197,7 @@ async fn no_header_of_the_servers_is_passed_on() {
     }
     let rollup = world.publish("ask").header("Longshore-Delay", "300ms").header("Nats-Rollup", "all").send("{}").await;
     if let Ok(receipt) = rollup {
-        assert!(world.wait(&receipt.run_id).await.has_ended());
+        assert!(world.wait(&receipt.run_id).await.is_terminal());
     }
     assert_eq!(world.wait(&delayed).await.state, "completed", "another's schedule stands");
     is_unharmed(&world, &node).await;
@@ -392,7 +392,7 @@ async fn times_at_the_edge_of_the_calendar_are_no_danger() {
     ] {
         let publish = world.publish("noop").header(name, value).header("Longshore-Idempotency-Key", value);
         let run = publish.json(json!({})).await;
-        assert!(world.wait(&run).await.has_ended(), "{name} {value}");
+        assert!(world.wait(&run).await.is_terminal(), "{name} {value}");
     }
     is_unharmed(&world, &node).await;
 }

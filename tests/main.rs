@@ -10,7 +10,6 @@ mod chaos; // trouble of every kind at once loses nothing
 mod cli; // whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases
 mod cluster; // several nodes are one
 mod dead_letters; // what died is kept whole
-mod deaf; // a handler that hears nothing costs its attempt, not the node
 mod elections; // while servers elect, nodes start, answer truly and go on
 mod events; // what happened is told live and kept in order
 mod fail_points; // death between any two steps loses nothing
@@ -34,6 +33,7 @@ mod retries; // what fails is tried again by its policy, what cannot succeed is 
 mod shutdown; // asked to end, a node finishes what it can and hands back the rest
 mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // not before its time, not after it, and not for longer
+mod unresponsive; // a handler that hears nothing costs its attempt, not the node
 mod values; // what is sent comes through byte for byte, and every request gets an answer
 
 use std::path::PathBuf;

@@ -10,7 +10,7 @@ use std::task::Poll;
 
 /// The same as `future`; but when it had to wait, all that is ready by then goes first once, so that more has come
 /// together. Costs one poll a wait, no time.
-pub(crate) async fn gathered<F: Future>(future: F) -> F::Output {
+pub(crate) async fn coalesced<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut woken = false;
     poll_fn(|context| {
@@ -34,7 +34,7 @@ mod tests {
     async fn what_is_ready_goes_first() {
         let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
         let gathering = tokio::spawn(async move {
-            let first: Option<u32> = gathered(receive.recv()).await;
+            let first: Option<u32> = coalesced(receive.recv()).await;
             let rest: Vec<u32> = std::iter::from_fn(|| receive.try_recv().ok()).collect();
             (first, rest)
         });
@@ -48,6 +48,6 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_there_is_taken_at_once() {
-        assert_eq!(gathered(std::future::ready(7)).await, 7);
+        assert_eq!(coalesced(std::future::ready(7)).await, 7);
     }
 }

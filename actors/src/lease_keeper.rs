@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
-use longshore_backbone::delivery::Right;
+use longshore_backbone::delivery::AckToken;
 use longshore_backbone::renewal::{Renewals, Renewed};
 use longshore_domain::lease::Lease;
 use longshore_domain::run::MessageId;
@@ -67,12 +67,12 @@ impl Book {
     /// Enters a running job, whose lease the server counts from `from` or later.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        right: &Right,
+        ack_token: &AckToken,
         message: MessageId,
         job: &Job,
         from: Instant,
     ) -> Option<Entry> {
-        let reply = right.renewal()?;
+        let reply = ack_token.renewal()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let stop = Stop::default();
         let run = (job.tenant.clone(), job.run_id.clone());

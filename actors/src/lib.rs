@@ -2,7 +2,7 @@
 //! decide.
 //!
 //! The way of a job, in the order of the files: `scheduler` pulls and orders, `assignment` reads, `worker` does one
-//! attempt in the steps `begin` → `perform` (or `remote`) → `conclude`, and hands a `story` to the `herald`, which tells
+//! attempt in the steps `begin` → `perform` (or `remote`) → `conclude`, and hands a `commit` to the `committer`, which tells
 //! it and acknowledges the delivery last (`carry_out`).
 //!
 //! Laws: nothing here names `async_nats`, TOML, HTTP or a terminal. A mailbox is mortal: what must not be lost is in

@@ -11,8 +11,8 @@ pub struct Metrics {
     pub registry: Registry,
     /// `longshore_attempts_started_total`
     pub started: IntCounter,
-    /// `longshore_runs_ended_total{state}`
-    pub ended: IntCounterVec,
+    /// `longshore_runs_finished_total{state}`
+    pub finished: IntCounterVec,
     /// `longshore_attempts_failed_total{kind}`
     pub failed: IntCounterVec,
     /// `longshore_jobs_deferred_total{reason}`
@@ -31,24 +31,24 @@ pub struct Metrics {
     pub connections_rebuilt: IntCounterVec,
     /// `longshore_jobs_running{queue}`
     pub running: IntGaugeVec,
-    /// `longshore_jobs_in_hand{queue}`: pulled, not yet started.
-    pub in_hand: IntGaugeVec,
-    /// `longshore_herald_in_flight`: ended jobs whose record or events are not confirmed yet.
+    /// `longshore_jobs_buffered{queue}`: pulled, not yet started.
+    pub buffered: IntGaugeVec,
+    /// `longshore_commits_in_flight`: ended jobs whose record or events are not confirmed yet.
     pub in_flight: IntGauge,
     /// `longshore_actor_restarts_total{actor}`
     pub restarts: IntCounterVec,
-    /// `longshore_handlers_deaf_total{type}`: attempts whose handler neither ended in time nor heard that it should.
-    pub deaf: IntCounterVec,
+    /// `longshore_handlers_unresponsive_total{type}`: attempts whose handler neither ended in time nor heard that it should.
+    pub unresponsive: IntCounterVec,
     /// `longshore_records_fill_ratio`: how full the room for run records is; 1 stops all work.
     pub records_fill: Gauge,
     /// `longshore_dlq_fill_ratio`: how much of their room dead letters take; at 1 the oldest go.
     pub dlq_fill: Gauge,
-    /// `longshore_due_jobs_put_off_total`: due jobs that their lane did not take yet.
-    pub due_put_off: IntCounter,
+    /// `longshore_due_jobs_postponed_total`: due jobs that their lane did not take yet.
+    pub due_postponed: IntCounter,
     /// `longshore_jobs_parked_total`: jobs that could not start and were parked.
     pub parked: IntCounter,
-    /// `longshore_jobs_taken_back_total`: parked jobs that were taken back.
-    pub taken_back: IntCounter,
+    /// `longshore_jobs_unparked_total`: parked jobs that were taken back.
+    pub unparked: IntCounter,
     /// `longshore_lanes_full`: lanes that refuse due jobs because they are full.
     pub lanes_full: IntGauge,
     /// `longshore_overdue_restored_total`: jobs whose schedule had not fired, brought into their lanes all the same.
@@ -95,9 +95,9 @@ impl Metrics {
         }
         Self {
             started: metric!(IntCounter, "longshore_attempts_started_total", "Attempts started"),
-            ended: metric!(IntCounterVec, "longshore_runs_ended_total", "Runs ended, by state", "state"),
+            finished: metric!(IntCounterVec, "longshore_runs_finished_total", "Runs finished, by state", "state"),
             failed: metric!(IntCounterVec, "longshore_attempts_failed_total", "Attempts failed, by kind", "kind"),
-            deferred: metric!(IntCounterVec, "longshore_jobs_deferred_total", "Jobs put off, by reason", "reason"),
+            deferred: metric!(IntCounterVec, "longshore_jobs_deferred_total", "Jobs deferred, by reason", "reason"),
             fenced: metric!(IntCounter, "longshore_results_fenced_total", "Results dropped: the run went on elsewhere"),
             leases_lost: metric!(IntCounter, "longshore_leases_lost_total", "Leases lost by running jobs"),
             leases_judged_lost: metric!(
@@ -106,11 +106,7 @@ impl Metrics {
                 "Attempts of silent holders settled as lease_expired"
             ),
             stale_reads: metric!(IntCounter, "longshore_stale_reads_total", "Records older than the job that came"),
-            poison_removed: metric!(
-                IntCounter,
-                "longshore_poison_removed_total",
-                "Messages that cannot be read, taken out"
-            ),
+            poison_removed: metric!(IntCounter, "longshore_poison_removed_total", "Unreadable messages"),
             connections_rebuilt: metric!(
                 IntCounterVec,
                 "longshore_connections_rebuilt_total",
@@ -118,22 +114,23 @@ impl Metrics {
                 "connection"
             ),
             running: metric!(IntGaugeVec, "longshore_jobs_running", "Jobs running on this node", "queue"),
-            in_hand: metric!(IntGaugeVec, "longshore_jobs_in_hand", "Jobs pulled and not yet started", "queue"),
-            in_flight: metric!(IntGauge, "longshore_herald_in_flight", "Ended jobs that are not confirmed yet"),
+            buffered: metric!(IntGaugeVec, "longshore_jobs_buffered", "Jobs pulled and not yet started", "queue"),
+            in_flight: metric!(IntGauge, "longshore_commits_in_flight", "Commits not confirmed yet"),
             restarts: metric!(IntCounterVec, "longshore_actor_restarts_total", "Actors started again", "actor"),
-            deaf: metric!(IntCounterVec, "longshore_handlers_deaf_total", "Handlers that did not hear", "type"),
-            records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the room for run records is"),
-            dlq_fill: metric!(Gauge, "longshore_dlq_fill_ratio", "How much of their room dead letters take"),
-            parked: metric!(IntCounter, "longshore_jobs_parked_total", "Jobs that could not start and were parked"),
-            taken_back: metric!(IntCounter, "longshore_jobs_taken_back_total", "Parked jobs that were taken back"),
-            due_put_off: metric!(
-                IntCounter,
-                "longshore_due_jobs_put_off_total",
-                "Due jobs not taken by their lane yet"
+            unresponsive: metric!(
+                IntCounterVec,
+                "longshore_handlers_unresponsive_total",
+                "Handlers that did not respond",
+                "type"
             ),
+            records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the stream of run records is"),
+            dlq_fill: metric!(Gauge, "longshore_dlq_fill_ratio", "How full the stream of dead letters is"),
+            parked: metric!(IntCounter, "longshore_jobs_parked_total", "Jobs that could not start and were parked"),
+            unparked: metric!(IntCounter, "longshore_jobs_unparked_total", "Parked jobs that came back"),
+            due_postponed: metric!(IntCounter, "longshore_due_jobs_postponed_total", "Due jobs postponed"),
             lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
             overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules made up for"),
-            stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without any message"),
+            stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without a message"),
             wait: metric!(Histogram, "longshore_job_wait_seconds", "From enqueued or due to started"),
             duration: metric!(Histogram, "longshore_attempt_duration_seconds", "How long attempts took"),
             registry,

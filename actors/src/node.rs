@@ -34,7 +34,7 @@ use tokio::task::JoinHandle;
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
 use crate::cluster::{discovery, dlq_watch, node_name, presence, system_events};
-use crate::commit::committer::{self, Herald};
+use crate::commit::committer::{self, Committer};
 use crate::lease_keeper::{self, Book};
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::{self, QueueState};
@@ -55,7 +55,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 const FLUSH_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long the last words may take, and the last bytes on their way out: nobody may be there to hear them.
-const FAREWELL_WITHIN: Duration = Duration::from_secs(3);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why a node could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +113,7 @@ impl Node {
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let metrics = Arc::new(Metrics::new());
-        let (door, desk) = Herald::open(backbone.clone(), Arc::clone(&metrics));
+        let (door, committing) = Committer::open(backbone.clone(), Arc::clone(&metrics));
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
         let book = Arc::new(Book::default());
         let shared = Shared::new(backbone, name.into(), policies, handlers, door, book, caller, Arc::clone(&metrics));
@@ -121,13 +121,13 @@ impl Node {
         let (name, backbone) = (&shared.node, &shared.backbone);
         let taken = |who| Error::NameTaken { name: name.to_string(), who };
         node_name::wait_for_name(backbone, name, &shared.instance).await.map_err(taken)?;
-        let children = children(&shared, &queues, desk);
+        let children = children(&shared, &queues, committing);
         let (tell, reason) = oneshot::channel();
         let tree = Tree { shared: Arc::clone(&shared), queues: queues.clone(), children, tell };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
         // Whoever learns that the node is ready may ask it; should that take long, its API comes as soon as it can.
         let _ = tokio::time::timeout(SERVES_WITHIN, shared.serving.cancelled()).await;
-        system_events::tell(&shared, "node_joined", Value::Null).await;
+        system_events::publish(&shared, "node_joined", Value::Null).await;
         tracing::info!(node = %shared.node, queues = queues.len(), "taking work");
         Ok(Self { shared, queues, root, life, reason, grace: shutdown_grace })
     }
@@ -166,17 +166,17 @@ impl Node {
             shared.release.cancel();
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
-        let flushed = tokio::time::timeout(FLUSH_WITHIN, shared.herald.flush()).await;
-        let farewell = tokio::time::timeout(FAREWELL_WITHIN, self.take_leave()).await;
+        let flushed = tokio::time::timeout(FLUSH_WITHIN, shared.committer.flush()).await;
+        let farewell = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
         self.root.stop(None);
         let _ = self.life.await;
-        let sent = tokio::time::timeout(FAREWELL_WITHIN, shared.backbone.flush()).await;
+        let sent = tokio::time::timeout(GOODBYE_TIMEOUT, shared.backbone.flush()).await;
         flushed.and(farewell).and(sent).map_err(|_| Error::NotFlushed)
     }
 
     /// Says that this node is gone; who looks for it later finds that out by its silence as well.
-    async fn take_leave(&self) {
-        system_events::tell(&self.shared, "node_left", Value::Null).await;
+    async fn say_goodbye(&self) {
+        system_events::publish(&self.shared, "node_left", Value::Null).await;
         if let Err(error) = self.shared.backbone.depart(&self.shared.node).await {
             tracing::debug!("cannot say that this node is gone: {error}");
         }
@@ -196,7 +196,7 @@ impl Node {
 fn children(
     shared: &Arc<Shared>,
     queues: &[Arc<QueueState>],
-    desk: Arc<tokio::sync::Mutex<committer::Desk>>,
+    committing: Arc<tokio::sync::Mutex<committer::Committing>>,
 ) -> Vec<ChildSpec> {
     let backbone = shared.backbone.clone();
     let (book, metrics) = (Arc::clone(&shared.book), Arc::clone(&shared.metrics));
@@ -212,23 +212,23 @@ fn children(
     let parking: Vec<ChildSpec> = parking.collect();
     let (guard, names) = (Arc::clone(shared), queues.iter().map(|queue| queue.name.clone()).collect::<Vec<_>>());
     let loops = vec![
-        ChildSpec::new("herald", move || committer::run(Arc::clone(&desk))),
+        ChildSpec::new("committer", move || committer::run(Arc::clone(&committing))),
         ChildSpec::new("lease-keeper", move || {
             lease_keeper::run(backbone.clone(), Arc::clone(&book), Arc::clone(&metrics))
         }),
         ChildSpec::new("lane-guard", move || lane_guard::run(Arc::clone(&guard), names.clone())),
         ChildSpec::new("timekeeper", move || timekeeper::run(Arc::clone(&time))),
-        ChildSpec::new("control", move || service::run(Arc::clone(&serve), queues.clone())),
+        ChildSpec::new("api", move || service::run(Arc::clone(&serve), queues.clone())),
         ChildSpec::new("cancels", move || cancelled::watch(Arc::clone(&cancels))),
         ChildSpec::new("presence", move || {
             let queues = busy.clone();
             presence::run(Arc::clone(&tell), move || dispatcher::loads(&queues))
         }),
         ChildSpec::new("dlq-watch", move || dlq_watch::run(Arc::clone(&letters))),
-        ChildSpec::new("namesake", move || node_name::answer(Arc::clone(&name))),
+        ChildSpec::new("node-name", move || node_name::answer(Arc::clone(&name))),
         ChildSpec::new("sweep", move || sweep::run(Arc::clone(&swept))),
-        ChildSpec::new("ends", move || waits::answer(Arc::clone(&ends))),
-        ChildSpec::new("census", move || discovery::run(Arc::clone(&ask))),
+        ChildSpec::new("unstored-ends", move || waits::answer(Arc::clone(&ends))),
+        ChildSpec::new("handler-discovery", move || discovery::run(Arc::clone(&ask))),
     ];
     loops.into_iter().chain(parking).collect()
 }

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::handler::BoxFuture;
 
 /// More deaths than this within [`WITHIN`], and a supervisor gives up.
-const MOST: usize = 5;
+const MAX_DEATHS: usize = 5;
 /// The window of restart intensity.
 const WITHIN: Duration = Duration::from_secs(10);
 
@@ -103,7 +103,7 @@ pub(crate) struct Deaths(Restarts);
 
 impl Deaths {
     pub(crate) fn new() -> Self {
-        Self(Restarts::new(MOST, WITHIN))
+        Self(Restarts::new(MAX_DEATHS, WITHIN))
     }
 
     /// Counts a death; an error if the children keep dying.
@@ -111,7 +111,7 @@ impl Deaths {
         match self.0.after_death(Instant::now()) {
             Verdict::Restart => Ok(()),
             Verdict::GiveUp => {
-                let last = format!("more than {MOST} deaths within {} s, the last: {reason}", WITHIN.as_secs());
+                let last = format!("more than {MAX_DEATHS} deaths within {} s, the last: {reason}", WITHIN.as_secs());
                 Err(last.into())
             }
         }

@@ -73,7 +73,7 @@ impl Backbone {
     }
 
     /// Says that this node heard of it, and whether the run is at work here.
-    pub async fn heard(&self, cancel: &Cancel, node: &str, runs_here: bool) {
+    pub async fn confirm_cancel(&self, cancel: &Cancel, node: &str, runs_here: bool) {
         if let Some(reply) = &cancel.answer_to {
             let body = Bytes::from(format!("{}{node}", if runs_here { RUNS_HERE } else { HEARD }));
             self.control().publish(reply.clone(), body).await;

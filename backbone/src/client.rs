@@ -65,10 +65,10 @@ impl Client {
     }
 
     async fn request(&self, tenant: &str, endpoint: &str, body: String, timeout: Duration) -> Result<Bytes, ApiError> {
-        let most = self.nats.server_info().max_payload;
-        if body.len() > most {
+        let max = self.nats.server_info().max_payload;
+        if body.len() > max {
             let message = format!(
-                "the request has {} bytes, {most} are allowed in a message by this NATS server's max_payload",
+                "the request has {} bytes, {max} are allowed in a message by this NATS server's max_payload",
                 body.len()
             );
             return Err(ApiError::new(Code::TooLarge, message));

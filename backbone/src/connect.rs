@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use crate::error::{Cause, Error};
 use crate::settings::Connection;
-use crate::subscription::{Place, Subscription};
+use crate::subscription::{Slot, Subscription};
 
 /// The oldest server that will do: from here on clients cannot keep or move a schedule by forged headers.
 const NEEDED: (i64, i64, i64) = (2, 14, 5);
@@ -47,7 +47,7 @@ struct Inner {
     name: &'static str,
     client: RwLock<Arc<Client>>,
     /// What is subscribed to again on a new client, before anybody else gets hold of that. Locked while there is none.
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<Slot>>,
     counts: Arc<Counts>,
     replacing: AtomicBool,
     watcher: OnceLock<AbortHandle>,
@@ -203,7 +203,7 @@ impl Link {
             let failed = match subscribe(&self.client(), &subject, group).await {
                 Ok(messages) => {
                     let (place, subscription) = Subscription::new(subject, group, messages);
-                    places.retain(Place::is_wanted);
+                    places.retain(Slot::is_wanted);
                     places.push(place);
                     return Ok(subscription);
                 }
@@ -272,7 +272,7 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
         let known = link.client.read().unwrap_or_else(PoisonError::into_inner).server_info().connect_urls;
         let client = connect_until(&connection, &known, link.name, &shown, &link.counts).await;
         alive = sentinel(&client).await;
-        places.retain(Place::is_wanted);
+        places.retain(Slot::is_wanted);
         for place in places.iter() {
             // An error is the next client's death, which is seen at once.
             if let Ok(messages) = subscribe(&client, &place.subject, place.group).await {

@@ -124,7 +124,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The stream cannot be read.
-    pub async fn measure_letters(&self) -> Result<(f64, Option<Timestamp>), Error> {
+    pub async fn measure_dead_letters(&self) -> Result<(f64, Option<Timestamp>), Error> {
         let name = self.names().dlq_stream();
         let failed = |source| Error::Read { subject: name.clone(), source };
         let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;

@@ -30,7 +30,7 @@ const COMES_WITHIN: Duration = Duration::from_millis(100);
 
 /// How far this node is with handing back what was lost.
 #[derive(Debug, Default)]
-enum Handing {
+enum Return {
     #[default]
     No,
     /// It asks the others.
@@ -69,7 +69,7 @@ pub(crate) struct Custody {
     /// The last mark that the puller has read.
     read: watch::Sender<u64>,
     /// Whether this node is about to hand back what was lost: one node at a time may.
-    handing: Mutex<Handing>,
+    returning: Mutex<Return>,
     /// Pulls find nobody who answers for the consumer.
     pub(crate) unanswered: AtomicBool,
 }
@@ -81,7 +81,7 @@ impl Custody {
             held: Mutex::default(),
             inbox: Mutex::default(),
             read: watch::Sender::default(),
-            handing: Mutex::default(),
+            returning: Mutex::default(),
             unanswered: AtomicBool::new(false),
         }
     }
@@ -118,31 +118,31 @@ impl Custody {
 
     /// Begins to ask the other nodes what they hold.
     pub(crate) fn begin_asking(&self) {
-        *self.handing.lock().unwrap_or_else(PoisonError::into_inner) = Handing::Asking;
+        *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::Asking;
     }
 
     /// Every node has said what it holds; false if another node was let go first meanwhile.
-    pub(crate) fn may_hand_back(&self) -> bool {
-        let mut handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
-        let still = matches!(*handing, Handing::Asking);
-        *handing = if still { Handing::Done(Instant::now()) } else { Handing::No };
+    pub(crate) fn may_nak(&self) -> bool {
+        let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = matches!(*returning, Return::Asking);
+        *returning = if still { Return::Done(Instant::now()) } else { Return::No };
         still
     }
 
     /// Nothing is handed back this time.
     pub(crate) fn stop_asking(&self) {
-        *self.handing.lock().unwrap_or_else(PoisonError::into_inner) = Handing::No;
+        *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::No;
     }
 
     /// Whether another node that asks is let go first: by its name, if this one asks as well. Not while what was handed back
     /// here may still be on its way to somebody who has said already that he does not hold it.
     pub(crate) fn lets_go_first(&self, other_is_first: bool) -> bool {
-        let mut handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
-        match *handing {
-            Handing::Asking if !other_is_first => false,
-            Handing::Done(at) if at.elapsed() < COMES_WITHIN => false,
+        let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
+        match *returning {
+            Return::Asking if !other_is_first => false,
+            Return::Done(at) if at.elapsed() < COMES_WITHIN => false,
             _ => {
-                *handing = Handing::No;
+                *returning = Return::No;
                 true
             }
         }

@@ -25,11 +25,11 @@ const RECORD_MAX: usize = 36 * 1024;
 /// Beside record and payload: the letter's own headers.
 const OWN_HEADERS: usize = 1_024;
 /// A record is not made smaller than this; rather the payload is left out.
-const RECORD_LEAST: usize = 4 * 1024;
+const MIN_RECORD: usize = 4 * 1024;
 
 /// A dead letter as it was found.
 #[derive(Debug, Clone)]
-pub struct Letter {
+pub struct StoredDeadLetter {
     /// Where it lies.
     pub sequence: u64,
     /// The run as it was when it died. Of a long history only what a letter can hold.
@@ -42,7 +42,7 @@ pub struct Letter {
     pub left_out: Option<u64>,
 }
 
-impl Letter {
+impl StoredDeadLetter {
     /// Reads a stored letter; `None` if nobody of ours wrote it.
     #[must_use]
     pub fn read(stored: Stored) -> Option<Self> {
@@ -68,7 +68,12 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not confirm it.
-    pub async fn write_letter(&self, run: &Run, original: Option<&HeaderMap>, payload: Bytes) -> Result<PubAck, Error> {
+    pub async fn write_dead_letter(
+        &self,
+        run: &Run,
+        original: Option<&HeaderMap>,
+        payload: Bytes,
+    ) -> Result<PubAck, Error> {
         let (headers, payload) = compose(run, original, payload, self.max_payload());
         let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
         request::publish(self.client(), subject, headers, payload).await
@@ -78,15 +83,15 @@ impl Backbone {
     ///
     /// # Errors
     /// The letters cannot be read.
-    pub async fn find_letter(
+    pub async fn find_dead_letter(
         &self,
         tenant: &Tenant,
         run_id: &RunId,
         dead: Option<&Run>,
-    ) -> Result<Option<Letter>, Error> {
+    ) -> Result<Option<StoredDeadLetter>, Error> {
         /// Nodes and servers need not agree on the time any better.
         const APART: std::time::Duration = std::time::Duration::from_secs(600);
-        let place = crate::scan::Place::DeadLetters;
+        let place = crate::scan::Source::DeadLetters;
         let died = dead.filter(|run| run.state == RunState::Dead).and_then(|run| Some((run, run.ended_at?)));
         let mut first = match died {
             Some((run, at)) => {
@@ -103,8 +108,8 @@ impl Backbone {
                 None => (all.clone(), self.page(&place, &all, 1).await?),
             };
             loop {
-                let mine = |letter: &Letter| letter.run.run_id == *run_id && letter.run.tenant == *tenant;
-                if let Some(letter) = page.messages.into_iter().filter_map(Letter::read).find(mine) {
+                let mine = |letter: &StoredDeadLetter| letter.run.run_id == *run_id && letter.run.tenant == *tenant;
+                if let Some(letter) = page.messages.into_iter().filter_map(StoredDeadLetter::read).find(mine) {
                     return Ok(Some(letter));
                 }
                 let Some(next) = page.next else { break };
@@ -118,16 +123,16 @@ impl Backbone {
 }
 
 /// A letter's headers and payload, together no larger than the server takes.
-fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, most: usize) -> (HeaderMap, Bytes) {
+fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, max: usize) -> (HeaderMap, Bytes) {
     // A job with more than that is dead for just this reason, and its headers cannot be kept either.
     let original = original.filter(|all| size_of(all) <= HEADERS_MAX);
     // What cannot be read is kept as it was, so that a person sees why; of what nodes wrote nothing is anybody's concern.
     let is_invalid = run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
     let mut headers = if is_invalid { without_servers(original) } else { as_published(original) };
     let taken = payload.len() + size_of(&headers) + OWN_HEADERS;
-    let mut room = most.saturating_sub(taken);
+    let mut room = max.saturating_sub(taken);
     let mut payload = payload;
-    if room < RECORD_LEAST {
+    if room < MIN_RECORD {
         headers.insert(LEFT_OUT, payload.len().to_string());
         room += payload.len();
         payload = Bytes::new();

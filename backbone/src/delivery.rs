@@ -32,7 +32,7 @@ pub struct Delivery {
     /// The server counts the lease from here or later.
     pub leased_from: Instant,
     /// The right to settle it.
-    pub right: Right,
+    pub ack_token: AckToken,
 }
 
 impl Delivery {
@@ -41,7 +41,7 @@ impl Delivery {
         message: MessageId,
         (subject, payload): (String, Bytes),
         headers: Option<HeaderMap>,
-        right: Right,
+        ack_token: AckToken,
     ) -> Self {
         Self {
             size: payload.len() + headers.as_ref().map_or(0, size_of),
@@ -51,14 +51,14 @@ impl Delivery {
             holding: Holding { message, delivery: 1 },
             behind: 0,
             leased_from: Instant::now(),
-            right,
+            ack_token,
         }
     }
 }
 
 /// The right to settle one delivery, once.
 #[derive(Debug)]
-pub struct Right {
+pub struct AckToken {
     reply: Option<Subject>,
     of: Of,
 }
@@ -77,7 +77,7 @@ enum Of {
 /// The job is done with.
 const ACK: &[u8] = b"+ACK";
 
-impl Right {
+impl AckToken {
     pub(crate) fn new(reply: Subject, custody: Arc<Custody>, sequence: u64) -> Self {
         custody.take(sequence);
         Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
@@ -120,17 +120,17 @@ impl Right {
     }
 
     /// The job goes back to the server at once and keeps its place.
-    pub fn hand_back(self) {
+    pub fn nak(self) {
         drop(self);
     }
 
     /// Nothing is sent: the delivery is somebody else's by now, or soon will be.
-    pub fn leave(mut self) {
+    pub fn abandon(mut self) {
         self.reply = None;
     }
 }
 
-impl Drop for Right {
+impl Drop for AckToken {
     fn drop(&mut self) {
         if let Of::Delivery(custody, sequence) = &self.of {
             custody.give_up(*sequence, self.reply.take());
@@ -190,11 +190,11 @@ mod tests {
     fn a_dropped_right_hands_its_job_back_and_a_used_one_does_not() {
         let (returns, mut returned) = tokio::sync::mpsc::unbounded_channel();
         let custody = Arc::new(Custody::new(returns));
-        let right = |name: &'static str| Right::new(Subject::from_static(name), Arc::clone(&custody), 7);
-        drop(right("dropped"));
-        let (subject, said) = right("acked").into_ack().unwrap();
+        let ack_token = |name: &'static str| AckToken::new(Subject::from_static(name), Arc::clone(&custody), 7);
+        drop(ack_token("dropped"));
+        let (subject, said) = ack_token("acked").into_ack().unwrap();
         assert_eq!((subject.as_str(), said.as_ref()), ("acked", ACK));
-        right("left").leave();
+        ack_token("left").abandon();
         assert_eq!(returned.try_recv().ok().as_deref(), Some("dropped"));
         assert!(returned.try_recv().is_err());
     }

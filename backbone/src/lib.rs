@@ -25,22 +25,22 @@ pub mod renewal;
 pub mod request;
 pub mod window;
 
-mod given;
 pub mod records;
 pub mod scan;
+mod taken_subject;
 
 mod cancel_notes;
 pub mod cancels;
 pub mod claims;
 pub mod holders;
 
-mod room;
 pub mod schedule;
+mod size_limits;
 
 pub mod dead_letters;
 
 pub mod control;
-pub mod look;
+pub mod lane_queries;
 pub mod parked;
 pub mod poison;
 pub mod questions;
@@ -70,7 +70,7 @@ pub use error::Error;
 pub use settings::{Connection, Storage};
 
 use connect::Link;
-use given::Given;
+use taken_subject::TakenSubject;
 use wire::subject::Names;
 
 /// A node's way to NATS. Cheap to clone.
@@ -123,7 +123,7 @@ impl Backbone {
         let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
         provision::everything(&ground, &connection.url, queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
-        tokio::spawn(hand_back(jobs.clone(), returned));
+        tokio::spawn(nak(jobs.clone(), returned));
         let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
         Ok(Self(Arc::new(Inner {
             jobs,
@@ -203,20 +203,20 @@ impl Backbone {
 
     /// Most bytes that a submission may have, payload and headers together.
     #[must_use]
-    pub fn most_in_submit(&self) -> usize {
-        room::in_submit(self.max_payload())
+    pub fn max_in_submit(&self) -> usize {
+        size_limits::in_submit(self.max_payload())
     }
 
     /// Most bytes that a job may have as it was published, payload and headers together.
     #[must_use]
-    pub fn most_on_arrival(&self) -> usize {
-        room::on_arrival(self.max_payload())
+    pub fn max_on_arrival(&self) -> usize {
+        size_limits::on_arrival(self.max_payload())
     }
 
     /// Most bytes of a run record, whose headers come on top.
     #[must_use]
-    pub fn most_in_record(&self) -> usize {
-        room::in_record(self.max_payload())
+    pub fn max_in_record(&self) -> usize {
+        size_limits::in_record(self.max_payload())
     }
 
     /// Most bytes of one message that the server takes.
@@ -241,33 +241,33 @@ impl Backbone {
     }
 
     /// Publishes without confirmation: live events, which whoever is not listening misses anyway.
-    pub async fn tell(&self, subject: String, payload: Bytes) {
+    pub async fn publish_live(&self, subject: String, payload: Bytes) {
         self.0.jobs.publish(subject, payload).await;
     }
 
-    /// As [`Backbone::tell`], where subject and payload are parts of one piece of memory.
-    pub async fn tell_part(&self, subject: Bytes, payload: Bytes) {
+    /// As [`Backbone::publish_live`], where subject and payload are parts of one piece of memory.
+    pub async fn publish_part(&self, subject: Bytes, payload: Bytes) {
         if let Ok(subject) = Subject::from_utf8(subject) {
-            self.0.jobs.publish(Given::new(subject), payload).await;
+            self.0.jobs.publish(TakenSubject::new(subject), payload).await;
         }
     }
 
     /// Acknowledges a job: the last step of its way. Not confirmed, because a lost one only brings a repeat that the
     /// record answers.
-    pub async fn ack(&self, right: delivery::Right) {
-        let stored = right.is_to_delete();
-        match right.into_ack() {
+    pub async fn ack(&self, ack_token: delivery::AckToken) {
+        let stored = ack_token.is_to_delete();
+        match ack_token.into_ack() {
             Some((subject, request)) if stored => drop(tokio::spawn(poison::delete(self.clone(), subject, request))),
-            Some((subject, how)) => self.0.jobs.publish(Given::new(subject), how).await,
+            Some((subject, how)) => self.0.jobs.publish(TakenSubject::new(subject), how).await,
             None => {}
         }
     }
 
     /// The job goes back to the server, which hands it out again no sooner than `after`.
-    pub async fn hand_back_after(&self, right: delivery::Right, after: Duration) {
-        if let Some(reply) = right.into_reply() {
+    pub async fn nak_after(&self, ack_token: delivery::AckToken, after: Duration) {
+        if let Some(reply) = ack_token.into_reply() {
             let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos().max(1));
-            self.0.jobs.publish(Given::new(reply), Bytes::from(nak)).await;
+            self.0.jobs.publish(TakenSubject::new(reply), Bytes::from(nak)).await;
         }
     }
 
@@ -289,7 +289,7 @@ impl Backbone {
 }
 
 /// Hands back what was dropped, until the last right and the backbone are gone.
-async fn hand_back(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>) {
+async fn nak(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>) {
     while let Some(reply) = returned.recv().await {
         jobs.publish(reply, Bytes::from_static(NAK)).await;
     }

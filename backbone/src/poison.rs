@@ -19,7 +19,7 @@ use longshore_domain::SmolStr;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::delivery::{Delivery, Right};
+use crate::delivery::{AckToken, Delivery};
 use crate::error::Error;
 use crate::questions::{Question, Questions};
 use crate::raw::{self, Raw};
@@ -29,7 +29,7 @@ use crate::{Backbone, NAK, provision, shape};
 /// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.
 pub const HEADERS_BASE64: &str = "Longshore-Headers-Base64";
 /// Longer headers are not kept like that: the letter has its record there, and the server's bound is 64 KiB.
-const KEPT_MOST: usize = 8 * 1024;
+const MAX_KEPT: usize = 8 * 1024;
 
 /// Reads at once.
 const AT_ONCE: usize = 64;
@@ -203,12 +203,12 @@ impl Backbone {
 
     fn poison(&self, stream: &str, raw: Raw, reason: String) -> Poison {
         let mut headers = raw::readable(&raw.headers);
-        if !raw.headers.is_empty() && raw.headers.len() <= KEPT_MOST {
+        if !raw.headers.is_empty() && raw.headers.len() <= MAX_KEPT {
             headers.insert(HEADERS_BASE64, STANDARD.encode(&raw.headers));
         }
         let (subject, request) = self.deletion(stream, raw.sequence);
-        let right = Right::to_delete(Subject::from(subject), request);
-        Poison { reason, delivery: raw.into_delivery(stream, headers, right) }
+        let ack_token = AckToken::to_delete(Subject::from(subject), request);
+        Poison { reason, delivery: raw.into_delivery(stream, headers, ack_token) }
     }
 
     /// Hands back what is pending and in no node's hand: it was lost with a connection. `nodes` are those that must have
@@ -216,7 +216,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The other nodes cannot be asked.
-    pub async fn hand_back_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<Option<usize>, Error> {
+    pub async fn nak_lost(&self, pending: Pending, node: &str, nodes: &[String]) -> Result<Option<usize>, Error> {
         let (Some(from), Some(to)) = (pending.sound.first(), pending.sound.last()) else { return Ok(Some(0)) };
         let (from, to) = (*from, *to);
         let custody = self.custody(&pending.stream);
@@ -227,7 +227,7 @@ impl Backbone {
             return Ok(None);
         };
         held.extend(here);
-        if !custody.may_hand_back() {
+        if !custody.may_nak() {
             return Ok(None);
         }
         let held: std::collections::HashSet<u64> = held.into_iter().collect();

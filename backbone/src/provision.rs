@@ -80,15 +80,15 @@ pub(crate) async fn everything<'a>(
         let is_of_time = stream.name == names.schedules_stream();
         Wanted { stream, consumer: is_of_time.then(|| shape::due_consumer(names, storage)) }
     });
-    let most = crate::room::in_lane(max_payload);
+    let max = crate::size_limits::in_lane(max_payload);
     let lane = |queue: &'a Queue| {
         Lane::all().map(move |lane| {
-            let most = match lane {
-                Lane::Of(_) => most,
+            let max = match lane {
+                Lane::Of(_) => max,
                 // What nodes moved there has their headers besides.
                 Lane::Returned => max_payload,
             };
-            let stream = shape::lane(names, storage, queue, lane, most);
+            let stream = shape::lane(names, storage, queue, lane, max);
             Wanted { stream, consumer: Some(shape::lane_consumer(storage)) }
         })
     };

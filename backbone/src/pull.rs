@@ -17,7 +17,7 @@ use longshore_domain::{Lane as LaneOf, Queue, SmolStr};
 use crate::Backbone;
 use crate::connect::Link;
 use crate::custody::{Custody, MARK};
-use crate::delivery::{AckInfo, Delivery, Right};
+use crate::delivery::{AckInfo, AckToken, Delivery};
 use crate::error::Error;
 use crate::shape::LANE_CONSUMER;
 use crate::subscription::Subscription;
@@ -33,9 +33,9 @@ const PROBE: &str = "probe";
 /// Largest batch of one pull.
 const BATCH_MAX: usize = 500;
 
-/// Where nobody answers for a consumer, it is asked again after this long, then ever longer, up to [`REFUSED_MOST`].
+/// Where nobody answers for a consumer, it is asked again after this long, then ever longer, up to [`MAX_REFUSED`].
 const REFUSED_FIRST: Duration = Duration::from_millis(50);
-const REFUSED_MOST: Duration = Duration::from_secs(1);
+const MAX_REFUSED: Duration = Duration::from_secs(1);
 /// The server's word for a consumer that somebody has deleted.
 const CONSUMER_DELETED: &str = "Consumer Deleted";
 
@@ -64,7 +64,7 @@ struct Lane {
 }
 
 impl Lane {
-    fn heard_from(&mut self, now: Instant) {
+    fn note_activity(&mut self, now: Instant) {
         self.heard = now;
         if self.refused > 0 {
             (self.refused, self.left_alone_until) = (0, None);
@@ -74,7 +74,7 @@ impl Lane {
 
     /// Nobody answers for its consumer: it is gone, or has no leader just now. [`Backbone::restore`] finds out.
     fn leave_alone(&mut self, now: Instant) {
-        let wait = REFUSED_FIRST.saturating_mul(1 << self.refused.min(10)).min(REFUSED_MOST);
+        let wait = REFUSED_FIRST.saturating_mul(1 << self.refused.min(10)).min(MAX_REFUSED);
         self.refused = self.refused.saturating_add(1);
         self.left_alone_until = Some(now + wait);
         self.custody.unanswered.store(true, Ordering::Relaxed);
@@ -237,7 +237,9 @@ impl Puller {
         let now = Instant::now();
         while let Some(message) = self.messages.next().await {
             match self.take(message, sent_from, now) {
-                Some(Pulled::Job(_, delivery)) if now.duration_since(sent_from) >= lease => delivery.right.leave(),
+                Some(Pulled::Job(_, delivery)) if now.duration_since(sent_from) >= lease => {
+                    delivery.ack_token.abandon()
+                }
                 _ => {}
             }
         }
@@ -254,7 +256,7 @@ impl Puller {
         let lane = self.lanes.iter().position(|lane| *lane.stream == *info.stream)?;
         let state = &mut self.lanes[lane];
         state.outstanding = state.outstanding.saturating_sub(1);
-        state.heard_from(now);
+        state.note_activity(now);
         let (holding, sequence) = (info.holding(&state.stream), info.sequence);
         let size = message.length.saturating_sub(message.subject.len() + reply.len());
         Some(Pulled::Job(
@@ -267,7 +269,7 @@ impl Puller {
                 holding,
                 behind: info.pending,
                 leased_from: sent_from,
-                right: Right::new(reply, Arc::clone(&state.custody), sequence),
+                ack_token: AckToken::new(reply, Arc::clone(&state.custody), sequence),
             },
         ))
     }
@@ -297,7 +299,7 @@ impl Puller {
             self.forget(lane);
             return Some(lane);
         }
-        state.heard_from(now);
+        state.note_activity(now);
         if status == StatusCode::IDLE_HEARTBEAT {
             return None;
         }

@@ -16,7 +16,7 @@ use longshore_domain::{SmolStr, Timestamp};
 use serde::Deserialize;
 
 use crate::connect::Link;
-use crate::delivery::{Delivery, Right};
+use crate::delivery::{AckToken, Delivery};
 use crate::error::Error;
 use crate::request::{NO_MESSAGE, NO_STREAM, Refusal};
 
@@ -37,10 +37,10 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// The message as if it had been handed out, with these of its headers.
-    pub(crate) fn into_delivery(self, stream: &str, headers: HeaderMap, right: Right) -> Delivery {
+    pub(crate) fn into_delivery(self, stream: &str, headers: HeaderMap, ack_token: AckToken) -> Delivery {
         let message = MessageId { stream: SmolStr::from(stream), sequence: self.sequence, at: self.at };
         let headers = (!headers.is_empty()).then_some(headers);
-        Delivery::of_stored(message, (self.subject, self.payload), headers, right)
+        Delivery::of_stored(message, (self.subject, self.payload), headers, ack_token)
     }
 }
 

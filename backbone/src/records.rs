@@ -38,7 +38,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 const TRIES: usize = 12;
 
 /// Completed records are kept for so many leases at least, however full it is: whoever waits for an end must see it.
-const LEAST_LEASES: u32 = 2;
+const MIN_LEASES: u32 = 2;
 
 impl Backbone {
     /// How full the room for records is (1: full), by number or bytes, whichever is nearer; sets by it for how long the
@@ -54,7 +54,7 @@ impl Backbone {
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         let bytes = share(info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(0));
         let fill = bytes.max(share(info.state.messages, self.storage().runs_max_records));
-        let (age, least) = (self.storage().completed_max_age, self.storage().lease * LEAST_LEASES);
+        let (age, least) = (self.storage().completed_max_age, self.storage().lease * MIN_LEASES);
         let kept = longshore_domain::retention::kept(fill, age, least);
         self.0.completed_kept.store(longshore_domain::run::whole_millis(kept), Ordering::Relaxed);
         Ok(fill)
@@ -92,7 +92,7 @@ impl Backbone {
         let subject = self.names().record(&run.tenant, &run.run_id);
         let headers = self.record_headers(run, expected);
         let mut body = Vec::new();
-        record::append_within(run, || self.most_in_record(), &mut body);
+        record::append_within(run, || self.max_in_record(), &mut body);
         let body = Bytes::from(body);
         for turn in 0.. {
             match request::publish(self.client(), subject.clone(), headers.clone(), body.clone()).await {
@@ -131,7 +131,7 @@ impl Backbone {
     /// How long a record is kept; `None`: until it changes.
     fn kept(&self, run: &Run) -> Option<Duration> {
         // A record is the fence against its own message coming again, so it outlasts the lease whatever was asked for.
-        let least = self.storage().lease * LEAST_LEASES;
+        let least = self.storage().lease * MIN_LEASES;
         let asked = run.keep_ms.map(|ms| Duration::from_millis(ms).max(least));
         // A record answers for its key as long as that is claimed; only completed ones may go before it.
         let claimed = run.key_claimed_ms.map_or(Duration::ZERO, Duration::from_millis);

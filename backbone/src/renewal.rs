@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::Backbone;
 use crate::connect::Link;
-use crate::delivery::Right;
+use crate::delivery::AckToken;
 use crate::error::Error;
 use crate::subscription::Subscription;
 
@@ -34,7 +34,7 @@ pub struct Renewed {
 /// The job is being worked on.
 const WORK_IN_PROGRESS: &[u8] = b"+WPI";
 
-impl Right {
+impl AckToken {
     /// Where this delivery's lease is renewed.
     #[must_use]
     pub fn renewal(&self) -> Option<ReplyTo> {

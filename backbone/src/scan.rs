@@ -30,7 +30,7 @@ pub struct Page {
 
 /// Which streams can be looked through.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Source {
     /// A lane.
     Lane(Queue, Lane),
     /// Parked jobs.
@@ -42,12 +42,12 @@ pub enum Place {
 }
 
 impl Backbone {
-    fn stream_of(&self, place: &Place) -> String {
+    fn stream_of(&self, place: &Source) -> String {
         match place {
-            Place::Lane(queue, lane) => self.names().lane_stream(queue, *lane),
-            Place::Parked => self.names().parked_stream(),
-            Place::Schedules => self.names().schedules_stream(),
-            Place::DeadLetters => self.names().dlq_stream(),
+            Source::Lane(queue, lane) => self.names().lane_stream(queue, *lane),
+            Source::Parked => self.names().parked_stream(),
+            Source::Schedules => self.names().schedules_stream(),
+            Source::DeadLetters => self.names().dlq_stream(),
         }
     }
 
@@ -55,7 +55,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn page(&self, place: &Place, subject: &str, from: u64) -> Result<Page, Error> {
+    pub async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error> {
         let stream = self.stream_of(place);
         page(self.service(), self.api(), &stream, subject, &format!(r#""seq":{}"#, from.max(1))).await
     }
@@ -64,7 +64,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn page_since(&self, place: &Place, subject: &str, since: Timestamp) -> Result<Page, Error> {
+    pub async fn page_since(&self, place: &Source, subject: &str, since: Timestamp) -> Result<Page, Error> {
         let stream = self.stream_of(place);
         page(self.service(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
     }
@@ -73,7 +73,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn last_sequence(&self, place: &Place) -> Result<u64, Error> {
+    pub async fn last_sequence(&self, place: &Source) -> Result<u64, Error> {
         let stream = self.stream_of(place);
         let failed = |error| Error::Read { subject: stream.clone(), source: error };
         let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
@@ -84,7 +84,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not confirm it.
-    pub async fn take_out(&self, place: &Place, sequence: u64) -> Result<bool, Error> {
+    pub async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
         let (subject, body) = self.deletion(&self.stream_of(place), sequence);
         self.ask_to_delete(subject, body).await
     }
@@ -100,7 +100,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not confirm it.
-    pub async fn erase_message(&self, place: &Place, sequence: u64) -> Result<bool, Error> {
+    pub async fn erase_message(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
         let subject = format!("{}.STREAM.MSG.DELETE.{}", self.api(), self.stream_of(place));
         self.ask_to_delete(subject, Bytes::from(format!(r#"{{"seq":{sequence}}}"#))).await
     }
@@ -124,7 +124,7 @@ impl Backbone {
     /// The server did not confirm it.
     pub async fn unschedule(&self, run: &Run) -> Result<bool, Error> {
         match self.find_schedule(run).await? {
-            Some(sequence) => self.take_out(&Place::Schedules, sequence).await,
+            Some(sequence) => self.take_out(&Source::Schedules, sequence).await,
             None => Ok(false),
         }
     }
@@ -136,7 +136,7 @@ impl Backbone {
     pub async fn take_from_lane(&self, queue: &Queue, priority: Priority, message: &MessageId) -> Result<bool, Error> {
         match self.job_in_lane(queue, priority, message.sequence).await? {
             Some(there) if there.holding.message.at == message.at => {
-                self.take_out(&Place::Lane(queue.clone(), priority.into()), message.sequence).await
+                self.take_out(&Source::Lane(queue.clone(), priority.into()), message.sequence).await
             }
             _ => Ok(false),
         }

@@ -133,7 +133,7 @@ async fn next(subscriptions: &mut [Subscription]) -> Option<Message> {
 impl Backbone {
     /// Most bytes of an answer's body.
     #[must_use]
-    pub fn most_in_answer(&self) -> usize {
+    pub fn max_in_answer(&self) -> usize {
         self.max_payload().saturating_sub(BESIDE)
     }
 }
@@ -191,11 +191,11 @@ impl<S: Serve> Service<S> {
 
     async fn answer(&self, reply: Subject, answer: Result<Object, ApiError>) {
         let link = self.backbone.service();
-        let most = self.backbone.most_in_answer();
-        match answer.and_then(|object| within(object, most)) {
+        let max = self.backbone.max_in_answer();
+        match answer.and_then(|object| within(object, max)) {
             Ok(object) => link.publish(reply, Bytes::from(object.into_bytes())).await,
             Err(mut error) => {
-                error.message.truncate(error.message.floor_char_boundary(MESSAGE_MAX.min(most / 4)));
+                error.message.truncate(error.message.floor_char_boundary(MESSAGE_MAX.min(max / 4)));
                 let mut headers = HeaderMap::new();
                 headers.insert(names::ERROR_CODE, error.code.to_string());
                 // A header holds one line, whatever the text came from.
@@ -256,11 +256,11 @@ impl<S: Serve> Service<S> {
 }
 
 /// The answer, if one message holds it.
-fn within(answer: Object, most: usize) -> Result<Object, ApiError> {
-    if answer.size() <= most {
+fn within(answer: Object, max: usize) -> Result<Object, ApiError> {
+    if answer.size() <= max {
         return Ok(answer);
     }
     let message =
-        format!("the answer has {} bytes, {most} fit into a message by this NATS server's max_payload", answer.size());
+        format!("the answer has {} bytes, {max} fit into a message by this NATS server's max_payload", answer.size());
     Err(ApiError::new(Code::TooLarge, message))
 }

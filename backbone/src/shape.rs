@@ -44,14 +44,14 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
 }
 
 /// A lane: one stream per queue and priority, so that its consumer needs no filter and the server refuses a wrong
-/// priority or an undeclared queue at the publish. It also refuses what is larger than `most` bytes, headers and all.
+/// priority or an undeclared queue at the publish. It also refuses what is larger than `max` bytes, headers and all.
 #[must_use]
-pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, most: usize) -> Config {
+pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, max: usize) -> Config {
     let subjects = vec![names.lane_subjects(queue, lane)];
     Config {
         retention: RetentionPolicy::WorkQueue,
         max_messages: i64::try_from(storage.jobs_max_messages).unwrap_or(i64::MAX),
-        max_message_size: i32::try_from(most).unwrap_or(i32::MAX),
+        max_message_size: i32::try_from(max).unwrap_or(i32::MAX),
         ..base(storage, names.lane_stream(queue, lane), subjects, storage.jobs_max_bytes)
     }
 }

@@ -17,14 +17,14 @@ pub(crate) struct Subscription {
 
 /// What the connection knows of a subscription, to make it anew.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Slot {
     pub(crate) subject: String,
     pub(crate) group: Option<&'static str>,
     /// Unbounded, but one a client; the old ones are read to their end first.
     next: mpsc::UnboundedSender<Subscriber>,
 }
 
-impl Place {
+impl Slot {
     /// Whether anybody still listens.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.next.is_closed()
@@ -37,9 +37,9 @@ impl Place {
 }
 
 impl Subscription {
-    pub(crate) fn new(subject: String, group: Option<&'static str>, messages: Subscriber) -> (Place, Self) {
+    pub(crate) fn new(subject: String, group: Option<&'static str>, messages: Subscriber) -> (Slot, Self) {
         let (sender, next) = mpsc::unbounded_channel();
-        (Place { subject, group, next: sender }, Self { messages, next, closed: false })
+        (Slot { subject, group, next: sender }, Self { messages, next, closed: false })
     }
 
     /// The next message; `None` once it was closed, or the connection is gone for good.

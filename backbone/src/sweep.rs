@@ -9,7 +9,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::raw;
 use crate::request::{self, Stored};
-use crate::scan::{self, Place};
+use crate::scan::{self, Source};
 use crate::wire::header::names;
 use crate::wire::record;
 
@@ -41,7 +41,7 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn standing_schedules(&self, from: u64) -> Result<Part<Standing>, Error> {
-        let page = self.page(&Place::Schedules, ">", from).await?;
+        let page = self.page(&Source::Schedules, ">", from).await?;
         let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
         Ok(Part { found: page.messages.into_iter().filter_map(standing).collect(), bytes, next: page.next })
     }

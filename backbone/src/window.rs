@@ -10,9 +10,9 @@ use bytes::Bytes;
 
 use crate::connect::Link;
 use crate::error::Error;
-use crate::given::Given;
 use crate::request::{PubAck, Refusal};
 use crate::subscription::Subscription;
+use crate::taken_subject::TakenSubject;
 
 /// Sends publishes and reads their answers.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Window {
             return;
         };
         // A failure means that the client is dead: no answer comes, which is what the caller is prepared for.
-        let (subject, reply) = (Given::new(subject), Given::new(reply));
+        let (subject, reply) = (TakenSubject::new(subject), TakenSubject::new(reply));
         let _ = self.link.publish_with_reply_and_headers(subject, reply, headers, payload).await;
     }
 

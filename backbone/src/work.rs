@@ -49,10 +49,10 @@ pub struct Caller {
     waiting: Waiting,
 }
 
-type Waiting = Arc<Mutex<HashMap<u64, Ear>>>;
+type Waiting = Arc<Mutex<HashMap<u64, OpenCall>>>;
 
 #[derive(Debug)]
-struct Ear {
+struct OpenCall {
     signals: mpsc::Sender<Signal>,
     reply: Option<oneshot::Sender<Reply>>,
     found: Option<oneshot::Sender<()>>,
@@ -153,18 +153,18 @@ impl Caller {
         let mut messages = backbone.work().subscribe(format!("{inbox}.*")).await?;
         let waiting = Waiting::default();
         let caller = Self { backbone: backbone.clone(), inbox, next: Arc::default(), waiting };
-        let ears = Arc::downgrade(&caller.waiting);
+        let calls = Arc::downgrade(&caller.waiting);
         let (backbone, inbox) = (caller.backbone.clone(), Arc::clone(&caller.inbox));
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     message = messages.next() => {
-                        let (Some(message), Some(ears)) = (message, ears.upgrade()) else { break };
-                        hear(&ears, message);
+                        let (Some(message), Some(calls)) = (message, calls.upgrade()) else { break };
+                        receive(&calls, message);
                     }
                     _ = made.changed() => {
-                        let Some(ears) = ears.upgrade() else { break };
-                        tokio::spawn(look_up(backbone.clone(), Arc::clone(&inbox), ears));
+                        let Some(calls) = calls.upgrade() else { break };
+                        tokio::spawn(look_up(backbone.clone(), Arc::clone(&inbox), calls));
                     }
                 }
             }
@@ -178,8 +178,8 @@ impl Caller {
         let (signals, heard) = mpsc::channel(SIGNALS);
         let (reply, replied) = oneshot::channel();
         let (find, found) = oneshot::channel();
-        let ear = Ear { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, ear);
+        let call = OpenCall { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, call);
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         let inbox = format!("{}.{number}", self.inbox);
         let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
@@ -225,7 +225,7 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
     let looks = futures_util::stream::iter(open).for_each_concurrent(LOOKS, async |number| {
         let query = format!(r#"{{"last_by_subj":"{inbox}.{number}"}}"#);
         match raw::get(backbone.control(), backbone.api(), &stream, query).await {
-            Ok(Some(found)) => hear_stored(&waiting, number, found),
+            Ok(Some(found)) => receive_stored(&waiting, number, found),
             Ok(None) if is_young(&waiting, number) && !was_sent(&backbone, &inbox, number).await => {
                 settle(&waiting, number, Reply::NotSent);
             }
@@ -236,7 +236,7 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
     looks.await;
 }
 
-fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
+fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
     if header::has(&raw::readable(&found.headers), names::SIGNAL) {
         return;
     }
@@ -244,7 +244,8 @@ fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
         Ok(headers) => {
             let headers = (!headers.is_empty()).then_some(headers);
             let (subject, payload, length) = (found.subject.into(), found.payload, 0);
-            hear(waiting, Message { subject, reply: None, payload, headers, status: None, description: None, length });
+            let (reply, status, description) = (None, None, None);
+            receive(waiting, Message { subject, reply, payload, headers, status, description, length });
         }
         Err(reason) => settle(waiting, number, Reply::Unreadable(format!("its headers {reason}"))),
     }
@@ -253,7 +254,7 @@ fn hear_stored(waiting: &Waiting, number: u64, found: Raw) {
 /// Whether a call is so young that its mark, if it ever came, still lies in the stream.
 fn is_young(waiting: &Waiting, number: u64) -> bool {
     let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting.get(&number).is_some_and(|ear| ear.asked.elapsed() < YOUNG)
+    waiting.get(&number).is_some_and(|call| call.asked.elapsed() < YOUNG)
 }
 
 /// Whether the server had a call's request: then it had the mark as well that was sent behind it. Where that cannot be
@@ -273,32 +274,32 @@ async fn was_sent(backbone: &Backbone, inbox: &str, number: u64) -> bool {
 
 fn settle(waiting: &Waiting, number: u64, how: Reply) {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let reply = waiting.get_mut(&number).and_then(|ear| ear.reply.take());
+    let reply = waiting.get_mut(&number).and_then(|call| call.reply.take());
     reply.map(|reply| reply.send(how));
 }
 
-fn hear(waiting: &Waiting, message: Message) {
+fn receive(waiting: &Waiting, message: Message) {
     let Some(number) = Names::read_reply(&message.subject) else { return };
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(ear) = waiting.get_mut(&number) else { return };
+    let Some(call) = waiting.get_mut(&number) else { return };
     if let Some(status) = message.status {
         // Once somebody is known to be there, the server's own word would have come before.
-        let nobody = ear.found.is_some() && is_no_responders(&message);
+        let nobody = call.found.is_some() && is_no_responders(&message);
         let reply = if nobody { Reply::NobodyThere } else { Reply::Unreadable(with_status(status, &message)) };
-        ear.reply.take().map(|waits| waits.send(reply));
+        call.reply.take().map(|waits| waits.send(reply));
         return;
     }
     if has(&message, PROBE) {
-        ear.found.take().map(|found| found.send(()));
+        call.found.take().map(|found| found.send(()));
         return;
     }
     match read_signal(&message) {
         Some(kind) => {
-            let _ = ear.signals.try_send(Signal { kind, answer_to: message.reply });
-            ear.found.take().map(|found| found.send(()));
+            let _ = call.signals.try_send(Signal { kind, answer_to: message.reply });
+            call.found.take().map(|found| found.send(()));
         }
         None => {
-            ear.reply.take().map(|reply| reply.send(Reply::Answer(Box::new(read_reply(message)))));
+            call.reply.take().map(|reply| reply.send(Reply::Answer(Box::new(read_reply(message)))));
         }
     }
 }
@@ -359,15 +360,15 @@ fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Str
     let is_error = code.is_some() || !said.is_empty();
     reply.error = is_error.then(|| ServiceError { code, text: said.to_owned() });
     reply.content_type = text(Some(headers), names::CONTENT_TYPE)?.map(str::to_owned);
-    read_wishes(headers, reply)
+    read_advice(headers, reply)
 }
 
 /// What a handler may ask for.
-const WISHES: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
+const ADVICE: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
 
-fn read_wishes(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
+fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
     let all = headers.iter().map(|(name, _)| -> &str { name.as_ref() });
-    let is_known = |name: &str| WISHES.iter().chain(&header::OF_REQUEST).any(|known| known.eq_ignore_ascii_case(name));
+    let is_known = |name: &str| ADVICE.iter().chain(&header::OF_REQUEST).any(|known| known.eq_ignore_ascii_case(name));
     let others = all.filter(|name| is_ours(name) && !is_known(name));
     // The first by name: the headers themselves have no order.
     if let Some(name) = others.min() {
@@ -593,9 +594,9 @@ mod tests {
             let waiting = Waiting::default();
             let (signals, _heard) = mpsc::channel(SIGNALS);
             let ((reply, mut replied), (find, _found)) = (oneshot::channel(), oneshot::channel());
-            let ear = Ear { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
-            waiting.lock().unwrap().insert(7, ear);
-            before.iter().chain([&said]).for_each(|message| hear(&waiting, message.clone()));
+            let call = OpenCall { signals, reply: Some(reply), found: Some(find), asked: Instant::now() };
+            waiting.lock().unwrap().insert(7, call);
+            before.iter().chain([&said]).for_each(|message| receive(&waiting, message.clone()));
             match replied.try_recv().unwrap() {
                 Reply::NobodyThere => "nobody there".to_owned(),
                 Reply::Unreadable(reason) => reason,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::duration::LONGEST;
+use crate::duration::MAX_DURATION;
 
 /// How a delay is spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,7 +77,7 @@ impl Jitter {
             Self::Full => seconds * chance,
             Self::None => seconds,
         };
-        Duration::try_from_secs_f64(spread).unwrap_or(LONGEST).min(LONGEST)
+        Duration::try_from_secs_f64(spread).unwrap_or(MAX_DURATION).min(MAX_DURATION)
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// Longest duration that is accepted: 3,650 days. Longer ones are slips of the pen and would overflow time stamps.
-pub const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
+pub const MAX_DURATION: Duration = Duration::from_secs(3_650 * 86_400);
 
 /// A text that is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +22,7 @@ pub struct DurationError(pub String);
 /// Reads `500ms`, `30s`, `5m`, `2h` or `7d`.
 ///
 /// # Errors
-/// Refuses fractions, signs, other units, several units and more than [`LONGEST`].
+/// Refuses fractions, signs, other units, several units and more than [`MAX_DURATION`].
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let refuse = || DurationError(text.chars().take(100).collect());
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let millis = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, millis)| *millis).ok_or_else(refuse)?;
     let total = number.parse::<u64>().ok().and_then(|n| n.checked_mul(millis)).ok_or_else(refuse)?;
     let duration = Duration::from_millis(total);
-    if duration > LONGEST { Err(refuse()) } else { Ok(duration) }
+    if duration > MAX_DURATION { Err(refuse()) } else { Ok(duration) }
 }
 
 /// A duration that reads and writes itself in the contract's form. Below a millisecond nothing is kept.

@@ -33,7 +33,7 @@ pub mod protocol;
 pub mod backoff;
 pub mod settlement;
 
-pub mod story;
+pub mod events;
 
 pub mod publication;
 

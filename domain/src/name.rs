@@ -153,7 +153,7 @@ JobType, "type", |text| {
 impl RunId {
     /// The id of a bare publish that brought none: `<queue>-p<priority>-<stream sequence>`.
     #[must_use]
-    pub fn minted(queue: &Queue, priority: Priority, sequence: u64) -> Self {
+    pub fn derived(queue: &Queue, priority: Priority, sequence: u64) -> Self {
         Self(format_smolstr!("{queue}-{priority}-{sequence}"))
     }
 
@@ -164,7 +164,7 @@ impl RunId {
     pub fn parse_chosen(text: &str) -> Result<Self, NameError> {
         let id = Self::parse(text)?;
         if id.minted_parts().is_some() {
-            let reason = "ends like a minted id (`-p5-123`), which clients may not choose".to_owned();
+            let reason = "ends like a derived id (`-p5-123`), which clients may not choose".to_owned();
             return Err(NameError { what: "run_id", value: text.to_owned(), reason });
         }
         Ok(id)
@@ -182,7 +182,7 @@ impl RunId {
     /// The queue, priority and sequence within a minted id; `None` for an id that a client chose, or that is nobody's:
     /// sequences begin at 1, and are written without leading zeros.
     #[must_use]
-    pub fn as_minted(&self) -> Option<(Queue, Priority, u64)> {
+    pub fn as_derived(&self) -> Option<(Queue, Priority, u64)> {
         let (queue, priority, digits) = self.minted_parts()?;
         let sequence = digits.parse().ok().filter(|_| !digits.starts_with('0'))?;
         Some((queue, priority, sequence))
@@ -309,15 +309,15 @@ mod tests {
 
     #[test]
     fn a_minted_id_says_where_its_job_lies() {
-        let id = RunId::minted(&Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77);
+        let id = RunId::derived(&Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77);
         assert_eq!(id.as_str(), "bulk-mail-p3-77");
-        assert_eq!(id.as_minted(), Some((Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77)));
+        assert_eq!(id.as_derived(), Some((Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77)));
         assert!(RunId::parse_chosen("bulk-mail-p3-77").is_err());
-        let largest = RunId::minted(&Queue::main(), Priority::DEFAULT, u64::MAX);
-        assert_eq!(largest.as_minted().map(|(_, _, sequence)| sequence), Some(u64::MAX));
+        let largest = RunId::derived(&Queue::main(), Priority::DEFAULT, u64::MAX);
+        assert_eq!(largest.as_derived().map(|(_, _, sequence)| sequence), Some(u64::MAX));
         for nobodys in ["main-p5-0", "main-p1-00", "main-p5-07", "main-p5-18446744073709551616"] {
-            assert_eq!(RunId::parse(nobodys).unwrap().as_minted(), None, "{nobodys}");
-            assert!(RunId::parse_chosen(nobodys).is_err(), "{nobodys} ends like a minted id all the same");
+            assert_eq!(RunId::parse(nobodys).unwrap().as_derived(), None, "{nobodys}");
+            assert!(RunId::parse_chosen(nobodys).is_err(), "{nobodys} ends like a derived id all the same");
         }
         assert!(RunId::parse_chosen("order-77").is_ok());
     }

@@ -38,7 +38,7 @@ pub struct Arrival {
     /// The seal it carries; `None` for a client's own publish.
     pub seal: Option<SmolStr>,
     /// Its run id was derived from its sequence.
-    pub minted: bool,
+    pub has_derived_id: bool,
     /// It was stored longer ago than a read may be old (a lease: a leader that was cut off steps down sooner), so what is
     /// read by now knows what led to it.
     pub has_aged: bool,
@@ -102,8 +102,8 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
             false => Verdict::Begin { round: arrival.round, attempt: arrival.attempt },
         };
     };
-    if arrival.minted && !from_a_node && run.origin != arrival.holding.message.at {
-        return if run.state.is_ended() { Verdict::BeginAnew } else { Verdict::Occupied };
+    if arrival.has_derived_id && !from_a_node && run.origin != arrival.holding.message.at {
+        return if run.state.is_terminal() { Verdict::BeginAnew } else { Verdict::Occupied };
     }
     if from_a_node {
         let is_proven = !run.seal.is_empty() && arrival.seal.as_ref() == Some(&run.seal);
@@ -126,7 +126,7 @@ fn unproven(arrival: &Arrival) -> Verdict {
 /// attempt of this one, a deferral beyond the start that it took back, and after the end of a round nothing of it comes.
 fn is_beyond(arrival: &Arrival, run: &Run) -> bool {
     let attempt = match run.state {
-        state if state.is_ended() => return arrival.round > run.round,
+        state if state.is_terminal() => return arrival.round > run.round,
         RunState::Running => run.attempt,
         _ => run.next_attempt(),
     };
@@ -143,7 +143,7 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         RunState::Running if is_holder => Verdict::HeldElsewhere,
         RunState::Running => Verdict::Drop,
         RunState::Cancelled => Verdict::TellEnd,
-        state if state.is_ended() => {
+        state if state.is_terminal() => {
             if is_holder && run.round == arrival.round {
                 Verdict::CarryOut
             } else {
@@ -225,7 +225,7 @@ pub fn on_repeat(run: &Run) -> Repeat {
 
 /// What a dead letter is by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LetterVerdict {
+pub enum DeadLetterVerdict {
     /// It stands: to be kept, replayed or discarded. Where no record is left, the one in the letter is replayed.
     Stands,
     /// Its run was replayed, but perhaps nobody published the job: tell, publish, then delete the letter.
@@ -241,21 +241,21 @@ pub enum LetterVerdict {
 /// Judges the letter of round `round`, of the run that was first published at `origin`, by what is on record. A letter may
 /// be written late, by a node that froze before.
 #[must_use]
-pub fn on_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> LetterVerdict {
-    let Some(run) = found else { return LetterVerdict::Stands };
+pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
+    let Some(run) = found else { return DeadLetterVerdict::Stands };
     match run.origin.cmp(&origin) {
-        Ordering::Less => return LetterVerdict::StaleRecord,
+        Ordering::Less => return DeadLetterVerdict::StaleRecord,
         Ordering::Equal => {}
-        Ordering::Greater => return LetterVerdict::Anothers,
+        Ordering::Greater => return DeadLetterVerdict::Anothers,
     }
     match run.state {
         // A letter is only written once its round has ended dead.
-        _ if run.round < round => LetterVerdict::StaleRecord,
-        RunState::Dead if run.round == round => LetterVerdict::Stands,
-        RunState::Discarded if run.round == round => LetterVerdict::Stale,
-        _ if run.round == round => LetterVerdict::StaleRecord,
-        _ if run.is_unseen() && run.round == round + 1 => LetterVerdict::Replayed,
-        _ => LetterVerdict::Stale,
+        _ if run.round < round => DeadLetterVerdict::StaleRecord,
+        RunState::Dead if run.round == round => DeadLetterVerdict::Stands,
+        RunState::Discarded if run.round == round => DeadLetterVerdict::Stale,
+        _ if run.round == round => DeadLetterVerdict::StaleRecord,
+        _ if run.is_unseen() && run.round == round + 1 => DeadLetterVerdict::Replayed,
+        _ => DeadLetterVerdict::Stale,
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
             deferrals: 0,
             moved,
             seal,
-            minted: true,
+            has_derived_id: true,
             has_aged: false,
         }
     }
@@ -343,7 +343,8 @@ mod tests {
         let other = arrival(9, 1, 1, 1, false);
         let second = arrival(12, 1, 1, 2, true);
         let begin = |round, attempt| Verdict::Begin { round, attempt };
-        let judge = |run: &Run, arrival: &Arrival| on_arrival(Some(run), &Arrival { minted: false, ..arrival.clone() });
+        let judge =
+            |run: &Run, arrival: &Arrival| on_arrival(Some(run), &Arrival { has_derived_id: false, ..arrival.clone() });
 
         assert_eq!(on_arrival(None, &again), begin(1, 1));
 
@@ -400,7 +401,7 @@ mod tests {
         let retrying = failed(running(&arrival(7, 1, 1, 1, false)));
         let second = arrival(12, 1, 1, 2, true);
         let judge = |run: Option<&Run>, seal: Option<&str>, arrival: &Arrival| {
-            on_arrival(run, &Arrival { seal: seal.map(SmolStr::from), minted: false, ..arrival.clone() })
+            on_arrival(run, &Arrival { seal: seal.map(SmolStr::from), has_derived_id: false, ..arrival.clone() })
         };
         assert_eq!(judge(Some(&retrying), Some(SEAL), &second), Verdict::Begin { round: 1, attempt: 2 });
         assert_eq!(
@@ -461,28 +462,32 @@ mod tests {
     fn a_letter_stands_until_its_run_is_beyond_it() {
         let failure = Failure::new(ErrorKind::Permanent, "x");
         let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Dead { failure });
-        assert_eq!(on_letter(None, 1, at(100)), LetterVerdict::Stands);
-        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Stands);
-        assert_eq!(on_letter(Some(&run), 1, at(200)), LetterVerdict::StaleRecord, "of an earlier run of its id");
-        assert_eq!(on_letter(Some(&run), 1, at(50)), LetterVerdict::Anothers);
+        assert_eq!(on_dead_letter(None, 1, at(100)), DeadLetterVerdict::Stands);
+        assert_eq!(on_dead_letter(Some(&run), 1, at(100)), DeadLetterVerdict::Stands);
+        assert_eq!(
+            on_dead_letter(Some(&run), 1, at(200)),
+            DeadLetterVerdict::StaleRecord,
+            "of an earlier run of its id"
+        );
+        assert_eq!(on_dead_letter(Some(&run), 1, at(50)), DeadLetterVerdict::Anothers);
         run.replay(at(400));
-        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Replayed);
+        assert_eq!(on_dead_letter(Some(&run), 1, at(100)), DeadLetterVerdict::Replayed);
         let replayed = arrival(12, 1, 2, 1, true);
         assert_eq!(on_arrival(Some(&run), &replayed), Verdict::Begin { round: 2, attempt: 1 });
         run.begin(1, &"a".into(), at(500));
         run.held_by = Some(replayed.holding.clone());
-        assert_eq!(on_letter(Some(&run), 1, at(100)), LetterVerdict::Stale);
+        assert_eq!(on_dead_letter(Some(&run), 1, at(100)), DeadLetterVerdict::Stale);
         let mut run = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
-        assert_eq!(on_letter(Some(&run), 2, at(100)), LetterVerdict::Stands);
+        assert_eq!(on_dead_letter(Some(&run), 2, at(100)), DeadLetterVerdict::Stands);
         assert_eq!(
-            on_letter(Some(&run), 3, at(100)),
-            LetterVerdict::StaleRecord,
+            on_dead_letter(Some(&run), 3, at(100)),
+            DeadLetterVerdict::StaleRecord,
             "of a round that the record does not know yet"
         );
         run.discard(at(600));
-        assert_eq!(on_letter(Some(&run), 2, at(100)), LetterVerdict::Stale);
+        assert_eq!(on_dead_letter(Some(&run), 2, at(100)), DeadLetterVerdict::Stale);
         let early = running(&arrival(7, 1, 1, 1, false));
-        assert_eq!(on_letter(Some(&early), 1, at(100)), LetterVerdict::StaleRecord);
+        assert_eq!(on_dead_letter(Some(&early), 1, at(100)), DeadLetterVerdict::StaleRecord);
     }
 
     #[test]

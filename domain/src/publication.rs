@@ -1,6 +1,6 @@
 //! Which events of a run are still to be published: the only judge of it.
 //!
-//! A record implies its events ([`story`](crate::story)), and they are published after the record is written, so the node
+//! A record implies its events ([`story`](crate::events)), and they are published after the record is written, so the node
 //! that wrote it may have died in between. The node that goes on from the record publishes what may be missing: live, to
 //! clients that listen at the moment, and in the log, which must have every event in order. Events are published again
 //! under the same ids, so too many do no harm but cost; one too few is lost.
@@ -17,7 +17,7 @@
 //!
 //! So after any fault the events of one attempt are published again at most, with those of the wait or the end after it.
 
-use crate::story::{Event, of_round};
+use crate::events::{Event, of_round};
 use crate::{Run, RunState};
 
 /// How many events of a run's round are published, counted from the round's first: live, and in the log.
@@ -121,7 +121,7 @@ impl Published {
     pub fn at_dead_letter(run: &Run, round: u32) -> Self {
         let events = of_round(run);
         let last = events.len().saturating_sub(1);
-        let live = if run.state.is_ended() { last } else { 0 };
+        let live = if run.state.is_terminal() { last } else { 0 };
         let is_discarded = run.state == RunState::Discarded && run.round == round;
         Self { live, log: if is_discarded { last } else { proven(run, &events) } }
     }

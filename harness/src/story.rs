@@ -92,7 +92,7 @@ impl World {
         let deadline = tokio::time::Instant::now() + within;
         loop {
             let records = self.try_records().await.unwrap_or_default();
-            let ended = records.iter().filter(|record| record.has_ended());
+            let ended = records.iter().filter(|record| record.is_terminal());
             let ended: HashMap<_, _> =
                 ended.map(|record| ((record.tenant.as_str(), record.run_id.as_str()), &record.state)).collect();
             let of = |receipt: &Receipt| ended.get(&(receipt.tenant.as_str(), receipt.run_id.as_str())).copied();

@@ -189,7 +189,7 @@ pub struct Record {
 
 impl Record {
     /// Whether nothing more will happen to it but by a client's wish.
-    pub fn has_ended(&self) -> bool {
+    pub fn is_terminal(&self) -> bool {
         matches!(self.state.as_str(), "completed" | "dead" | "cancelled" | "expired" | "duplicate" | "discarded")
     }
 }
@@ -265,7 +265,7 @@ mod tests {
             "result_bytes": 70000,
         }))
         .unwrap();
-        assert!(record.has_ended());
+        assert!(record.is_terminal());
         assert_eq!(record.attempts[0].round, 1);
         assert_eq!(record.rest["result_bytes"], 70000);
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::client::Api;
 use super::output::{self, BAD, PENDING, number};
-use super::{Ended, Usage, which};
+use super::{Ended, Usage, target};
 
 /// Runs of one call: long enough to be fast, short enough for a bar that moves and an answer within seconds.
 const PER_CALL: u64 = 500;
@@ -26,7 +26,7 @@ const COUNTING: Duration = Duration::from_secs(290);
 /// Calls in a row that may go without an answer, where there was one before.
 const UNANSWERED: u32 = 10;
 /// Failures that are told by name.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// How many, and whether to ask.
 #[derive(Debug, Clone, Default, Args)]
@@ -171,7 +171,7 @@ impl Tally {
     /// The first failures, by name.
     fn failures(&self) -> Vec<String> {
         let told = |failure: &Failed| format!("{}: {}", failure.run_id, output::cut(&failure.error, 400));
-        let mut lines: Vec<String> = self.listed.iter().take(NAMED).map(told).collect();
+        let mut lines: Vec<String> = self.listed.iter().take(MAX_NAMED).map(told).collect();
         let beyond = self.failed.saturating_sub(lines.len() as u64);
         if beyond > 0 {
             lines.push(format!("and {} more that failed", number(beyond)));
@@ -203,7 +203,7 @@ pub(crate) async fn run<E: Bulk>(
 ) -> anyhow::Result<Ended> {
     // Whatever comes to be while this goes on is not meant, such as what dies again.
     if let Target::Runs(filter) = &mut E::selection(&mut request).target {
-        filter.until.get_or_insert_with(which::now);
+        filter.until.get_or_insert_with(target::now);
     }
     let on_terminal = std::io::stderr().is_terminal() && !options.json;
     let may_ask = std::io::stdin().is_terminal() && on_terminal && !options.yes;

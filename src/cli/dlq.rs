@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::bulk::{self, Bulk};
 use super::client::Api;
 use super::output::{self, FAINT, age, cut, number, styled};
-use super::which::{self, Filter, Which};
+use super::target::{self, Filter, Which};
 use super::{Ended, Global, Usage, exact, runs, submit};
 
 /// Most letters on a page of the API, or groups in its answer.
@@ -196,7 +196,7 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
         return Ok(Ended::Well);
     }
     let letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
-    output::say(output::table(&rows(&letters, which::now(), output::columns()), &[2, 3]).trim_end())?;
+    output::say(output::table(&rows(&letters, target::now(), output::columns()), &[2, 3]).trim_end())?;
     if let Some(cursor) = cursor {
         eprintln!("there are more: --cursor {} goes on, --limit shows more at once", cut(&cursor, 100));
     }
@@ -245,7 +245,7 @@ fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
         eprintln!("no dead letters");
         return Ok(Ended::Well);
     }
-    output::say(output::table(&group_rows(&groups, which::now(), output::columns()), &[0, 2, 3]).trim_end())?;
+    output::say(output::table(&group_rows(&groups, target::now(), output::columns()), &[0, 2, 3]).trim_end())?;
     if cursor.is_some() {
         eprintln!("there are so many letters that only the oldest were grouped; --since looks at newer ones");
     }

@@ -20,7 +20,7 @@ mod bulk;
 mod dlq;
 mod runs;
 mod submit;
-mod which;
+mod target;
 
 pub(crate) mod events;
 

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled};
-use super::which::{Which, word};
+use super::target::{Which, word};
 use super::{Ended, Global, bulk, exact, submit};
 
 #[derive(Debug, Subcommand)]
@@ -171,7 +171,7 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
 
 /// A state that only a newer node knows is taken for an end: waiting for another could last for ever.
 fn has_ended(state: &Word<RunState>) -> bool {
-    state.known().is_none_or(|state| state.is_ended())
+    state.known().is_none_or(|state| state.is_terminal())
 }
 
 fn tell(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {

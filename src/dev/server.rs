@@ -22,7 +22,7 @@ const FOLDER: &str = ".longshore";
 const ROOM: u64 = 1 << 40;
 
 /// A server that keeps dying is not helped by another start.
-const MOST_DEATHS: usize = 5;
+const MAX_DEATHS: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// A nats-server of our own.
@@ -80,7 +80,7 @@ fn prepare(folder: &Path) -> anyhow::Result<PathBuf> {
 /// Starts the server anew whenever it has died, and returns only when that is of no use. Without a server it never does.
 pub(crate) async fn supervise(server: Option<&PrivateServer>) -> anyhow::Error {
     let Some(PrivateServer { server, .. }) = server else { return std::future::pending().await };
-    let mut restarts = Restarts::new(MOST_DEATHS, WITHIN);
+    let mut restarts = Restarts::new(MAX_DEATHS, WITHIN);
     loop {
         let status = server.ended().await;
         if restarts.after_death(Instant::now()) == Verdict::GiveUp {

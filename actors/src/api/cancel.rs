@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use longshore_backbone::records::Written;
-use longshore_backbone::scan::Place;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
@@ -19,7 +19,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
 
-use crate::api::filter::{self, Filter, Which, unavailable};
+use crate::api::filter::{self, Chosen, Filter, unavailable};
 use crate::api::runs;
 use crate::attempt::assignment::Assignment;
 use crate::fail_point;
@@ -51,12 +51,12 @@ async fn nodes(shared: &Shared) -> Result<Arc<[String]>, ApiError> {
 pub(crate) async fn serve(shared: &Shared, asker: &str, asked: Selection) -> Result<Encoded<Cancelled>, ApiError> {
     let (limit, dry_run) = (asked.limit, asked.dry_run);
     match filter::which(asker, asked)? {
-        Which::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
-        Which::One(tenant, run_id) => match cancel(shared, &tenant, &run_id, None).await? {
+        Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
+        Chosen::One(tenant, run_id) => match cancel(shared, &tenant, &run_id, None).await? {
             Some(run) => Ok(record::show(&run).into()),
             None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
         },
-        Which::Those(filter) => {
+        Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
             let outcome = cancel_those(shared, &filter, limit, dry_run).await?;
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
@@ -153,11 +153,11 @@ async fn look_through(
 /// The run, if it would be cancelled.
 async fn would(shared: &Shared, tenant: &Tenant, run_id: &RunId, filter: &Filter) -> Result<Option<Run>, ApiError> {
     let found = present(shared, tenant, run_id).await?.map(|(run, _)| run);
-    Ok(found.filter(|run| !run.state.is_ended() && filter.fits(run)))
+    Ok(found.filter(|run| !run.state.is_terminal() && filter.fits(run)))
 }
 
 /// Where jobs of runs that fit may lie.
-async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>, ApiError> {
+async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Source, String)>, ApiError> {
     let names = shared.backbone.names();
     let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
@@ -168,28 +168,28 @@ async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Place, String)>
     for queue in queues {
         for priority in Priority::all() {
             let subject = names.jobs_where(tenant, &queue, priority, filter.wanted.job_type.as_ref());
-            places.push((Place::Lane(queue.clone(), priority.into()), subject));
+            places.push((Source::Lane(queue.clone(), priority.into()), subject));
         }
         let returned = names.returned_where(tenant, &queue, filter.wanted.job_type.as_ref());
-        places.push((Place::Lane(queue, Lane::Returned), returned));
+        places.push((Source::Lane(queue, Lane::Returned), returned));
     }
     let parked = names.parked_where(tenant, filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
-    places.push((Place::Parked, parked));
-    places.extend(names.schedules_where(tenant).into_iter().map(|subject| (Place::Schedules, subject)));
+    places.push((Source::Parked, parked));
+    places.extend(names.schedules_where(tenant).into_iter().map(|subject| (Source::Schedules, subject)));
     Ok(places)
 }
 
 /// Whose job a stored message is, and where it lies; `None` if it is none.
-fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
+fn whose(shared: &Shared, place: &Source, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
     let sequence = stored.sequence;
     match place {
-        Place::Lane(queue, lane) => {
+        Source::Lane(queue, lane) => {
             let stream = shared.backbone.names().lane_stream(queue, *lane);
             let delivery = shared.backbone.look_at(stored, &stream);
-            let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival()).job;
+            let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.max_on_arrival()).job;
             Some((job.tenant.clone(), job.run_id.clone(), sequence))
         }
-        Place::Schedules | Place::Parked | Place::DeadLetters => {
+        Source::Schedules | Source::Parked | Source::DeadLetters => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
             Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?, sequence))
@@ -202,7 +202,7 @@ fn whose(shared: &Shared, place: &Place, stored: longshore_backbone::request::St
 struct Only<'a> {
     filter: &'a Filter,
     look: Look,
-    place: &'a Place,
+    place: &'a Source,
     sequence: u64,
 }
 
@@ -230,7 +230,7 @@ async fn cancel(
             return Ok(None);
         }
         match before.state {
-            state if state.is_ended() => {
+            state if state.is_terminal() => {
                 let message = format!("run_id: {run_id} has ended: it is {}", state.as_str());
                 return Err(ApiError::new(Code::WrongState, message));
             }
@@ -242,7 +242,7 @@ async fn cancel(
             let nodes = nodes(shared).await?;
             if shared
                 .backbone
-                .ask_who_runs(tenant, run_id, only_if_waiting, &nodes, crate::attempt::cancelled::HEARD_WITHIN)
+                .ask_who_runs(tenant, run_id, only_if_waiting, &nodes, crate::attempt::cancelled::CONFIRM_TIMEOUT)
                 .await
             {
                 if only_if_waiting {
@@ -279,14 +279,14 @@ async fn cancel(
 /// The run as it stands, and the revision to write on. Under a minted id the record may be of a lane that is gone: where
 /// that run has ended, the job that waits is meant; until then it has the id, and the job will get another.
 async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
-    let mut found = runs::on_record(shared, tenant, run_id).await?;
+    let mut found = runs::is_stored(shared, tenant, run_id).await?;
     let waiting = runs::waiting(shared, tenant, run_id).await?;
     if found.is_none() && waiting.is_none() {
-        found = runs::on_record(shared, tenant, run_id).await?;
+        found = runs::is_stored(shared, tenant, run_id).await?;
     }
     let revision = found.as_ref().map_or(0, |found| found.revision);
     Ok(match (found, waiting) {
-        (Some(found), Some(waiting)) if found.run.state.is_ended() && found.run.origin != waiting.origin => {
+        (Some(found), Some(waiting)) if found.run.state.is_terminal() && found.run.origin != waiting.origin => {
             Some((waiting, revision))
         }
         (Some(found), _) => Some((found.run, revision)),
@@ -297,20 +297,20 @@ async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Opt
 
 /// A job that was published bare under an id of the client's own, and that no node has seen yet.
 async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
-    if run_id.as_minted().is_some() {
+    if run_id.as_derived().is_some() {
         return Ok(None);
     }
     for queue in shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
         for priority in Priority::all() {
             let subject = shared.backbone.names().jobs_where(Some(tenant), &queue, priority, None);
-            let place = Place::Lane(queue.clone(), priority.into());
+            let place = Source::Lane(queue.clone(), priority.into());
             if let Some(stored) = find_in(shared, &place, &subject, run_id).await? {
                 let stream = shared.backbone.names().lane_stream(&queue, priority);
                 let assignment = Assignment::read(
                     shared.backbone.look_at(stored, &stream),
                     shared.backbone.names(),
                     0,
-                    shared.backbone.most_on_arrival(),
+                    shared.backbone.max_on_arrival(),
                 );
                 let max_attempts = shared.max_attempts(&assignment.job);
                 return Ok(Some(Run::new(&assignment.job, max_attempts, assignment.since)));
@@ -322,7 +322,7 @@ async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Op
 
 async fn find_in(
     shared: &Shared,
-    place: &Place,
+    place: &Source,
     subject: &str,
     run_id: &RunId,
 ) -> Result<Option<longshore_backbone::request::Stored>, ApiError> {
@@ -349,11 +349,11 @@ async fn carried_on_by(
     shared: &Shared,
     before: &Run,
     only: Option<Only<'_>>,
-) -> Result<Option<(Place, u64)>, ApiError> {
+) -> Result<Option<(Source, u64)>, ApiError> {
     if before.run_at.is_none() {
         return Ok(None);
     }
-    let place = if before.parked { Place::Parked } else { Place::Schedules };
+    let place = if before.parked { Source::Parked } else { Source::Schedules };
     if let Some(only) = only.filter(|only| *only.place == place) {
         return Ok(Some((place, only.sequence)));
     }
@@ -368,10 +368,10 @@ async fn carried_on_by(
 }
 
 /// Takes its message out. What fails here is not lost: the message finds the record.
-async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Place, u64)>) {
+async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Source, u64)>) {
     let backbone = &shared.backbone;
-    let place = Place::Lane(before.queue.clone(), before.priority.into());
-    let cleared = match (carried, before.run_id.as_minted()) {
+    let place = Source::Lane(before.queue.clone(), before.priority.into());
+    let cleared = match (carried, before.run_id.as_derived()) {
         (Some((place, sequence)), _) => backbone.take_out(&place, sequence).await,
         // Perhaps it was not written yet.
         _ if before.run_at.is_some() && !before.parked => backbone.unschedule(before).await,

@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use futures_util::{Stream, StreamExt as _};
-use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::request::Stored;
-use longshore_backbone::scan::Place;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{
     ApiError, DeadJob, DeadLetter, Encoded, Example, Group, Groups, GroupsRequest, ListRequest, Page, Record, RunError,
     RunRequest,
 };
 use longshore_backbone::wire::record;
 use longshore_domain::fingerprint::{fingerprint, pattern};
-use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
 use crate::api::filter::{self, Filter, unavailable};
-use crate::api::runs::on_record;
+use crate::api::runs::is_stored;
 use crate::shared::Shared;
 
 /// Entries on a page where the client does not say.
 const LIST_DEFAULT: u64 = 100;
 /// Most entries on a page, or groups in an answer.
-const LIST_MOST: u64 = 500;
+const MAX_LISTED: u64 = 500;
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
 /// Letters that one call groups; more are grouped by going on from the cursor.
@@ -37,18 +37,18 @@ pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
 
 /// The letter with its run as it is on record, whose history is whole, if it still stands: a letter whose run went on
 /// is about to be deleted.
-async fn standing(shared: &Shared, letter: Letter) -> Result<Option<(Letter, Run)>, ApiError> {
-    let found = on_record(shared, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
-    Ok(match on_letter(found.as_ref(), letter.run.round, letter.run.origin) {
-        LetterVerdict::Stands => {
+async fn standing(shared: &Shared, letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
+    let found = is_stored(shared, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
+    Ok(match on_dead_letter(found.as_ref(), letter.run.round, letter.run.origin) {
+        DeadLetterVerdict::Stands => {
             let run = found.unwrap_or_else(|| letter.run.clone());
             Some((letter, run))
         }
-        LetterVerdict::Anothers => {
+        DeadLetterVerdict::Anothers => {
             let run = letter.run.clone();
             Some((letter, run))
         }
-        LetterVerdict::Replayed | LetterVerdict::Stale | LetterVerdict::StaleRecord => None,
+        DeadLetterVerdict::Replayed | DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord => None,
     })
 }
 
@@ -57,16 +57,16 @@ fn those_that_stand(
     shared: &Shared,
     filter: &Filter,
     page: Vec<Stored>,
-) -> impl Stream<Item = Result<Option<(Letter, Run)>, ApiError>> {
-    let letters = page.into_iter().filter_map(Letter::read).filter(|letter| filter.fits(&letter.run));
+) -> impl Stream<Item = Result<Option<(StoredDeadLetter, Run)>, ApiError>> {
+    let letters = page.into_iter().filter_map(StoredDeadLetter::read).filter(|letter| filter.fits(&letter.run));
     futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE)
 }
 
 /// How much is to be answered at most.
 fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
     match asked {
-        Some(limit) if !(1..=LIST_MOST).contains(&limit) => {
-            Err(ApiError::malformed(format!("limit: is not one of 1 to {LIST_MOST}")))
+        Some(limit) if !(1..=MAX_LISTED).contains(&limit) => {
+            Err(ApiError::malformed(format!("limit: is not one of 1 to {MAX_LISTED}")))
         }
         limit => Ok(limit),
     }
@@ -82,7 +82,7 @@ pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Re
     let subject = subject(shared, &filter);
     while let Some(at) = from {
         let page =
-            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+            shared.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
         let mut looked_at = those_that_stand(shared, &filter, page.messages);
         while let Some(letter) = looked_at.next().await {
@@ -104,16 +104,20 @@ pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Re
 pub(crate) async fn get(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     let (letter, run) = find(shared, &tenant, &run_id).await?;
-    Ok(within(&letter, &run, show(&letter, &run), shared.backbone.most_in_answer()))
+    Ok(within(&letter, &run, show(&letter, &run), shared.backbone.max_in_answer()))
 }
 
 /// The letter of a run, and its run.
-pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<(Letter, Run), ApiError> {
-    let run = on_record(shared, tenant, run_id).await?.map(|found| found.run);
+pub(crate) async fn find(
+    shared: &Shared,
+    tenant: &Tenant,
+    run_id: &RunId,
+) -> Result<(StoredDeadLetter, Run), ApiError> {
+    let run = is_stored(shared, tenant, run_id).await?.map(|found| found.run);
     let letter =
-        shared.backbone.find_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
-    let judge = |letter: &Letter| on_letter(run.as_ref(), letter.run.round, letter.run.origin);
-    let letter = letter.filter(|letter| judge(letter) != LetterVerdict::Stale);
+        shared.backbone.find_dead_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
+    let judge = |letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), letter.run.round, letter.run.origin);
+    let letter = letter.filter(|letter| judge(letter) != DeadLetterVerdict::Stale);
     let letter = letter
         .ok_or_else(|| ApiError::not_found(format!("run_id: no dead letter of run {run_id} of tenant {tenant}")))?;
     let run = run.filter(|run| run.origin == letter.run.origin).unwrap_or_else(|| letter.run.clone());
@@ -121,27 +125,32 @@ pub(crate) async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Re
 }
 
 /// A letter as it is answered: its run's record, the job's payload and headers, and what it is grouped by.
-fn show(letter: &Letter, run: &Run) -> Encoded<DeadLetter> {
+fn show(letter: &StoredDeadLetter, run: &Run) -> Encoded<DeadLetter> {
     described(letter, run, record::show(run), letter.left_out)
 }
 
-/// The same, no longer than `most` bytes: first the payload is left out, then of the history what does not fit.
-fn within(letter: &Letter, run: &Run, whole: Encoded<DeadLetter>, most: usize) -> Encoded<DeadLetter> {
-    if whole.size() <= most {
+/// The same, no longer than `max` bytes: first the payload is left out, then of the history what does not fit.
+fn within(letter: &StoredDeadLetter, run: &Run, whole: Encoded<DeadLetter>, max: usize) -> Encoded<DeadLetter> {
+    if whole.size() <= max {
         return whole;
     }
     let bytes = letter.left_out.unwrap_or(letter.payload.len() as u64);
     let record = record::show(run);
     let in_record = record.size();
     let without = described(letter, run, record, Some(bytes));
-    if without.size() <= most {
+    if without.size() <= max {
         return without;
     }
     let beside = without.size() - in_record;
-    described(letter, run, record::show_within(run, most.saturating_sub(beside)), Some(bytes))
+    described(letter, run, record::show_within(run, max.saturating_sub(beside)), Some(bytes))
 }
 
-fn described(letter: &Letter, run: &Run, record: Encoded<Record>, left_out: Option<u64>) -> Encoded<DeadLetter> {
+fn described(
+    letter: &StoredDeadLetter,
+    run: &Run,
+    record: Encoded<Record>,
+    left_out: Option<u64>,
+) -> Encoded<DeadLetter> {
     let mut headers: BTreeMap<String, String> = BTreeMap::new();
     for (name, values) in letter.headers.iter() {
         headers.insert(name.to_string(), values.last().map_or_else(String::new, |value| value.as_str().to_owned()));
@@ -178,7 +187,7 @@ pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -
         (BTreeMap::<String, Count>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
     while let Some(at) = from.filter(|_| seen < GROUPED) {
         let page =
-            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+            shared.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         seen += page.messages.len();
         from = page.next;
         let mut looked_at = those_that_stand(shared, &filter, page.messages);

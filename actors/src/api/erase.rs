@@ -2,8 +2,8 @@
 //! and how it ended stay.
 
 use longshore_backbone::records::Written;
-use longshore_backbone::scan::Place;
-use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedLetter, RunRequest};
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadLetter, RunRequest};
 use longshore_backbone::wire::record;
 
 use crate::api::filter::{self, unavailable};
@@ -17,16 +17,16 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Re
     loop {
         let unknown = || ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is on record"));
         let found = backbone.read_record(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
-        let letter = backbone.find_letter(&tenant, &run_id, found.as_ref().map(|found| &found.run)).await;
+        let letter = backbone.find_dead_letter(&tenant, &run_id, found.as_ref().map(|found| &found.run)).await;
         let letter = letter.map_err(|error| unavailable(&error))?;
-        if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_ended()) {
+        if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_terminal()) {
             let state = found.run.state.as_str();
             let message = format!("run_id: {run_id} is {state}: only a run that has ended can be erased");
             return Err(ApiError::new(Code::WrongState, message));
         }
         // First what cannot be found again without the record.
         if let Some(letter) = letter {
-            let erased = backbone.erase_message(&Place::DeadLetters, letter.sequence).await;
+            let erased = backbone.erase_message(&Source::DeadLetters, letter.sequence).await;
             erased.map_err(|error| unavailable(&error))?;
             letters += 1;
             continue;
@@ -35,7 +35,7 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Re
         let Some(found) = found else {
             // The record had gone by its age; its letter, at least, is erased now.
             return if letters > 0 {
-                Ok(Encoded::of(&Erased::DeadLetter(ErasedLetter { run_id })))
+                Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })))
             } else {
                 Err(unknown())
             };

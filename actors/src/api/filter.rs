@@ -13,7 +13,7 @@ pub(crate) struct Filter {
 
 /// One run, or those that fit.
 #[derive(Debug)]
-pub(crate) enum Which {
+pub(crate) enum Chosen {
     One(Tenant, RunId),
     Those(Filter),
 }
@@ -46,13 +46,13 @@ pub(crate) fn one(asker: &str, asked: RunRequest) -> Result<(Tenant, RunId), Api
 }
 
 /// One run, or those that fit.
-pub(crate) fn which(asker: &str, asked: Selection) -> Result<Which, ApiError> {
+pub(crate) fn which(asker: &str, asked: Selection) -> Result<Chosen, ApiError> {
     let tenant = asked.tenant.as_ref();
     match asked.target {
-        Target::Run(run_id) => Ok(Which::One(whose_run(asker, tenant)?, run_id)),
-        Target::Runs(wanted) => Ok(Which::Those(Filter { tenant: whose(asker, tenant)?, wanted })),
+        Target::Run(run_id) => Ok(Chosen::One(whose_run(asker, tenant)?, run_id)),
+        Target::Runs(wanted) => Ok(Chosen::Those(Filter { tenant: whose(asker, tenant)?, wanted })),
         Target::Tenant(named) => match whose(asker, Some(&named))? {
-            tenant if asker == OPERATOR => Ok(Which::Those(Filter { tenant, wanted: api::Filter::default() })),
+            tenant if asker == OPERATOR => Ok(Chosen::Those(Filter { tenant, wanted: api::Filter::default() })),
             _ => Err(ApiError::malformed(Target::UNSAID)),
         },
     }
@@ -86,7 +86,7 @@ mod tests {
     use longshore_backbone::wire::api::{Endpoint as _, RunsCancel};
     use serde_json::{Value, json};
 
-    fn asked(asker: &str, body: &Value) -> Result<Which, ApiError> {
+    fn asked(asker: &str, body: &Value) -> Result<Chosen, ApiError> {
         which(asker, RunsCancel::read(body.to_string().as_bytes())?)
     }
 
@@ -95,11 +95,11 @@ mod tests {
         let refused = |asker, body| asked(asker, &body).unwrap_err();
         let other = refused("acme", json!({"all": true, "tenant": "other"}));
         assert!(other.code == 403 && other.message.starts_with("tenant: "), "{other}");
-        let Which::Those(all) = asked(OPERATOR, &json!({"all": true})).unwrap() else { panic!("a filter") };
+        let Chosen::Those(all) = asked(OPERATOR, &json!({"all": true})).unwrap() else { panic!("a filter") };
         assert!(all.tenant.is_none());
-        let Which::Those(own) = asked("acme", &json!({"queue": "main"})).unwrap() else { panic!("a filter") };
+        let Chosen::Those(own) = asked("acme", &json!({"queue": "main"})).unwrap() else { panic!("a filter") };
         assert_eq!(own.tenant.unwrap().as_str(), "acme");
-        let Which::Those(named) = asked(OPERATOR, &json!({"tenant": "_"})).unwrap() else { panic!("a filter") };
+        let Chosen::Those(named) = asked(OPERATOR, &json!({"tenant": "_"})).unwrap() else { panic!("a filter") };
         assert_eq!((named.tenant, named.wanted.is_empty()), (Some(Tenant::unreadable()), true));
         assert_eq!(
             refused("acme", json!({"tenant": "acme"})).message,
@@ -111,7 +111,7 @@ mod tests {
         assert!(unsaid.code == 400 && unsaid.message.starts_with("tenant: is missing"), "{unsaid}");
         let unreadable = json!({"run_id": "r", "tenant": "_"});
         assert!(asked("_", &unreadable).is_err() && asked(OPERATOR, &unreadable).is_ok());
-        let Which::One(tenant, run) = asked("acme", &json!({"run_id": "r"})).unwrap() else { panic!("one run") };
+        let Chosen::One(tenant, run) = asked("acme", &json!({"run_id": "r"})).unwrap() else { panic!("one run") };
         assert_eq!((tenant.as_str(), run.as_str()), ("acme", "r"));
     }
 

@@ -25,10 +25,10 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
 
 use crate::api::filter::unavailable;
-use crate::api::runs::on_record;
+use crate::api::runs::is_stored;
 use crate::attempt::assignment::size_refused;
 use crate::attempt::keys;
-use crate::commit::{Matter, Story};
+use crate::commit::{Commit, Payload};
 use crate::fail_point;
 use crate::shared::{Shared, new_seal, now};
 
@@ -46,8 +46,8 @@ impl Checked {
         fingerprint(self.job.job_type.as_str(), &self.payload)
     }
 
-    fn matter(&self) -> Matter {
-        Matter { headers: Some(Arc::new(self.headers.clone())), payload: self.payload.clone() }
+    fn payload(&self) -> Payload {
+        Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone() }
     }
 }
 
@@ -100,7 +100,7 @@ fn check(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Chec
         let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
         return Err(ApiError::new(Code::TooLarge, message));
     }
-    let room = shared.backbone.most_in_submit();
+    let room = shared.backbone.max_in_submit();
     let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;
@@ -152,9 +152,9 @@ fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<
         let known: Vec<&str> = shared.policies.retries.keys().map(String::as_str).collect();
         return Err(wrong("retry", format!("no preset {name:?} is configured; there are: {}", known.join(", "))));
     }
-    let number = |field: &str, asked: Option<u64>, most: u32| match asked.map(u32::try_from) {
-        Some(Ok(number)) if (1..=most).contains(&number) => Ok(Some(number)),
-        Some(_) => Err(wrong(field, format!("is not one of 1 to {most}"))),
+    let number = |field: &str, asked: Option<u64>, max: u32| match asked.map(u32::try_from) {
+        Some(Ok(number)) if (1..=max).contains(&number) => Ok(Some(number)),
+        Some(_) => Err(wrong(field, format!("is not one of 1 to {max}"))),
         None => Ok(None),
     };
     let unique = submit.unique.as_deref().map(header::unique).transpose().map_err(|error| wrong("unique", error))?;
@@ -200,7 +200,7 @@ fn positive(field: &str, ms: u64) -> Result<Duration, ApiError> {
 
 fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
     let span = Duration::from_millis(ms);
-    if span > duration::LONGEST { Err(wrong(field, "is more than 3650 days")) } else { Ok(span) }
+    if span > duration::MAX_DURATION { Err(wrong(field, "is more than 3650 days")) } else { Ok(span) }
 }
 
 /// The headers the job is published with: the client's own, and what it asked for.
@@ -232,7 +232,7 @@ async fn publish_plain(shared: &Shared, checked: Checked) -> Result<Submitted, A
     let Checked { job, headers, payload, .. } = checked;
     let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
     match shared.backbone.publish(subject, headers, payload).await {
-        Ok(ack) => Ok(answer(&RunId::minted(&job.queue, job.priority, ack.seq), RunState::Enqueued, false)),
+        Ok(ack) => Ok(answer(&RunId::derived(&job.queue, job.priority, ack.seq), RunState::Enqueued, false)),
         Err(error) => Err(refusal(shared, &job, &error).await),
     }
 }
@@ -379,12 +379,12 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
         Ok(None) => {}
         Err(error) => return Err(unavailable(&error)),
     }
-    let matter = checked.matter();
+    let payload = checked.payload();
     let published = Published::at_redelivery(run);
-    let mut story = Story::on_record(Box::new(run.clone()), matter, published, &shared.node, &shared.backbone);
-    story.follow_up = Some(FollowUp::Schedule(at));
+    let mut commit = Commit::is_stored(Box::new(run.clone()), payload, published, &shared.node, &shared.backbone);
+    commit.follow_up = Some(FollowUp::Schedule(at));
     shared
-        .carry_out(story)
+        .carry_out(commit)
         .await
         .map(drop)
         .map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
@@ -401,7 +401,7 @@ async fn repeated(
     let FoundClaim { claim, revision, at } = theirs;
     checked.job.run_id = claim.run_id;
     let unmarked = (!claim.published).then_some(revision);
-    match on_record(shared, &checked.job.tenant, &checked.job.run_id).await? {
+    match is_stored(shared, &checked.job.tenant, &checked.job.run_id).await? {
         Some(found) => found_before(shared, &checked, found, unmarked).await,
         // The run's record has gone before its claim: of those that are kept for shorter than that, it has completed.
         // One that was claimed a moment ago is only just being written.
@@ -425,15 +425,15 @@ async fn schedule(
     (at, claim): (Timestamp, Option<u64>),
 ) -> Result<Submitted, ApiError> {
     run.settle(Settlement::Schedule { at }, now());
-    let matter = checked.matter();
+    let payload = checked.payload();
     let written = Box::new(run.clone());
-    let mut story = Story::to_write(written, matter, 0, Published::nothing(), &shared.node, &shared.backbone);
-    story.follow_up = Some(FollowUp::Schedule(at));
-    if let Ok(revision) = shared.carry_out(story).await {
+    let mut commit = Commit::to_write(written, payload, 0, Published::nothing(), &shared.node, &shared.backbone);
+    commit.follow_up = Some(FollowUp::Schedule(at));
+    if let Ok(revision) = shared.carry_out(commit).await {
         return mark(shared, checked, run, (revision, claim)).await;
     }
     // Not ours to tell: there is a run of that id.
-    match on_record(shared, &checked.job.tenant, &checked.job.run_id).await? {
+    match is_stored(shared, &checked.job.tenant, &checked.job.run_id).await? {
         Some(found) => found_before(shared, checked, found, claim).await,
         None => Err(ApiError::unavailable("the run's record changes; try again")),
     }

@@ -10,21 +10,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use longshore_backbone::Headers;
-use longshore_backbone::dead_letters::Letter;
+use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::poison::HEADERS_BASE64;
 use longshore_backbone::records::Written;
-use longshore_backbone::scan::Place;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{
     self, ApiError, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
 };
 use longshore_backbone::wire::header;
-use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
 
 use crate::api::dead_letters;
-use crate::api::filter::{self, Which, unavailable};
+use crate::api::filter::{self, Chosen, unavailable};
 use crate::attempt::assignment::is_acknowledgement;
 use crate::fail_point;
 use crate::shared::{Shared, new_seal, now};
@@ -39,7 +39,7 @@ const ANOTHERS: &str =
     "its id is another run's by now, as its lane was made anew; publish its job anew and discard this";
 
 /// What is done with letters.
-enum Deed {
+enum Action {
     Replay(Change),
     Discard,
 }
@@ -65,7 +65,7 @@ impl Change {
 pub(crate) async fn replay(shared: &Shared, asker: &str, asked: ReplayRequest) -> Result<Encoded<Replayed>, ApiError> {
     let ReplayRequest { selection, rate_per_s, set } = asked;
     let change = change(shared, set.unwrap_or_default()).await?;
-    let outcome = attend(shared, asker, (selection, rate_per_s), &Deed::Replay(change)).await?;
+    let outcome = attend(shared, asker, (selection, rate_per_s), &Action::Replay(change)).await?;
     Ok(Encoded::of(&Replayed::from(outcome)))
 }
 
@@ -75,7 +75,7 @@ pub(crate) async fn discard(
     asker: &str,
     asked: DiscardRequest,
 ) -> Result<Encoded<Discarded>, ApiError> {
-    let outcome = attend(shared, asker, (asked.selection, asked.rate_per_s), &Deed::Discard).await?;
+    let outcome = attend(shared, asker, (asked.selection, asked.rate_per_s), &Action::Discard).await?;
     Ok(Encoded::of(&Discarded::from(outcome)))
 }
 
@@ -141,7 +141,7 @@ async fn attend(
     shared: &Shared,
     asker: &str,
     (asked, rate_per_s): (Selection, Option<f64>),
-    deed: &Deed,
+    action: &Action,
 ) -> Result<Outcome, ApiError> {
     let pause = match rate_per_s {
         Some(rate) if rate.is_finite() && rate >= SLOWEST => Some(Duration::from_secs_f64(1.0 / rate)),
@@ -150,25 +150,26 @@ async fn attend(
     };
     let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
     let filter = match filter::which(asker, asked)? {
-        Which::One(tenant, run_id) => {
+        Chosen::One(tenant, run_id) => {
             let (letter, _) = dead_letters::find(shared, &tenant, &run_id).await?;
-            let result = if dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
+            let result = if dry_run { would(shared, &letter, action).await } else { one(shared, letter, action).await };
             return Ok(match result {
                 Ok(done) => Outcome::new(u64::from(done), Vec::new(), false),
                 Err(error) => Outcome::new(0, vec![Failed { error, run_id }], false),
             });
         }
-        Which::Those(filter) => filter,
+        Chosen::Those(filter) => filter,
     };
     // What dies again while this goes on is not taken again.
-    let last = shared.backbone.last_sequence(&Place::DeadLetters).await.map_err(|error| unavailable(&error))?;
+    let last = shared.backbone.last_sequence(&Source::DeadLetters).await.map_err(|error| unavailable(&error))?;
     let subject = dead_letters::subject(shared, &filter);
     let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
     while let Some(at) = from.filter(|at| *at <= last) {
         let page =
-            shared.backbone.page(&Place::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+            shared.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
-        let letters = page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(Letter::read);
+        let letters =
+            page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(StoredDeadLetter::read);
         let mut letters = letters.filter(|letter| filter.fits(&letter.run)).peekable();
         while letters.peek().is_some() {
             let room = limit.saturating_sub(done.load(Ordering::Relaxed) + failed.len() as u64);
@@ -176,12 +177,13 @@ async fn attend(
                 return Ok(Outcome::new(done.into_inner(), failed, true));
             }
             let at_once = if pause.is_some() { 1 } else { AT_ONCE };
-            let some: Vec<Letter> =
+            let some: Vec<StoredDeadLetter> =
                 letters.by_ref().take(at_once.min(usize::try_from(room).unwrap_or(at_once))).collect();
             let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
             let each = some.into_iter().map(|letter| async {
                 let run_id = letter.run.run_id.clone();
-                let result = if dry_run { would(shared, &letter, deed).await } else { one(shared, letter, deed).await };
+                let result =
+                    if dry_run { would(shared, &letter, action).await } else { one(shared, letter, action).await };
                 result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
             });
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
@@ -196,44 +198,44 @@ async fn attend(
 }
 
 /// Whether the deed would be done to this letter.
-async fn would(shared: &Shared, letter: &Letter, deed: &Deed) -> Result<bool, String> {
-    if let Deed::Replay(change) = deed {
+async fn would(shared: &Shared, letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
+    if let Action::Replay(change) = action {
         can_be_replayed(letter, change)?;
     }
     let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
     let found = found.map_err(|error| error.with_causes())?;
-    let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
-    match (verdict, deed) {
-        (LetterVerdict::Anothers, Deed::Replay(_)) => Err(ANOTHERS.to_owned()),
-        (verdict, _) => Ok(!matches!(verdict, LetterVerdict::Stale | LetterVerdict::StaleRecord)),
+    let verdict = on_dead_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
+    match (verdict, action) {
+        (DeadLetterVerdict::Anothers, Action::Replay(_)) => Err(ANOTHERS.to_owned()),
+        (verdict, _) => Ok(!matches!(verdict, DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord)),
     }
 }
 
 /// Does the deed to one letter; whether there was anything left to do but tidying up.
-async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, String> {
-    if let Deed::Replay(change) = deed {
+async fn one(shared: &Shared, letter: StoredDeadLetter, action: &Action) -> Result<bool, String> {
+    if let Action::Replay(change) = action {
         can_be_replayed(&letter, change)?;
     }
     loop {
         let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
         let found = found.map_err(|error| error.with_causes())?;
-        let verdict = on_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
+        let verdict = on_dead_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
         let (run, did) = match (verdict, found) {
-            (LetterVerdict::Stands, found) => {
+            (DeadLetterVerdict::Stands, found) => {
                 let expected = found.as_ref().map_or(0, |found| found.revision);
                 let run = found.map_or_else(|| letter.run.clone(), |found| found.run);
-                let Some(run) = decide(shared, run, expected, deed).await? else { continue };
+                let Some(run) = decide(shared, run, expected, action).await? else { continue };
                 (run, true)
             }
-            (LetterVerdict::Replayed, Some(found)) => (found.run, true),
-            (LetterVerdict::Anothers, _) => {
-                if matches!(deed, Deed::Replay(_)) {
+            (DeadLetterVerdict::Replayed, Some(found)) => (found.run, true),
+            (DeadLetterVerdict::Anothers, _) => {
+                if matches!(action, Action::Replay(_)) {
                     return Err(ANOTHERS.to_owned());
                 }
                 remove(shared, &letter).await?;
                 return Ok(true);
             }
-            (LetterVerdict::StaleRecord, _) => {
+            (DeadLetterVerdict::StaleRecord, _) => {
                 shared.metrics.stale_reads.inc();
                 let run = &letter.run;
                 tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the dead letter: read too early; nothing is done to it");
@@ -242,12 +244,12 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
             (_, Some(found)) => (found.run, false),
             (_, None) => return Ok(false),
         };
-        if verdict != LetterVerdict::Stale || run.state.is_ended() {
+        if verdict != DeadLetterVerdict::Stale || run.state.is_terminal() {
             let logged = shared.publish(&run, Published::at_dead_letter(&run, letter.run.round)).await;
             logged.map_err(|_| "its events could not be published yet; try again".to_owned())?;
         }
-        if !run.state.is_ended() && verdict != LetterVerdict::Stale {
-            let Deed::Replay(change) = deed else {
+        if !run.state.is_terminal() && verdict != DeadLetterVerdict::Stale {
+            let Action::Replay(change) = action else {
                 publish(shared, &run, &letter, &Change::default()).await?;
                 remove(shared, &letter).await?;
                 return Err("is being replayed: it was discarded too late".to_owned());
@@ -260,16 +262,16 @@ async fn one(shared: &Shared, letter: Letter, deed: &Deed) -> Result<bool, Strin
     }
 }
 
-async fn remove(shared: &Shared, letter: &Letter) -> Result<(), String> {
+async fn remove(shared: &Shared, letter: &StoredDeadLetter) -> Result<(), String> {
     shared
         .backbone
-        .take_out(&Place::DeadLetters, letter.sequence)
+        .take_out(&Source::DeadLetters, letter.sequence)
         .await
         .map(|_| ())
         .map_err(|error| error.with_causes())
 }
 
-fn can_be_replayed(letter: &Letter, change: &Change) -> Result<(), String> {
+fn can_be_replayed(letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
     if let (Some(bytes), None) = (letter.left_out, &change.payload) {
         return Err(format!("its payload of {bytes} bytes was too large to be kept; replay it with set.payload"));
     }
@@ -288,7 +290,7 @@ fn can_be_replayed(letter: &Letter, change: &Change) -> Result<(), String> {
 }
 
 /// A job that could not be read is invalid again, unless what is set mends it.
-fn is_mended(letter: &Letter, change: &Change, reason: &str) -> Result<(), String> {
+fn is_mended(letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result<(), String> {
     let headers = changed_headers(letter, change);
     if header::has(&headers, HEADERS_BASE64) {
         // To leave them out unasked would lose what a person may be able to read.
@@ -310,10 +312,10 @@ fn is_mended(letter: &Letter, change: &Change, reason: &str) -> Result<(), Strin
 }
 
 /// Puts the deed on record; `None` if another write was first.
-async fn decide(shared: &Shared, run: Run, expected: u64, deed: &Deed) -> Result<Option<Run>, String> {
+async fn decide(shared: &Shared, run: Run, expected: u64, action: &Action) -> Result<Option<Run>, String> {
     let mut run = run;
-    match deed {
-        Deed::Replay(change) => {
+    match action {
+        Action::Replay(change) => {
             run.replay(now());
             run.queue = change.queue.clone().unwrap_or(run.queue);
             run.priority = change.priority.unwrap_or(run.priority);
@@ -323,7 +325,7 @@ async fn decide(shared: &Shared, run: Run, expected: u64, deed: &Deed) -> Result
                 run.tags = if options.tags.is_empty() { run.tags } else { options.tags.clone() };
             }
         }
-        Deed::Discard => run.discard(now()),
+        Action::Discard => run.discard(now()),
     }
     run.token = shared.token();
     if run.seal.is_empty() {
@@ -339,7 +341,7 @@ async fn decide(shared: &Shared, run: Run, expected: u64, deed: &Deed) -> Result
 }
 
 /// The letter's headers for another round, with what is to be changed.
-fn changed_headers(letter: &Letter, change: &Change) -> Headers {
+fn changed_headers(letter: &StoredDeadLetter, change: &Change) -> Headers {
     let mut original = header::for_replay(&letter.headers);
     for (name, value) in &change.headers {
         original = header::without(&original, name);
@@ -351,7 +353,7 @@ fn changed_headers(letter: &Letter, change: &Change) -> Headers {
 }
 
 /// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
-async fn publish(shared: &Shared, run: &Run, letter: &Letter, change: &Change) -> Result<(), String> {
+async fn publish(shared: &Shared, run: &Run, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
     let original = changed_headers(letter, change);
     let headers = header::carry_on(Some(&original), run, 1, None);
     let subject = shared.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);

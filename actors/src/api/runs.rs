@@ -16,11 +16,11 @@ use crate::attempt::assignment::Assignment;
 use crate::shared::Shared;
 
 /// Longest wait for a run's end.
-pub(crate) const WAIT_MOST: Duration = Duration::from_secs(600);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
 /// An end could go by unheard, as live events may; so the record is looked at now and then as well.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Who waits for long looks less often: a thousand may wait.
-const LOOK_EVERY_MOST: Duration = Duration::from_secs(5);
+const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// The endpoint `runs.get`: the run, from its record or its lane.
 pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
@@ -32,18 +32,18 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Re
 }
 
 async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
-    if let Some(found) = on_record(shared, tenant, run_id).await? {
+    if let Some(found) = is_stored(shared, tenant, run_id).await? {
         return Ok(Some(found.run));
     }
     if let Some(run) = waiting(shared, tenant, run_id).await? {
         return Ok(Some(run));
     }
-    Ok(on_record(shared, tenant, run_id).await?.map(|found| found.run))
+    Ok(is_stored(shared, tenant, run_id).await?.map(|found| found.run))
 }
 
 /// What is on record of a run. A job leaves its lane once that has its end, so whoever finds neither looks here again: it
 /// may have ended between the two looks.
-pub(crate) async fn on_record(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
+pub(crate) async fn is_stored(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
     shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
 }
 
@@ -52,7 +52,7 @@ pub(crate) async fn on_record(shared: &Shared, tenant: &Tenant, run_id: &RunId) 
 async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
     let policies = &shared.policies;
     let mut types = policies.types.values().chain([&policies.default_type]);
-    if let Some((queue, priority, sequence)) = run_id.as_minted()
+    if let Some((queue, priority, sequence)) = run_id.as_derived()
         && types.any(|policy| policy.history == History::Failures)
         && shared.backbone.lane_of(&queue, priority).await.is_ok_and(|lane| sequence <= lane.last_sequence)
     {
@@ -67,16 +67,16 @@ async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
 
 /// The run of a job that waits in its lane under a minted id, as if it were on record.
 pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
-    let Some((queue, priority, sequence)) = run_id.as_minted() else { return Ok(None) };
+    let Some((queue, priority, sequence)) = run_id.as_derived() else { return Ok(None) };
     let found = shared.backbone.job_in_lane(&queue, priority, sequence).await;
     let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
-    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.most_on_arrival());
+    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.max_on_arrival());
     let job = &assignment.job;
     let is_meant = job.tenant == *tenant && job.run_id == *run_id;
     Ok(is_meant.then(|| Run::new(job, shared.max_attempts(job), assignment.since)))
 }
 
-/// The run, once it has ended, or as it stands when `timeout` is over, [`WAIT_MOST`] at most.
+/// The run, once it has ended, or as it stands when `timeout` is over, [`MAX_WAIT`] at most.
 pub(crate) async fn wait(
     shared: &Shared,
     tenant: &Tenant,
@@ -90,33 +90,33 @@ pub(crate) async fn wait(
     let mut told: Option<Encoded<Record>> = None;
     loop {
         let run = find(shared, tenant, run_id).await?;
-        if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_ended())) {
+        if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_terminal())) {
             // Its end was told, and no record will say so.
             return Ok(end);
         }
         let now = tokio::time::Instant::now();
         match run {
-            Some(run) if run.state.is_ended() || now >= until => return Ok(record::show(&run)),
+            Some(run) if run.state.is_terminal() || now >= until => return Ok(record::show(&run)),
             Some(_) => {}
             None => {
                 // Told before anybody listened, perhaps.
                 let missing = missing(shared, tenant, run_id).await;
-                let unkept = missing.error == Code::NotKept.word();
-                let end = if unkept { waits::end_of(shared, tenant, run_id).await } else { None };
+                let unstored_ends = missing.error == Code::NotKept.word();
+                let end = if unstored_ends { waits::end_of(shared, tenant, run_id).await } else { None };
                 return end.ok_or(missing);
             }
         }
         let look_at = (now + look_every).min(until);
-        look_every = (look_every * 2).min(LOOK_EVERY_MOST);
+        look_every = (look_every * 2).min(MAX_CHECK_EVERY);
         // Any event of the run, or time to look by itself.
         if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
-            told = end_told(shared, &event);
+            told = end_published(shared, &event);
         }
     }
 }
 
 /// What the event of a run's end says of it, where its type keeps no record of such ends.
-fn end_told(shared: &Shared, event: &[u8]) -> Option<Encoded<Record>> {
+fn end_published(shared: &Shared, event: &[u8]) -> Option<Encoded<Record>> {
     let event: Ended = serde_json::from_slice(event).ok().filter(|event: &Ended| event.event == "completed")?;
     if shared.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
         return None;

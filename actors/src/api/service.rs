@@ -126,9 +126,9 @@ impl Control {
     async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Result<Encoded<BatchAnswer>, ApiError> {
         let tenant = &submitter(asker)?;
         // What is accepted must be answered, so a batch whose answer might not fit is refused before anything is done.
-        let most = BATCH_MAX.min(self.shared.backbone.max_payload() / BATCH_ANSWER);
-        if batch.jobs.len() > most {
-            let message = format!("jobs: has {} jobs, {most} are allowed", batch.jobs.len());
+        let max = BATCH_MAX.min(self.shared.backbone.max_payload() / BATCH_ANSWER);
+        if batch.jobs.len() > max {
+            let message = format!("jobs: has {} jobs, {max} are allowed", batch.jobs.len());
             return Err(ApiError::new(Code::TooLarge, message));
         }
         let one = |job: Encoded<SubmitRequest>| async move {
@@ -145,9 +145,9 @@ impl Control {
 
     async fn wait(&self, asker: &str, asked: WaitRequest) -> Result<Encoded<Record>, ApiError> {
         let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
-        if timeout > runs::WAIT_MOST {
-            let most = runs::WAIT_MOST.as_millis();
-            return Err(ApiError::malformed(format!("timeout_ms: is not one of 0 to {most}")));
+        if timeout > runs::MAX_WAIT {
+            let max = runs::MAX_WAIT.as_millis();
+            return Err(ApiError::malformed(format!("timeout_ms: is not one of 0 to {max}")));
         }
         let (tenant, run_id) = filter::one(asker, asked.run())?;
         let _waits = self.shared.waits.enter(asker)?;
@@ -210,9 +210,9 @@ impl Control {
         if self.shared.draining.is_cancelled() {
             reasons.push("draining".to_owned());
         }
-        let deaf = self.shared.deaf.load(Ordering::Relaxed);
-        if deaf > SPARE_THREADS {
-            reasons.push(format!("{deaf} handlers neither end in time nor hear that they should"));
+        let unresponsive = self.shared.unresponsive.load(Ordering::Relaxed);
+        if unresponsive > SPARE_THREADS {
+            reasons.push(format!("{unresponsive} handlers neither end in time nor hear that they should"));
         }
         if self.shared.records_full.load(Ordering::Relaxed) {
             reasons.push("the room for run records is full (storage.runs_max_records)".to_owned());

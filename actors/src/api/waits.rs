@@ -18,7 +18,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// The end of a run that left no record, from this node's memory or another's.
 pub(crate) async fn end_of(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Option<Encoded<Record>> {
-    if let Some(end) = shared.unkept.find(tenant, run_id) {
+    if let Some(end) = shared.unstored_ends.find(tenant, run_id) {
         return Some(end);
     }
     let subject = shared.backbone.names().end_of(tenant, run_id);
@@ -35,7 +35,7 @@ pub(crate) async fn answer(shared: Arc<Shared>) {
     while let Some(question) = questions.next().await {
         let asked = shared.backbone.names().read_end(&question.subject);
         let asked = asked.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
-        if let Some(end) = asked.and_then(|(tenant, run)| shared.unkept.find(&tenant, &run)) {
+        if let Some(end) = asked.and_then(|(tenant, run)| shared.unstored_ends.find(&tenant, &run)) {
             shared.backbone.answer_node(question, Bytes::from(end.into_bytes())).await;
         }
     }

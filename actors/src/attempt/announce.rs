@@ -2,36 +2,37 @@
 
 use std::sync::PoisonError;
 
-use crate::attempt::running::{InWork, Slot};
-use crate::commit::Story;
-use crate::commit::committer::Telling;
-use crate::commit::encode::Lines;
+use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::commit::Commit;
+use crate::commit::committer::Input;
+use crate::commit::encode::EncodedEvents;
 use crate::shared::Shared;
 
 /// Publishes the start of the attempt in the slot, live and, where it is on record, in the log.
-pub(crate) async fn announce(shared: &Shared, slot: &Slot) {
-    let (lines, story) = {
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { assignment, course, .. }) = slot.as_mut() else { return };
-        let lines = Lines::of(&course.run, course.published, &shared.node, shared.backbone.names());
-        course.published = course.published.after_live(lines.count(), course.on_record);
-        if course.on_record {
-            course.lines = None;
-            let for_the_log = match std::mem::take(&mut course.progress) {
+pub(crate) async fn announce(shared: &Shared, current: &CurrentAttempt) {
+    let (lines, commit) = {
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(RunningAttempt { assignment, attempt_state, .. }) = current.as_mut() else { return };
+        let lines =
+            EncodedEvents::of(&attempt_state.run, attempt_state.published, &shared.node, shared.backbone.names());
+        attempt_state.published = attempt_state.published.after_live(lines.count(), attempt_state.is_stored);
+        if attempt_state.is_stored {
+            attempt_state.lines = None;
+            let for_the_log = match std::mem::take(&mut attempt_state.progress) {
                 none if none.is_empty() => lines.for_the_log(),
                 progress => lines.for_the_log().followed_by(&progress),
             };
-            (lines, Some((course.run.clone(), assignment.matter.clone(), for_the_log)))
+            (lines, Some((attempt_state.run.clone(), assignment.payload.clone(), for_the_log)))
         } else {
-            course.lines = Some(lines.for_the_log());
+            attempt_state.lines = Some(lines.for_the_log());
             (lines, None)
         }
     };
     for (subject, body) in lines.live() {
-        shared.backbone.tell_part(subject, body).await;
+        shared.backbone.publish_part(subject, body).await;
     }
-    if let Some((run, matter, lines)) = story {
-        let story = Story::telling(run, matter, lines);
-        shared.herald.tell(Telling::Story(Box::new(story))).await;
+    if let Some((run, payload, lines)) = commit {
+        let commit = Commit::telling(run, payload, lines);
+        shared.committer.send(Input::Commit(Box::new(commit))).await;
     }
 }

@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Headers;
-use longshore_backbone::delivery::{Delivery, Right};
+use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::wire::header::{self, JobHeaders};
 use longshore_backbone::wire::subject::{JobSubject, Names};
 use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
 
-use crate::commit::Matter;
+use crate::commit::Payload;
 use crate::lease_keeper::Entry;
-use crate::shared::capacity::WithHandler;
+use crate::shared::capacity::CapacityPermit;
 use crate::shared::park_permits::ParkPermit;
 
 /// A job in hand.
 #[derive(Debug)]
 pub(crate) struct Assignment {
     pub(crate) job: Arc<Job>,
-    pub(crate) matter: Matter,
+    pub(crate) payload: Payload,
     pub(crate) arrival: Arrival,
     /// When it was published, or fell due.
     pub(crate) since: Timestamp,
@@ -28,12 +28,12 @@ pub(crate) struct Assignment {
     /// Its entry among the leases, once it has lasted.
     pub(crate) entry: Option<Entry>,
     /// Its place among the jobs of its type that are with remote handlers.
-    pub(crate) with_handler: Option<WithHandler>,
+    pub(crate) with_handler: Option<CapacityPermit>,
     /// It cannot start now and is to be parked.
     pub(crate) park: Option<ParkPermit>,
     /// It was parked and taken back.
     pub(crate) is_returned: bool,
-    pub(crate) right: Right,
+    pub(crate) ack_token: AckToken,
     pub(crate) start: Start,
 }
 
@@ -41,20 +41,20 @@ pub(crate) struct Assignment {
 #[derive(Debug)]
 pub(crate) enum Start {
     /// A first delivery of a first attempt, straight from a client: nothing is read or written before the work.
-    ShortWay,
+    FastPath,
     /// The record is read and claimed first.
     Claim,
     /// A short retry that was kept in hand: its record, and its revision.
-    InHand(Box<Run>, u64),
+    HeldLocally(Box<Run>, u64),
     /// It cannot be read, for this reason.
     Invalid(String),
 }
 
 impl Assignment {
     /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing; a client's job of more
-    /// than `most` bytes could not be carried on.
-    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, most: usize) -> Self {
-        let Delivery { subject, headers, payload, size, holding, leased_from, right, .. } = delivery;
+    /// than `max` bytes could not be carried on.
+    pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, max: usize) -> Self {
+        let Delivery { subject, headers, payload, size, holding, leased_from, ack_token, .. } = delivery;
         let parsed = read_subject(&subject, names);
         let is_returned = names.is_returned(&subject);
         let said = read_headers(&parsed, is_returned, headers.as_ref(), &payload);
@@ -64,22 +64,22 @@ impl Assignment {
         };
         let in_headers = size.saturating_sub(payload.len());
         let most_in_headers = if said.seal.is_some() { header::MOVED_HEADERS_MAX } else { header::HEADERS_MAX };
-        let most = if said.seal.is_some() { usize::MAX } else { most };
-        if let (Start::Claim, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, most))) {
+        let max = if said.seal.is_some() { usize::MAX } else { max };
+        if let (Start::Claim, Some(reason)) = (&start, too_large((in_headers, most_in_headers), (size, max))) {
             start = Start::Invalid(reason);
         }
-        let own_id = || RunId::minted(&parsed.queue, parsed.priority, holding.message.sequence);
+        let own_id = || RunId::derived(&parsed.queue, parsed.priority, holding.message.sequence);
         // Of a job that cannot be read whole, the id may be readable.
         let readable = || headers.as_ref().and_then(header::read_run_id);
         let named = said.run_id.or_else(|| readable().filter(|_| matches!(start, Start::Invalid(_))));
-        let minted = named.as_ref().is_none_or(|id| id.as_minted().is_some());
+        let has_derived_id = named.as_ref().is_none_or(|id| id.as_derived().is_some());
         let run_id = named.unwrap_or_else(own_id);
         let first_hand = said.seal.is_none() && holding.delivery == 1 && holding.message.sequence > mark;
         let options = said.options;
         // A key or an id of the client's own may be another job's too: those are claimed first.
         let shared = options.as_ref().is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
         if first_hand && !shared && matches!(start, Start::Claim) {
-            start = Start::ShortWay;
+            start = Start::FastPath;
         }
         let since = said.moved.and_then(|moved| moved.due_at).unwrap_or(holding.message.at);
         let arrival = Arrival {
@@ -89,13 +89,13 @@ impl Assignment {
             deferrals: said.moved.map_or(0, |moved| moved.deferrals),
             moved: said.moved.is_some(),
             seal: said.seal,
-            minted,
+            has_derived_id,
             has_aged: false,
         };
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
         Self {
             job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options }),
-            matter: Matter { headers: headers.map(Arc::new), payload },
+            payload: Payload { headers: headers.map(Arc::new), body: payload },
             arrival,
             since,
             leased_from,
@@ -103,7 +103,7 @@ impl Assignment {
             with_handler: None,
             park: None,
             is_returned,
-            right,
+            ack_token,
             start,
         }
     }
@@ -121,7 +121,7 @@ impl Assignment {
 
     /// Whether its lease is over, so that the server may have given it to another node: nothing is sent for it, and no
     /// handler called. Of a lease that is renewed the lease-keeper knows.
-    pub(crate) fn is_anothers(&self, now: Instant, lease: Duration) -> bool {
+    pub(crate) fn lease_is_over(&self, now: Instant, lease: Duration) -> bool {
         match &self.entry {
             Some(entry) => entry.stop.is_lost(),
             None => now.saturating_duration_since(self.leased_from) >= lease,
@@ -129,19 +129,19 @@ impl Assignment {
     }
 
     /// It is a short retry that this node kept, by its record.
-    pub(crate) fn is_kept_in_hand(&self) -> bool {
-        matches!(self.start, Start::InHand(..))
+    pub(crate) fn is_held_locally(&self) -> bool {
+        matches!(self.start, Start::HeldLocally(..))
     }
 
     /// The job's headers as they came.
     pub(crate) fn headers(&self) -> Option<&Headers> {
-        self.matter.headers.as_deref()
+        self.payload.headers.as_deref()
     }
 }
 
 /// The number of a run in its lane, as its id has it; else that of the message that carries it.
 pub(crate) fn number_of(run: &RunId, sequence: u64) -> u64 {
-    run.as_minted().map_or(sequence, |(_, _, number)| number)
+    run.as_derived().map_or(sequence, |(_, _, number)| number)
 }
 
 struct Parsed {
@@ -199,16 +199,16 @@ fn read_subject(subject: &str, names: &Names) -> Parsed {
 }
 
 /// Whether a client's job is too large to be scheduled again or kept as a dead letter.
-fn too_large((in_headers, most_in_headers): (usize, usize), (size, most): (usize, usize)) -> Option<String> {
+fn too_large((in_headers, most_in_headers): (usize, usize), (size, max): (usize, usize)) -> Option<String> {
     if in_headers > most_in_headers {
         return Some(format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX));
     }
-    (size > most).then(|| size_refused(size, most))
+    (size > max).then(|| size_refused(size, max))
 }
 
 /// What is said of a job of so many bytes.
-pub(crate) fn size_refused(size: usize, most: usize) -> String {
-    format!("payload: payload and headers have {size} bytes, {most} are allowed by this NATS server's max_payload")
+pub(crate) fn size_refused(size: usize, max: usize) -> String {
+    format!("payload: payload and headers have {size} bytes, {max} are allowed by this NATS server's max_payload")
 }
 
 /// Whether a payload is exactly what JetStream answers to a publish: an object with `stream` and `seq`, and nothing

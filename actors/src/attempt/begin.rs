@@ -13,25 +13,25 @@ use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState};
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::cancelled::HEARD_WITHIN;
+use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::attempt::conclude;
 use crate::attempt::holders;
 use crate::attempt::keys;
-use crate::attempt::running::{Course, InWork};
-use crate::commit::committer::Telling;
+use crate::attempt::running::{AttemptState, RunningAttempt};
+use crate::commit::committer::Input;
 use crate::commit::follow_up::has_other_id;
-use crate::commit::{Story, Then};
+use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::shared::{Shared, now};
 
 /// A job whose holder is silent comes again so often while a lease lasts.
-const LOOKS_A_LEASE: u32 = 4;
+const LOOKS_PER_LEASE: u32 = 4;
 
 /// What came of beginning.
 #[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
 pub(crate) enum Begun {
     /// The handler may go to work.
-    Work(InWork),
+    Work(RunningAttempt),
     /// There is nothing to be done, or it is on its way to the herald.
     Over,
 }
@@ -43,14 +43,14 @@ pub(crate) enum Begun {
 pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
         // What a node has had in hand for longer than others waited for it to hear of a cancel is looked up as well.
-        Start::ShortWay
-            if shared.recently_cancelled.has(&assignment.job) || assignment.leased_from.elapsed() > HEARD_WITHIN =>
+        Start::FastPath
+            if shared.recently_cancelled.has(&assignment.job) || assignment.leased_from.elapsed() > CONFIRM_TIMEOUT =>
         {
             Box::pin(claim(shared, assignment)).await
         }
-        Start::ShortWay => short_way(shared, assignment).await,
+        Start::FastPath => fast_path(shared, assignment).await,
         Start::Claim => Box::pin(claim(shared, assignment)).await,
-        Start::InHand(run, revision) => Box::pin(again_in_hand(shared, assignment, run, revision)).await,
+        Start::HeldLocally(run, revision) => Box::pin(again_held_locally(shared, assignment, run, revision)).await,
         Start::Invalid(reason) => Box::pin(unreadable(shared, assignment, reason)).await,
     }
 }
@@ -85,12 +85,12 @@ async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: St
         let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
         let failure = Failure::new(ErrorKind::Invalid, reason);
         tracing::warn!(run_id = %assignment.job.run_id, "invalid job: {}", failure.message);
-        let course = Course::new(run, expected, Published::nothing(), false);
-        conclude::carry_out(shared, assignment, course, Settlement::Dead { failure }).await;
+        let attempt_state = AttemptState::new(run, expected, Published::nothing(), false);
+        conclude::carry_out(shared, assignment, attempt_state, Settlement::Dead { failure }).await;
         return Begun::Over;
     }
     tracing::error!(run_id = %assignment.job.run_id, "an invalid job finds no id of its own; it comes again");
-    assignment.right.leave();
+    assignment.ack_token.abandon();
     Begun::Over
 }
 
@@ -103,7 +103,7 @@ fn as_bare(arrival: Arrival) -> Arrival {
 /// lane, and, where a stream that is gone had that place before, the same with the time it was stored at.
 fn ids_of(assignment: &Assignment) -> [RunId; 3] {
     let (job, message) = (&assignment.job, &assignment.arrival.holding.message);
-    let derived = RunId::minted(&job.queue, job.priority, message.sequence);
+    let derived = RunId::derived(&job.queue, job.priority, message.sequence);
     let timed = RunId::derived_at(&derived, message.at);
     [job.run_id.clone(), derived, timed]
 }
@@ -111,7 +111,7 @@ fn ids_of(assignment: &Assignment) -> [RunId; 3] {
 /// The job runs under this id.
 pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
     if assignment.job.run_id != run_id {
-        assignment.arrival.minted = run_id.as_minted().is_some();
+        assignment.arrival.has_derived_id = run_id.as_derived().is_some();
         assignment.job = Arc::new(Job { run_id, ..(*assignment.job).clone() });
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
 /// another round.
 fn is_of(run: &Run, assignment: &Assignment) -> bool {
     let message = &assignment.arrival.holding.message;
-    let by_id = assignment.arrival.minted && run.origin == message.at;
+    let by_id = assignment.arrival.has_derived_id && run.origin == message.at;
     by_id || run.held_by.as_ref().is_some_and(|held| held.message == *message)
 }
 
@@ -133,16 +133,16 @@ fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
     run
 }
 
-async fn short_way(shared: &Shared, assignment: Box<Assignment>) -> Begun {
+async fn fast_path(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     let run = Box::new(fresh(shared, &assignment));
-    let course = Course::new(run, 0, Published::nothing(), false);
-    match cleared(&assignment, &course.run, false) {
+    let attempt_state = AttemptState::new(run, 0, Published::nothing(), false);
+    match cleared(&assignment, &attempt_state.run, false) {
         Ok(()) => {
-            let course = started(shared, &assignment, course, 1);
-            Begun::Work(InWork::new(assignment, course))
+            let attempt_state = started(shared, &assignment, attempt_state, 1);
+            Begun::Work(RunningAttempt::new(assignment, attempt_state))
         }
         Err(settlement) => {
-            Box::pin(conclude::carry_out(shared, assignment, course, settlement)).await;
+            Box::pin(conclude::carry_out(shared, assignment, attempt_state, settlement)).await;
             Begun::Over
         }
     }
@@ -164,19 +164,19 @@ fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Set
 }
 
 /// Notes the start of an attempt; nothing is written yet.
-fn started(shared: &Shared, assignment: &Assignment, mut course: Course, attempt: u32) -> Course {
-    let run = &mut course.run;
-    course.published = course.published.at_start(run, attempt);
+fn started(shared: &Shared, assignment: &Assignment, mut attempt_state: AttemptState, attempt: u32) -> AttemptState {
+    let run = &mut attempt_state.run;
+    attempt_state.published = attempt_state.published.at_start(run, attempt);
     run.begin(attempt, &shared.node, now());
     run.held_by = Some(assignment.arrival.holding.clone());
-    course
+    attempt_state
 }
 
 /// Reads the record, claims what this delivery may claim, and looks again whenever another write was faster.
 async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     if shared.book.has(&assignment.arrival.holding.message) {
         // This very node is working on it: the server forgot that it had handed it out. Renewals go on as before.
-        assignment.right.leave();
+        assignment.ack_token.abandon();
         return Begun::Over;
     }
     let stored_at = assignment.arrival.holding.message.at;
@@ -193,7 +193,7 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
                 // The claim forgets a start that was put back, so that it was and how is in the log before.
                 if shared.publish(&found.run, Published::at_redelivery(&found.run)).await.is_err() {
-                    return give_back(shared, assignment);
+                    return return_or_abandon(shared, assignment);
                 }
                 on(shared, &assignment, Some(found), round, attempt)
             }
@@ -212,7 +212,7 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
                 shared.metrics.stale_reads.inc();
                 let job = &assignment.job;
                 tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, "the record is older than the job that came: read too early; it comes again");
-                assignment.right.leave();
+                assignment.ack_token.abandon();
                 return Begun::Over;
             }
             (Verdict::Unproven, _) => return Box::pin(unreadable(shared, assignment, UNPROVEN.to_owned())).await,
@@ -231,48 +231,52 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
 const UNPROVEN: &str =
     "headers: say which round and attempt of a run the job is, as only nodes may, and no record proves it";
 
-type AnothersWrite = (Box<Assignment>, Option<Found>);
+type AnothersClaim = (Box<Assignment>, Option<Found>);
 
 /// Claims the attempt; gives the delivery back, with what is on record now, where another write was first.
-async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersWrite> {
+async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersClaim> {
     let Base { run, expected, published, attempt, fell_due } = base;
-    let mut course = Course::new(run, expected, published, true);
-    let clearance = cleared(&assignment, &course.run, fell_due);
+    let mut attempt_state = AttemptState::new(run, expected, published, true);
+    let clearance = cleared(&assignment, &attempt_state.run, fell_due);
     let refused = match clearance {
         Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
-        other => match keys::claim_at_begin(shared, &assignment, &mut course.run).await {
+        other => match keys::claim_at_begin(shared, &assignment, &mut attempt_state.run).await {
             Ok(Some(of)) => Some(Settlement::Duplicate { of }),
             Ok(None) => other.err(),
             Err(error) => return Ok(put_off(shared, assignment, &error)),
         },
     };
     if let Some(settlement) = refused {
-        conclude::carry_out(shared, assignment, course, settlement).await;
+        conclude::carry_out(shared, assignment, attempt_state, settlement).await;
         return Ok(Begun::Over);
     }
-    let course = started(shared, &assignment, course, attempt);
-    write_claim(shared, assignment, course).await
+    let attempt_state = started(shared, &assignment, attempt_state, attempt);
+    write_claim(shared, assignment, attempt_state).await
 }
 
 /// Puts the start of an attempt on record; gives the delivery back, with what is on record now, where another write was
 /// first.
-async fn write_claim(shared: &Shared, assignment: Box<Assignment>, mut course: Course) -> Result<Begun, AnothersWrite> {
-    course.run.token = shared.token();
+async fn write_claim(
+    shared: &Shared,
+    assignment: Box<Assignment>,
+    mut attempt_state: AttemptState,
+) -> Result<Begun, AnothersClaim> {
+    attempt_state.run.token = shared.token();
     fail_point::pass("before-claim");
-    match shared.backbone.write_record(&course.run, course.expected).await {
+    match shared.backbone.write_record(&attempt_state.run, attempt_state.expected).await {
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-claim");
-            if assignment.is_anothers(Instant::now(), shared.backbone.storage().lease) {
+            if assignment.lease_is_over(Instant::now(), shared.backbone.storage().lease) {
                 // The claim took longer than the lease. Whoever gets the job next settles the attempt as lost.
-                assignment.right.leave();
+                assignment.ack_token.abandon();
                 return Ok(Begun::Over);
             }
-            course.expected = revision;
-            Ok(Begun::Work(InWork::new(assignment, course)))
+            attempt_state.expected = revision;
+            Ok(Begun::Work(RunningAttempt::new(assignment, attempt_state)))
         }
         Ok(Written::Lost(found)) => Err((assignment, found.map(|found| *found))),
         Err(error) => {
-            shared.unclear_claims.add(&course.run.token);
+            shared.unclear_claims.add(&attempt_state.run.token);
             Ok(put_off(shared, assignment, &error))
         }
     }
@@ -308,17 +312,17 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
     let Found { run, revision } = found;
     let run = Box::new(run);
     match verdict {
-        Verdict::Drop => shared.backbone.ack(assignment.right).await,
+        Verdict::Drop => shared.backbone.ack(assignment.ack_token).await,
         Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::TellEnd => {
             // Decided under this message, or cancelled: what may be missing is published, and it is carried out again.
             let follow_up = follow_up::plan(&run).follow_up;
             let published = Published::at_redelivery(&run);
-            let mut story = Story::on_record(run, assignment.matter, published, &shared.node, &shared.backbone);
-            story.follow_up = follow_up;
-            story.then = Then::Ack(assignment.right);
-            shared.herald.tell(Telling::Story(Box::new(story))).await;
+            let mut commit = Commit::is_stored(run, assignment.payload, published, &shared.node, &shared.backbone);
+            commit.follow_up = follow_up;
+            commit.after = AfterCommit::Ack(assignment.ack_token);
+            shared.committer.send(Input::Commit(Box::new(commit))).await;
         }
         Verdict::Begin { .. }
         | Verdict::BeginAgain { .. }
@@ -336,11 +340,11 @@ async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Ru
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = shared.token();
     let follow_up = follow_up::plan(&run).follow_up;
-    let mut story = Story::to_write(run, assignment.matter, revision, published, &shared.node, &shared.backbone);
-    story.arrival = Some(assignment.arrival);
-    story.follow_up = follow_up;
-    story.then = Then::Ack(assignment.right);
-    shared.herald.tell(Telling::Story(Box::new(story))).await;
+    let mut commit = Commit::to_write(run, assignment.payload, revision, published, &shared.node, &shared.backbone);
+    commit.arrival = Some(assignment.arrival);
+    commit.follow_up = follow_up;
+    commit.after = AfterCommit::Ack(assignment.ack_token);
+    shared.committer.send(Input::Commit(Box::new(commit))).await;
 }
 
 /// An attempt of the run is on record as running under this very message: its holder lost the lease, or the server
@@ -359,10 +363,10 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
         // It comes again when the lease would be over, unless its holder renews it meanwhile. Sooner than that, a holder
         // that only had no connection may answer.
         let over_at = protocol::last_sign(&run, seen_at).plus(lease);
-        let again_after = over_at.since(now()).min(lease / LOOKS_A_LEASE);
-        shared.backbone.hand_back_after(assignment.right, again_after).await;
+        let again_after = over_at.since(now()).min(lease / LOOKS_PER_LEASE);
+        shared.backbone.nak_after(assignment.ack_token, again_after).await;
     } else {
-        assignment.right.leave();
+        assignment.ack_token.abandon();
     }
     Begun::Over
 }
@@ -373,9 +377,9 @@ async fn take_up_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Bo
     let published = Published::at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.begin_instead(&shared.node, now());
-    let course = Course::new(run, revision, published, true);
-    write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
-        assignment.right.leave();
+    let attempt_state = AttemptState::new(run, revision, published, true);
+    write_claim(shared, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
+        assignment.ack_token.abandon();
         Begun::Over
     })
 }
@@ -388,24 +392,24 @@ async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>,
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
     let published = Published::at_redelivery(&run);
-    let course = Course::new(run, revision, published, true);
-    conclude::judge(shared, assignment, course, outcome, conclude::Keep::Never).await;
+    let attempt_state = AttemptState::new(run, revision, published, true);
+    conclude::judge(shared, assignment, attempt_state, outcome, conclude::LocalRetry::Never).await;
 }
 
 /// A short retry that this node kept in hand: claimed on the revision it wrote itself.
-async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+async fn again_held_locally(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     let attempt = run.next_attempt();
     let published = Published::held_locally(&run);
-    let course = Course::new(run, revision, published, true);
-    if let Err(settlement) = cleared(&assignment, &course.run, true) {
-        conclude::carry_out(shared, assignment, course, settlement).await;
+    let attempt_state = AttemptState::new(run, revision, published, true);
+    if let Err(settlement) = cleared(&assignment, &attempt_state.run, true) {
+        conclude::carry_out(shared, assignment, attempt_state, settlement).await;
         return Begun::Over;
     }
-    let course = started(shared, &assignment, course, attempt);
-    write_claim(shared, assignment, course).await.unwrap_or_else(|(assignment, _)| {
+    let attempt_state = started(shared, &assignment, attempt_state, attempt);
+    write_claim(shared, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
         // Cancelled, or taken up elsewhere: whoever did it answers for the run; this message is judged when it comes
         // again.
-        assignment.right.hand_back();
+        assignment.ack_token.nak();
         Begun::Over
     })
 }
@@ -413,15 +417,15 @@ async fn again_in_hand(shared: &Shared, assignment: Box<Assignment>, run: Box<Ru
 /// The record could not be read or written just now: the job goes back and keeps its place.
 fn put_off(shared: &Shared, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
     tracing::warn!(run_id = %assignment.job.run_id, "handed back: {}", error.with_causes());
-    give_back(shared, assignment)
+    return_or_abandon(shared, assignment)
 }
 
 /// The job goes back and keeps its place, unless another node may have it by now.
-fn give_back(shared: &Shared, assignment: Box<Assignment>) -> Begun {
-    if assignment.is_anothers(Instant::now(), shared.backbone.storage().lease) {
-        assignment.right.leave();
+fn return_or_abandon(shared: &Shared, assignment: Box<Assignment>) -> Begun {
+    if assignment.lease_is_over(Instant::now(), shared.backbone.storage().lease) {
+        assignment.ack_token.abandon();
     } else {
-        assignment.right.hand_back();
+        assignment.ack_token.nak();
     }
     Begun::Over
 }

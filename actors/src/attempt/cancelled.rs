@@ -8,7 +8,7 @@ use crate::shared::Shared;
 
 /// How long nodes have to say that they heard. One that takes longer is frozen or cut off: what it has in its hand by
 /// then it may no longer start.
-pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Hears of cancelled runs until the process ends, and stops those that run here; answers who asks what this node holds.
 pub(crate) async fn watch(shared: Arc<Shared>) {
     let listening =
@@ -34,7 +34,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
                     true => shared.book.works_on(&cancel.tenant, &cancel.run_id),
                     false => shared.book.stop(&cancel.tenant, &cancel.run_id),
                 };
-                shared.backbone.heard(&cancel, &shared.node, runs_here).await;
+                shared.backbone.confirm_cancel(&cancel, &shared.node, runs_here).await;
             }
             question = questions.next() => match question {
                 Some(question) => holders::answer(&shared, question).await,

@@ -12,23 +12,23 @@ use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::running::Course;
-use crate::commit::committer::Telling;
-use crate::commit::encode::Lines;
-use crate::commit::{Story, Then};
+use crate::attempt::running::AttemptState;
+use crate::commit::committer::Input;
+use crate::commit::encode::EncodedEvents;
+use crate::commit::{AfterCommit, Commit};
 use crate::lease_keeper::Entry;
-use crate::shared::{IN_HAND_RETRIES, Shared, new_seal, now};
+use crate::shared::{MAX_LOCAL_RETRIES, Shared, new_seal, now};
 
 /// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
-const SHORT: Duration = Duration::from_millis(1_000);
+const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 
 /// Where a short retry goes when it is due; to nobody, where the scheduler is gone.
-pub(crate) type Again = mpsc::UnboundedSender<Assignment>;
+pub(crate) type LocalRetries = mpsc::UnboundedSender<Assignment>;
 
 /// Whether a short retry may stay in hand.
-pub(crate) enum Keep<'a> {
+pub(crate) enum LocalRetry<'a> {
     /// Its scheduler takes it back.
-    With(&'a Again, &'a Arc<Shared>),
+    With(&'a LocalRetries, &'a Arc<Shared>),
     /// It goes through a schedule.
     Never,
 }
@@ -37,20 +37,20 @@ pub(crate) enum Keep<'a> {
 pub(crate) async fn judge(
     shared: &Shared,
     assignment: Box<Assignment>,
-    course: Course,
+    attempt_state: AttemptState,
     outcome: Outcome,
-    keep: Keep<'_>,
+    keep: LocalRetry<'_>,
 ) {
     let job = Arc::clone(&assignment.job);
     let policy = shared.policy(&job);
     let (options, backoff) = (job.options.as_deref(), backoff(shared, &job));
-    let terms = Terms::of(&course.run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
+    let terms = Terms::of(&attempt_state.run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
     let settlement = settle(outcome, terms, now(), rand::random());
     match (&settlement, keep) {
-        (Settlement::Retry { at, .. }, Keep::With(again, owner)) if at.since(now()) < SHORT => {
-            Box::pin(keep_in_hand(owner, again, assignment, course, settlement)).await;
+        (Settlement::Retry { at, .. }, LocalRetry::With(again, owner)) if at.since(now()) < SHORT_RETRY => {
+            Box::pin(hold_locally(owner, again, assignment, attempt_state, settlement)).await;
         }
-        _ => carry_out(shared, assignment, course, settlement).await,
+        _ => carry_out(shared, assignment, attempt_state, settlement).await,
     }
 }
 
@@ -60,16 +60,21 @@ fn backoff<'a>(shared: &'a Shared, job: &Job) -> &'a Backoff {
 }
 
 /// Puts a settlement on record, tells it, lets what follows follow, and settles the delivery.
-pub(crate) async fn carry_out(shared: &Shared, assignment: Box<Assignment>, course: Course, settlement: Settlement) {
-    let (mut story, assignment) = write_up(shared, assignment, course, settlement);
-    let Plan { follow_up, ack } = plan(&story.run);
-    story.follow_up = follow_up;
-    story.entry = assignment.entry;
-    story.then = match ack {
-        AckAction::Ack => Then::Ack(assignment.right),
-        AckAction::Return => Then::HandBack(assignment.right),
+pub(crate) async fn carry_out(
+    shared: &Shared,
+    assignment: Box<Assignment>,
+    attempt_state: AttemptState,
+    settlement: Settlement,
+) {
+    let (mut commit, assignment) = write_up(shared, assignment, attempt_state, settlement);
+    let Plan { follow_up, ack } = plan(&commit.run);
+    commit.follow_up = follow_up;
+    commit.entry = assignment.entry;
+    commit.after = match ack {
+        AckAction::Ack => AfterCommit::Ack(assignment.ack_token),
+        AckAction::Return => AfterCommit::HandBack(assignment.ack_token),
     };
-    shared.herald.tell(Telling::Story(story)).await;
+    shared.committer.send(Input::Commit(commit)).await;
 }
 
 /// What [`write_up`] leaves of an assignment: all but the story's part.
@@ -79,21 +84,21 @@ struct Rest {
     since: Timestamp,
     leased_from: std::time::Instant,
     entry: Option<Entry>,
-    right: longshore_backbone::delivery::Right,
+    ack_token: longshore_backbone::delivery::AckToken,
 }
 
 fn write_up(
     shared: &Shared,
     assignment: Box<Assignment>,
-    course: Course,
+    attempt_state: AttemptState,
     settlement: Settlement,
-) -> (Box<Story>, Rest) {
-    let Assignment { job, matter, arrival, since, leased_from, entry, park, right, .. } = *assignment;
-    let Course { mut run, expected, mut published, lines, on_record, progress, unclear } = course;
+) -> (Box<Commit>, Rest) {
+    let Assignment { job, payload, arrival, since, leased_from, entry, park, ack_token, .. } = *assignment;
+    let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear } = attempt_state;
     let before_it = published;
     // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
     let before = (!progress.is_empty()).then(|| {
-        let start = Lines::of(&run, published.for_log_only(), &shared.node, shared.backbone.names());
+        let start = EncodedEvents::of(&run, published.for_log_only(), &shared.node, shared.backbone.names());
         published = published.all_logged(&run);
         start.followed_by(&progress)
     });
@@ -105,15 +110,15 @@ fn write_up(
         run.seal = new_seal();
     }
     count(shared, &run);
-    let nothing_kept = !on_record
+    let nothing_kept = !is_stored
         && run.state == RunState::Completed
         && run.attempts.len() == 1
         && shared.policy(&job).history == History::Failures;
-    let mut story = if nothing_kept && expected == 0 {
+    let mut commit = if nothing_kept && expected == 0 {
         let published = published.for_live_only();
-        let story = Story::on_record(run, matter, published, &shared.node, &shared.backbone);
-        shared.unkept.add(&story.run);
-        story
+        let commit = Commit::is_stored(run, payload, published, &shared.node, &shared.backbone);
+        shared.unstored_ends.add(&commit.run);
+        commit
     } else {
         // Of a run that completes, what was published live at its start goes into the log as it was. Other ends may take
         // a start back.
@@ -121,21 +126,21 @@ fn write_up(
         if at_start.is_some() {
             published = published.log_as_live();
         }
-        let mut story = Story::to_write(run, matter, expected, published, &shared.node, &shared.backbone);
-        story.live_before = before.or(at_start);
-        story
+        let mut commit = Commit::to_write(run, payload, expected, published, &shared.node, &shared.backbone);
+        commit.live_before = before.or(at_start);
+        commit
     };
-    story.arrival = Some(arrival.clone());
-    story.unclear = unclear;
-    story.published = before_it;
-    story.park = park;
-    (Box::new(story), Rest { job, arrival, since, leased_from, entry, right })
+    commit.arrival = Some(arrival.clone());
+    commit.unclear = unclear;
+    commit.published = before_it;
+    commit.park = park;
+    (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })
 }
 
 fn count(shared: &Shared, run: &Run) {
     let metrics = &shared.metrics;
-    if run.state.is_ended() {
-        metrics.ended.with_label_values(&[run.state.as_str()]).inc();
+    if run.state.is_terminal() {
+        metrics.finished.with_label_values(&[run.state.as_str()]).inc();
     }
     if let Some(took) = run.last_attempt_took() {
         metrics.duration.observe(took.as_secs_f64());
@@ -157,28 +162,28 @@ fn count(shared: &Shared, run: &Run) {
 
 /// A retry that is due within a second: recorded and told like any other, but the delivery stays with this node, which
 /// claims the next attempt itself. Should it die meanwhile, the message comes again and finds the retry on record.
-async fn keep_in_hand(
+async fn hold_locally(
     owner: &Arc<Shared>,
-    again: &Again,
+    again: &LocalRetries,
     assignment: Box<Assignment>,
-    course: Course,
+    attempt_state: AttemptState,
     settlement: Settlement,
 ) {
-    if owner.in_hand_retries.fetch_add(1, Ordering::Relaxed) >= IN_HAND_RETRIES {
-        owner.in_hand_retries.fetch_sub(1, Ordering::Relaxed);
-        return carry_out(owner, assignment, course, settlement).await;
+    if owner.local_retries.fetch_add(1, Ordering::Relaxed) >= MAX_LOCAL_RETRIES {
+        owner.local_retries.fetch_sub(1, Ordering::Relaxed);
+        return carry_out(owner, assignment, attempt_state, settlement).await;
     }
-    let matter = assignment.matter.clone();
-    let (mut story, rest) = write_up(owner, assignment, course, settlement);
-    let run = story.run.clone();
+    let payload = assignment.payload.clone();
+    let (mut commit, rest) = write_up(owner, assignment, attempt_state, settlement);
+    let run = commit.run.clone();
     let (give, back) = oneshot::channel();
     let message = rest.arrival.holding.message.clone();
-    let entry = rest.entry.or_else(|| owner.book.enter(&rest.right, message, &rest.job, rest.leased_from));
-    story.then = Then::Keep(rest.right, give);
-    owner.herald.tell(Telling::Story(story)).await;
+    let entry = rest.entry.or_else(|| owner.book.enter(&rest.ack_token, message, &rest.job, rest.leased_from));
+    commit.after = AfterCommit::LocalRetry(rest.ack_token, give);
+    owner.committer.send(Input::Commit(commit)).await;
     let (shared, again) = (Arc::clone(owner), again.clone());
     tokio::spawn(async move {
-        if let Ok((right, revision)) = back.await {
+        if let Ok((ack_token, revision)) = back.await {
             let due = run.run_at.unwrap_or_default();
             let wait = due.since(now());
             tokio::select! {
@@ -187,13 +192,13 @@ async fn keep_in_hand(
                 () = shared.draining.cancelled() => {}
             }
             if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {
-                right.leave();
+                ack_token.abandon();
             } else if shared.draining.is_cancelled() {
-                right.hand_back();
+                ack_token.nak();
             } else {
                 let assignment = Assignment {
                     job: rest.job,
-                    matter,
+                    payload,
                     arrival: rest.arrival,
                     since: rest.since.max(due),
                     leased_from: rest.leased_from,
@@ -201,13 +206,13 @@ async fn keep_in_hand(
                     with_handler: None,
                     park: None,
                     is_returned: false,
-                    right,
-                    start: Start::InHand(run, revision),
+                    ack_token,
+                    start: Start::HeldLocally(run, revision),
                 };
                 // Dropped with its right if the scheduler is gone: handed back.
                 let _ = again.send(assignment);
             }
         }
-        shared.in_hand_retries.fetch_sub(1, Ordering::Relaxed);
+        shared.local_retries.fetch_sub(1, Ordering::Relaxed);
     });
 }

@@ -36,7 +36,7 @@ pub(crate) async fn claim_at_begin(
     let Some((key, window)) = key_of(shared, job).filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
         return Ok(None);
     };
-    let print = fingerprint(job.job_type.as_str(), &assignment.matter.payload);
+    let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
     // Its job lies in the lane, so it is published.
     let mut claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
     loop {
@@ -86,7 +86,7 @@ async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(
             }
             continue;
         }
-        if run.published || run.has_started() || run.held_by.is_some() || run.state.is_ended() {
+        if run.published || run.has_started() || run.held_by.is_some() || run.state.is_terminal() {
             return Ok(());
         }
         run.settle(Settlement::Duplicate { of: job.run_id.clone() }, now());

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::announce::announce;
 use crate::attempt::remote;
-use crate::attempt::running::{InWork, Slot};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::lease_keeper::Stop;
@@ -41,12 +41,12 @@ pub(crate) enum End {
 }
 
 /// Does the work of the attempt in the slot.
-pub(crate) async fn perform(shared: &Shared, slot: &Slot) -> End {
-    let Some((context, stop_at)) = prepare(shared, slot) else { return End::NotOurs };
+pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt) -> End {
+    let Some((context, stop_at)) = prepare(shared, current) else { return End::NotOurs };
     let token = context.cancellation.clone();
     let Some(handler) = shared.handler(&context.job) else {
-        let work = Box::pin(remote::perform(shared, slot, context));
-        return Box::pin(see_through(shared, slot, work, token, stop_at)).await;
+        let work = Box::pin(remote::perform(shared, current, context));
+        return Box::pin(see_through(shared, current, work, token, stop_at)).await;
     };
     // The call itself may panic as well as the future it returns.
     let mut work = match catch_unwind(AssertUnwindSafe(|| handler.call(context))) {
@@ -56,31 +56,31 @@ pub(crate) async fn perform(shared: &Shared, slot: &Slot) -> End {
     // Most handlers in a node's own process are done at the first step; then no timer and no lease is needed.
     match futures_util::poll!(&mut work) {
         Poll::Ready(ended) => End::Outcome(outcome_of(ended)),
-        Poll::Pending => Box::pin(see_through(shared, slot, Box::pin(work.map(outcome_of)), token, stop_at)).await,
+        Poll::Pending => Box::pin(see_through(shared, current, Box::pin(work.map(outcome_of)), token, stop_at)).await,
     }
 }
 
 /// Sees an attempt through that is not done at its first step.
 async fn see_through(
     shared: &Shared,
-    slot: &Slot,
+    current: &CurrentAttempt,
     mut work: BoxFuture<'_, Outcome>,
     token: CancellationToken,
     stop_at: Instant,
 ) -> End {
     let limit = stop_at.saturating_duration_since(Instant::now());
-    let Some(stop) = enter(shared, slot) else { return End::NotOurs };
+    let Some(stop) = enter(shared, current) else { return End::NotOurs };
     let deadline = tokio::time::Instant::from_std(stop_at);
     let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
-    let mut claimed = is_on_record(slot);
-    let mut claim: Option<BoxFuture<'_, Whose>> = None;
+    let mut claimed = is_on_record(current);
+    let mut claim: Option<BoxFuture<'_, Owner>> = None;
     let outcome = loop {
         tokio::select! {
             biased;
             outcome = &mut work => break outcome,
             () = &mut lasts, if !claimed => {
                 claimed = true;
-                claim = Some(Box::pin(claim_running(shared, slot)));
+                claim = Some(Box::pin(claim_running(shared, current)));
             }
             // Beside the work, which goes on: without a quorum, the write may take a minute.
             whose = in_flight(&mut claim) => {
@@ -109,7 +109,7 @@ async fn see_through(
         }
     };
     // Its end is decided on the revision that the write leaves, so it waits for that.
-    let whose = if claim.is_some() { in_flight(&mut claim).await } else { Whose::Ours };
+    let whose = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
     match end_of(whose) {
         _ if stop.is_lost() => End::NotOurs,
         Some(end) => end,
@@ -118,7 +118,7 @@ async fn see_through(
 }
 
 /// The claim that is being written; never, if there is none.
-async fn in_flight(claim: &mut Option<BoxFuture<'_, Whose>>) -> Whose {
+async fn in_flight(claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
     match claim {
         Some(claim) => claim.await,
         None => std::future::pending().await,
@@ -126,12 +126,12 @@ async fn in_flight(claim: &mut Option<BoxFuture<'_, Whose>>) -> Whose {
 }
 
 /// How an attempt ends whose run is not ours.
-fn end_of(whose: Whose) -> Option<End> {
+fn end_of(whose: Owner) -> Option<End> {
     match whose {
-        Whose::Ours => None,
+        Owner::Us => None,
         // Its end is on record already; judged once more, it is told and acknowledged.
-        Whose::Cancelled => Some(End::Outcome(Outcome::Cancelled)),
-        Whose::Anothers => Some(End::NotOurs),
+        Owner::Cancelled => Some(End::Outcome(Outcome::Cancelled)),
+        Owner::Another => Some(End::NotOurs),
     }
 }
 
@@ -144,30 +144,30 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
-fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
-    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    let InWork { assignment, course, at_work } = slot.as_mut()?;
+fn prepare(shared: &Shared, current: &CurrentAttempt) -> Option<(Context, Instant)> {
+    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let RunningAttempt { assignment, attempt_state, at_work } = current.as_mut()?;
     let job = &assignment.job;
     let asked = job.options.as_ref().and_then(|options| options.timeout);
     let policy = shared.policy(job);
     let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
     let now = Instant::now();
     // The last look before the handler is called: since it began the node may have been frozen.
-    if assignment.is_anothers(now, shared.backbone.storage().lease) {
+    if assignment.lease_is_over(now, shared.backbone.storage().lease) {
         return None;
     }
     let mut stop_at = now + limit;
-    if let Some(deadline) = course.run.deadline(job.options.as_deref()) {
+    if let Some(deadline) = attempt_state.run.deadline(job.options.as_deref()) {
         stop_at = stop_at.min(now + deadline.since(crate::shared::now()));
     }
     *at_work = Some((now, stop_at));
     let context = Context {
         job: Arc::clone(job),
-        payload: assignment.matter.payload.clone(),
+        payload: assignment.payload.body.clone(),
         headers: Arc::new(header::own(assignment.headers())),
-        round: course.run.round,
-        attempt: course.run.attempt,
-        max_attempts: course.run.max_attempts,
+        round: attempt_state.run.round,
+        attempt: attempt_state.run.attempt,
+        max_attempts: attempt_state.run.max_attempts,
         deadline: stop_at,
         cancellation: CancellationToken::new(),
     };
@@ -175,34 +175,38 @@ fn prepare(shared: &Shared, slot: &Slot) -> Option<(Context, Instant)> {
 }
 
 /// Enters the attempt among the leases.
-pub(crate) fn enter(shared: &Shared, slot: &Slot) -> Option<Stop> {
-    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    let InWork { assignment, .. } = slot.as_mut()?;
+pub(crate) fn enter(shared: &Shared, current: &CurrentAttempt) -> Option<Stop> {
+    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let RunningAttempt { assignment, .. } = current.as_mut()?;
     let message = assignment.arrival.holding.message.clone();
     let entry = assignment.entry.take();
     assignment.entry =
-        entry.or_else(|| shared.book.enter(&assignment.right, message, &assignment.job, assignment.leased_from));
+        entry.or_else(|| shared.book.enter(&assignment.ack_token, message, &assignment.job, assignment.leased_from));
     assignment.entry.as_ref().map(|entry| entry.stop.clone())
 }
 
-fn is_on_record(slot: &Slot) -> bool {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|in_work| in_work.course.on_record)
+fn is_on_record(current: &CurrentAttempt) -> bool {
+    current
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_ref()
+        .is_some_and(|running| running.attempt_state.is_stored)
 }
 
 /// Whose a run is that was begun without a record.
-enum Whose {
-    Ours,
+enum Owner {
+    Us,
     Cancelled,
-    Anothers,
+    Another,
 }
 
 /// The run lasts: puts on record that it runs. Says whether it is still ours.
-async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
+async fn claim_running(shared: &Shared, current: &CurrentAttempt) -> Owner {
     let (mut run, mut expected, arrival) = {
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { course, assignment, .. }) = slot.as_mut() else { return Whose::Anothers };
-        course.run.token = shared.token();
-        (course.run.clone(), course.expected, assignment.arrival.clone())
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return Owner::Another };
+        attempt_state.run.token = shared.token();
+        (attempt_state.run.clone(), attempt_state.expected, assignment.arrival.clone())
     };
     let revision = loop {
         match shared.backbone.write_record(&run, expected).await {
@@ -212,7 +216,7 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
             Ok(Written::Lost(Some(found))) => match on_arrival(Some(&found.run), &arrival) {
                 Verdict::BeginAnew if expected != found.revision => {
                     if has_other_id(&shared.backbone, &found.run, &arrival).await {
-                        return Whose::Anothers;
+                        return Owner::Another;
                     }
                     expected = found.revision;
                 }
@@ -222,10 +226,10 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
                 _ => {
                     let (run_id, state) = (&run.run_id, found.run.state);
                     tracing::info!(%run_id, tenant = %run.tenant, state = state.as_str(), "stopped: the run went on elsewhere");
-                    return if state == RunState::Cancelled { Whose::Cancelled } else { Whose::Anothers };
+                    return if state == RunState::Cancelled { Owner::Cancelled } else { Owner::Another };
                 }
             },
-            Ok(Written::Lost(None)) => return Whose::Anothers,
+            Ok(Written::Lost(None)) => return Owner::Another,
             Err(error) => {
                 // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
                 // very write, should it have been stored.
@@ -234,25 +238,27 @@ async fn claim_running(shared: &Shared, slot: &Slot) -> Whose {
             }
         }
     };
-    if let Some(InWork { course, assignment, .. }) = slot.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+    if let Some(RunningAttempt { attempt_state, assignment, .. }) =
+        current.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
+    {
         match revision {
             Some(revision) => {
-                if course.run.run_id != run.run_id {
-                    course.run.run_id = run.run_id.clone();
-                    (course.published, course.lines) = (Published::nothing(), None);
-                    assignment.arrival.minted = false;
+                if attempt_state.run.run_id != run.run_id {
+                    attempt_state.run.run_id = run.run_id.clone();
+                    (attempt_state.published, attempt_state.lines) = (Published::nothing(), None);
+                    assignment.arrival.has_derived_id = false;
                 }
-                course.expected = revision;
-                course.on_record = true;
+                attempt_state.expected = revision;
+                attempt_state.is_stored = true;
             }
             None => {
-                course.unclear = Some(run.token.clone());
-                return Whose::Ours;
+                attempt_state.unclear = Some(run.token.clone());
+                return Owner::Us;
             }
         }
     }
-    announce(shared, slot).await;
-    Whose::Ours
+    announce(shared, current).await;
+    Owner::Us
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Outcome {

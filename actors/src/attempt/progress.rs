@@ -6,28 +6,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use longshore_backbone::wire::{event, json};
-use longshore_domain::story::{Event, EventKind};
+use longshore_domain::events::{Event, EventKind};
 
-use crate::attempt::running::{InWork, Slot};
-use crate::commit::committer::Telling;
+use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::commit::committer::Input;
 use crate::shared::{Shared, now};
 
 /// Most bytes of a progress report.
-const MOST: usize = 4_096;
+const MAX_BYTES: usize = 4_096;
 /// Most bytes of reports that wait for the start to be on record: well below what one message of the log may hold.
-const WAITING_MOST: usize = 128 * 1024;
+const MAX_WAITING: usize = 128 * 1024;
 
 /// Tells how far the attempt in the slot is. What is no JSON, or too long, is dropped with a note in the log.
-pub(crate) async fn tell(shared: &Shared, slot: &Slot, body: &Bytes) {
+pub(crate) async fn report(shared: &Shared, current: &CurrentAttempt, body: &Bytes) {
     static NTH: AtomicU32 = AtomicU32::new(1);
     let told = {
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { course, .. }) = slot.as_mut() else { return };
-        let run = &mut course.run;
-        match json::compact(body).filter(|_| body.len() <= MOST) {
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(RunningAttempt { attempt_state, .. }) = current.as_mut() else { return };
+        let run = &mut attempt_state.run;
+        match json::compact(body).filter(|_| body.len() <= MAX_BYTES) {
             Some(progress) => run.progress = Some(progress),
             None => {
-                tracing::warn!(run_id = %run.run_id, "progress of {} bytes dropped: it is no JSON of at most {MOST}", body.len());
+                tracing::warn!(run_id = %run.run_id, "progress of {} bytes dropped: it is no JSON of at most {MAX_BYTES}", body.len());
                 return;
             }
         }
@@ -40,15 +40,15 @@ pub(crate) async fn tell(shared: &Shared, slot: &Slot, body: &Bytes) {
         let subject = shared.backbone.names().event(&run.tenant, kind, &run.queue, &run.run_id, &run.job_type);
         let tenant = run.tenant.clone();
         // Before its record says that it runs, the log does not know of its start either: order comes first.
-        if !course.on_record && course.progress.len() + line.len() < WAITING_MOST {
-            course.progress.extend_from_slice(&line);
-            course.progress.push(b'\n');
+        if !attempt_state.is_stored && attempt_state.progress.len() + line.len() < MAX_WAITING {
+            attempt_state.progress.extend_from_slice(&line);
+            attempt_state.progress.push(b'\n');
         }
-        (tenant, subject, Bytes::from(line), course.on_record)
+        (tenant, subject, Bytes::from(line), attempt_state.is_stored)
     };
-    let (tenant, subject, line, on_record) = told;
-    shared.backbone.tell(subject, line.clone()).await;
-    if on_record {
-        shared.herald.tell(Telling::Line(tenant, line)).await;
+    let (tenant, subject, line, is_stored) = told;
+    shared.backbone.publish_live(subject, line.clone()).await;
+    if is_stored {
+        shared.committer.send(Input::Line(tenant, line)).await;
     }
 }

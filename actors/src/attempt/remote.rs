@@ -15,7 +15,7 @@ use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 
 use crate::attempt::announce::announce;
 use crate::attempt::progress;
-use crate::attempt::running::{InWork, Slot};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::handler::Context;
 use crate::shared::{Shared, now};
 
@@ -26,11 +26,11 @@ const ASK_AFTER: Duration = Duration::from_millis(50);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Has the job in the slot done by whoever handles its type.
-pub(crate) async fn perform(shared: &Shared, slot: &Slot, context: Context) -> Outcome {
-    let headers = headers(slot, &context);
+pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt, context: Context) -> Outcome {
+    let headers = headers(current, &context);
     let mut call = shared.caller.call(&context.job, headers, context.payload.clone()).await;
     let guard = CancelOnDrop { shared, context: &context, done: false };
-    let outcome = listen(shared, slot, &context, &mut call).await;
+    let outcome = listen(shared, current, &context, &mut call).await;
     guard.done();
     outcome
 }
@@ -57,7 +57,7 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call) -> Outcome {
+async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
     let promised = shared.heartbeat(&context.job);
     let mut heard = Instant::now();
     let mut ask_at = heard + ASK_AFTER;
@@ -73,9 +73,9 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
                 heard = Instant::now();
                 if !announced {
                     announced = true;
-                    announce(shared, slot).await;
+                    announce(shared, current).await;
                 }
-                take_signal(shared, slot, context, signal).await;
+                take_signal(shared, current, context, signal).await;
             }
             reply = &mut call.reply => return match reply {
                 Ok(Reply::NobodyThere) => {
@@ -90,7 +90,7 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
                     let outcome = outcome_of(*reply, shared.policy(&context.job), announced);
                     // One that had no room has not started anything.
                     if !announced && !matches!(outcome, Outcome::Busy { .. }) {
-                        announce(shared, slot).await;
+                        announce(shared, current).await;
                     }
                     outcome
                 }
@@ -99,7 +99,7 @@ async fn listen(shared: &Shared, slot: &Slot, context: &Context, call: &mut Call
             Ok(()) = &mut call.found, if !announced => {
                 heard = Instant::now();
                 announced = true;
-                announce(shared, slot).await;
+                announce(shared, current).await;
             }
             () = context.cancellation.cancelled(), if !told_to_stop => {
                 told_to_stop = true;
@@ -124,11 +124,11 @@ async fn wait_until(at: Option<tokio::time::Instant>) {
     }
 }
 
-async fn take_signal(shared: &Shared, slot: &Slot, context: &Context, signal: Signal) {
+async fn take_signal(shared: &Shared, current: &CurrentAttempt, context: &Context, signal: Signal) {
     let job = &context.job;
     match &signal.kind {
         SignalKind::Started | SignalKind::Heartbeat => {}
-        SignalKind::Progress(body) => progress::tell(shared, slot, body).await,
+        SignalKind::Progress(body) => progress::report(shared, current, body).await,
         SignalKind::Log(body) => {
             let line = String::from_utf8_lossy(&body[..body.len().min(4_096)]).into_owned();
             tracing::info!(run_id = %job.run_id, tenant = %job.tenant, attempt = context.attempt, "handler: {line}");
@@ -137,10 +137,12 @@ async fn take_signal(shared: &Shared, slot: &Slot, context: &Context, signal: Si
     shared.caller.answer(signal, context.cancellation.is_cancelled()).await;
 }
 
-fn headers(slot: &Slot, context: &Context) -> Headers {
-    let slot = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let mut headers = match slot.as_ref() {
-        Some(InWork { assignment, course, .. }) => for_handler(assignment.headers(), &course.run, context.attempt),
+fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
+    let current = current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut headers = match current.as_ref() {
+        Some(RunningAttempt { assignment, attempt_state, .. }) => {
+            for_handler(assignment.headers(), &attempt_state.run, context.attempt)
+        }
         None => Headers::new(),
     };
     let job = &context.job;

@@ -40,12 +40,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 /// Most handlers of which it is remembered that they were warned of.
-const WARNED_MOST: usize = 1_024;
+const MAX_WARNED: usize = 1_024;
 
 /// Says once what a handler announces that cannot be read.
 fn warn_of(handler: &Announced, warned: &mut HashSet<(String, String)>) {
     for wrong in &handler.wrong {
-        if warned.len() >= WARNED_MOST {
+        if warned.len() >= MAX_WARNED {
             warned.clear();
         }
         if warned.insert((handler.service.clone(), wrong.clone())) {

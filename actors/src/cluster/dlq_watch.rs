@@ -35,7 +35,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// Looks once; what was warned of, and when, is now this.
 async fn look(shared: &Shared, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
-    let (fill, oldest) = shared.backbone.measure_letters().await?;
+    let (fill, oldest) = shared.backbone.measure_dead_letters().await?;
     shared.metrics.dlq_fill.set(fill);
     let max_age = shared.backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
@@ -61,5 +61,5 @@ async fn warn(shared: &Shared, threat: Threat, fill: f64, oldest: Option<Timesta
     }
     let goes_at = oldest.map(|oldest| oldest.plus(max_age));
     let details = json!({"fill_ratio": fill, "oldest_at": oldest, "oldest_goes_at": goes_at});
-    system_events::tell(shared, threat.event(), details).await;
+    system_events::publish(shared, threat.event(), details).await;
 }

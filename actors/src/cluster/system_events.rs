@@ -6,16 +6,16 @@ use longshore_domain::Queue;
 use crate::shared::{Shared, now};
 
 /// Tells the cluster of a system event, such as `node_joined`; `details` are fields of its own.
-pub(crate) async fn tell(shared: &Shared, event: &str, details: serde_json::Value) {
-    tell_of(shared, event, "_", details).await;
+pub(crate) async fn publish(shared: &Shared, event: &str, details: serde_json::Value) {
+    publish_of(shared, event, "_", details).await;
 }
 
 /// The same of one that is about a queue, such as `lane_full`.
-pub(crate) async fn tell_of_queue(shared: &Shared, event: &str, queue: &Queue, details: serde_json::Value) {
-    tell_of(shared, event, queue.as_str(), details).await;
+pub(crate) async fn publish_of_queue(shared: &Shared, event: &str, queue: &Queue, details: serde_json::Value) {
+    publish_of(shared, event, queue.as_str(), details).await;
 }
 
-async fn tell_of(shared: &Shared, event: &str, queue: &str, details: serde_json::Value) {
+async fn publish_of(shared: &Shared, event: &str, queue: &str, details: serde_json::Value) {
     let at = now();
     let id = format!("_sys/{}/{event}/{}", shared.node, at.millis());
     let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": &*shared.node, "at": at});
@@ -24,5 +24,5 @@ async fn tell_of(shared: &Shared, event: &str, queue: &str, details: serde_json:
     }
     let body = Bytes::from(body.to_string());
     let subject = shared.backbone.names().system_event(event, queue, &shared.node, "_");
-    shared.backbone.tell(subject, body).await;
+    shared.backbone.publish_live(subject, body).await;
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use longshore_domain::Tenant;
 
-use crate::commit::Story;
+use crate::commit::Commit;
 
 /// Most bytes of a batch: well below the server's default bound of 1 MiB on a message.
-const MOST_BYTES: usize = 384 * 1024;
+const MAX_BYTES: usize = 384 * 1024;
 /// So many stories are worth a message of the log: in batches of 8 a job was measured to cost a fifth more.
 const WORTH_IT: usize = 64;
 /// A batch with fewer stories waits for so long, from its first line on. The next start waits for no batch.
@@ -41,7 +41,7 @@ pub(crate) struct Batch {
     lines: Vec<u8>,
     due: Option<Instant>,
     #[expect(clippy::vec_box, reason = "a story goes from hand to hand: its box moves as one word")]
-    pub(crate) stories: Vec<Box<Story>>,
+    pub(crate) commits: Vec<Box<Commit>>,
 }
 
 impl Batch {
@@ -54,12 +54,12 @@ impl Batch {
 impl Batches {
     /// For a server that takes messages of so many bytes.
     pub(crate) fn new(max_payload: usize) -> Self {
-        let most_bytes = MOST_BYTES.min(max_payload / 2);
+        let most_bytes = MAX_BYTES.min(max_payload / 2);
         Self { most_bytes, of: HashMap::new(), ready: Vec::new(), due: VecDeque::new() }
     }
 
     /// Takes lines, each with its line break, and the story that is told once the last of them is in the log.
-    pub(crate) fn add(&mut self, tenant: &Tenant, parts: [&[u8]; 2], story: Option<Box<Story>>) {
+    pub(crate) fn add(&mut self, tenant: &Tenant, parts: [&[u8]; 2], commit: Option<Box<Commit>>) {
         if !self.of.contains_key(tenant) {
             self.of.insert(tenant.clone(), Queue::default());
         }
@@ -77,14 +77,14 @@ impl Batches {
                 together = 0;
             }
         }
-        queue.last(0, self.most_bytes).stories.extend(story);
+        queue.last(0, self.most_bytes).commits.extend(commit);
         if queue.in_flight {
             return;
         }
         let more = queue.open.len() > 1;
         let Some(next) = queue.open.front_mut() else { return };
         // Only once where it is full, and once where it begins.
-        if more || next.stories.len() == WORTH_IT {
+        if more || next.commits.len() == WORTH_IT {
             self.ready.push(tenant.clone());
         } else if next.due.is_none() {
             let due = Instant::now() + LINGER;
@@ -131,7 +131,7 @@ impl Batches {
         let more = queue.open.len() > 1;
         match queue.open.front_mut() {
             None => drop(self.of.remove(tenant)),
-            Some(next) if more || next.stories.len() >= WORTH_IT => self.ready.push(tenant.clone()),
+            Some(next) if more || next.commits.len() >= WORTH_IT => self.ready.push(tenant.clone()),
             Some(next) => {
                 let due = Instant::now() + LINGER;
                 next.due = Some(due);
@@ -160,9 +160,9 @@ impl Batches {
 
 impl Queue {
     /// The batch that takes so many bytes more.
-    fn last(&mut self, bytes: usize, most: usize) -> &mut Batch {
+    fn last(&mut self, bytes: usize, max: usize) -> &mut Batch {
         match self.open.back() {
-            Some(batch) if batch.lines.is_empty() || batch.lines.len() + bytes <= most => {}
+            Some(batch) if batch.lines.is_empty() || batch.lines.len() + bytes <= max => {}
             _ => self.open.push_back(Batch::default()),
         }
         self.open.back_mut().expect("it was put there just now")

@@ -6,7 +6,7 @@
 //! slow work in a task of its own.
 //!
 //! Bounds: [`QUEUED`] stories wait in the channel, [`IN_FLIGHT`] are being told; beyond that workers wait. Channel and
-//! unconfirmed stories live in a [`Desk`] that outlives the herald: one that comes after a panic finds them all.
+//! unconfirmed stories live in a [`Committing`] that outlives the herald: one that comes after a panic finds them all.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,10 +23,10 @@ use longshore_domain::Tenant;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Interval, Sleep};
 
-use crate::coalesce::gathered;
+use crate::coalesce::coalesced;
 use crate::commit::batches::{Batch, Batches};
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{Place, Story};
+use crate::commit::{Commit, InFlightPermit};
 use crate::fail_point;
 use crate::metrics::Metrics;
 
@@ -41,9 +41,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What the herald is told.
 #[derive(Debug)]
-pub(crate) enum Telling {
+pub(crate) enum Input {
     /// A decision about a run.
-    Story(Box<Story>),
+    Commit(Box<Commit>),
     /// One more line for a tenant's log, such as a handler's progress.
     Line(Tenant, Bytes),
     /// Says when everything told before is confirmed.
@@ -52,50 +52,50 @@ pub(crate) enum Telling {
 
 /// Where stories are brought. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Herald(mpsc::Sender<Telling>);
+pub(crate) struct Committer(mpsc::Sender<Input>);
 
-impl Herald {
+impl Committer {
     /// A herald's door, and the desk behind it.
-    pub(crate) fn open(backbone: Backbone, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Desk>>) {
-        let (door, stories) = mpsc::channel(QUEUED);
+    pub(crate) fn open(backbone: Backbone, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Committing>>) {
+        let (door, commits) = mpsc::channel(QUEUED);
         let (slow, done) = mpsc::unbounded_channel();
         let batches = Batches::new(backbone.max_payload());
-        let desk = Desk {
+        let committing = Committing {
             backbone,
             metrics,
-            stories,
+            commits,
             slow,
             done,
             next: 0,
             pending: VecDeque::new(),
             base: 0,
             batches,
-            told: Arc::default(),
+            in_flight: Arc::default(),
             flushes: Vec::new(),
         };
-        (Self(door), Arc::new(Mutex::new(desk)))
+        (Self(door), Arc::new(Mutex::new(committing)))
     }
 
     /// Brings a telling; waits while the herald is full.
-    pub(crate) async fn tell(&self, telling: Telling) {
+    pub(crate) async fn send(&self, input: Input) {
         // The desk lives as long as the node: a closed channel means that the process is ending.
-        let _ = self.0.send(telling).await;
+        let _ = self.0.send(input).await;
     }
 
     /// Waits until everything told before is confirmed.
     pub(crate) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        self.tell(Telling::Flush(done)).await;
+        self.send(Input::Flush(done)).await;
         let _ = flushed.await;
     }
 }
 
 /// What the herald works on; it outlives the herald.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Committing {
     backbone: Backbone,
     metrics: Arc<Metrics>,
-    stories: mpsc::Receiver<Telling>,
+    commits: mpsc::Receiver<Input>,
     /// Where slow work reports. Unbounded, but never longer than [`IN_FLIGHT`].
     slow: mpsc::UnboundedSender<Done>,
     done: mpsc::UnboundedReceiver<Done>,
@@ -104,8 +104,8 @@ pub(crate) struct Desk {
     pending: VecDeque<Option<Pending>>,
     base: u64,
     batches: Batches,
-    /// Stories between record and acknowledgement: each holds a [`Place`].
-    told: Arc<AtomicUsize>,
+    /// Stories between record and acknowledgement: each holds a [`InFlightPermit`].
+    in_flight: Arc<AtomicUsize>,
     flushes: Vec<oneshot::Sender<()>>,
 }
 
@@ -117,14 +117,14 @@ struct Pending {
 
 #[derive(Debug)]
 enum Sent {
-    Record(Box<Story>),
+    Record(Box<Commit>),
     Batch { tenant: Tenant, id: String, body: Bytes, batch: Batch },
 }
 
 /// Works at the desk until the process ends.
-pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
-    let mut desk = desk.lock().await;
-    let backbone = desk.backbone.clone();
+pub(crate) async fn run(committing: Arc<Mutex<Committing>>) {
+    let mut committing = committing.lock().await;
+    let backbone = committing.backbone.clone();
     let mut window = match backbone.window().await {
         Ok(window) => window,
         Err(error) => panic!("the herald cannot work: {error}"),
@@ -133,44 +133,45 @@ pub(crate) async fn run(desk: Arc<Mutex<Desk>>) {
     connected.mark_unchanged();
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut linger = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
-    desk.tidy();
-    desk.send_again(&mut window, Duration::ZERO).await;
+    committing.tidy();
+    committing.send_again(&mut window, Duration::ZERO).await;
     loop {
-        let news = std::future::poll_fn(|context| desk.poll_news(&mut window, &mut look, linger.as_mut(), context));
-        let news = gathered(news).await;
+        let news =
+            std::future::poll_fn(|context| committing.poll_news(&mut window, &mut look, linger.as_mut(), context));
+        let news = coalesced(news).await;
         match news {
-            News::Answer(number, answer) => desk.answered(number, answer, &mut window).await,
-            News::Done(Done::OnRecord(story)) => desk.tell_events(story).await,
+            News::Answer(number, answer) => committing.answered(number, answer, &mut window).await,
+            News::Done(Done::OnRecord(commit)) => committing.publish_events(commit).await,
             // Its place is free by now, which is all there is to know.
             News::Done(Done::Over) => {}
-            News::Telling(telling) => desk.take(telling, &mut window).await,
-            News::Ready => desk.send_batches(&mut window).await,
-            News::Due => desk.batches.fall_due(),
+            News::Input(input) => committing.take(input, &mut window).await,
+            News::Ready => committing.send_batches(&mut window).await,
+            News::Due => committing.batches.fall_due(),
             News::Look => {
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
-                desk.send_again(&mut window, overdue).await;
-                desk.metrics.in_flight.set(i64::try_from(desk.told()).unwrap_or(i64::MAX));
+                committing.send_again(&mut window, overdue).await;
+                committing.metrics.in_flight.set(i64::try_from(committing.in_flight()).unwrap_or(i64::MAX));
             }
             News::Closed => return,
         }
-        desk.answer_flushes();
+        committing.answer_flushes();
     }
 }
 
 enum News {
     Answer(u64, Answer),
     Done(Done),
-    Telling(Telling),
+    Input(Input),
     Ready,
     Due,
     Look,
     Closed,
 }
 
-impl Desk {
-    fn told(&self) -> usize {
-        self.told.load(Ordering::Relaxed)
+impl Committing {
+    fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// The next thing to do. Answers come first, which make room; what others bring is taken while there is room.
@@ -187,10 +188,10 @@ impl Desk {
         if let Poll::Ready(Some(done)) = self.done.poll_recv(context) {
             return Poll::Ready(News::Done(done));
         }
-        if self.told() < IN_FLIGHT {
-            match self.stories.poll_recv(context) {
-                Poll::Ready(Some(telling)) => return Poll::Ready(News::Telling(telling)),
-                Poll::Ready(None) if self.told() == 0 => return Poll::Ready(News::Closed),
+        if self.in_flight() < IN_FLIGHT {
+            match self.commits.poll_recv(context) {
+                Poll::Ready(Some(input)) => return Poll::Ready(News::Input(input)),
+                Poll::Ready(None) if self.in_flight() == 0 => return Poll::Ready(News::Closed),
                 _ => {}
             }
         }
@@ -224,26 +225,26 @@ impl Desk {
         self.batches.tidy(&in_flight);
     }
 
-    async fn take(&mut self, telling: Telling, window: &mut Window) {
-        match telling {
-            Telling::Story(mut story) => {
-                story.place = Some(Place::taken(&self.told));
-                if story.write.is_some() {
+    async fn take(&mut self, input: Input, window: &mut Window) {
+        match input {
+            Input::Commit(mut commit) => {
+                commit.in_flight = Some(InFlightPermit::taken(&self.in_flight));
+                if commit.write.is_some() {
                     fail_point::pass("before-record");
-                    self.send(Sent::Record(story), window).await;
+                    self.send(Sent::Record(commit), window).await;
                 } else {
-                    self.tell_events(story).await;
+                    self.publish_events(commit).await;
                 }
             }
-            Telling::Line(tenant, line) => {
+            Input::Line(tenant, line) => {
                 self.batches.add(&tenant, [&line, b"\n"], None);
             }
-            Telling::Flush(done) => self.flushes.push(done),
+            Input::Flush(done) => self.flushes.push(done),
         }
     }
 
     fn answer_flushes(&mut self) {
-        if !self.flushes.is_empty() && self.told() == 0 && self.pending.is_empty() && self.batches.is_empty() {
+        if !self.flushes.is_empty() && self.in_flight() == 0 && self.pending.is_empty() && self.batches.is_empty() {
             for done in self.flushes.drain(..) {
                 let _ = done.send(());
             }
@@ -259,9 +260,9 @@ impl Desk {
 
     async fn publish(&self, number: u64, what: &Sent, window: &mut Window) {
         match what {
-            Sent::Record(story) => {
-                let Some(write) = &story.write else { return };
-                let headers = self.backbone.record_headers(&story.run, write.expected);
+            Sent::Record(commit) => {
+                let Some(write) = &commit.write else { return };
+                let headers = self.backbone.record_headers(&commit.run, write.expected);
                 window.send(number, write.subject.clone(), headers, write.body.clone()).await;
             }
             Sent::Batch { tenant, id, body, .. } => {
@@ -300,10 +301,10 @@ impl Desk {
     async fn answered(&mut self, number: u64, answer: Answer, window: &mut Window) {
         match answer {
             Answer::Stored(sequence) => match self.forget(number) {
-                Some(Sent::Record(mut story)) => {
+                Some(Sent::Record(mut commit)) => {
                     fail_point::pass("after-record");
-                    story.written(sequence);
-                    self.tell_events(story).await;
+                    commit.written(sequence);
+                    self.publish_events(commit).await;
                 }
                 Some(Sent::Batch { tenant, batch, .. }) => self.logged(&tenant, batch).await,
                 None => {}
@@ -311,13 +312,13 @@ impl Desk {
             // Nobody leads the stream just now, or JetStream has no room: it is sent again when it is overdue.
             Answer::Nobody => {}
             Answer::Refused(refusal) => match self.forget(number) {
-                Some(Sent::Record(story)) => {
+                Some(Sent::Record(commit)) => {
                     if refusal.err_code != WRONG_SEQUENCE {
-                        tracing::debug!(run_id = %story.run.run_id, "record not written yet: {}", refusal.description);
+                        tracing::debug!(run_id = %commit.run.run_id, "record not written yet: {}", refusal.description);
                     }
                     let (backbone, metrics, slow) =
                         (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());
-                    tokio::spawn(follow_up::clear_up(backbone, metrics, story, slow));
+                    tokio::spawn(follow_up::clear_up(backbone, metrics, commit, slow));
                 }
                 Some(batch @ Sent::Batch { .. }) => {
                     tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
@@ -330,18 +331,18 @@ impl Desk {
     }
 
     /// The record stands: its events go out live, and into their tenant's log.
-    async fn tell_events(&mut self, mut story: Box<Story>) {
+    async fn publish_events(&mut self, mut commit: Box<Commit>) {
         fail_point::pass("before-events");
-        let (before, lines) = (story.live_before.take().unwrap_or_default(), std::mem::take(&mut story.lines));
+        let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
         for (subject, body) in lines.live() {
-            self.backbone.tell_part(subject, body).await;
+            self.backbone.publish_part(subject, body).await;
         }
         if before.log().is_empty() && lines.log().is_empty() {
-            self.finish(story).await;
+            self.finish(commit).await;
             return;
         }
-        let tenant = story.run.tenant.clone();
-        self.batches.add(&tenant, [before.log(), lines.log()], Some(story));
+        let tenant = commit.run.tenant.clone();
+        self.batches.add(&tenant, [before.log(), lines.log()], Some(commit));
     }
 
     async fn send_batches(&mut self, window: &mut Window) {
@@ -357,19 +358,19 @@ impl Desk {
         self.batches.logged(tenant);
         // Workers end in no order. Acknowledged in that of the lane, a job is its lane's first, which the server deletes
         // for less than one from the middle.
-        let mut stories = batch.stories;
-        stories.sort_unstable_by_key(|story| story.arrival.as_ref().map(|arrival| arrival.holding.message.sequence));
-        for story in stories {
-            self.finish(story).await;
+        let mut commits = batch.commits;
+        commits.sort_unstable_by_key(|commit| commit.arrival.as_ref().map(|arrival| arrival.holding.message.sequence));
+        for commit in commits {
+            self.finish(commit).await;
         }
     }
 
     /// The events are in the log: what follows from the story, then the delivery.
-    async fn finish(&mut self, story: Box<Story>) {
-        if story.follow_up.is_some() {
-            tokio::spawn(follow_up::follow(self.backbone.clone(), story, self.slow.clone()));
+    async fn finish(&mut self, commit: Box<Commit>) {
+        if commit.follow_up.is_some() {
+            tokio::spawn(follow_up::follow(self.backbone.clone(), commit, self.slow.clone()));
         } else {
-            follow_up::end(&self.backbone, story).await;
+            follow_up::end(&self.backbone, commit).await;
         }
     }
 }

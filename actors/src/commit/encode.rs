@@ -12,15 +12,15 @@ use longshore_backbone::Backbone;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, record};
 use longshore_domain::Run;
+use longshore_domain::events;
 use longshore_domain::publication::Published;
-use longshore_domain::story;
 use smallvec::SmallVec;
 
 /// Bytes of a page: what about ten jobs need from start to end. A page is given back with the last text on it, so a long
 /// run may keep a whole one.
 const PAGE: usize = 16 * 1024;
 /// Each thread keeps so much for the next text at most.
-const DRAFT_MOST: usize = 64 * 1024;
+const MAX_DRAFT: usize = 64 * 1024;
 
 /// A record's write, a compare-and-set.
 #[derive(Debug)]
@@ -32,27 +32,27 @@ pub(crate) struct Write {
 }
 
 thread_local! {
-    static PRESS: RefCell<Press> = RefCell::default();
+    static ENCODER: RefCell<Encoder> = RefCell::default();
 }
 
 /// Where a thread writes texts.
 #[derive(Default)]
-struct Press {
+struct Encoder {
     draft: Vec<u8>,
     page: BytesMut,
 }
 
-impl Press {
+impl Encoder {
     /// Writes a text and puts it on the page.
     fn print<T>(write: impl FnOnce(&mut Vec<u8>) -> T) -> (Bytes, T) {
-        PRESS.with_borrow_mut(|Self { draft, page }| {
+        ENCODER.with_borrow_mut(|Self { draft, page }| {
             draft.clear();
             let written = write(draft);
             if page.capacity() < draft.len() {
                 *page = BytesMut::with_capacity(draft.len().max(PAGE));
             }
             page.extend_from_slice(draft);
-            draft.shrink_to(DRAFT_MOST);
+            draft.shrink_to(MAX_DRAFT);
             (page.split().freeze(), written)
         })
     }
@@ -63,17 +63,17 @@ type Parts = (Range<usize>, Range<usize>);
 
 /// The events of a run that are not published yet: each a line of JSON, and where it goes live.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct EncodedEvents {
     text: Bytes,
     /// Subject and body of each event that is to be told live.
     live: SmallVec<[Parts; 2]>,
     log: Range<usize>,
 }
 
-impl Lines {
+impl EncodedEvents {
     /// Those of `run` beyond what is published.
     pub(crate) fn of(run: &Run, published: Published, node: &str, names: &Names) -> Self {
-        let (text, (live, log)) = Press::print(|text| write_events(run, published, node, names, text));
+        let (text, (live, log)) = Encoder::print(|text| write_events(run, published, node, names, text));
         Self { text, live, log }
     }
 
@@ -85,7 +85,7 @@ impl Lines {
         node: &str,
         backbone: &Backbone,
     ) -> (Self, Write) {
-        Self::with(run, expected, published, node, backbone.names(), || backbone.most_in_record())
+        Self::with(run, expected, published, node, backbone.names(), || backbone.max_in_record())
     }
 
     fn with(
@@ -94,10 +94,10 @@ impl Lines {
         published: Published,
         node: &str,
         names: &Names,
-        most: impl FnOnce() -> usize,
+        max: impl FnOnce() -> usize,
     ) -> (Self, Write) {
-        let (text, (body, subject, (live, log))) = Press::print(|text| {
-            record::append_within(run, most, text);
+        let (text, (body, subject, (live, log))) = Encoder::print(|text| {
+            record::append_within(run, max, text);
             let body = text.len();
             names.write_record(&run.tenant, &run.run_id, text);
             let subject = text.len();
@@ -142,7 +142,7 @@ fn write_events(
     names: &Names,
     text: &mut Vec<u8>,
 ) -> (SmallVec<[Parts; 2]>, Range<usize>) {
-    let events = story::of_round(run);
+    let events = events::of_round(run);
     let mut live = SmallVec::new();
     let mut log = None;
     // Lines first, so that those for the log lie together.
@@ -194,7 +194,7 @@ mod tests {
 
     fn rest(published: Published) -> (Vec<String>, Vec<String>) {
         let names = Names::new("longshore");
-        let (lines, write) = Lines::with(&completed(), 7, published, "n", &names, || usize::MAX);
+        let (lines, write) = EncodedEvents::with(&completed(), 7, published, "n", &names, || usize::MAX);
         assert_eq!((write.expected, &write.subject[..]), (7, &b"$KV.longshore_runs.default.r"[..]));
         assert_eq!(write.body, record::write(&completed()));
         let name = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap()["event"].to_string();

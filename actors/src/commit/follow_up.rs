@@ -12,7 +12,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::{ErrorKind, Run, RunId};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::commit::{Story, Then};
+use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::metrics::Metrics;
 
@@ -23,7 +23,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) enum Done {
     /// The record stands: now the events.
-    OnRecord(Box<Story>),
+    OnRecord(Box<Commit>),
     /// The story is over, one way or another.
     Over,
 }
@@ -32,23 +32,23 @@ pub(crate) enum Done {
 pub(crate) async fn clear_up(
     backbone: Backbone,
     metrics: Arc<Metrics>,
-    mut story: Box<Story>,
+    mut commit: Box<Commit>,
     slow: UnboundedSender<Done>,
 ) {
-    let done = match decide(&backbone, &mut story).await {
+    let done = match decide(&backbone, &mut commit).await {
         Written::Won(revision) => {
-            story.written(revision);
-            Done::OnRecord(story)
+            commit.written(revision);
+            Done::OnRecord(commit)
         }
         Written::Lost(found) => {
-            if let Some(told) = end_of_the_cancelled(&backbone, &mut story, found.as_deref()) {
-                let _ = slow.send(Done::OnRecord(told));
+            if let Some(in_flight) = end_of_the_cancelled(&backbone, &mut commit, found.as_deref()) {
+                let _ = slow.send(Done::OnRecord(in_flight));
                 return;
             }
             metrics.fenced.inc();
-            tracing::info!(run_id = %story.run.run_id, tenant = %story.run.tenant, attempt = story.run.attempt,
+            tracing::info!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt,
                 "result dropped: the run went on elsewhere");
-            give_up(&backbone, *story, found.as_deref()).await;
+            give_up(&backbone, *commit, found.as_deref()).await;
             Done::Over
         }
     };
@@ -56,25 +56,25 @@ pub(crate) async fn clear_up(
 }
 
 /// Writes the record on what is really there, as long as it is still this run's to write.
-async fn decide(backbone: &Backbone, story: &mut Story) -> Written {
-    let mut expected = story.write.as_ref().map_or(0, |write| write.expected);
+async fn decide(backbone: &Backbone, commit: &mut Commit) -> Written {
+    let mut expected = commit.write.as_ref().map_or(0, |write| write.expected);
     loop {
-        match backbone.write_record(&story.run, expected).await {
+        match backbone.write_record(&commit.run, expected).await {
             Ok(Written::Won(revision)) => return Written::Won(revision),
             // What it was based on has gone: the run is decided on "none".
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
-            Ok(Written::Lost(Some(found))) if is_occupied(&found.run, story) => {
-                story.rename(backbone);
+            Ok(Written::Lost(Some(found))) if is_occupied(&found.run, commit) => {
+                commit.rename(backbone);
                 expected = 0;
             }
             Ok(Written::Lost(Some(found)))
-                if found.revision != expected && may_overwrite(backbone, &found.run, story).await =>
+                if found.revision != expected && may_overwrite(backbone, &found.run, commit).await =>
             {
                 expected = found.revision;
             }
             Ok(lost) => return lost,
             Err(error) => {
-                tracing::warn!(run_id = %story.run.run_id, "cannot write the run's record, trying again: {}", error.with_causes());
+                tracing::warn!(run_id = %commit.run.run_id, "cannot write the run's record, trying again: {}", error.with_causes());
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
         }
@@ -83,11 +83,11 @@ async fn decide(backbone: &Backbone, story: &mut Story) -> Written {
 
 /// Whether what is on record does not stand in the way of a run that was started without reading it: a run of a stream
 /// that is gone, or a write of this very attempt whose answer was lost.
-async fn may_overwrite(backbone: &Backbone, found: &Run, story: &Story) -> bool {
-    if story.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
+async fn may_overwrite(backbone: &Backbone, found: &Run, commit: &Commit) -> bool {
+    if commit.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
         return true;
     }
-    let Some(arrival) = &story.arrival else { return false };
+    let Some(arrival) = &commit.arrival else { return false };
     protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(backbone, found, arrival).await
 }
 
@@ -100,46 +100,46 @@ pub(crate) async fn has_other_id(backbone: &Backbone, found: &Run, arrival: &Arr
 
 /// Whether the id is another run's, and this one goes on under another: a run that was started without reading and has
 /// the id of an unfinished one, of a stream that is gone; or an invalid job, whose id was only read from its headers.
-fn is_occupied(found: &Run, story: &Story) -> bool {
-    let Some(arrival) = &story.arrival else { return false };
-    let is_invalid = story.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
+fn is_occupied(found: &Run, commit: &Commit) -> bool {
+    let Some(arrival) = &commit.arrival else { return false };
+    let is_invalid = commit.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
     let is_its_own = found.held_by.as_ref().is_some_and(|held| held.message == arrival.holding.message);
     (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 
 /// The run was cancelled before its attempt's end could be written: what is published, and acknowledged, is that.
-fn end_of_the_cancelled(backbone: &Backbone, story: &mut Story, found: Option<&Found>) -> Option<Box<Story>> {
-    let (arrival, found) = (story.arrival.as_ref()?, found?);
+fn end_of_the_cancelled(backbone: &Backbone, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
+    let (arrival, found) = (commit.arrival.as_ref()?, found?);
     if protocol::on_arrival(Some(&found.run), arrival) != Verdict::TellEnd {
         return None;
     }
     let node = found.run.node.clone().unwrap_or_default();
-    let published = Published::at_overtaken(story.published, &story.run, &found.run);
-    let mut end = Story::on_record(Box::new(found.run.clone()), story.matter.clone(), published, &node, backbone);
-    let right = std::mem::replace(&mut story.then, Then::Nothing).into_right();
-    end.then = right.map_or(Then::Nothing, Then::Ack);
+    let published = Published::at_overtaken(commit.published, &commit.run, &found.run);
+    let mut end = Commit::is_stored(Box::new(found.run.clone()), commit.payload.clone(), published, &node, backbone);
+    let ack_token = std::mem::replace(&mut commit.after, AfterCommit::Nothing).into_ack_token();
+    end.after = ack_token.map_or(AfterCommit::Nothing, AfterCommit::Ack);
     Some(Box::new(end))
 }
 
 /// The run is another's: its delivery is acknowledged if another message answers for the run, else left alone.
-async fn give_up(backbone: &Backbone, story: Story, found: Option<&Found>) {
-    let drop_it = match (&story.arrival, found) {
+async fn give_up(backbone: &Backbone, commit: Commit, found: Option<&Found>) {
+    let drop_it = match (&commit.arrival, found) {
         (Some(arrival), Some(found)) => protocol::on_arrival(Some(&found.run), arrival) == Verdict::Drop,
         _ => false,
     };
-    match story.then.into_right() {
-        Some(right) if drop_it => backbone.ack(right).await,
-        Some(right) => right.leave(),
+    match commit.after.into_ack_token() {
+        Some(ack_token) if drop_it => backbone.ack(ack_token).await,
+        Some(ack_token) => ack_token.abandon(),
         None => {}
     }
 }
 
 /// Carries out what follows from a told decision, then ends the delivery.
-pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: UnboundedSender<Done>) {
+pub(crate) async fn follow(backbone: Backbone, commit: Box<Commit>, slow: UnboundedSender<Done>) {
     loop {
-        let run = &story.run;
-        let (headers, payload) = (story.matter.headers.as_deref(), story.matter.payload.clone());
-        let written = match story.follow_up {
+        let run = &commit.run;
+        let (headers, payload) = (commit.payload.headers.as_deref(), commit.payload.body.clone());
+        let written = match commit.follow_up {
             Some(FollowUp::Schedule(at)) => {
                 fail_point::pass("before-schedule");
                 backbone.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
@@ -149,8 +149,11 @@ pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: Unbounde
                 backbone.park(run, since, headers, payload).await.inspect(|_| fail_point::pass("after-park"))
             }
             Some(FollowUp::DeadLetter) => {
-                fail_point::pass("before-letter");
-                backbone.write_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-letter"))
+                fail_point::pass("before-dead-letter");
+                backbone
+                    .write_dead_letter(run, headers, payload)
+                    .await
+                    .inspect(|_| fail_point::pass("after-dead-letter"))
             }
             None => break,
         };
@@ -162,22 +165,22 @@ pub(crate) async fn follow(backbone: Backbone, story: Box<Story>, slow: Unbounde
             }
         }
     }
-    end(&backbone, story).await;
+    end(&backbone, commit).await;
     let _ = slow.send(Done::Over);
 }
 
 /// The last step: what becomes of the delivery.
-pub(crate) async fn end(backbone: &Backbone, story: Box<Story>) {
-    let revision = story.write.as_ref().map_or(0, |write| write.expected);
-    match story.then {
-        Then::Ack(right) => {
+pub(crate) async fn end(backbone: &Backbone, commit: Box<Commit>) {
+    let revision = commit.write.as_ref().map_or(0, |write| write.expected);
+    match commit.after {
+        AfterCommit::Ack(ack_token) => {
             fail_point::pass("before-ack");
-            backbone.ack(right).await;
+            backbone.ack(ack_token).await;
         }
-        Then::HandBack(right) => right.hand_back(),
+        AfterCommit::HandBack(ack_token) => ack_token.nak(),
         // Whoever waited may be gone, with the node that drains; then the right is dropped, and so handed back.
-        Then::Keep(right, back) => drop(back.send((right, revision))),
-        Then::Report(done) => drop(done.send(revision)),
-        Then::Nothing => {}
+        AfterCommit::LocalRetry(ack_token, back) => drop(back.send((ack_token, revision))),
+        AfterCommit::Report(done) => drop(done.send(revision)),
+        AfterCommit::Nothing => {}
     }
 }

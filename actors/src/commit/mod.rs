@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use longshore_backbone::delivery::Right;
+use longshore_backbone::delivery::AckToken;
 use longshore_backbone::{Backbone, Headers};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::Arrival;
@@ -20,22 +20,22 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr};
 use tokio::sync::oneshot;
 
-use crate::commit::encode::{Lines, Write};
+use crate::commit::encode::{EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::shared::park_permits::ParkPermit;
 
 /// The job as it was published: what a schedule or a dead letter carries on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Matter {
+pub(crate) struct Payload {
     pub(crate) headers: Option<Arc<Headers>>,
-    pub(crate) payload: Bytes,
+    pub(crate) body: Bytes,
 }
 
 /// A decision about a run, to be carried out: record, events, what follows, and the delivery last.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub(crate) struct Commit {
     pub(crate) run: Box<Run>,
-    pub(crate) matter: Matter,
+    pub(crate) payload: Payload,
     pub(crate) arrival: Option<Arrival>,
     /// The token of an earlier write of this attempt whose answer was lost.
     pub(crate) unclear: Option<SmolStr>,
@@ -46,31 +46,31 @@ pub(crate) struct Story {
     /// The record's write. `None`: it stands already, or is not kept.
     pub(crate) write: Option<Write>,
     /// What was published live before, and goes into the log once the record stands.
-    pub(crate) live_before: Option<Lines>,
+    pub(crate) live_before: Option<EncodedEvents>,
     /// Events to be published once the record stands.
-    pub(crate) lines: Lines,
+    pub(crate) lines: EncodedEvents,
     /// What follows from the decision.
     pub(crate) follow_up: Option<FollowUp>,
     /// What becomes of the delivery.
-    pub(crate) then: Then,
+    pub(crate) after: AfterCommit,
     /// Where it is being parked: given back with the story.
     pub(crate) park: Option<ParkPermit>,
     /// Its place at the herald's desk, once it is there.
-    pub(crate) place: Option<Place>,
+    pub(crate) in_flight: Option<InFlightPermit>,
 }
 
 /// A story's place at the desk, given up with the story, however that ends: also in a panic.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct InFlightPermit(Arc<AtomicUsize>);
 
-impl Place {
+impl InFlightPermit {
     pub(crate) fn taken(of: &Arc<AtomicUsize>) -> Self {
         of.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(of))
     }
 }
 
-impl Drop for Place {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -78,13 +78,13 @@ impl Drop for Place {
 
 /// What becomes of the delivery, last.
 #[derive(Debug)]
-pub(crate) enum Then {
+pub(crate) enum AfterCommit {
     /// The job is done with here.
-    Ack(Right),
+    Ack(AckToken),
     /// The job goes back to the server.
-    HandBack(Right),
+    HandBack(AckToken),
     /// The node keeps it in hand: the right goes back to whoever waits, with the record's revision.
-    Keep(Right, oneshot::Sender<(Right, u64)>),
+    LocalRetry(AckToken, oneshot::Sender<(AckToken, u64)>),
     /// There is none, but the sender waits until all is confirmed, for the record's revision; dropped, it was not ours to
     /// tell.
     Report(oneshot::Sender<u64>),
@@ -92,10 +92,10 @@ pub(crate) enum Then {
     Nothing,
 }
 
-impl Then {
-    pub(crate) fn into_right(self) -> Option<Right> {
+impl AfterCommit {
+    pub(crate) fn into_ack_token(self) -> Option<AckToken> {
         match self {
-            Self::Ack(right) | Self::HandBack(right) | Self::Keep(right, _) => Some(right),
+            Self::Ack(ack_token) | Self::HandBack(ack_token) | Self::LocalRetry(ack_token, _) => Some(ack_token),
             Self::Report(_) | Self::Nothing => None,
         }
     }
@@ -105,30 +105,30 @@ impl Then {
 #[derive(Debug)]
 pub(crate) struct Unlogged;
 
-impl Story {
+impl Commit {
     /// The story of a run whose record is to be written on `expected`.
     pub(crate) fn to_write(
         run: Box<Run>,
-        matter: Matter,
+        payload: Payload,
         expected: u64,
         published: Published,
         node: &str,
         backbone: &Backbone,
     ) -> Self {
-        let (lines, write) = Lines::with_record(&run, expected, published, node, backbone);
-        Self { write: Some(write), ..Self::telling(run, matter, lines) }
+        let (lines, write) = EncodedEvents::with_record(&run, expected, published, node, backbone);
+        Self { write: Some(write), ..Self::telling(run, payload, lines) }
     }
 
     /// The story of a run whose record stands as it is.
-    pub(crate) fn on_record(
+    pub(crate) fn is_stored(
         run: Box<Run>,
-        matter: Matter,
+        payload: Payload,
         published: Published,
         node: &str,
         backbone: &Backbone,
     ) -> Self {
-        let lines = Lines::of(&run, published, node, backbone.names());
-        Self::telling(run, matter, lines)
+        let lines = EncodedEvents::of(&run, published, node, backbone.names());
+        Self::telling(run, payload, lines)
     }
 
     /// Its id is another run's: it goes on under the next one that its place in the lane gives it, and is published as a
@@ -136,11 +136,11 @@ impl Story {
     pub(crate) fn rename(&mut self, backbone: &Backbone) {
         let Some(arrival) = &mut self.arrival else { return };
         let message = &arrival.holding.message;
-        let derived = RunId::minted(&self.run.queue, self.run.priority, message.sequence);
-        arrival.minted = self.run.run_id != derived;
-        self.run.run_id = if arrival.minted { derived } else { RunId::derived_at(&derived, message.at) };
+        let derived = RunId::derived(&self.run.queue, self.run.priority, message.sequence);
+        arrival.has_derived_id = self.run.run_id != derived;
+        self.run.run_id = if arrival.has_derived_id { derived } else { RunId::derived_at(&derived, message.at) };
         let node = self.run.node.clone().unwrap_or_default();
-        let (lines, write) = Lines::with_record(&self.run, 0, Published::nothing(), &node, backbone);
+        let (lines, write) = EncodedEvents::with_record(&self.run, 0, Published::nothing(), &node, backbone);
         (self.lines, self.write, self.live_before) = (lines, Some(write), None);
     }
 
@@ -151,10 +151,10 @@ impl Story {
     }
 
     /// The story of a run whose record stands as it is, and of which this is to be told.
-    pub(crate) fn telling(run: Box<Run>, matter: Matter, lines: Lines) -> Self {
+    pub(crate) fn telling(run: Box<Run>, payload: Payload, lines: EncodedEvents) -> Self {
         Self {
             run,
-            matter,
+            payload,
             arrival: None,
             unclear: None,
             published: Published::nothing(),
@@ -163,9 +163,9 @@ impl Story {
             live_before: None,
             lines,
             follow_up: None,
-            then: Then::Nothing,
+            after: AfterCommit::Nothing,
             park: None,
-            place: None,
+            in_flight: None,
         }
     }
 }

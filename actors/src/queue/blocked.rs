@@ -12,8 +12,8 @@ use longshore_domain::rank::Rank;
 use crate::shared::capacity::Kind;
 
 /// Kept of each kind at least and at most.
-const KEPT_LEAST: usize = 2;
-const KEPT_MOST: usize = 256;
+const MIN_KEPT: usize = 2;
+const MAX_KEPT: usize = 256;
 /// As many are kept as start within this part of the lease.
 const PART_OF_LEASE: u32 = 6;
 /// So long a job may take to where it is parked.
@@ -22,7 +22,7 @@ const PARKED_WITHIN: Duration = Duration::from_secs(2);
 const COMES_WITHIN: Duration = Duration::from_secs(1);
 
 /// What jobs of a kind are ordered by: their rank, and their number in the lane.
-type Place = (Rank, u64);
+type Source = (Rank, u64);
 
 /// Jobs that wait, by kind.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Blocked<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     /// In order.
-    jobs: VecDeque<(Place, T)>,
+    jobs: VecDeque<(Source, T)>,
     /// Others are parked, and go first.
     are_parked: bool,
     /// When the last one was given out to be parked.
@@ -77,7 +77,7 @@ impl<T> Waiting<T> {
 
     /// How many are to be kept here.
     fn kept(&self, now: Instant, over: Duration) -> usize {
-        (self.recent(now, over) as usize).clamp(KEPT_LEAST, KEPT_MOST)
+        (self.recent(now, over) as usize).clamp(MIN_KEPT, MAX_KEPT)
     }
 
     /// How many were taken back a moment ago and are not here yet.
@@ -130,7 +130,7 @@ impl<T> Blocked<T> {
     }
 
     /// Keeps a job until it can start.
-    pub(crate) fn keep(&mut self, kind: Kind, place: Place, job: T) {
+    pub(crate) fn keep(&mut self, kind: Kind, place: Source, job: T) {
         let jobs = &mut self.kinds.entry(kind).or_default().jobs;
         let at = jobs.partition_point(|(other, _)| *other <= place);
         jobs.insert(at, (place, job));
@@ -157,8 +157,8 @@ impl<T> Blocked<T> {
 
     /// How many of this kind are wanted back, where `free` could start at once.
     pub(crate) fn wants(&self, kind: &Kind, free: usize, now: Instant) -> usize {
-        let free = free.min(KEPT_MOST);
-        let Some(waiting) = self.kinds.get(kind) else { return free.max(KEPT_LEAST) };
+        let free = free.min(MAX_KEPT);
+        let Some(waiting) = self.kinds.get(kind) else { return free.max(MIN_KEPT) };
         waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + waiting.coming(now))
     }
 
@@ -235,7 +235,7 @@ mod tests {
         Kind { tenant: Tenant::default_tenant(), job_type: JobType::parse(name).unwrap() }
     }
 
-    fn place(number: u64) -> Place {
+    fn place(number: u64) -> Source {
         (Rank::new(Timestamp::from_millis(7), Priority::DEFAULT, Duration::ZERO), number)
     }
 
@@ -281,7 +281,7 @@ mod tests {
         let later = now + COMES_WITHIN;
         assert!(blocked.wants(&kind("full"), 0, later) > 60, "another node has them");
         assert_eq!(blocked.wants(&kind("full"), 0, now + LEASE * 10), 0, "where none start, two are enough");
-        assert_eq!(blocked.wants(&kind("anothers"), 0, now), KEPT_LEAST);
+        assert_eq!(blocked.wants(&kind("anothers"), 0, now), MIN_KEPT);
         assert_eq!(blocked.wants(&kind("anothers"), 8, now), 8, "as many as could start at once");
         assert_eq!(blocked.wants(&kind("full"), 30, now + LEASE * 10), 28);
     }

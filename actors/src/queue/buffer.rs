@@ -14,15 +14,15 @@ use tokio::sync::Notify;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::queue::blocked::{Blocked, Goes};
-use crate::queue::lookahead::Coming;
+use crate::queue::lookahead::Lookahead;
 use crate::shared::Shared;
 use crate::shared::capacity::Kind;
 
 /// So many jobs taken by workers are worth a look at the lanes.
-const WORTH_A_LOOK: usize = 32;
+const NOTIFY_AFTER: usize = 32;
 
 /// What a queue has in hand.
-pub(crate) struct Ready {
+pub(crate) struct JobBuffer {
     policy: QueuePolicy,
     jobs: Mutex<Jobs>,
     taken: Notify,
@@ -32,18 +32,18 @@ pub(crate) struct Ready {
 
 struct Jobs {
     merge: Merge<Box<Assignment>>,
-    coming: Coming,
+    coming: Lookahead,
     /// Until when the next job waits for a more urgent one that is on its way.
     hold_off: Option<Instant>,
     /// Jobs that cannot start now.
     blocked: Blocked<Box<Assignment>>,
     started: u64,
     /// Taken by workers since the scheduler was told.
-    untold: usize,
+    unreported: usize,
 }
 
 /// A job as it came: its lane, and how many more wait there.
-pub(crate) struct Came {
+pub(crate) struct Arrived {
     pub(crate) lane: usize,
     pub(crate) behind: u64,
     pub(crate) assignment: Box<Assignment>,
@@ -51,7 +51,7 @@ pub(crate) struct Came {
 
 /// How many jobs are in hand.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct Buffered {
     /// By lane.
     pub(crate) of: [usize; Lane::COUNT],
     /// Those that wait for room at their handlers.
@@ -64,16 +64,16 @@ impl Jobs {
     fn new(lease: Duration) -> Self {
         Self {
             merge: Merge::new(Lane::COUNT),
-            coming: Coming::new(Lane::COUNT, Instant::now()),
+            coming: Lookahead::new(Lane::COUNT, Instant::now()),
             hold_off: None,
             blocked: Blocked::new(lease),
             started: 0,
-            untold: 0,
+            unreported: 0,
         }
     }
 }
 
-impl Ready {
+impl JobBuffer {
     /// Nothing is in hand.
     pub(crate) fn new(policy: QueuePolicy, lease: Duration) -> Self {
         Self { policy, jobs: Mutex::new(Jobs::new(lease)), taken: Notify::new(), wanted_back: Notify::new() }
@@ -92,13 +92,13 @@ impl Ready {
         let now = Instant::now();
         let blocked = old.blocked.take_all();
         let back = old.merge.take_where(|_| true).into_iter().chain(blocked);
-        back.for_each(|assignment| let_go(*assignment, now, lease));
+        back.for_each(|assignment| return_or_abandon(*assignment, now, lease));
     }
 
     /// Takes in what came from the lanes.
-    pub(crate) fn came(&self, came: impl Iterator<Item = Came>) {
+    pub(crate) fn came(&self, came: impl Iterator<Item = Arrived>) {
         let mut jobs = self.jobs();
-        for Came { lane, behind, assignment } in came {
+        for Arrived { lane, behind, assignment } in came {
             let rank = assignment.rank(self.policy.aging);
             jobs.coming.came(lane, rank, behind);
             if assignment.is_returned {
@@ -128,9 +128,9 @@ impl Ready {
         let now = Instant::now();
         let mut jobs = self.jobs();
         let next = jobs.next(shared, self, now)?;
-        jobs.untold += 1;
-        if jobs.untold >= WORTH_A_LOOK || jobs.merge.held() == 0 {
-            jobs.untold = 0;
+        jobs.unreported += 1;
+        if jobs.unreported >= NOTIFY_AFTER || jobs.merge.held() == 0 {
+            jobs.unreported = 0;
             self.taken.notify_one();
         }
         Some(next)
@@ -142,7 +142,7 @@ impl Ready {
     }
 
     /// Calls the scheduler where somebody else found that the next job waits for a more urgent one.
-    pub(crate) fn tell_if_held_off(&self) {
+    pub(crate) fn notify_if_held_off(&self) {
         if self.jobs().hold_off.is_some() {
             self.taken.notify_one();
         }
@@ -153,9 +153,9 @@ impl Ready {
         self.jobs().hold_off.take()
     }
 
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> Buffered {
         let jobs = self.jobs();
-        Held {
+        Buffered {
             of: std::array::from_fn(|lane| jobs.merge.held_of(lane)),
             back: jobs.blocked.held(),
             started: jobs.started,
@@ -166,17 +166,17 @@ impl Ready {
     /// stays.
     pub(crate) fn forget_deliveries(&self, now: Instant, lease: Duration) {
         let mut jobs = self.jobs();
-        let mut back = jobs.merge.take_where(|assignment| !assignment.is_kept_in_hand());
+        let mut back = jobs.merge.take_where(|assignment| !assignment.is_held_locally());
         back.extend(jobs.blocked.take_all());
         drop(jobs);
-        back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
+        back.into_iter().for_each(|assignment| return_or_abandon(*assignment, now, lease));
     }
 
     /// What has waited for a third of its lease goes back, so that a node with room may have it; what could not start
     /// there either is parked.
     pub(crate) fn give_back(&self, now: Instant, lease: Duration) {
         let waited = |assignment: &Assignment| {
-            !assignment.is_kept_in_hand() && now.duration_since(assignment.leased_from) > lease / 3
+            !assignment.is_held_locally() && now.duration_since(assignment.leased_from) > lease / 3
         };
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| waited(assignment));
@@ -186,7 +186,7 @@ impl Ready {
         }
         jobs.blocked.set_aside(|assignment| waited(assignment));
         drop(jobs);
-        back.into_iter().for_each(|assignment| let_go(*assignment, now, lease));
+        back.into_iter().for_each(|assignment| return_or_abandon(*assignment, now, lease));
     }
 
     /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back, where so many could start at once.
@@ -210,12 +210,12 @@ impl Ready {
 }
 
 impl Jobs {
-    fn next(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+    fn next(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let lease = shared.backbone.storage().lease;
         loop {
-            let assignment = self.next_of_any_kind(shared, ready, now)?;
-            if assignment.is_anothers(now, lease) {
-                assignment.right.leave();
+            let assignment = self.next_of_any_kind(shared, buffer, now)?;
+            if assignment.lease_is_over(now, lease) {
+                assignment.ack_token.abandon();
                 continue;
             }
             self.started += 1;
@@ -224,17 +224,17 @@ impl Jobs {
     }
 
     /// The next job to start, or to park.
-    fn next_of_any_kind(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+    fn next_of_any_kind(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         if self.blocked.held() > 0 {
             // More handlers may come while jobs wait for them.
             shared.discovery.saw_remote();
-            if let Some(next) = self.next_blocked(shared, ready, now) {
+            if let Some(next) = self.next_blocked(shared, buffer, now) {
                 return Some(next);
             }
         }
         loop {
             self.hold_off = self.coming.hold_off(self.merge.next_rank()?, now, |lane| self.merge.held_of(lane) == 0);
-            if self.hold_off.is_some() || !self.has_room(shared, ready) {
+            if self.hold_off.is_some() || !self.has_room(shared, buffer) {
                 return None;
             }
             let mut assignment = self.merge.take_next()?;
@@ -245,7 +245,7 @@ impl Jobs {
             let kind = Kind::of(&assignment.job);
             if !self.blocked.has_others_before(&kind, assignment.is_returned) && take_capacity(shared, &mut assignment)
             {
-                self.starts(&kind, ready, now);
+                self.starts(&kind, buffer, now);
                 return Some(assignment);
             }
             if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked
@@ -254,36 +254,36 @@ impl Jobs {
                 self.blocked.parks(kind, now);
                 return Some(assignment);
             }
-            let place = assignment.place(ready.policy.aging);
+            let place = assignment.place(buffer.policy.aging);
             self.blocked.keep(kind, place, assignment);
         }
     }
 
     /// The first in order of those that could not start before and can now; or one that has waited here for too long.
-    fn next_blocked(&mut self, shared: &Shared, ready: &Ready, now: Instant) -> Option<Box<Assignment>> {
+    fn next_blocked(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         if let Some((kind, assignment)) = self.blocked.take(|front| take_capacity(shared, front)) {
-            self.starts(&kind, ready, now);
+            self.starts(&kind, buffer, now);
             return Some(assignment);
         }
         let mut overdue = self.blocked.take_overdue()?;
         if may_park(shared, &mut overdue) {
             return Some(overdue);
         }
-        let_go(*overdue, now, shared.backbone.storage().lease);
+        return_or_abandon(*overdue, now, shared.backbone.storage().lease);
         None
     }
 
     /// A job of this kind starts: where parked ones are to follow it, they are called for.
-    fn starts(&mut self, kind: &Kind, ready: &Ready, now: Instant) {
+    fn starts(&mut self, kind: &Kind, buffer: &JobBuffer, now: Instant) {
         if self.blocked.started(kind, now) {
-            ready.wanted_back.notify_one();
+            buffer.wanted_back.notify_one();
         }
     }
 
     /// Whether another job may be looked at: what cannot start stays here where it cannot be parked, up to a bound.
-    fn has_room(&self, shared: &Shared, ready: &Ready) -> bool {
+    fn has_room(&self, shared: &Shared, buffer: &JobBuffer) -> bool {
         let can_park = shared.park_permits.is_one_left() && !shared.backbone.parked_is_full();
-        can_park || self.blocked.held() < ready.policy.concurrency
+        can_park || self.blocked.held() < buffer.policy.concurrency
     }
 }
 
@@ -295,7 +295,7 @@ fn take_capacity(shared: &Shared, assignment: &mut Assignment) -> bool {
 
 /// Has the job parked instead of started, if that is possible just now. A retry that is kept by its record is not.
 fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
-    if assignment.is_kept_in_hand() || shared.backbone.parked_is_full() {
+    if assignment.is_held_locally() || shared.backbone.parked_is_full() {
         return false;
     }
     assignment.park = shared.park_permits.take();
@@ -303,10 +303,10 @@ fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
 }
 
 /// A job that waited too long in hand goes back; one whose lease is over by now is no longer ours to give.
-fn let_go(assignment: Assignment, now: Instant, lease: Duration) {
-    if assignment.is_anothers(now, lease) {
-        assignment.right.leave();
+fn return_or_abandon(assignment: Assignment, now: Instant, lease: Duration) {
+    if assignment.lease_is_over(now, lease) {
+        assignment.ack_token.abandon();
     } else {
-        assignment.right.hand_back();
+        assignment.ack_token.nak();
     }
 }

@@ -15,11 +15,11 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
-use crate::attempt::conclude::Again;
-use crate::attempt::running::Slot;
-use crate::queue::buffer::Ready;
-use crate::queue::idle_workers::Idle;
-use crate::queue::unresponsive::Hearing;
+use crate::attempt::conclude::LocalRetries;
+use crate::attempt::running::CurrentAttempt;
+use crate::queue::buffer::JobBuffer;
+use crate::queue::idle_workers::IdleWorkers;
+use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
 use crate::shared::Shared;
 
@@ -42,34 +42,34 @@ pub(crate) fn loads(queues: &[Arc<QueueState>]) -> BTreeMap<String, QueueLoad> {
 pub(crate) struct QueueState {
     pub(crate) name: Queue,
     pub(crate) policy: QueuePolicy,
-    pub(crate) idle: Idle,
-    pub(crate) ready: Ready,
+    pub(crate) idle: IdleWorkers,
+    pub(crate) buffer: JobBuffer,
     pub(crate) wake_permits: Arc<WakePermits>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
     /// Set when the scheduler has given back all it held.
     pub(crate) closed: CancellationToken,
-    pub(crate) back: Again,
+    pub(crate) back: LocalRetries,
     /// Workers that were started once; fewer than the concurrency only while the queue starts.
-    hired: AtomicUsize,
+    started_workers: AtomicUsize,
     workers: RwLock<Vec<Option<ActorRef<Work>>>>,
     /// Where each worker's job lies, and whether its handler still hears.
-    places: RwLock<Vec<(Slot, Arc<Hearing>)>>,
+    places: RwLock<Vec<(CurrentAttempt, Arc<Responsiveness>)>>,
 }
 
 impl QueueState {
     pub(crate) fn new(name: Queue, policy: QueuePolicy, lease: Duration) -> Self {
-        // Bounded by `IN_HAND_RETRIES`.
+        // Bounded by `MAX_LOCAL_RETRIES`.
         let (back, again) = mpsc::unbounded_channel();
         Self {
             name,
             policy,
-            idle: Idle::default(),
-            ready: Ready::new(policy, lease),
+            idle: IdleWorkers::default(),
+            buffer: JobBuffer::new(policy, lease),
             wake_permits: Arc::new(WakePermits::of_runtime()),
             again: Mutex::new(again),
             closed: CancellationToken::new(),
             back,
-            hired: AtomicUsize::new(0),
+            started_workers: AtomicUsize::new(0),
             workers: RwLock::new(vec![None; policy.concurrency]),
             places: RwLock::new((0..policy.concurrency).map(|_| Default::default()).collect()),
         }
@@ -90,7 +90,7 @@ impl QueueState {
         permit.release();
         self.dispatch(shared);
         // The scheduler keeps the time for what is not to start yet, and knows only of what it saw itself.
-        self.ready.tell_if_held_off();
+        self.buffer.notify_if_held_off();
     }
 
     /// The same as `future`; the permit is passed on where it has to wait.
@@ -118,7 +118,7 @@ impl QueueState {
             return false;
         }
         let Some(number) = self.idle.take() else { return false };
-        let Some(assignment) = self.ready.next(shared) else {
+        let Some(assignment) = self.buffer.next(shared) else {
             self.idle.put_quietly(number);
             return false;
         };
@@ -142,14 +142,14 @@ impl QueueState {
     }
 
     /// Where a worker's job lies, and whether its handler still hears.
-    pub(crate) fn place(&self, number: usize) -> (Slot, Arc<Hearing>) {
+    pub(crate) fn place(&self, number: usize) -> (CurrentAttempt, Arc<Responsiveness>) {
         self.places.read().unwrap_or_else(PoisonError::into_inner)[number].clone()
     }
 
     /// A worker begins, or begins anew.
     pub(crate) fn add_worker(&self, number: usize, worker: ActorRef<Work>) {
         self.workers.write().unwrap_or_else(PoisonError::into_inner)[number] = Some(worker);
-        self.hired.fetch_max(number + 1, Ordering::Relaxed);
+        self.started_workers.fetch_max(number + 1, Ordering::Relaxed);
         self.idle.put(number);
     }
 
@@ -160,6 +160,6 @@ impl QueueState {
 
     /// Jobs that run now.
     pub(crate) fn running(&self) -> usize {
-        self.hired.load(Ordering::Relaxed).saturating_sub(self.idle.count())
+        self.started_workers.load(Ordering::Relaxed).saturating_sub(self.idle.count())
     }
 }

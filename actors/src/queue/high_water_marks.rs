@@ -23,7 +23,7 @@ const AT_START: Duration = Duration::from_millis(500);
 const UNKNOWN: u64 = u64::MAX;
 
 /// The marks of a queue's nine lanes that clients publish to.
-pub(crate) struct Marks {
+pub(crate) struct HighWaterMarks {
     shared: Arc<Shared>,
     queue: Queue,
     lanes: [Lane; Priority::COUNT],
@@ -45,7 +45,7 @@ struct Read {
     mark: u64,
 }
 
-impl Marks {
+impl HighWaterMarks {
     /// Nothing is known yet.
     pub(crate) fn new(shared: Arc<Shared>, queue: Queue) -> Self {
         let unknown = Lane { mark: UNKNOWN, asked: 0, being_read: false };

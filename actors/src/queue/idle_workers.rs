@@ -7,13 +7,13 @@ use tokio::sync::Notify;
 
 /// The idle workers of a queue.
 #[derive(Debug, Default)]
-pub(crate) struct Idle {
+pub(crate) struct IdleWorkers {
     numbers: Mutex<Vec<usize>>,
     came: Notify,
     back: Notify,
 }
 
-impl Idle {
+impl IdleWorkers {
     /// A worker has nothing to do.
     pub(crate) fn put(&self, number: usize) {
         self.put_quietly(number);

@@ -82,7 +82,7 @@ async fn clear(shared: &Shared, streams: &[SmolStr]) -> bool {
             remove(shared, poison).await;
         }
     };
-    let look = async { hand_back(shared, look.await).await };
+    let look = async { nak(shared, look.await).await };
     tokio::join!(look, remove).0
 }
 
@@ -104,9 +104,9 @@ async fn remove(shared: &Shared, poison: Poison) {
     let message = delivery.holding.message.clone();
     let is_due = *message.stream == shared.backbone.names().schedules_stream();
     let mut assignment = Assignment::read(delivery, shared.backbone.names(), u64::MAX, usize::MAX);
-    if is_due && assignment.arrival.minted {
+    if is_due && assignment.arrival.has_derived_id {
         // Sequences of the due jobs' stream are not those of a lane.
-        let run_id = RunId::minted(&due(), assignment.job.priority, message.sequence);
+        let run_id = RunId::derived(&due(), assignment.job.priority, message.sequence);
         begin::rename(&mut assignment, run_id);
     }
     assignment.start = Start::Invalid(reason);
@@ -120,7 +120,7 @@ fn due() -> Queue {
 }
 
 /// Hands back what was lost with the connection, once every node has said what it holds; whether all have.
-async fn hand_back(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
+async fn nak(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
     let nodes = match shared.backbone.nodes(now()).await {
         Ok(nodes) => nodes.into_iter().map(|presence| presence.node).collect::<Vec<_>>(),
         Err(error) => {
@@ -129,7 +129,7 @@ async fn hand_back(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
         }
     };
     let lost = pending.into_iter().flatten().map(async |pending| {
-        let handed = shared.backbone.hand_back_lost(pending, &shared.node, &nodes).await;
+        let handed = shared.backbone.nak_lost(pending, &shared.node, &nodes).await;
         handed.unwrap_or_else(|error| {
             tracing::debug!("the other nodes cannot be asked: {}", error.with_causes());
             None

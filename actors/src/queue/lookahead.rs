@@ -19,7 +19,7 @@ const CREDIT: Duration = Duration::from_secs(1);
 
 /// What is known of each lane's next job.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct Lookahead {
     lanes: Vec<Lane>,
     /// How long may still be waited in vain, and when that was last counted up.
     credit: Duration,
@@ -42,7 +42,7 @@ enum Next {
     None,
 }
 
-impl Coming {
+impl Lookahead {
     /// Nothing is known of any lane.
     pub(crate) fn new(lanes: usize, now: Instant) -> Self {
         let unknown = Lane { next: Next::Unknown, missed_since: None };
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_head_on_its_way_is_waited_for_but_not_for_long() {
         let now = Instant::now();
-        let mut coming = Coming::new(2, now);
+        let mut coming = Lookahead::new(2, now);
         let later = now + PATIENCE;
         assert_eq!(coming.hold_off(rank(5), now, |_| true), Some(later), "nothing is known yet");
         assert_eq!(coming.hold_off(rank(5), later, |_| true), None);
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn waits_in_vain_cost_little_in_the_long_run() {
         let start = Instant::now();
-        let mut coming = Coming::new(1, start);
+        let mut coming = Lookahead::new(1, start);
         let (mut now, mut waited) = (start, Duration::ZERO);
         while now < start + Duration::from_secs(100) {
             coming.came(0, rank(1), 1);

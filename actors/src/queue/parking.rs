@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use longshore_backbone::Error;
 use longshore_backbone::request::Stored;
-use longshore_backbone::scan::Place;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::header;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Priority, Timestamp};
@@ -46,7 +46,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
         let pause = if any { LOOK_EVERY } else { IDLE_LOOK_EVERY };
         tokio::select! {
             () = draining.cancelled() => break,
-            () = parking.queue.ready.wanted_back() => {}
+            () = parking.queue.buffer.wanted_back() => {}
             () = tokio::time::sleep(pause) => {}
         }
         match parking.look().await {
@@ -87,7 +87,7 @@ impl Parking {
         }
         let names: Vec<Kind> = kinds.keys().cloned().collect();
         let free = |kind: &Kind| self.shared.free_places(kind, self.queue.policy.concurrency);
-        let wants = self.queue.ready.are_parked(&names, asked_at, free);
+        let wants = self.queue.buffer.are_parked(&names, asked_at, free);
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {
             self.ahead.clear();
@@ -105,7 +105,7 @@ impl Parking {
         let Some(ahead) = self.ahead.get_mut(&kind) else { return Ok(()) };
         let next: Vec<Stored> =
             std::iter::from_fn(|| ahead.jobs.pop_first().map(|(_, stored)| stored)).take(want).collect();
-        self.queue.ready.coming_back(&kind, next.len(), Instant::now());
+        self.queue.buffer.coming_back(&kind, next.len(), Instant::now());
         let moves = next.into_iter().map(|stored| bring_back(&self.shared, stored));
         let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(moves).buffered(AT_ONCE).collect().await;
         if moved.iter().any(|moved| !matches!(moved, Ok(true))) {
@@ -122,7 +122,7 @@ impl Parking {
             let subject = names.parked(&kind.tenant, &self.queue.name, *priority, &kind.job_type);
             while ahead.jobs.len() < READ_AHEAD {
                 let from = ahead.from.entry(priority.number()).or_insert(1);
-                let page = self.shared.backbone.page(&Place::Parked, &subject, *from).await?;
+                let page = self.shared.backbone.page(&Source::Parked, &subject, *from).await?;
                 let Some(last) = page.messages.last() else { break };
                 *from = last.sequence + 1;
                 let placed = page.messages.into_iter().map(|stored| (place_of(&stored, *priority, aging), stored));
@@ -155,10 +155,10 @@ async fn bring_back(shared: &Shared, stored: Stored) -> Result<bool, Error> {
     if let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) {
         job.publish(shared).await?;
         fail_point::pass("after-return");
-        shared.metrics.taken_back.inc();
+        shared.metrics.unparked.inc();
     } else {
         // Only nodes park jobs, and their subjects can be read.
         tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
     }
-    shared.backbone.take_out(&Place::Parked, sequence).await
+    shared.backbone.take_out(&Source::Parked, sequence).await
 }

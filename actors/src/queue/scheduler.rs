@@ -14,10 +14,10 @@ use longshore_domain::Lane;
 use longshore_domain::freshness::Freshness;
 
 use crate::attempt::assignment::Assignment;
-use crate::coalesce::gathered;
-use crate::queue::buffer::{Came, Held};
+use crate::coalesce::coalesced;
+use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::dispatcher::QueueState;
-use crate::queue::high_water_marks::Marks;
+use crate::queue::high_water_marks::HighWaterMarks;
 use crate::shared::Shared;
 
 /// How often it looks up without being called: to measure its own rate, and to ask how fresh is what comes.
@@ -25,25 +25,25 @@ const TICK: Duration = Duration::from_millis(100);
 /// What may be so much older than it looks is worth a warning: this node, or its server, stood still.
 const FROZEN: Duration = Duration::from_secs(2);
 /// Most jobs of one lane in hand or on their way.
-const LANE_MOST: usize = 512;
+const MAX_PER_LANE: usize = 512;
 /// So much of its present rate it keeps in hand.
 const AHEAD: Duration = Duration::from_millis(50);
 /// So long may a job in hand and an idle worker wait for each other while nothing starts.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// Jobs taken in between two looks at the workers.
-const GULP: usize = 256;
+const MAX_BATCH: usize = 256;
 
 struct Scheduler {
     shared: Arc<Shared>,
     queue: Arc<QueueState>,
     puller: Puller,
-    marks: Marks,
+    marks: HighWaterMarks,
     /// Most bytes of a client's job.
-    most: usize,
+    max: usize,
     /// What came in this turn.
-    fresh: Vec<Came>,
+    fresh: Vec<Arrived>,
     /// What was in hand at the last look.
-    held: Held,
+    held: Buffered,
     /// Since when what comes now was sent: leases count from there.
     freshness: Freshness,
     /// How often each lane's pulls had been forgotten at the last look.
@@ -60,10 +60,10 @@ struct Scheduler {
 
 /// Why the scheduler looks up.
 enum News {
-    Idle,
+    IdleWorkers,
     Stalled,
     Pulled,
-    Again(Box<Assignment>),
+    LocalRetries(Box<Assignment>),
     Tick,
     Closed,
     Drain,
@@ -80,36 +80,36 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     };
     // One that died before has left nothing but what it knew of its own pulls.
     let lease = shared.backbone.storage().lease;
-    queue.ready.clear(lease);
+    queue.buffer.clear(lease);
     let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, freshness);
     scheduler.marks.known().await;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let draining = scheduler.shared.draining.clone();
     loop {
-        let hold_off = queue.ready.hold_off();
+        let hold_off = queue.buffer.hold_off();
         let stalled = scheduler.stalled.map(|(until, _)| until);
         let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.slots));
-        let news = gathered(async {
+        let news = coalesced(async {
             // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
             tokio::select! {
                 () = draining.cancelled() => News::Drain,
-                () = queue.idle.came() => News::Idle,
-                () = queue.ready.taken() => News::Idle,
-                () = queue.wake_permits.dropped() => News::Idle,
-                Some(assignment) = again.recv() => News::Again(Box::new(assignment)),
+                () = queue.idle.came() => News::IdleWorkers,
+                () = queue.buffer.taken() => News::IdleWorkers,
+                () = queue.wake_permits.dropped() => News::IdleWorkers,
+                Some(assignment) = again.recv() => News::LocalRetries(Box::new(assignment)),
                 came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
-                () = held_off(hold_off), if hold_off.is_some() => News::Idle,
+                () = held_off(hold_off), if hold_off.is_some() => News::IdleWorkers,
                 () = held_off(stalled), if stalled.is_some() => News::Stalled,
-                () = slots.freed(), if waits_for_room => News::Idle,
+                () = slots.freed(), if waits_for_room => News::IdleWorkers,
                 _ = tick.tick() => News::Tick,
             }
         });
         match news.await {
-            News::Idle => {}
+            News::IdleWorkers => {}
             News::Stalled => scheduler.stalled(),
-            News::Pulled => queue.ready.came(scheduler.fresh.drain(..)),
-            News::Again(assignment) => queue.ready.again(assignment),
+            News::Pulled => queue.buffer.came(scheduler.fresh.drain(..)),
+            News::LocalRetries(assignment) => queue.buffer.again(assignment),
             News::Tick => scheduler.tick(),
             News::Closed => panic!("the connection's subscription ended"),
             News::Drain => break,
@@ -119,7 +119,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
         scheduler.probe().await;
     }
     scheduler.puller.close(scheduler.freshness.since(), lease).await;
-    queue.ready.clear(lease);
+    queue.buffer.clear(lease);
     queue.closed.cancel();
     // The node ends its children itself; a loop that ended would be started again.
     std::future::pending::<()>().await;
@@ -127,15 +127,15 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
 
 impl Scheduler {
     fn new(shared: Arc<Shared>, queue: Arc<QueueState>, puller: Puller, freshness: Freshness) -> Self {
-        let held = queue.ready.held();
-        let marks = Marks::new(Arc::clone(&shared), queue.name.clone());
+        let held = queue.buffer.held();
+        let marks = HighWaterMarks::new(Arc::clone(&shared), queue.name.clone());
         Self {
-            most: shared.backbone.most_on_arrival(),
+            max: shared.backbone.max_on_arrival(),
             shared,
             queue,
             puller,
             marks,
-            fresh: Vec::with_capacity(GULP),
+            fresh: Vec::with_capacity(MAX_BATCH),
             held,
             freshness,
             epochs: [0; Lane::COUNT],
@@ -154,7 +154,7 @@ impl Scheduler {
             let now = Instant::now();
             let mut any = false;
             self.marks.poll(context);
-            for _ in 0..GULP {
+            for _ in 0..MAX_BATCH {
                 match self.puller.poll(context, self.freshness.since(), now) {
                     Poll::Ready(Some(Pulled::Job(lane, delivery))) => self.take(lane, delivery),
                     Poll::Ready(Some(Pulled::Word(lane))) => self.word(lane),
@@ -196,22 +196,22 @@ impl Scheduler {
     fn take(&mut self, lane: usize, delivery: Delivery) {
         let behind = delivery.behind;
         let mark = self.marks.of(lane);
-        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.most);
+        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.max);
         self.recent[lane] += 1;
-        self.fresh.push(Came { lane, behind, assignment: Box::new(assignment) });
+        self.fresh.push(Arrived { lane, behind, assignment: Box::new(assignment) });
     }
 
     fn tick(&mut self) {
         let now = Instant::now();
-        let held = self.queue.ready.held();
+        let held = self.queue.buffer.held();
         let started = held.started - std::mem::replace(&mut self.counted, held.started);
         self.looked_into = None;
         self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
         self.recent.iter_mut().for_each(|count| *count /= 2);
-        self.queue.ready.give_back(now, self.shared.backbone.storage().lease);
+        self.queue.buffer.give_back(now, self.shared.backbone.storage().lease);
         if self.puller.reconnected() {
             // The server may have forgotten our pulls, and what it gave us: both are asked for anew.
-            self.queue.ready.forget_deliveries(now, self.shared.backbone.storage().lease);
+            self.queue.buffer.forget_deliveries(now, self.shared.backbone.storage().lease);
             self.marks.server_is_new();
             self.puller.forget_pulls();
             self.freshness.forget();
@@ -221,14 +221,14 @@ impl Scheduler {
         (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         let labels = [self.queue.name.as_str()];
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.shared.metrics.in_hand.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
+        self.shared.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
         self.shared.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
     }
 
     /// Jobs and idle workers have waited for a turn. Where none has started meanwhile, those whose turn it is block their
     /// threads, and the others are not to wait for them.
     fn stalled(&mut self) {
-        let now_started = self.queue.ready.held().started;
+        let now_started = self.queue.buffer.held().started;
         if self.stalled.take().is_some_and(|(_, started)| started == now_started) {
             // Perhaps none can start; looking again and again would help nobody.
             self.looked_into = Some(now_started);
@@ -241,13 +241,13 @@ impl Scheduler {
         let idle = self.queue.idle.count();
         let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
         let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
-        self.held = self.queue.ready.held();
+        self.held = self.queue.buffer.held();
         let waits = idle > 0 && self.held.of.iter().any(|held| *held > 0);
         let waits = waits && self.looked_into != Some(self.held.started);
         self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
         for lane in 0..self.puller.lanes() {
             let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Lane::COUNT) };
-            self.puller.top_up(lane, self.held.of[lane], want.min(LANE_MOST)).await;
+            self.puller.top_up(lane, self.held.of[lane], want.min(MAX_PER_LANE)).await;
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::supervision::{ChildSpec, Deaths};
 
 /// Look over your workers.
 #[derive(Debug)]
-pub(crate) struct Look;
+pub(crate) struct CheckWorkers;
 
 /// The supervisor of a queue.
 pub(crate) struct QueueSupervisor;
@@ -32,13 +32,13 @@ pub(crate) struct State {
 }
 
 impl Actor for QueueSupervisor {
-    type Msg = Look;
+    type Msg = CheckWorkers;
     type State = State;
     type Arguments = (Arc<Shared>, Arc<QueueState>);
 
     async fn pre_start(
         &self,
-        myself: ActorRef<Look>,
+        myself: ActorRef<CheckWorkers>,
         (shared, queue): Self::Arguments,
     ) -> Result<State, ActorProcessingErr> {
         let mut state = State { shared, queue, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
@@ -46,14 +46,19 @@ impl Actor for QueueSupervisor {
             state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
         }
         state.start_scheduler(myself.get_cell()).await?;
-        myself.send_interval(unresponsive::LOOK_EVERY, || Look);
+        myself.send_interval(unresponsive::LOOK_EVERY, || CheckWorkers);
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Look>, _: Look, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<CheckWorkers>,
+        _: CheckWorkers,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         for number in 0..state.queue.policy.concurrency {
-            let (slot, hearing) = state.queue.place(number);
-            if unresponsive::look(&state.shared, &state.queue.name, number, &slot, &hearing).await {
+            let (current, responsiveness) = state.queue.place(number);
+            if unresponsive::look(&state.shared, &state.queue.name, number, &current, &responsiveness).await {
                 // Its actor is left to itself and ends when the handler comes back: nobody watches it any more.
                 state.workers.retain(|_, worker| *worker != number);
                 state.queue.replace_place(number);
@@ -65,7 +70,7 @@ impl Actor for QueueSupervisor {
 
     async fn handle_supervisor_evt(
         &self,
-        myself: ActorRef<Look>,
+        myself: ActorRef<CheckWorkers>,
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
@@ -85,7 +90,7 @@ impl Actor for QueueSupervisor {
 impl State {
     async fn restart(
         &mut self,
-        myself: &ActorRef<Look>,
+        myself: &ActorRef<CheckWorkers>,
         child: ActorId,
         reason: &str,
     ) -> Result<(), ActorProcessingErr> {
@@ -111,15 +116,15 @@ impl State {
         reason: &str,
     ) -> Result<(), ActorProcessingErr> {
         self.queue.idle.remove(number);
-        let (slot, hearing) = self.queue.place(number);
-        tokio::spawn(worker::settle_for_the_dead(Arc::clone(&self.shared), Arc::clone(&slot), reason.to_owned()))
+        let (current, responsiveness) = self.queue.place(number);
+        tokio::spawn(worker::settle_for_the_dead(Arc::clone(&self.shared), Arc::clone(&current), reason.to_owned()))
             .await?;
         let arguments = worker::Arguments {
             number,
             shared: Arc::clone(&self.shared),
-            slot,
+            current,
             queue: Arc::clone(&self.queue),
-            hearing,
+            responsiveness,
         };
         let (worker, _) = Actor::spawn_linked(None, Worker, arguments, supervisor).await?;
         self.workers.insert(worker.get_id(), number);

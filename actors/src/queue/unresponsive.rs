@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Queue};
 
-use crate::attempt::conclude::{self, Keep};
+use crate::attempt::conclude::{self, LocalRetry};
 use crate::attempt::perform::{STOPS_WITHIN, enter};
-use crate::attempt::running::{InWork, Slot};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::shared::Shared;
 
 /// So many handlers may block a thread each before a node is not ready. A runtime needs more threads than this.
@@ -27,85 +27,93 @@ const SILENT: Duration = Duration::from_secs(1);
 /// Beyond its limit and the time it gets to stop, a handler is given this long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-const HEARS: u8 = 0;
-const DEAF: u8 = 1;
+const RESPONDS: u8 = 0;
+const UNRESPONSIVE: u8 = 1;
 const REPLACED: u8 = 2;
 
 /// Whether a worker's handler still hears; shared by the worker and its supervisor.
 #[derive(Debug, Default)]
-pub(crate) struct Hearing {
+pub(crate) struct Responsiveness {
     state: AtomicU8,
-    deaf: Mutex<Option<Arc<AtomicUsize>>>,
+    unresponsive: Mutex<Option<Arc<AtomicUsize>>>,
 }
 
 /// What a worker finds when its handler comes back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CameBack {
     /// Its place.
-    Well,
+    InPlace,
     /// Another one in its place.
     Replaced,
 }
 
-impl Hearing {
+impl Responsiveness {
     fn lost(&self, count: &Arc<AtomicUsize>, state: u8) {
         count.fetch_add(1, Ordering::Relaxed);
-        *self.deaf.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(count));
+        *self.unresponsive.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(count));
         self.state.store(state, Ordering::Release);
     }
 
     /// The handler has come back, in time or not.
     pub(crate) fn came_back(&self) -> CameBack {
-        if self.state.load(Ordering::Acquire) == HEARS {
-            return CameBack::Well;
+        if self.state.load(Ordering::Acquire) == RESPONDS {
+            return CameBack::InPlace;
         }
-        if let Some(count) = self.deaf.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(count) = self.unresponsive.lock().unwrap_or_else(PoisonError::into_inner).take() {
             count.fetch_sub(1, Ordering::Relaxed);
         }
-        match self.state.swap(HEARS, Ordering::AcqRel) {
+        match self.state.swap(RESPONDS, Ordering::AcqRel) {
             REPLACED => CameBack::Replaced,
-            _ => CameBack::Well,
+            _ => CameBack::InPlace,
         }
     }
 }
 
 /// Looks at one worker; true if it is to be replaced.
-pub(crate) async fn look(shared: &Arc<Shared>, queue: &Queue, number: usize, slot: &Slot, hearing: &Hearing) -> bool {
+pub(crate) async fn look(
+    shared: &Arc<Shared>,
+    queue: &Queue,
+    number: usize,
+    current: &CurrentAttempt,
+    responsiveness: &Responsiveness,
+) -> bool {
     let now = Instant::now();
     let (is_silent, is_deaf) = {
-        let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(InWork { assignment, at_work: Some((since, stop_at)), .. }) = slot.as_ref() else { return false };
+        let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(RunningAttempt { assignment, at_work: Some((since, stop_at)), .. }) = current.as_ref() else {
+            return false;
+        };
         let is_silent = assignment.entry.is_none() && now.duration_since(*since) > SILENT;
         (is_silent, now.saturating_duration_since(*stop_at) > STOPS_WITHIN + PATIENCE)
     };
     if !is_deaf {
         if is_silent {
             // It has not yielded once, so nobody has entered it yet; its lease is to be kept all the same.
-            let _ = enter(shared, slot);
+            let _ = enter(shared, current);
         }
         return false;
     }
-    let replaced = shared.deaf.load(Ordering::Relaxed) < SPARE_THREADS;
-    let in_work = {
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(in_work) = slot.take() else { return false };
+    let replaced = shared.unresponsive.load(Ordering::Relaxed) < SPARE_THREADS;
+    let running = {
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(running) = current.take() else { return false };
         // Before the worker can see that its job is gone.
-        hearing.lost(&shared.deaf, if replaced { REPLACED } else { DEAF });
-        in_work
+        responsiveness.lost(&shared.unresponsive, if replaced { REPLACED } else { UNRESPONSIVE });
+        running
     };
-    let InWork { assignment, course, .. } = in_work;
+    let RunningAttempt { assignment, attempt_state, .. } = running;
     let job_type = assignment.job.job_type.clone();
-    shared.metrics.deaf.with_label_values(&[job_type.as_str()]).inc();
-    tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = course.run.attempt,
+    shared.metrics.unresponsive.with_label_values(&[job_type.as_str()]).inc();
+    tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = attempt_state.run.attempt,
         %queue, worker = number, %job_type, replaced,
         "the handler neither ended in time nor heard that it should: does it block its thread?");
     let message = "the handler neither ended within its time limit nor heard that it should";
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::Timeout, message), retry_after: None };
     let is_lost = assignment.entry.as_ref().is_some_and(|entry| entry.stop.is_lost());
     if is_lost {
-        assignment.right.leave();
+        assignment.ack_token.abandon();
     } else {
-        conclude::judge(shared, assignment, course, outcome, Keep::Never).await;
+        conclude::judge(shared, assignment, attempt_state, outcome, LocalRetry::Never).await;
     }
     replaced
 }

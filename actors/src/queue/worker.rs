@@ -13,12 +13,12 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::attempt::announce::announce;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::begin::{self, Begun};
-use crate::attempt::conclude::{self, Keep};
+use crate::attempt::conclude::{self, LocalRetry};
 use crate::attempt::perform::{self, End};
-use crate::attempt::running::{InWork, Slot};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
 use crate::queue::dispatcher::{QueueState, Work};
-use crate::queue::unresponsive::{CameBack, Hearing};
+use crate::queue::unresponsive::{CameBack, Responsiveness};
 use crate::shared::{Shared, now};
 
 /// Jobs that a worker does one after the other before it looks into its mailbox again.
@@ -29,17 +29,17 @@ pub(crate) struct Worker;
 pub(crate) struct State {
     number: usize,
     shared: Arc<Shared>,
-    slot: Slot,
+    current: CurrentAttempt,
     queue: Arc<QueueState>,
-    hearing: Arc<Hearing>,
+    responsiveness: Arc<Responsiveness>,
 }
 
 pub(crate) struct Arguments {
     pub(crate) number: usize,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) slot: Slot,
+    pub(crate) current: CurrentAttempt,
     pub(crate) queue: Arc<QueueState>,
-    pub(crate) hearing: Arc<Hearing>,
+    pub(crate) responsiveness: Arc<Responsiveness>,
 }
 
 impl Actor for Worker {
@@ -48,8 +48,8 @@ impl Actor for Worker {
     type Arguments = Arguments;
 
     async fn pre_start(&self, _: ActorRef<Work>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { number, shared, slot, queue, hearing } = arguments;
-        Ok(State { number, shared, slot, queue, hearing })
+        let Arguments { number, shared, current, queue, responsiveness } = arguments;
+        Ok(State { number, shared, current, queue, responsiveness })
     }
 
     async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -57,11 +57,11 @@ impl Actor for Worker {
         let mut permit = Some(permit);
         for done in 1.. {
             state.queue.while_running(&mut permit, &state.shared, state.attend(assignment)).await;
-            if state.hearing.came_back() == CameBack::Replaced {
+            if state.responsiveness.came_back() == CameBack::Replaced {
                 myself.stop(Some("its handler came back after it was replaced".to_owned()));
                 return Ok(());
             }
-            let next = (done < IN_A_ROW).then(|| state.queue.ready.next_after(&state.shared)).flatten();
+            let next = (done < IN_A_ROW).then(|| state.queue.buffer.next_after(&state.shared)).flatten();
             let Some(next) = next else { break };
             assignment = next;
         }
@@ -76,42 +76,51 @@ impl Actor for Worker {
 
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
-        let Begun::Work(in_work) = begin::begin(&self.shared, assignment).await else { return };
+        let Begun::Work(running) = begin::begin(&self.shared, assignment).await else { return };
         self.shared.metrics.started.inc();
-        self.shared.metrics.wait.observe(now().since(in_work.assignment.since).as_secs_f64());
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(in_work);
+        self.shared.metrics.wait.observe(now().since(running.assignment.since).as_secs_f64());
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
         self.announce().await;
         fail_point::pass("before-handler");
-        let end = perform::perform(&self.shared, &self.slot).await;
+        let end = perform::perform(&self.shared, &self.current).await;
         fail_point::pass("after-handler");
-        let Some(in_work) = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(running) = self.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         match end {
             End::Outcome(outcome) => {
-                let InWork { assignment, course, .. } = in_work;
-                let keep = Keep::With(&self.queue.back, &self.shared);
-                conclude::judge(&self.shared, assignment, course, outcome, keep).await;
+                let RunningAttempt { assignment, attempt_state, .. } = running;
+                let keep = LocalRetry::With(&self.queue.back, &self.shared);
+                conclude::judge(&self.shared, assignment, attempt_state, outcome, keep).await;
             }
-            End::NotOurs => in_work.assignment.right.leave(),
+            End::NotOurs => running.assignment.ack_token.abandon(),
         }
     }
 
     /// A start in this process is told now; one at a remote handler once somebody is there to make it.
     async fn announce(&self) {
         let here = {
-            let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-            slot.as_ref().is_some_and(|in_work| self.shared.handler(&in_work.assignment.job).is_some())
+            let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            current.as_ref().is_some_and(|running| self.shared.handler(&running.assignment.job).is_some())
         };
         if here {
-            announce(&self.shared, &self.slot).await;
+            announce(&self.shared, &self.current).await;
         }
     }
 }
 
 /// Settles what a dead worker was working on, as an attempt that panicked.
-pub(crate) async fn settle_for_the_dead(shared: Arc<Shared>, slot: Slot, reason: String) {
-    let Some(InWork { assignment, course, .. }) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+pub(crate) async fn settle_for_the_dead(shared: Arc<Shared>, current: CurrentAttempt, reason: String) {
+    let Some(RunningAttempt { assignment, attempt_state, .. }) =
+        current.lock().unwrap_or_else(PoisonError::into_inner).take()
+    else {
         return;
     };
     let failure = Failure::new(ErrorKind::Panic, format!("the worker died: {reason}"));
-    conclude::judge(&shared, assignment, course, Outcome::Failed { failure, retry_after: None }, Keep::Never).await;
+    conclude::judge(
+        &shared,
+        assignment,
+        attempt_state,
+        Outcome::Failed { failure, retry_after: None },
+        LocalRetry::Never,
+    )
+    .await;
 }

@@ -22,44 +22,44 @@ impl Kind {
 
 /// The places with remote handlers that this node has taken, by the subject that a job is sent to.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
+pub(crate) struct HandlerCapacity {
     taken: Mutex<HashMap<String, usize>>,
     freed: Notify,
 }
 
 /// A place with a remote handler; given up when this is dropped.
 #[derive(Debug)]
-pub(crate) struct WithHandler {
-    slots: Arc<Slots>,
+pub(crate) struct CapacityPermit {
+    slots: Arc<HandlerCapacity>,
     subject: String,
 }
 
 /// What places there are for a job.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     /// Where the job is sent.
     pub(crate) subject: String,
     /// Subjects whose jobs share these places, wildcards and all.
     pub(crate) shared_by: Vec<String>,
     /// How many places there are.
-    pub(crate) most: usize,
+    pub(crate) max: usize,
 }
 
-impl Slots {
+impl HandlerCapacity {
     /// Takes a place, if there is one.
-    pub(crate) fn take(self: &Arc<Self>, room: Room) -> Option<WithHandler> {
+    pub(crate) fn take(self: &Arc<Self>, room: Capacity) -> Option<CapacityPermit> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if used(&taken, &room) >= room.most {
+        if used(&taken, &room) >= room.max {
             return None;
         }
         *taken.entry(room.subject.clone()).or_default() += 1;
-        Some(WithHandler { slots: Arc::clone(self), subject: room.subject })
+        Some(CapacityPermit { slots: Arc::clone(self), subject: room.subject })
     }
 
     /// How many places are free.
-    pub(crate) fn free(&self, room: &Room) -> usize {
+    pub(crate) fn free(&self, room: &Capacity) -> usize {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        room.most.saturating_sub(used(&taken, room))
+        room.max.saturating_sub(used(&taken, room))
     }
 
     /// There may be more places than before, or fewer.
@@ -74,12 +74,12 @@ impl Slots {
 }
 
 /// How many of these places are taken.
-fn used(taken: &HashMap<String, usize>, room: &Room) -> usize {
+fn used(taken: &HashMap<String, usize>, room: &Capacity) -> usize {
     let shares = |subject: &str| room.shared_by.iter().any(|pattern| falls_under(subject, pattern));
     taken.iter().filter(|(subject, _)| shares(subject)).map(|(_, count)| count).sum()
 }
 
-impl Drop for WithHandler {
+impl Drop for CapacityPermit {
     fn drop(&mut self) {
         let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = taken.get_mut(&self.subject) {
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn there_are_no_more_places_than_announced() {
-        let slots = Arc::new(Slots::default());
-        let take = |subject: &str, shared_by: &str, most| {
-            slots.take(Room { subject: subject.to_owned(), shared_by: vec![shared_by.to_owned()], most })
+        let slots = Arc::new(HandlerCapacity::default());
+        let take = |subject: &str, shared_by: &str, max| {
+            slots.take(Capacity { subject: subject.to_owned(), shared_by: vec![shared_by.to_owned()], max })
         };
         let (first, second) = (take("w.a", "w.a", 2), take("w.a", "w.a", 2));
         assert!(first.is_some() && second.is_some() && take("w.a", "w.a", 2).is_none());

@@ -13,7 +13,7 @@ const CENSUS_HOLDS: Duration = Duration::from_secs(15);
 /// Where nobody was there for a job, no other is tried for so long: thousands may wait for that handler.
 const MISSED_FOR: Duration = Duration::from_millis(250);
 /// Most subjects of which it is remembered when they were met; beyond that all are met anew.
-const MET_MOST: usize = 16_384;
+const MAX_MET: usize = 16_384;
 
 /// What this node knows of remote handlers.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub(crate) enum Known {
         was_missed: bool,
     },
     /// The subjects that they announce, each with its slots.
-    Slots(Vec<(String, u32)>),
+    HandlerCapacity(Vec<(String, u32)>),
 }
 
 impl Discovery {
@@ -70,7 +70,7 @@ impl Discovery {
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
         if census.knows(subject, now) {
             let announced = census.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
-            return Known::Slots(announced.collect());
+            return Known::HandlerCapacity(announced.collect());
         }
         let (was_missed, is_met) = (census.was_missed(subject, now), census.met.contains_key(subject));
         drop(census);
@@ -132,7 +132,7 @@ impl Census {
     }
 
     fn remember(&mut self, subject: &str, met: Met) {
-        if self.met.len() >= MET_MOST {
+        if self.met.len() >= MAX_MET {
             self.met.clear();
         }
         self.met.insert(subject.to_owned(), met);
@@ -200,9 +200,9 @@ mod tests {
     #[test]
     fn what_is_remembered_of_subjects_is_bounded() {
         let (mut census, now) = (Census::default(), Instant::now());
-        for number in 0..2 * MET_MOST {
+        for number in 0..2 * MAX_MET {
             census.meet(&number.to_string(), now);
-            assert!((1..=MET_MOST).contains(&census.met.len()));
+            assert!((1..=MAX_MET).contains(&census.met.len()));
         }
     }
 }

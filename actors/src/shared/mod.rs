@@ -13,18 +13,18 @@ use longshore_domain::{Job, JobType, Run, SmolStr, Tenant, Timestamp, format_smo
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::commit::committer::Herald;
-use crate::commit::committer::Telling;
-use crate::commit::{Matter, Story, Then, Unlogged};
+use crate::commit::committer::Committer;
+use crate::commit::committer::Input;
+use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
 use crate::handler::{Handler, Handlers};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
-use crate::shared::capacity::{Kind, Room, Slots};
+use crate::shared::capacity::{Capacity, HandlerCapacity, Kind};
 use crate::shared::discovery::{Discovery, Known};
 use crate::shared::park_permits::ParkPermits;
-use crate::shared::recently_cancelled::Recent;
+use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::Unkept;
+use crate::shared::unstored_ends::UnstoredEnds;
 use crate::shared::waits::Waits;
 
 pub(crate) mod capacity;
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) started_at: Timestamp,
     pub(crate) policies: Policies,
     pub(crate) handlers: Handlers,
-    pub(crate) herald: Herald,
+    pub(crate) committer: Committer,
     pub(crate) book: Arc<Book>,
     pub(crate) caller: Caller,
     pub(crate) metrics: Arc<Metrics>,
@@ -57,21 +57,21 @@ pub(crate) struct Shared {
     /// Set when the grace time is over: running jobs are put back.
     pub(crate) release: CancellationToken,
     /// Runs that were cancelled a moment ago.
-    pub(crate) recently_cancelled: Recent,
+    pub(crate) recently_cancelled: RecentlyCancelled,
     /// Claims whose answers were lost.
     pub(crate) unclear_claims: UnclearClaims,
     /// Short retries that wait in hand.
-    pub(crate) in_hand_retries: AtomicUsize,
+    pub(crate) local_retries: AtomicUsize,
     /// Its jobs with remote handlers.
-    pub(crate) slots: Arc<Slots>,
+    pub(crate) slots: Arc<HandlerCapacity>,
     /// What remote handlers announce of themselves.
     pub(crate) discovery: Discovery,
     /// Who waits for runs' ends.
     pub(crate) waits: Arc<Waits>,
     /// Ends that stand on no record.
-    pub(crate) unkept: Unkept,
+    pub(crate) unstored_ends: UnstoredEnds,
     /// Handlers that neither ended in time nor heard that they should.
-    pub(crate) deaf: Arc<AtomicUsize>,
+    pub(crate) unresponsive: Arc<AtomicUsize>,
     /// The room for run records is all but full.
     pub(crate) records_full: AtomicBool,
     /// Lanes that refused their last due job because they are full.
@@ -85,7 +85,7 @@ pub(crate) struct Shared {
 /// So many bits less than 64 name a writer: so its first four billion tokens lie within the value (`SmolStr`).
 const WRITER_SPARES: u32 = 8;
 /// Short retries that one node may keep in hand; more go through schedules.
-pub(crate) const IN_HAND_RETRIES: usize = 1_024;
+pub(crate) const MAX_LOCAL_RETRIES: usize = 1_024;
 
 impl Shared {
     #[expect(clippy::too_many_arguments, reason = "each is a field; the node is the only caller")]
@@ -94,7 +94,7 @@ impl Shared {
         node: SmolStr,
         policies: Policies,
         handlers: Handlers,
-        herald: Herald,
+        committer: Committer,
         book: Arc<Book>,
         caller: Caller,
         metrics: Arc<Metrics>,
@@ -106,7 +106,7 @@ impl Shared {
             started_at: now(),
             policies,
             handlers,
-            herald,
+            committer,
             book,
             caller,
             metrics,
@@ -114,14 +114,14 @@ impl Shared {
             serving: CancellationToken::new(),
             draining: CancellationToken::new(),
             release: CancellationToken::new(),
-            recently_cancelled: Recent::default(),
+            recently_cancelled: RecentlyCancelled::default(),
             unclear_claims: UnclearClaims::default(),
-            in_hand_retries: AtomicUsize::new(0),
+            local_retries: AtomicUsize::new(0),
             slots: Arc::default(),
             discovery: Discovery::default(),
             waits: Arc::default(),
-            unkept: Unkept::default(),
-            deaf: Arc::default(),
+            unstored_ends: UnstoredEnds::default(),
+            unresponsive: Arc::default(),
             records_full: AtomicBool::new(false),
             full_lanes: Mutex::default(),
             park_permits: Arc::default(),
@@ -146,18 +146,18 @@ impl Shared {
     /// The committer died with it in its hand, or the process is ending: the log may not have it.
     pub(crate) async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
         let run = Box::new(run.clone());
-        let story = Story::on_record(run, Matter::default(), published, &self.node, &self.backbone);
-        self.carry_out(story).await.map(drop)
+        let commit = Commit::is_stored(run, Payload::default(), published, &self.node, &self.backbone);
+        self.carry_out(commit).await.map(drop)
     }
 
     /// Has a commit carried out that no delivery belongs to, and waits for that; the revision of its record.
     ///
     /// # Errors
     /// The record is another's by now, the committer died with it in its hand, or the process is ending.
-    pub(crate) async fn carry_out(&self, mut story: Story) -> Result<u64, Unlogged> {
+    pub(crate) async fn carry_out(&self, mut commit: Commit) -> Result<u64, Unlogged> {
         let (done, carried_out) = oneshot::channel();
-        story.then = Then::Report(done);
-        self.herald.tell(Telling::Story(Box::new(story))).await;
+        commit.after = AfterCommit::Report(done);
+        self.committer.send(Input::Commit(Box::new(commit))).await;
         carried_out.await.map_err(|_| Unlogged)
     }
 
@@ -187,38 +187,38 @@ impl Shared {
 
     /// How many jobs may be with the remote handlers of this one at once, all that those serve together: what they
     /// announce, in sum, or the type's own number where they announce nothing. One, until they were asked.
-    pub(crate) fn room(&self, job: &Job) -> Room {
+    pub(crate) fn room(&self, job: &Job) -> Capacity {
         self.room_of(&job.tenant, &job.job_type)
     }
 
-    /// How many jobs of a kind could start at once: as many as its handlers have places free, or `most` where they run in
+    /// How many jobs of a kind could start at once: as many as its handlers have places free, or `max` where they run in
     /// this node.
-    pub(crate) fn free_places(&self, kind: &Kind, most: usize) -> usize {
+    pub(crate) fn free_places(&self, kind: &Kind, max: usize) -> usize {
         match self.handler_of(&kind.job_type) {
-            Some(_) => most,
+            Some(_) => max,
             None => self.slots.free(&self.room_of(&kind.tenant, &kind.job_type)),
         }
     }
 
-    fn room_of(&self, tenant: &Tenant, job_type: &JobType) -> Room {
+    fn room_of(&self, tenant: &Tenant, job_type: &JobType) -> Capacity {
         let names = self.backbone.names();
         let subject = names.work(tenant, job_type);
         let announced = match self.discovery.of(&subject) {
-            Known::Slots(announced) => announced,
+            Known::HandlerCapacity(announced) => announced,
             Known::Unknown { was_missed } => {
                 let shared_by = vec![names.work_of_all(job_type)];
-                return Room { subject, shared_by, most: usize::from(!was_missed) };
+                return Capacity { subject, shared_by, max: usize::from(!was_missed) };
             }
         };
         let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
         match announced.iter().map(|(_, slots)| places(*slots)).sum() {
             0 => {
                 let shared_by = vec![names.work_of_all(job_type)];
-                Room { subject, shared_by, most: places(self.policies.of(job_type).slots) }
+                Capacity { subject, shared_by, max: places(self.policies.of(job_type).slots) }
             }
-            most => {
+            max => {
                 let shared_by = announced.into_iter().map(|(subject, _)| subject).collect();
-                Room { subject, shared_by, most }
+                Capacity { subject, shared_by, max }
             }
         }
     }

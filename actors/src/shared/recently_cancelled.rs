@@ -11,7 +11,7 @@ use longshore_domain::{Job, RunId, Tenant};
 const REMEMBERED: usize = 4_096;
 /// Runs that were cancelled a moment ago: a job of theirs that is in hand is not begun without a look at its record.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub(crate) struct RecentlyCancelled {
     any: AtomicBool,
     /// By name, and in the order in which they came.
     runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
@@ -21,7 +21,7 @@ pub(crate) struct Recent {
 
 type RunKey = (Tenant, RunId);
 
-impl Recent {
+impl RecentlyCancelled {
     /// Adds one; the oldest goes where there are too many.
     pub(crate) fn add(&self, tenant: &Tenant, run: &RunId) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);

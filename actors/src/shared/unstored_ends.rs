@@ -14,7 +14,7 @@ const REMEMBERED: usize = 4 * 1024 * 1024;
 
 /// The last runs that completed here and left no record.
 #[derive(Debug, Default)]
-pub(crate) struct Unkept(Mutex<Ends>);
+pub(crate) struct UnstoredEnds(Mutex<Ends>);
 
 #[derive(Debug, Default)]
 struct Ends {
@@ -23,7 +23,7 @@ struct Ends {
     bytes: usize,
 }
 
-impl Unkept {
+impl UnstoredEnds {
     /// Remembers an end.
     pub(crate) fn add(&self, run: &Run) {
         let shown = record::show(run);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_of_ends_is_bounded() {
-        let unkept = Unkept::default();
+        let unstored_ends = UnstoredEnds::default();
         let tenant = Tenant::default_tenant();
         let id = |number: usize| RunId::parse(&format!("main-p5-{number}")).unwrap();
         let result = serde_json::value::RawValue::from_string(format!("\"{}\"", "x".repeat(60_000))).unwrap();
@@ -74,9 +74,9 @@ mod tests {
             let mut run = Run::new(&job, 1, Timestamp::from_millis(1));
             run.begin(1, &"n".into(), Timestamp::from_millis(2));
             run.settle(Settlement::Complete(RunResult::Json(result.clone())), Timestamp::from_millis(3));
-            unkept.add(&run);
+            unstored_ends.add(&run);
         }
-        assert!(unkept.find(&tenant, &id(1)).is_none() && unkept.find(&tenant, &id(200)).is_some());
-        assert!(unkept.0.lock().unwrap().bytes <= REMEMBERED);
+        assert!(unstored_ends.find(&tenant, &id(1)).is_none() && unstored_ends.find(&tenant, &id(200)).is_some());
+        assert!(unstored_ends.0.lock().unwrap().bytes <= REMEMBERED);
     }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use longshore_backbone::wire::api::{ApiError, Code};
 
 /// Waits of one tenant.
-const TENANT_MOST: usize = 1_024;
+const MAX_PER_TENANT: usize = 1_024;
 /// Waits of all tenants.
-const NODE_MOST: usize = 16_384;
+const MAX_PER_NODE: usize = 16_384;
 /// When to come again.
 const COME_AGAIN_MS: u64 = 1_000;
 
@@ -34,15 +34,15 @@ impl Waits {
     pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<Waiting, ApiError> {
         let mut by_tenant = self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
-        let refused = |code, whose: &str, most: usize| ApiError {
+        let refused = |code, whose: &str, max: usize| ApiError {
             retry_after_ms: Some(COME_AGAIN_MS),
-            ..ApiError::new(code, format!("{whose} waits for {most} runs on this node already; follow events instead"))
+            ..ApiError::new(code, format!("{whose} waits for {max} runs on this node already; follow events instead"))
         };
-        if own >= TENANT_MOST {
-            return Err(refused(Code::RateLimited, &format!("tenant {tenant}"), TENANT_MOST));
+        if own >= MAX_PER_TENANT {
+            return Err(refused(Code::RateLimited, &format!("tenant {tenant}"), MAX_PER_TENANT));
         }
-        if all >= NODE_MOST {
-            return Err(refused(Code::Unavailable, "everybody together", NODE_MOST));
+        if all >= MAX_PER_NODE {
+            return Err(refused(Code::Unavailable, "everybody together", MAX_PER_NODE));
         }
         by_tenant.insert(tenant.to_owned(), own + 1);
         Ok(Waiting { waits: Arc::clone(self), tenant: tenant.to_owned() })
@@ -68,10 +68,11 @@ mod tests {
     #[test]
     fn one_tenant_cannot_take_all_waits() {
         let waits = Arc::new(Waits::default());
-        let mut own: Vec<_> = (0..TENANT_MOST).map(|_| waits.enter("acme").unwrap()).collect();
+        let mut own: Vec<_> = (0..MAX_PER_TENANT).map(|_| waits.enter("acme").unwrap()).collect();
         let refused = waits.enter("acme").unwrap_err();
         assert_eq!((refused.code, refused.retry_after_ms), (429, Some(COME_AGAIN_MS)));
-        let others = (0..NODE_MOST - TENANT_MOST).map(|number| waits.enter(&format!("t{}", number % 100)).unwrap());
+        let others =
+            (0..MAX_PER_NODE - MAX_PER_TENANT).map(|number| waits.enter(&format!("t{}", number % 100)).unwrap());
         let others: Vec<_> = others.collect();
         assert_eq!(waits.enter("one-more").unwrap_err().code, 503);
         own.pop();

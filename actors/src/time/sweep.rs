@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use longshore_backbone::Error;
-use longshore_backbone::scan::Place;
+use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{Part, Standing};
 use longshore_domain::{Run, RunId, Tenant, Timestamp};
 
@@ -34,7 +34,7 @@ const AT_ONCE: usize = 16;
 /// Records of a round that are looked into more closely.
 const LOOKS: usize = 64;
 /// Runs that are remembered as named in the log.
-const NAMED: usize = 10_000;
+const MAX_NAMED: usize = 10_000;
 
 /// How far a round is, and what was said before.
 struct Sweep {
@@ -113,7 +113,7 @@ impl Sweep {
         for (run, revision) in overdue.into_iter().take(LOOKS) {
             let name = (run.tenant.clone(), run.run_id.clone());
             if !self.named.contains(&name) && self.is_stranded(&run, revision).await? {
-                if self.named.len() >= NAMED {
+                if self.named.len() >= MAX_NAMED {
                     self.named.clear();
                 }
                 self.named.insert(name);
@@ -147,5 +147,5 @@ async fn bring_on(shared: Arc<Shared>, standing: Standing) -> Result<bool, Error
     let names = shared.backbone.names();
     let Some(job) = DueJob::read(names, &standing.due, headers.as_ref(), payload, sequence) else { return Ok(false) };
     job.publish(&shared).await?;
-    shared.backbone.take_out(&Place::Schedules, sequence).await
+    shared.backbone.take_out(&Source::Schedules, sequence).await
 }

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Error;
-use longshore_backbone::delivery::{Delivery, Right};
+use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_backbone::request::STREAM_FULL;
 use serde_json::json;
@@ -90,7 +90,7 @@ struct Timekeeper {
 struct Moved {
     lane: Lane,
     /// Why not, and the job that is still to be moved.
-    refused: Option<(Refusal, Right)>,
+    refused: Option<(Refusal, AckToken)>,
 }
 
 enum Refusal {
@@ -100,30 +100,30 @@ enum Refusal {
 
 impl Timekeeper {
     async fn take(&mut self, delivery: Delivery) {
-        let Delivery { subject, headers, payload, holding, right, .. } = delivery;
+        let Delivery { subject, headers, payload, holding, ack_token, .. } = delivery;
         let names = self.shared.backbone.names();
         let Some(job) = DueJob::read(names, &subject, headers.as_ref(), payload, holding.message.sequence) else {
             // Only nodes write schedules, and they write readable ones.
             tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
-            return self.shared.backbone.ack(right).await;
+            return self.shared.backbone.ack(ack_token).await;
         };
         let lane = (job.queue.clone(), job.priority);
         match self.closed.way(&lane, Instant::now()) {
             Way::Move => {
-                self.moves.spawn(move_to_lane(Arc::clone(&self.shared), lane, job, right));
+                self.moves.spawn(move_to_lane(Arc::clone(&self.shared), lane, job, ack_token));
             }
-            Way::PutOff(away) => self.put_off(right, away).await,
+            Way::PutOff(away) => self.put_off(ack_token, away).await,
         }
     }
 
-    async fn put_off(&self, right: Right, away: Duration) {
-        self.shared.metrics.due_put_off.inc();
-        self.shared.backbone.hand_back_after(right, away).await;
+    async fn put_off(&self, ack_token: AckToken, away: Duration) {
+        self.shared.metrics.due_postponed.inc();
+        self.shared.backbone.nak_after(ack_token, away).await;
     }
 
     async fn moved(&mut self, moved: Moved) {
         let Moved { lane, refused } = moved;
-        let Some((refusal, right)) = refused else {
+        let Some((refusal, ack_token)) = refused else {
             if self.closed.took(&lane) {
                 tracing::info!(queue = %lane.0, priority = %lane.1, "the lane takes due jobs again");
                 self.is_full(&lane, false);
@@ -131,7 +131,7 @@ impl Timekeeper {
             return;
         };
         let (away, is_new) = self.closed.refused(&lane, Instant::now());
-        self.put_off(right, away).await;
+        self.put_off(ack_token, away).await;
         let is_full = matches!(&refusal, Refusal::Error(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
         if is_new {
             let why = match &refusal {
@@ -142,7 +142,7 @@ impl Timekeeper {
         }
         if is_full && self.is_full(&lane, true) {
             let details = json!({"queue": lane.0, "priority": lane.1.number()});
-            system_events::tell_of_queue(&self.shared, "lane_full", &lane.0, details).await;
+            system_events::publish_of_queue(&self.shared, "lane_full", &lane.0, details).await;
         }
     }
 
@@ -161,16 +161,16 @@ impl Timekeeper {
     }
 }
 
-async fn move_to_lane(shared: Arc<Shared>, lane: Lane, job: DueJob, right: Right) -> Moved {
+async fn move_to_lane(shared: Arc<Shared>, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
     // A publish that is answered too late was made all the same; made again it is known by its id.
     let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&shared)).await {
         Ok(Ok(())) => {
             fail_point::pass("after-move");
-            shared.backbone.ack(right).await;
+            shared.backbone.ack(ack_token).await;
             return Moved { lane, refused: None };
         }
         Ok(Err(error)) => Refusal::Error(error),
         Err(_) => Refusal::Unanswered,
     };
-    Moved { lane, refused: Some((refusal, right)) }
+    Moved { lane, refused: Some((refusal, ack_token)) }
 }

@@ -2,8 +2,8 @@
 //! said stands in it as the run has it, and there it is compact (`record::keep`, `json::compact`).
 
 use longshore_domain::Run;
+use longshore_domain::events::{Event, EventKind};
 use longshore_domain::run::whole_millis;
-use longshore_domain::story::{Event, EventKind};
 
 use super::json::{field, number, quoted, text};
 

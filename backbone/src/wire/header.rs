@@ -259,18 +259,18 @@ pub fn unique(value: &str) -> Result<Unique, String> {
     }
 }
 
-pub(super) fn number(value: &str, most: u32) -> Result<u32, String> {
+pub(super) fn number(value: &str, max: u32) -> Result<u32, String> {
     value
         .parse()
         .ok()
-        .filter(|number| (1..=most).contains(number))
-        .ok_or_else(|| format!("{value:?} is not a whole number from 1 to {most}"))
+        .filter(|number| (1..=max).contains(number))
+        .ok_or_else(|| format!("{value:?} is not a whole number from 1 to {max}"))
 }
 
-pub(super) fn text(value: &str, most: usize) -> Result<String, String> {
+pub(super) fn text(value: &str, max: usize) -> Result<String, String> {
     match value.len() {
         0 => Err("is empty".to_owned()),
-        bytes if bytes > most => Err(format!("has {bytes} bytes, {most} are allowed")),
+        bytes if bytes > max => Err(format!("has {bytes} bytes, {max} are allowed")),
         _ => Ok(value.to_owned()),
     }
 }

@@ -199,10 +199,10 @@ mod tests {
                 let (mut wide, mut narrow) = (Vec::new(), Vec::new());
                 for ((loose, tight), name, before, after) in items {
                     let name = serde_json::to_string(&name).unwrap();
-                    let (left, right) =
+                    let (left, ack_token) =
                         if is_object { (format!("{name}{before}:"), format!("{name}:")) } else { Default::default() };
                     wide.push(format!("{before}{left}{after}{loose}{after}"));
-                    narrow.push(format!("{right}{tight}"));
+                    narrow.push(format!("{ack_token}{tight}"));
                 }
                 let (open, close) = if is_object { ('{', '}') } else { ('[', ']') };
                 (format!("{open}{}{close}", wide.join(",")), format!("{open}{}{close}", narrow.join(",")))

@@ -20,17 +20,17 @@ pub fn write(run: &Run) -> Bytes {
 /// Records up to here fit into a message of any server; asking how much this one takes costs more than most records.
 const SMALL: usize = 16 * 1024;
 
-/// Writes a record behind what is in `out`, in no more than `most` bytes: of one that would be larger, the history is
+/// Writes a record behind what is in `out`, in no more than `max` bytes: of one that would be larger, the history is
 /// shortened ([`Run::shorten`]). A record that cannot be written would hold its run up for ever.
-pub fn append_within(run: &Run, most: impl FnOnce() -> usize, out: &mut Vec<u8>) {
+pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) {
     let start = out.len();
     append(run, out);
     if out.len() - start <= SMALL {
         return;
     }
-    let most = most();
+    let max = max();
     let mut short = None;
-    while out.len() - start > most {
+    while out.len() - start > max {
         let run = short.get_or_insert_with(|| run.clone());
         if !run.shorten() {
             break;
@@ -175,18 +175,18 @@ fn shown(run: &Run) -> Object {
     Object::written(text)
 }
 
-/// The same, no longer than `most` bytes (1 KiB at least): error texts are cut, then attempts from the middle of the
+/// The same, no longer than `max` bytes (1 KiB at least): error texts are cut, then attempts from the middle of the
 /// history left out, as `attempts_left_out` says.
 #[must_use]
-pub fn show_within(run: &Run, most: usize) -> Encoded<Record> {
+pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
     let whole = show(run);
-    if whole.size() <= most {
+    if whole.size() <= max {
         return whole;
     }
-    Encoded::written(shown_within(run, most))
+    Encoded::written(shown_within(run, max))
 }
 
-fn shown_within(run: &Run, most: usize) -> Object {
+fn shown_within(run: &Run, max: usize) -> Object {
     let mut short = run.clone();
     (short.result, short.progress) = (None, None);
     for error in short.attempts.iter_mut().filter_map(|attempt| attempt.error.as_mut()).chain(&mut short.error) {
@@ -198,7 +198,7 @@ fn shown_within(run: &Run, most: usize) -> Object {
         if left_out > 0 {
             shown = shown.with("attempts_left_out", &left_out);
         }
-        if shown.size() <= most || short.attempts.len() <= 2 {
+        if shown.size() <= max || short.attempts.len() <= 2 {
             return shown;
         }
         // The first and the last say most: what is left out is what lies between.
@@ -334,9 +334,9 @@ mod tests {
             Attempt { error: Some(Failure::new(ErrorKind::Retryable, "x".repeat(2_000))), ..long.attempts[0].clone() };
         long.round = failed.round;
         long.attempts = vec![failed; 50];
-        let written = |most: usize| {
+        let written = |max: usize| {
             let mut out = b"before".to_vec();
-            append_within(&long, || most, &mut out);
+            append_within(&long, || max, &mut out);
             out.split_off(6)
         };
         assert_eq!(written(200_000), write(&long), "it has room as it is");

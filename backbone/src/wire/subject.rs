@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_domain::story::EventKind;
+use longshore_domain::events::EventKind;
 use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
 
 /// What the token of a probe begins with.

@@ -58,7 +58,7 @@ pub enum RunState {
 impl RunState {
     /// Whether the run has ended (a replay may open another round).
     #[must_use]
-    pub fn is_ended(self) -> bool {
+    pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Scheduled | Self::Enqueued | Self::Running | Self::Retrying)
     }
 

@@ -35,7 +35,7 @@ enum Waited {
 }
 
 /// Whose a run is that was begun without a record.
-enum Whose {
+enum Owner {
     Ours,
     Cancelled,
     Anothers,
@@ -52,7 +52,7 @@ enum Step {
 impl Hand<'_> {
     /// Begins without a claim, or goes on after one.
     pub(crate) async fn start(&self, mut work: Work) {
-        if !work.on_record {
+        if !work.is_stored {
             if let Some(settlement) = self.turned_away(&work).or_else(|| self.parked(&work)) {
                 return self.settle(work, settlement).await;
             }
@@ -67,7 +67,7 @@ impl Hand<'_> {
     pub(crate) async fn go_on(&self, mut work: Work) {
         while self.carry_out(&work, true).await == Then::NextAttempt {
             work.published = self.world.published_when_held(&work.run);
-            (work.on_record, work.fell_due) = (true, true);
+            (work.is_stored, work.fell_due) = (true, true);
             if let Some(settlement) = self.turned_away(&work) {
                 return Box::pin(self.settle(work, settlement)).await;
             }
@@ -102,7 +102,7 @@ impl Hand<'_> {
             return Ok(None);
         }
         self.begin(&mut work);
-        work.on_record = true;
+        work.is_stored = true;
         if self.world.is(Mutation::ClaimOverwrites) {
             work.revision = self.client.read(self.key()).await.map_or(0, |stored| stored.revision);
         }
@@ -227,7 +227,7 @@ impl Hand<'_> {
         let Some(Script { lasts, ends }) = script(world, self.index, &work.run) else {
             return Some(Outcome::NoHandler);
         };
-        let call = Calling::new(self, work.run.round, work.on_record);
+        let call = Calling::new(self, work.run.round, work.is_stored);
         self.enter_in_book();
         let from = world.clock.get();
         world.say(|| format!("{} calls the handler of run {} for {lasts} ms", self.client.name(), self.index));
@@ -236,11 +236,11 @@ impl Hand<'_> {
         if started {
             self.announce(work).await;
         }
-        let mut asked = work.on_record;
+        let mut asked = work.is_stored;
         while world.clock.get() < from + lasts {
             let until = if asked { from + lasts } else { from + lasts.min(LASTS + 1) };
             self.hold_until(until).await;
-            call.holds(self, work.on_record);
+            call.holds(self, work.is_stored);
             if self.is_lost() {
                 return None;
             }
@@ -253,14 +253,14 @@ impl Hand<'_> {
             if !asked && world.clock.get() > from + LASTS {
                 asked = true;
                 match self.claim_running(work).await {
-                    Whose::Ours => {
-                        call.holds(self, work.on_record);
+                    Owner::Ours => {
+                        call.holds(self, work.is_stored);
                         started = true;
                         self.announce(work).await;
                     }
                     // Its end is on record already; judged once more, it is told and acknowledged.
-                    Whose::Cancelled => return Some(Outcome::Cancelled),
-                    Whose::Anothers => return None,
+                    Owner::Cancelled => return Some(Outcome::Cancelled),
+                    Owner::Anothers => return None,
                 }
             }
         }
@@ -278,15 +278,15 @@ impl Hand<'_> {
     /// The start of an attempt goes out live. On record, it goes into the log, now or with what follows: the herald is
     /// slow at times.
     async fn announce(&self, work: &mut Work) {
-        let on_record = work.on_record || self.world.is(Mutation::StartLoggedBeforeItsRecord);
-        let logs = on_record && self.world.chance.hits(5_000);
+        let is_stored = work.is_stored || self.world.is(Mutation::StartLoggedBeforeItsRecord);
+        let logs = is_stored && self.world.chance.hits(5_000);
         let publishes = if logs { work.published } else { work.published.for_live_only() };
         let live = self.client.publish_events(self.index, &work.run, publishes).await;
         work.published = work.published.after_live(live, logs);
     }
 
     /// The run lasts: puts on record that it runs. Says whether it is still ours.
-    async fn claim_running(&self, work: &mut Work) -> Whose {
+    async fn claim_running(&self, work: &mut Work) -> Owner {
         let (mut run, mut expected) = (work.run.clone(), work.revision);
         let id = self.id();
         loop {
@@ -295,15 +295,15 @@ impl Hand<'_> {
                     if work.run.run_id != run.run_id {
                         work.published = Published::nothing();
                     }
-                    (work.run, work.revision, work.on_record) = (run, revision, true);
-                    return Whose::Ours;
+                    (work.run, work.revision, work.is_stored) = (run, revision, true);
+                    return Owner::Ours;
                 }
                 Written::Unclear => {
                     // Its end is decided on the same revision, or on this very write, should it have been stored.
                     work.unclear = Some(run.token.clone());
                     // Under which id it goes on is found out again then.
                     self.set_id(id);
-                    return Whose::Ours;
+                    return Owner::Ours;
                 }
                 Written::Lost(found) => found,
             };
@@ -311,7 +311,7 @@ impl Hand<'_> {
                 (_, None) if expected != 0 => expected = 0,
                 (Verdict::BeginAnew, Some(found)) if expected != found.revision => {
                     if self.goes_under_another_id().await {
-                        return Whose::Anothers;
+                        return Owner::Anothers;
                     }
                     expected = found.revision;
                 }
@@ -319,8 +319,8 @@ impl Hand<'_> {
                     self.rename(&mut run);
                     expected = 0;
                 }
-                (_, Some(found)) if found.run.state == RunState::Cancelled => return Whose::Cancelled,
-                _ => return Whose::Anothers,
+                (_, Some(found)) if found.run.state == RunState::Cancelled => return Owner::Cancelled,
+                _ => return Owner::Anothers,
             }
         }
     }
@@ -402,7 +402,7 @@ impl Hand<'_> {
 
 /// The schedule of a run's next wait.
 pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
-    let timed = world.plans[plan].minted() && run.run_id.as_minted().is_none();
+    let timed = world.plans[plan].has_derived_id() && run.run_id.as_derived().is_none();
     let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
     let at = run.run_at.unwrap_or_default().millis();
     Schedule { place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
@@ -420,7 +420,7 @@ impl<'w> Calling<'w> {
         let id = world.number();
         let mut ledger = world.ledger.borrow_mut();
         let now = world.clock.get();
-        let record = world.record(hand.index).filter(|stored| stored.run.state.is_ended());
+        let record = world.record(hand.index).filter(|stored| stored.run.state.is_terminal());
         if let Some(stored) = record {
             let (state, ended_at) = (stored.run.state, stored.run.ended_at.unwrap_or_default());
             // What was claimed had not been cancelled by then.

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, protocol, story};
+use longshore_domain::{Run, events, protocol};
 
 use crate::mutation::Mutation;
 use crate::server::{Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, Word};
@@ -203,7 +203,7 @@ impl<'w> Client<'w> {
     /// Publishes what is still to be published of the round: live at once, and in the log in order, each event confirmed
     /// before the next. Says how many went out live.
     pub(crate) async fn publish_events(&self, plan: usize, run: &Run, published: Published) -> usize {
-        let events = story::of_round(run);
+        let events = events::of_round(run);
         let (mut live, mut logged) = (0, 0);
         for unpublished in published.unpublished(&events) {
             if unpublished.live {
@@ -226,7 +226,7 @@ impl<'w> Client<'w> {
             })
             .await;
             self.world.say(|| {
-                let ids: Vec<String> = now.iter().map(story::Event::id).collect();
+                let ids: Vec<String> = now.iter().map(events::Event::id).collect();
                 format!("{} logs {}", self.name(), ids.join(" "))
             });
             rest = later;

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use longshore_domain::protocol::{LetterVerdict, Repeat, on_letter, on_repeat};
+use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_repeat};
 use longshore_domain::{Priority, Queue, Run, RunId, RunState};
 
 use crate::client::set;
@@ -297,9 +297,9 @@ impl<'w> Drive<'w> {
         let plan = &world.plans[index];
         let sequence = world.server.borrow_mut().publish(message, None, &world.chance);
         world.say(|| format!("run {index} is published as {sequence:?}: {:?}", plan.behaviour));
-        if plan.minted() {
+        if plan.has_derived_id() {
             let sequence = sequence.expect("a publish without a message id is stored");
-            plan.name(RunId::minted(&Queue::main(), Priority::DEFAULT, sequence));
+            plan.name(RunId::derived(&Queue::main(), Priority::DEFAULT, sequence));
         }
         world.note_published(index, now);
         if let Some(at) = plan.options.as_ref().and_then(|options| options.run_at) {
@@ -406,9 +406,9 @@ impl<'w> Drive<'w> {
         let world = self.world;
         let found = self.run_of(letter.plan).or_else(|| Some(world.server.borrow().read(world.key(letter.plan))?.run));
         let wish = world.plans[letter.plan].letter;
-        match on_letter(found.as_deref(), letter.round, letter.origin) {
-            LetterVerdict::Stands => wish == Letter::Discard || wish == Letter::Replay && letter.round <= REPLAYS,
-            LetterVerdict::Anothers => wish == Letter::Discard,
+        match on_dead_letter(found.as_deref(), letter.round, letter.origin) {
+            DeadLetterVerdict::Stands => wish == Letter::Discard || wish == Letter::Replay && letter.round <= REPLAYS,
+            DeadLetterVerdict::Anothers => wish == Letter::Discard,
             _ => true,
         }
     }

@@ -13,7 +13,7 @@ use crate::world::{LEASE, stamp};
 /// A node has this long to say whether it holds a job.
 const ANSWERS_WITHIN: i64 = 60;
 /// A job whose holder is silent comes again so often while a lease lasts.
-const LOOKS_A_LEASE: u32 = 4;
+const LOOKS_PER_LEASE: u32 = 4;
 
 impl Hand<'_> {
     /// Time decides, by the holder's last sign.
@@ -29,7 +29,7 @@ impl Hand<'_> {
         if matches!(holder, Holder::NeverStarted) {
             // A claim whose answer was lost, this node's own or another's.
             let published = world.published_at_unclear_claim(&run);
-            let work = Work { on_record: true, ..Work::new(run, found.revision, published) };
+            let work = Work { is_stored: true, ..Work::new(run, found.revision, published) };
             return Box::pin(self.take_up_claim(work)).await;
         }
         let judged_at = if world.is(Mutation::HolderJudgedByALaterClock) { world.now() } else { asked_at };
@@ -41,7 +41,7 @@ impl Hand<'_> {
             self.lease_lost(self.found(found)).await;
         } else if let Holder::Silent(seen_at) = holder {
             let over_at = last_sign(&run, seen_at).plus(LENGTH);
-            let again_after = over_at.since(world.now()).min(LENGTH / LOOKS_A_LEASE);
+            let again_after = over_at.since(world.now()).min(LENGTH / LOOKS_PER_LEASE);
             let wait = i64::try_from(again_after.as_millis()).unwrap_or(0);
             self.send(Word::HandBack(wait)).await;
         }

@@ -48,7 +48,7 @@ async fn has_gone_on(client: &Client<'_>, plan: usize) -> bool {
     let record = client.read(world.key(plan)).await;
     record.is_some_and(|record| {
         let run = record.run;
-        run.published || run.has_started() || run.held_by.is_some() || run.state.is_ended()
+        run.published || run.has_started() || run.held_by.is_some() || run.state.is_terminal()
     })
 }
 

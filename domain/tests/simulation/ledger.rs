@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use longshore_domain::story::{self, Event, EventKind};
+use longshore_domain::events::{self, Event, EventKind};
 use longshore_domain::{ErrorKind, Run, RunState, Timestamp};
 
 /// An event, once.
@@ -131,7 +131,7 @@ impl Ledger {
         }
         let page = &mut self.pages[plan];
         let mut met = None;
-        for event in story::of_round(after) {
+        for event in events::of_round(after) {
             let told = EventId::of(&event);
             if !page.implied.contains(&told) {
                 let id = event.id();
@@ -158,7 +158,7 @@ impl Ledger {
 
     /// A run has the id of another now, of a lane that is gone.
     pub(crate) fn overwritten(&mut self, plan: usize, run: &Rc<Run>) {
-        if !run.state.is_ended() {
+        if !run.state.is_terminal() {
             self.accuse(plan, "overwritten by another run of its id before it ended");
         }
         self.pages[plan].overwritten = Some(Rc::clone(run));
@@ -213,7 +213,7 @@ impl Ledger {
     pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32], calm: bool) {
         self.pages[plan].closed = true;
         let Some(run) = run else { return self.accuse(plan, "no record: lost") };
-        if !run.state.is_ended() {
+        if !run.state.is_terminal() {
             return self.accuse(plan, format!("lost as {}", run.state.as_str()));
         }
         let expected: &[u32] = if run.state == RunState::Dead { &[run.round] } else { &[] };
@@ -281,7 +281,7 @@ fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp)
         return None;
     }
     let discarded = before.state == RunState::Dead && after.state == RunState::Discarded;
-    if after.round != before.round || (before.state.is_ended() && !discarded) {
+    if after.round != before.round || (before.state.is_terminal() && !discarded) {
         return Some(step());
     }
     if after.attempt > before.attempt + 1 || after.attempt + 1 < before.attempt {

@@ -1,7 +1,7 @@
 //! What people do to runs: cancel them, replay or discard their dead letters.
 
 use longshore_domain::Run;
-use longshore_domain::protocol::{LetterVerdict, on_letter};
+use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::settlement::Settlement;
 
 use crate::attempt::schedule_of;
@@ -26,7 +26,7 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
     let mut asked = false;
     loop {
         let Some((before, key, revision)) = present(&client, index, published_at).await else { return };
-        if before.state.is_ended() {
+        if before.state.is_terminal() {
             return;
         }
         if before.is_unseen() && !std::mem::replace(&mut asked, true) {
@@ -67,8 +67,8 @@ async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option
     let key = world.key(index);
     let found = client.read(key).await;
     let revision = found.as_ref().map_or(0, |stored| stored.revision);
-    let is_anothers = |stored: &Stored| plan.minted() && stored.run.origin != stamp(published_at);
-    if found.as_ref().is_some_and(|stored| is_anothers(stored) && !stored.run.state.is_ended()) {
+    let is_anothers = |stored: &Stored| plan.has_derived_id() && stored.run.origin != stamp(published_at);
+    if found.as_ref().is_some_and(|stored| is_anothers(stored) && !stored.run.state.is_terminal()) {
         // Until that run has ended the id is its own, and the job that waits will get another.
         return None;
     }
@@ -132,7 +132,7 @@ async fn wait_for_end(client: &Client<'_>, key: Key) {
     while world.clock.get() < until {
         world.pause(250).await;
         let found = client.read(key).await;
-        if found.is_some_and(|stored| stored.run.state.is_ended()) {
+        if found.is_some_and(|stored| stored.run.state.is_terminal()) {
             return;
         }
     }
@@ -159,13 +159,13 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
     };
     let Some(found) = found else { return };
     let mut run = (*found.run).clone();
-    let mut verdict = on_letter(Some(&run), letter.round, letter.origin);
-    if verdict == LetterVerdict::StaleRecord
+    let mut verdict = on_dead_letter(Some(&run), letter.round, letter.origin);
+    if verdict == DeadLetterVerdict::StaleRecord
         && (world.is(Mutation::StaleRecordTakenForTheNewest) || world.is(Mutation::RecordsReadFromAnyReplica))
     {
-        verdict = LetterVerdict::Stale;
+        verdict = DeadLetterVerdict::Stale;
     }
-    if verdict == LetterVerdict::Stands {
+    if verdict == DeadLetterVerdict::Stands {
         match world.plans[index].letter {
             Letter::Replay if letter.round <= REPLAYS => run.replay(world.now()),
             Letter::Discard => run.discard(world.now()),
@@ -174,33 +174,33 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
         if run.seal.is_empty() {
             run.seal = seal_text(world.number());
         }
-        if world.is(Mutation::ReplayPublishedBeforeItIsOnRecord) && !run.state.is_ended() {
+        if world.is(Mutation::ReplayPublishedBeforeItIsOnRecord) && !run.state.is_terminal() {
             publish_again(&client, &run, index).await;
         }
         if client.write(index, key, found.revision, &mut run).await.is_err() {
             return;
         }
-        verdict = on_letter(Some(&run), letter.round, letter.origin);
+        verdict = on_dead_letter(Some(&run), letter.round, letter.origin);
     } else {
         world.ledger.borrow_mut().may_be_live_again(index);
     }
     match verdict {
-        LetterVerdict::Stands | LetterVerdict::StaleRecord => return,
-        LetterVerdict::Anothers if world.plans[index].letter == Letter::Discard => {}
-        LetterVerdict::Anothers => return,
-        LetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
-        LetterVerdict::Replayed => {
+        DeadLetterVerdict::Stands | DeadLetterVerdict::StaleRecord => return,
+        DeadLetterVerdict::Anothers if world.plans[index].letter == Letter::Discard => {}
+        DeadLetterVerdict::Anothers => return,
+        DeadLetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
+        DeadLetterVerdict::Replayed => {
             client.publish_events(index, &run, world.published_at_dead_letter(&run, letter.round)).await;
             if world.is(Mutation::LetterDeletedBeforeTheJobIsPublished) {
                 client.delete_letter(letter.sequence).await;
             }
             publish_again(&client, &run, index).await;
         }
-        LetterVerdict::Stale if world.is(Mutation::StaleLetterKept) => return,
-        LetterVerdict::Stale if run.state.is_ended() && !world.is(Mutation::StaleLetterDeletedUntold) => {
+        DeadLetterVerdict::Stale if world.is(Mutation::StaleLetterKept) => return,
+        DeadLetterVerdict::Stale if run.state.is_terminal() && !world.is(Mutation::StaleLetterDeletedUntold) => {
             client.publish_events(index, &run, world.published_at_dead_letter(&run, letter.round)).await;
         }
-        LetterVerdict::Stale => {}
+        DeadLetterVerdict::Stale => {}
     }
     client.delete_letter(letter.sequence).await;
 }

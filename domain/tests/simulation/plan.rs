@@ -197,7 +197,7 @@ impl Plan {
         self.behaviour == Behaviour::Unreadable && self.way == Way::Bare
     }
 
-    pub(crate) fn minted(&self) -> bool {
+    pub(crate) fn has_derived_id(&self) -> bool {
         matches!(self.way, Way::Bare | Way::Forged(_))
     }
 }

@@ -1,7 +1,7 @@
 //! What is still to be published of a run: the judgements of the domain, each of which may be broken on purpose.
 
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, story};
+use longshore_domain::{Run, events};
 
 use crate::mutation::Mutation;
 use crate::world::World;
@@ -28,7 +28,7 @@ impl World {
 
     /// A record that another node wrote, or this one before it died.
     pub(crate) fn published_at_redelivery(&self, found: &Run) -> Published {
-        let all = story::of_round(found).len();
+        let all = events::of_round(found).len();
         let first = is_first(found);
         // As if the log had so many events.
         let logged = |events: usize| Published::nothing().after_live(events, true);
@@ -38,7 +38,7 @@ impl World {
             Some(Mutation::FirstAttemptTakenForProof) if first => logged(all.min(1)),
             Some(Mutation::LastStartTakenForProven) if !first => {
                 let last = found.attempts_of_round().last().map_or(0, |last| last.attempt);
-                let started = story::of_round(found).iter().position(|event| event.attempt >= last);
+                let started = events::of_round(found).iter().position(|event| event.attempt >= last);
                 logged(started.map_or(all, |started| started + 1))
             }
             _ => Published::at_redelivery(found),
@@ -65,7 +65,7 @@ impl World {
     pub(crate) fn published_at_cancel(&self, before: &Run, cancelled: &Run, is_carried_on: bool) -> Published {
         match self.mutation {
             Some(Mutation::CancelPublishedAlone) => {
-                Published::nothing().after_live(story::of_round(cancelled).len() - 1, true)
+                Published::nothing().after_live(events::of_round(cancelled).len() - 1, true)
             }
             Some(Mutation::CancelledRunTakenForUnseen) if is_first(cancelled) => Published::nothing(),
             Some(Mutation::CancelledRunTakenForSeen) => Published::at_cancel(cancelled, cancelled, is_carried_on),

@@ -85,5 +85,14 @@ impl Hand<'_> {
 
 /// The arrival of a client's own publish, whatever it said of itself.
 fn as_bare(holding: Holding, timed: bool) -> Arrival {
-    Arrival { holding, round: 1, attempt: 1, deferrals: 0, moved: false, seal: None, minted: !timed, has_aged: true }
+    Arrival {
+        holding,
+        round: 1,
+        attempt: 1,
+        deferrals: 0,
+        moved: false,
+        seal: None,
+        has_derived_id: !timed,
+        has_aged: true,
+    }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Work {
     /// What of the round is published.
     pub(crate) published: Published,
     /// A record says that it runs.
-    pub(crate) on_record: bool,
+    pub(crate) is_stored: bool,
     /// The token of a write of this attempt whose answer was lost.
     pub(crate) unclear: Option<SmolStr>,
     /// Not the first look: its time has come.
@@ -63,7 +63,7 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn new(run: Run, revision: u64, published: Published) -> Self {
-        Self { run, revision, published, on_record: false, unclear: None, fell_due: false }
+        Self { run, revision, published, is_stored: false, unclear: None, fell_due: false }
     }
 }
 
@@ -95,7 +95,7 @@ impl<'w> Hand<'w> {
             deferrals: place.deferrals,
             moved,
             seal: (seal > 0).then(|| seal_text(seal)),
-            minted: plan.minted(),
+            has_derived_id: plan.has_derived_id(),
             has_aged: world.clock.get() >= at + OLD_READ_MAX,
         };
         // A lease runs from when the server may have sent the delivery, not from when a frozen node came to read it.
@@ -161,7 +161,7 @@ impl<'w> Hand<'w> {
         let Message { sequence, seal, delivered, .. } = self.delivery.message;
         let world = self.world;
         let first = seal == 0 && delivered == 1;
-        let own = self.plan.minted() || world.is(Mutation::ShortWayForNamedRuns);
+        let own = self.plan.has_derived_id() || world.is(Mutation::ShortWayForNamedRuns);
         let alone = own && (self.plan.key.is_none() || world.is(Mutation::ShortWayForKeyedRuns));
         let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
         // What comes to a node that was just frozen counts as sent before that.
@@ -291,7 +291,8 @@ impl<'w> Hand<'w> {
 
     pub(crate) fn verdict(&self, found: Option<&Stored>) -> Verdict {
         let found = found.map(|stored| &*stored.run);
-        let mut arrival = Arrival { minted: self.arrival.minted && !self.timed.get(), ..self.arrival.clone() };
+        let mut arrival =
+            Arrival { has_derived_id: self.arrival.has_derived_id && !self.timed.get(), ..self.arrival.clone() };
         match (self.world.mutation, found) {
             (Some(Mutation::AnyWaitOfAnAttemptSpeaksForIt), Some(found)) => arrival.deferrals = found.deferrals,
             (Some(Mutation::WrongSealBelieved), Some(found)) if arrival.seal.is_some() && !found.seal.is_empty() => {

@@ -203,7 +203,7 @@ impl World {
         self.plans[plan]
             .job()
             .run_id
-            .as_minted()
+            .as_derived()
             .map_or(plan, |(_, _, sequence)| MINTED + usize::try_from(sequence).expect("a world has few messages"))
     }
 
@@ -215,8 +215,8 @@ impl World {
     /// What is on record of a run. Under a minted id that may be another run, of a lane that is gone.
     pub(crate) fn record(&self, plan: usize) -> Option<Stored> {
         let server = self.server.borrow();
-        let minted = self.plans[plan].minted();
-        let own = |stored: &Stored| !minted || stored.run.origin == stamp(self.published_at(plan));
+        let has_derived_id = self.plans[plan].has_derived_id();
+        let own = |stored: &Stored| !has_derived_id || stored.run.origin == stamp(self.published_at(plan));
         server.read(Self::timed_key(plan)).or_else(|| server.read(self.key(plan)).filter(own))
     }
 
@@ -224,7 +224,7 @@ impl World {
     pub(crate) fn has_two_ids(&self, plan: usize) -> bool {
         let server = self.server.borrow();
         let is_own = |stored: Stored| stored.run.origin == stamp(self.published_at(plan));
-        self.plans[plan].minted()
+        self.plans[plan].has_derived_id()
             && server.read(Self::timed_key(plan)).is_some()
             && self.plans[plan].job.get().is_some()
             && server.read(self.key(plan)).is_some_and(is_own)

@@ -97,7 +97,7 @@ fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>) -> bool {
 /// When a round had ended, by its first telling or by the record, whichever says the earlier.
 fn ended_at(round: u32, run: &Run<'_>) -> Option<Timestamp> {
     let ends = run.told.iter().filter(|event| event.round.max(1) == round && event.event.is_end());
-    let record = run.record.filter(|record| record.has_ended() && record.round.max(1) == round);
+    let record = run.record.filter(|record| record.is_terminal() && record.round.max(1) == round);
     ends.map(|event| event.at).chain(record.and_then(|record| record.ended_at)).min()
 }
 

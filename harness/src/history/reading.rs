@@ -68,14 +68,14 @@ impl History {
                 judgement.cut += 1;
                 continue;
             }
-            let has_ended = has_ended(&run, &rounds);
+            let is_terminal = is_terminal(&run, &rounds);
             let alive = last_sign(&run);
-            if !has_ended {
+            if !is_terminal {
                 judgement.open.push(open(&run));
             } else if alive.is_some_and(|at| at > reading.rested_since) {
                 judgement.restless += 1;
             }
-            if !reading.all_ended && (!has_ended || alive.is_some_and(|at| at > reading.rested_since)) {
+            if !reading.all_ended && (!is_terminal || alive.is_some_and(|at| at > reading.rested_since)) {
                 let unheard_of = run.told.is_empty() && run.record.is_none();
                 found.retain(|violation| stands(violation.kind, unheard_of));
             }
@@ -164,9 +164,9 @@ fn stands(kind: Kind, unheard_of: bool) -> bool {
 }
 
 /// By the log or by the record: one may be ahead of the other, and a record that was set back is no excuse.
-fn has_ended(run: &Run<'_>, rounds: &BTreeMap<u32, Round>) -> bool {
+fn is_terminal(run: &Run<'_>, rounds: &BTreeMap<u32, Round>) -> bool {
     let told = rounds.values().next_back();
-    let on_record = run.record.filter(|record| record.has_ended()).map(|record| record.round.max(1));
+    let on_record = run.record.filter(|record| record.is_terminal()).map(|record| record.round.max(1));
     match (told, on_record) {
         (Some(told), Some(round)) if round >= told.number => true,
         (Some(told), _) => told.end.is_some(),

@@ -44,9 +44,9 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
 /// A run of which no event is told.
 fn judge_untold(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     if let Some(record) = run.record {
-        if record.has_ended() && !run.may_be_traceless() {
+        if record.is_terminal() && !run.may_be_traceless() {
             found.push(run.violation(Kind::Missing, format!("its record is {}, and no event was told", record.state)));
-        } else if !record.has_ended() && !is_unanswered(run, record) {
+        } else if !record.is_terminal() && !is_unanswered(run, record) {
             found.push(run.violation(Kind::NoEnd, format!("its record is {}, and no event was told", record.state)));
         }
         return;

@@ -34,7 +34,7 @@ pub use target::{Failed, Filter, Outcome, Selection, Target};
 
 mod runs;
 pub use runs::{
-    Attempt, Cancelled, CancelledRuns, Erased, ErasedLetter, Record, RunError, RunRequest, RunsCancel, RunsErase,
+    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RunError, RunRequest, RunsCancel, RunsErase,
     RunsGet, RunsWait, WaitRequest,
 };
 

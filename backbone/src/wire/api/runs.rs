@@ -270,12 +270,12 @@ pub enum Erased {
     /// The record that stays.
     Run(Box<Record>),
     /// The record had gone by its age before; only the dead letter was there to be erased.
-    DeadLetter(ErasedLetter),
+    DeadLetter(ErasedDeadLetter),
 }
 
 /// A run of which nothing but a dead letter was there to be erased.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErasedLetter {
+pub struct ErasedDeadLetter {
     /// The run.
     pub run_id: RunId,
 }

@@ -5,7 +5,7 @@ use longshore_domain::run::MessageId;
 use longshore_domain::{Priority, Queue, SmolStr, Timestamp};
 
 use crate::Backbone;
-use crate::delivery::{Delivery, Right};
+use crate::delivery::{AckToken, Delivery};
 use crate::error::Error;
 use crate::raw;
 use crate::request::{self, Stored};
@@ -49,7 +49,7 @@ impl Backbone {
         let Some(raw) = raw::get(self.service(), self.api(), &stream, query).await? else { return Ok(None) };
         // What no client can read is about to be taken out.
         let headers = raw::readable(&raw.headers);
-        Ok(Some(raw.into_delivery(&stream, headers, Right::none())))
+        Ok(Some(raw.into_delivery(&stream, headers, AckToken::none())))
     }
 
     /// A stored message of a stream as if it had been delivered; its right settles nothing.
@@ -58,7 +58,7 @@ impl Backbone {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
         let message = MessageId { stream: SmolStr::from(stream), sequence: stored.sequence, at };
         let headers = stored.job_headers();
-        Delivery::of_stored(message, (stored.subject, stored.payload), headers, Right::none())
+        Delivery::of_stored(message, (stored.subject, stored.payload), headers, AckToken::none())
     }
 
     /// Whether the queue has lanes, as the cluster's own leader knows it: a lane without a leader answers nothing, and

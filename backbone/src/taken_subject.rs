@@ -6,15 +6,15 @@ use async_nats::{Subject, ToSubject};
 
 /// A subject for one publish. The client library clones the subject it is given; of one that nobody shares yet, as that
 /// of an acknowledgement, the clone needs memory of its own.
-pub(crate) struct Given(Cell<Option<Subject>>);
+pub(crate) struct TakenSubject(Cell<Option<Subject>>);
 
-impl Given {
+impl TakenSubject {
     pub(crate) fn new(subject: Subject) -> Self {
         Self(Cell::new(Some(subject)))
     }
 }
 
-impl ToSubject for Given {
+impl ToSubject for TakenSubject {
     /// The subject itself; asked again, an empty one, with which nothing can be published.
     fn to_subject(&self) -> Subject {
         self.0.take().unwrap_or_else(|| Subject::from_static(""))
