@@ -18,6 +18,7 @@ use longshore_domain::{Job, RunId, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
+use crate::supervision::LoopEnd;
 
 /// The leases of this node.
 #[derive(Debug, Default)]
@@ -105,12 +106,9 @@ impl Book {
 }
 
 /// Keeps the leases until the process ends.
-pub(crate) async fn run(backbone: Backbone, book: Arc<Book>, metrics: Arc<Metrics>) {
+pub(crate) async fn run(backbone: Backbone, book: Arc<Book>, metrics: Arc<Metrics>) -> LoopEnd {
     let length = backbone.storage().lease;
-    let mut renewals = match Renewals::open(&backbone).await {
-        Ok(renewals) => renewals,
-        Err(error) => panic!("the lease-keeper cannot work: {error}"),
-    };
+    let mut renewals = Renewals::open(&backbone).await.map_err(|error| error.with_causes())?;
     let mut tick = tokio::time::interval((length / 30).clamp(Duration::from_millis(20), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut asked: HashMap<u64, Instant> = HashMap::new();
@@ -118,7 +116,7 @@ pub(crate) async fn run(backbone: Backbone, book: Arc<Book>, metrics: Arc<Metric
         tokio::select! {
             renewed = renewals.next() => match renewed {
                 Some(Renewed { number }) => book.confirm(number, asked.remove(&number), length),
-                None => return,
+                None => return Ok(()),
             },
             _ = tick.tick() => {
                 let now = Instant::now();

@@ -37,7 +37,7 @@ use crate::cluster::{discovery, dlq_watch, node_name, presence, system_events};
 use crate::commit::committer::{self, Committer};
 use crate::lease_keeper::{self, Book};
 use crate::metrics::Metrics;
-use crate::queue::dispatcher::{self, QueueState};
+use crate::queue::dispatcher::{self, Dispatcher};
 use crate::queue::supervisor::QueueSupervisor;
 use crate::queue::{lane_guard, parking};
 use crate::shared::Shared;
@@ -85,7 +85,7 @@ pub enum Error {
 /// A running node.
 pub struct Node {
     shared: Arc<Shared>,
-    queues: Vec<Arc<QueueState>>,
+    queues: Vec<Arc<Dispatcher>>,
     root: ActorRef<()>,
     life: JoinHandle<()>,
     reason: oneshot::Receiver<String>,
@@ -108,8 +108,8 @@ impl Node {
         let queues = policies
             .queues
             .iter()
-            .map(|(name, policy)| Arc::new(QueueState::new(name.clone(), *policy, storage.lease)));
-        let queues: Vec<Arc<QueueState>> = queues.collect();
+            .map(|(name, policy)| Arc::new(Dispatcher::new(name.clone(), *policy, storage.lease)));
+        let queues: Vec<Arc<Dispatcher>> = queues.collect();
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let metrics = Arc::new(Metrics::new());
@@ -195,7 +195,7 @@ impl Node {
 /// All children but the queues, in the order in which they start.
 fn children(
     shared: &Arc<Shared>,
-    queues: &[Arc<QueueState>],
+    queues: &[Arc<Dispatcher>],
     committing: Arc<tokio::sync::Mutex<committer::Committing>>,
 ) -> Vec<ChildSpec> {
     let backbone = shared.backbone.clone();
@@ -238,7 +238,7 @@ struct Root;
 
 struct Tree {
     shared: Arc<Shared>,
-    queues: Vec<Arc<QueueState>>,
+    queues: Vec<Arc<Dispatcher>>,
     children: Vec<ChildSpec>,
     tell: oneshot::Sender<String>,
 }

@@ -18,18 +18,24 @@ const MAX_DEATHS: usize = 5;
 /// The window of restart intensity.
 const WITHIN: Duration = Duration::from_secs(10);
 
+/// How a child's loop ends: it never should by itself; an error says why it cannot go on.
+pub(crate) type LoopEnd = Result<(), String>;
+
+/// Why a loop ends whose deliveries come no more.
+pub(crate) const SUBSCRIPTION_ENDED: &str = "the connection's subscription ended";
+
 /// A child: its name, and how its loop is (re)started.
 #[derive(Clone)]
 pub(crate) struct ChildSpec {
     pub(crate) name: &'static str,
-    pub(crate) run: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    pub(crate) run: Arc<dyn Fn() -> BoxFuture<'static, LoopEnd> + Send + Sync>,
 }
 
 impl ChildSpec {
     pub(crate) fn new<F, Fut>(name: &'static str, run: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
+        Fut: Future<Output = LoopEnd> + Send + 'static,
     {
         Self { name, run: Arc::new(move || Box::pin(run())) }
     }
@@ -71,7 +77,8 @@ impl Actor for Keeper {
         let task = tokio::spawn(async move {
             let end = std::panic::AssertUnwindSafe(work).catch_unwind().await;
             let reason = match end {
-                Ok(()) => "its loop ended".to_owned(),
+                Ok(Ok(())) => "its loop ended".to_owned(),
+                Ok(Err(reason)) => reason,
                 Err(panic) => format!("it panicked: {}", panic_text(&*panic)),
             };
             // The actor may be gone already: then its end is known.

@@ -21,9 +21,10 @@ use longshore_domain::{Lane, Queue, Tenant};
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::{cancel, dead_letters, erase, replay, runs};
-use crate::queue::dispatcher::QueueState;
+use crate::queue::dispatcher::Dispatcher;
 use crate::queue::unresponsive::SPARE_THREADS;
 use crate::shared::{Shared, now};
+use crate::supervision::LoopEnd;
 
 /// Most jobs in one batch.
 const BATCH_MAX: usize = 1_000;
@@ -37,7 +38,7 @@ const BATCH_ANSWER: usize = 512;
 
 struct Control {
     shared: Arc<Shared>,
-    queues: Vec<Arc<QueueState>>,
+    queues: Vec<Arc<Dispatcher>>,
     routes: Vec<Route>,
 }
 
@@ -91,13 +92,12 @@ fn routes() -> Vec<Route> {
 }
 
 /// Serves the API until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<QueueState>>) {
+pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<Dispatcher>>) -> LoopEnd {
     let (backbone, started) = (shared.backbone.clone(), shared.started_at);
     let control = Control { shared, queues, routes: routes() };
     let names: Vec<&'static str> = control.routes.iter().map(|route| route.name).collect();
-    if let Err(error) = service::run(backbone, crate::VERSION, started, &names, control).await {
-        panic!("the API cannot be served: {}", error.with_causes());
-    }
+    let served = service::run(backbone, crate::VERSION, started, &names, control).await;
+    served.map_err(|error| error.with_causes())
 }
 
 impl Serve for Control {

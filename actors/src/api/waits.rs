@@ -12,6 +12,7 @@ use longshore_backbone::wire::api::{Encoded, Record};
 use longshore_domain::{RunId, Tenant};
 
 use crate::shared::Shared;
+use crate::supervision::LoopEnd;
 
 /// How long the other nodes are given to say that they saw an end.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -27,11 +28,9 @@ pub(crate) async fn end_of(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> 
 }
 
 /// Answers other nodes that ask for such ends, until the process ends.
-pub(crate) async fn answer(shared: Arc<Shared>) {
-    let mut questions = match shared.backbone.questions(shared.backbone.names().ends()).await {
-        Ok(questions) => questions,
-        Err(error) => panic!("questions for ends cannot be heard: {}", error.with_causes()),
-    };
+pub(crate) async fn answer(shared: Arc<Shared>) -> LoopEnd {
+    let questions = shared.backbone.questions(shared.backbone.names().ends()).await;
+    let mut questions = questions.map_err(|error| error.with_causes())?;
     while let Some(question) = questions.next().await {
         let asked = shared.backbone.names().read_end(&question.subject);
         let asked = asked.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
@@ -39,4 +38,5 @@ pub(crate) async fn answer(shared: Arc<Shared>) {
             shared.backbone.answer_node(question, Bytes::from(end.into_bytes())).await;
         }
     }
+    Ok(())
 }

@@ -28,7 +28,7 @@ pub(crate) struct Assignment {
     /// Its entry among the leases, once it has lasted.
     pub(crate) entry: Option<Entry>,
     /// Its place among the jobs of its type that are with remote handlers.
-    pub(crate) with_handler: Option<CapacityPermit>,
+    pub(crate) capacity: Option<CapacityPermit>,
     /// It cannot start now and is to be parked.
     pub(crate) park: Option<ParkPermit>,
     /// It was parked and taken back.
@@ -100,7 +100,7 @@ impl Assignment {
             since,
             leased_from,
             entry: None,
-            with_handler: None,
+            capacity: None,
             park: None,
             is_returned,
             ack_token,

@@ -5,20 +5,17 @@ use std::time::Duration;
 
 use crate::attempt::holders;
 use crate::shared::Shared;
+use crate::supervision::LoopEnd;
 
 /// How long nodes have to say that they heard. One that takes longer is frozen or cut off: what it has in its hand by
 /// then it may no longer start.
 pub(crate) const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Hears of cancelled runs until the process ends, and stops those that run here; answers who asks what this node holds.
-pub(crate) async fn watch(shared: Arc<Shared>) {
-    let listening =
-        async { Ok((shared.backbone.cancels().await?, shared.backbone.holder_questions(&shared.node).await?)) };
-    let (mut cancels, mut questions) = match listening.await {
-        Ok(both) => both,
-        Err::<_, longshore_backbone::Error>(error) => {
-            panic!("cancelled runs cannot be heard of: {}", error.with_causes())
-        }
-    };
+pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
+    let cancels = shared.backbone.cancels().await;
+    let mut cancels = cancels.map_err(|error| error.with_causes())?;
+    let questions = shared.backbone.holder_questions(&shared.node).await;
+    let mut questions = questions.map_err(|error| error.with_causes())?;
     shared.backbone.is_listening().await;
     shared.hears_cancels.cancel();
     if let Err(error) = learn(&shared).await {
@@ -28,7 +25,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     loop {
         tokio::select! {
             cancel = cancels.next() => {
-                let Some(cancel) = cancel else { return };
+                let Some(cancel) = cancel else { return Ok(()) };
                 shared.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
                 let runs_here = match cancel.only_if_waiting {
                     true => shared.book.works_on(&cancel.tenant, &cancel.run_id),
@@ -38,7 +35,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
             }
             question = questions.next() => match question {
                 Some(question) => holders::answer(&shared, question).await,
-                None => return,
+                None => return Ok(()),
             },
         }
     }

@@ -203,7 +203,7 @@ async fn hold_locally(
                     since: rest.since.max(due),
                     leased_from: rest.leased_from,
                     entry,
-                    with_handler: None,
+                    capacity: None,
                     park: None,
                     is_returned: false,
                     ack_token,

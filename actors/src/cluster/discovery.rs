@@ -8,13 +8,14 @@ use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::work::Announced;
 
 use crate::shared::Shared;
+use crate::supervision::LoopEnd;
 
 /// How long services have to answer a census.
 const CENSUS_WAIT: Duration = Duration::from_millis(500);
 
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every few
 /// seconds in which there was one.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut warned = HashSet::new();
@@ -35,7 +36,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             warn_of(handler, &mut warned);
         }
         shared.discovery.replace(announced, at);
-        shared.slots.changed();
+        shared.handler_capacity.changed();
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::cluster::{presence, system_events};
 use crate::shared::{Shared, now};
+use crate::supervision::LoopEnd;
 
 /// How often the letters are looked at. Below the time in which a failing system fills the last fifth of the room.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -20,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Watches until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     let mut tick = tokio::time::interval(LOOK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut warned: Option<(Threat, Instant)> = None;

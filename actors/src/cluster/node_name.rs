@@ -9,6 +9,7 @@ use bytes::Bytes;
 use longshore_backbone::Backbone;
 
 use crate::shared::Shared;
+use crate::supervision::LoopEnd;
 
 /// How long a node that starts waits for its name.
 const WAIT: Duration = Duration::from_secs(10);
@@ -44,11 +45,9 @@ async fn ask(backbone: &Backbone, name: &str, instance: &str) -> Option<String> 
 }
 
 /// Answers whoever asks for this node's name, until the process ends.
-pub(crate) async fn answer(shared: Arc<Shared>) {
-    let mut questions = match shared.backbone.questions(shared.backbone.names().node(&shared.node)).await {
-        Ok(questions) => questions,
-        Err(error) => panic!("questions for this node's name cannot be heard: {}", error.with_causes()),
-    };
+pub(crate) async fn answer(shared: Arc<Shared>) -> LoopEnd {
+    let questions = shared.backbone.questions(shared.backbone.names().node(&shared.node)).await;
+    let mut questions = questions.map_err(|error| error.with_causes())?;
     let own = shared.instance.as_str();
     let who = format!("running since {}, instance {own}", shared.started_at);
     // One that asked at the same moment heard as little of us as we of it.
@@ -63,4 +62,5 @@ pub(crate) async fn answer(shared: Arc<Shared>) {
         tracing::warn!(node = %shared.node, %other, "another node asks for the name of this one; each needs its own (node.name)");
         shared.backbone.answer_node(question, Bytes::from(who.clone())).await;
     }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use longshore_backbone::control::{PRESENCE_EVERY, Presence, QueueLoad};
 
 use crate::cluster::records_watch::look_at_records;
 use crate::shared::{Shared, now};
+use crate::supervision::LoopEnd;
 
 /// What this node is like just now.
 pub(crate) fn of(shared: &Shared, queues: BTreeMap<String, QueueLoad>) -> Presence {
@@ -22,7 +23,7 @@ pub(crate) fn of(shared: &Shared, queues: BTreeMap<String, QueueLoad>) -> Presen
 }
 
 /// Says that this node is there until it drains.
-pub(crate) async fn run(shared: Arc<Shared>, loads: impl Fn() -> BTreeMap<String, QueueLoad>) {
+pub(crate) async fn run(shared: Arc<Shared>, loads: impl Fn() -> BTreeMap<String, QueueLoad>) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut tight = false;

@@ -29,6 +29,7 @@ use crate::commit::follow_up::{self, Done};
 use crate::commit::{Commit, InFlightPermit};
 use crate::fail_point;
 use crate::metrics::Metrics;
+use crate::supervision::LoopEnd;
 
 /// Stories that may wait for the herald.
 pub(crate) const QUEUED: usize = 512;
@@ -122,13 +123,10 @@ enum Sent {
 }
 
 /// Works at the desk until the process ends.
-pub(crate) async fn run(committing: Arc<Mutex<Committing>>) {
+pub(crate) async fn run(committing: Arc<Mutex<Committing>>) -> LoopEnd {
     let mut committing = committing.lock().await;
     let backbone = committing.backbone.clone();
-    let mut window = match backbone.window().await {
-        Ok(window) => window,
-        Err(error) => panic!("the herald cannot work: {error}"),
-    };
+    let mut window = backbone.window().await.map_err(|error| error.with_causes())?;
     let mut connected = backbone.connected();
     connected.mark_unchanged();
     let mut look = tokio::time::interval(LOOK_EVERY);
@@ -153,7 +151,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>) {
                 committing.send_again(&mut window, overdue).await;
                 committing.metrics.in_flight.set(i64::try_from(committing.in_flight()).unwrap_or(i64::MAX));
             }
-            News::Closed => return,
+            News::Closed => return Ok(()),
         }
         committing.answer_flushes();
     }

@@ -12,8 +12,9 @@ use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use tokio::sync::Notify;
 
-use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::assignment::Assignment;
 use crate::queue::blocked::{Blocked, Goes};
+use crate::queue::gates::{self, Answer};
 use crate::queue::lookahead::Lookahead;
 use crate::shared::Shared;
 use crate::shared::capacity::Kind;
@@ -238,13 +239,8 @@ impl Jobs {
                 return None;
             }
             let mut assignment = self.merge.take_next()?;
-            if matches!(assignment.start, Start::Invalid(_)) || shared.handler(&assignment.job).is_some() {
-                return Some(assignment);
-            }
-            shared.discovery.saw_remote();
-            let kind = Kind::of(&assignment.job);
-            if !self.blocked.has_others_before(&kind, assignment.is_returned) && take_capacity(shared, &mut assignment)
-            {
+            let Some(kind) = gates::kind_of(shared, &assignment) else { return Some(assignment) };
+            if !self.blocked.has_others_before(&kind, assignment.is_returned) && passes(shared, &mut assignment) {
                 self.starts(&kind, buffer, now);
                 return Some(assignment);
             }
@@ -261,7 +257,7 @@ impl Jobs {
 
     /// The first in order of those that could not start before and can now; or one that has waited here for too long.
     fn next_blocked(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
-        if let Some((kind, assignment)) = self.blocked.take(|front| take_capacity(shared, front)) {
+        if let Some((kind, assignment)) = self.blocked.take(|front| passes(shared, front)) {
             self.starts(&kind, buffer, now);
             return Some(assignment);
         }
@@ -287,10 +283,15 @@ impl Jobs {
     }
 }
 
-/// Takes a place at the job's handlers for it.
-fn take_capacity(shared: &Shared, assignment: &mut Assignment) -> bool {
-    assignment.with_handler = shared.slots.take(shared.room(&assignment.job));
-    assignment.with_handler.is_some()
+/// Whether the gates let the job start; it has their permit then.
+fn passes(shared: &Shared, assignment: &mut Assignment) -> bool {
+    match gates::ask(shared, assignment) {
+        Answer::Go(permit) => {
+            assignment.capacity = Some(permit);
+            true
+        }
+        Answer::WhenFreed => false,
+    }
 }
 
 /// Has the job parked instead of started, if that is possible just now. A retry that is kept by its record is not.

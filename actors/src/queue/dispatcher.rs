@@ -30,8 +30,8 @@ pub(crate) struct Work {
 }
 
 /// How busy these queues are.
-pub(crate) fn loads(queues: &[Arc<QueueState>]) -> BTreeMap<String, QueueLoad> {
-    let load = |queue: &Arc<QueueState>| {
+pub(crate) fn loads(queues: &[Arc<Dispatcher>]) -> BTreeMap<String, QueueLoad> {
+    let load = |queue: &Arc<Dispatcher>| {
         let load = QueueLoad { concurrency: queue.policy.concurrency, running: queue.running() };
         (queue.name.to_string(), load)
     };
@@ -39,7 +39,7 @@ pub(crate) fn loads(queues: &[Arc<QueueState>]) -> BTreeMap<String, QueueLoad> {
 }
 
 /// What a queue's actors share; it outlives them.
-pub(crate) struct QueueState {
+pub(crate) struct Dispatcher {
     pub(crate) name: Queue,
     pub(crate) policy: QueuePolicy,
     pub(crate) idle: IdleWorkers,
@@ -56,7 +56,7 @@ pub(crate) struct QueueState {
     places: RwLock<Vec<(CurrentAttempt, Arc<Responsiveness>)>>,
 }
 
-impl QueueState {
+impl Dispatcher {
     pub(crate) fn new(name: Queue, policy: QueuePolicy, lease: Duration) -> Self {
         // Bounded by `MAX_LOCAL_RETRIES`.
         let (back, again) = mpsc::unbounded_channel();

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin;
 use crate::shared::{Shared, now};
+use crate::supervision::LoopEnd;
 
 /// Broken messages in hand at once.
 const AT_ONCE: usize = 16;
@@ -30,12 +31,9 @@ const LOOKS: usize = 20;
 const CLEARINGS: usize = 5;
 
 /// Guards the lanes of these queues until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
+pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) -> LoopEnd {
     let mut connected = shared.backbone.connected();
-    let mut questions = match shared.backbone.custody_questions().await {
-        Ok(questions) => questions,
-        Err(error) => panic!("the lane-guard cannot work: {}", error.with_causes()),
-    };
+    let mut questions = shared.backbone.custody_questions().await.map_err(|error| error.with_causes())?;
     let streams = shared.backbone.job_streams(queues.iter());
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -66,6 +64,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) {
         }
     };
     tokio::join!(clear, keep, answer);
+    Ok(())
 }
 
 /// Looks through all streams at once, and hands back what was lost; false if other nodes have not said what they hold.

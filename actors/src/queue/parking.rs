@@ -22,9 +22,10 @@ use longshore_domain::{Priority, Timestamp};
 
 use crate::attempt::assignment::number_of;
 use crate::fail_point;
-use crate::queue::dispatcher::QueueState;
+use crate::queue::dispatcher::Dispatcher;
 use crate::shared::Shared;
 use crate::shared::capacity::Kind;
+use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
 /// How often it looks while jobs are parked, and while none are.
@@ -38,7 +39,7 @@ const KINDS: usize = 64;
 const AT_ONCE: usize = 32;
 
 /// Brings parked jobs back until the node drains.
-pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
+pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd {
     let mut parking = Parking { shared, queue, ahead: BTreeMap::new() };
     let draining = parking.shared.draining.clone();
     let mut any = false;
@@ -56,12 +57,12 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
             }
         }
     }
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
 struct Parking {
     shared: Arc<Shared>,
-    queue: Arc<QueueState>,
+    queue: Arc<Dispatcher>,
     /// What was read of each kind.
     ahead: BTreeMap<Kind, Ahead>,
 }

@@ -16,9 +16,10 @@ use longshore_domain::freshness::Freshness;
 use crate::attempt::assignment::Assignment;
 use crate::coalesce::coalesced;
 use crate::queue::buffer::{Arrived, Buffered};
-use crate::queue::dispatcher::QueueState;
+use crate::queue::dispatcher::Dispatcher;
 use crate::queue::high_water_marks::HighWaterMarks;
 use crate::shared::Shared;
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often it looks up without being called: to measure its own rate, and to ask how fresh is what comes.
 const TICK: Duration = Duration::from_millis(100);
@@ -35,7 +36,7 @@ const MAX_BATCH: usize = 256;
 
 struct Scheduler {
     shared: Arc<Shared>,
-    queue: Arc<QueueState>,
+    queue: Arc<Dispatcher>,
     puller: Puller,
     marks: HighWaterMarks,
     /// Most bytes of a client's job.
@@ -70,14 +71,11 @@ enum News {
 }
 
 /// Schedules until the node drains.
-pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
+pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd {
     let mut again = queue.again.lock().await;
     // Nothing that comes can be older than the subscription.
     let freshness = Freshness::new(Instant::now(), shared.backbone.storage().lease);
-    let puller = match Puller::of_queue(&shared.backbone, &queue.name).await {
-        Ok(puller) => puller,
-        Err(error) => panic!("the scheduler cannot work: {error}"),
-    };
+    let puller = Puller::of_queue(&shared.backbone, &queue.name).await.map_err(|error| error.with_causes())?;
     // One that died before has left nothing but what it knew of its own pulls.
     let lease = shared.backbone.storage().lease;
     queue.buffer.clear(lease);
@@ -89,7 +87,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     loop {
         let hold_off = queue.buffer.hold_off();
         let stalled = scheduler.stalled.map(|(until, _)| until);
-        let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.slots));
+        let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.handler_capacity));
         let news = coalesced(async {
             // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
             tokio::select! {
@@ -111,7 +109,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
             News::Pulled => queue.buffer.came(scheduler.fresh.drain(..)),
             News::LocalRetries(assignment) => queue.buffer.again(assignment),
             News::Tick => scheduler.tick(),
-            News::Closed => panic!("the connection's subscription ended"),
+            News::Closed => return Err(SUBSCRIPTION_ENDED.to_owned()),
             News::Drain => break,
         }
         queue.dispatch(&scheduler.shared);
@@ -122,11 +120,11 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<QueueState>) {
     queue.buffer.clear(lease);
     queue.closed.cancel();
     // The node ends its children itself; a loop that ended would be started again.
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
 impl Scheduler {
-    fn new(shared: Arc<Shared>, queue: Arc<QueueState>, puller: Puller, freshness: Freshness) -> Self {
+    fn new(shared: Arc<Shared>, queue: Arc<Dispatcher>, puller: Puller, freshness: Freshness) -> Self {
         let held = queue.buffer.held();
         let marks = HighWaterMarks::new(Arc::clone(&shared), queue.name.clone());
         Self {

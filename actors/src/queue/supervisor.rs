@@ -1,6 +1,6 @@
 //! The supervisor of one queue: its scheduler and its workers, one for one.
 //!
-//! A scheduler's death cuts no running job: slots and idle workers are kept in [`QueueState`], which outlives them all.
+//! A scheduler's death cuts no running job: slots and idle workers are kept in [`Dispatcher`], which outlives them all.
 //! A worker's death is settled as a failure of the attempt it was working on; the scheduler's costs nothing but the
 //! jobs in its hand, which go back. It looks over its workers once a second: see [`crate::queue::unresponsive`]. Mailbox: supervision
 //! events, and that.
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::queue::dispatcher::QueueState;
+use crate::queue::dispatcher::Dispatcher;
 use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};
 use crate::shared::Shared;
@@ -25,7 +25,7 @@ pub(crate) struct QueueSupervisor;
 
 pub(crate) struct State {
     shared: Arc<Shared>,
-    queue: Arc<QueueState>,
+    queue: Arc<Dispatcher>,
     workers: HashMap<ActorId, usize>,
     scheduler: Option<ActorId>,
     deaths: Deaths,
@@ -34,7 +34,7 @@ pub(crate) struct State {
 impl Actor for QueueSupervisor {
     type Msg = CheckWorkers;
     type State = State;
-    type Arguments = (Arc<Shared>, Arc<QueueState>);
+    type Arguments = (Arc<Shared>, Arc<Dispatcher>);
 
     async fn pre_start(
         &self,
@@ -46,7 +46,7 @@ impl Actor for QueueSupervisor {
             state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
         }
         state.start_scheduler(myself.get_cell()).await?;
-        myself.send_interval(unresponsive::LOOK_EVERY, || CheckWorkers);
+        myself.send_interval(unresponsive::CHECK_EVERY, || CheckWorkers);
         Ok(state)
     }
 
@@ -58,11 +58,11 @@ impl Actor for QueueSupervisor {
     ) -> Result<(), ActorProcessingErr> {
         for number in 0..state.queue.policy.concurrency {
             let (current, responsiveness) = state.queue.place(number);
-            if unresponsive::look(&state.shared, &state.queue.name, number, &current, &responsiveness).await {
+            if unresponsive::check(&state.shared, &state.queue.name, number, &current, &responsiveness) {
                 // Its actor is left to itself and ends when the handler comes back: nobody watches it any more.
                 state.workers.retain(|_, worker| *worker != number);
                 state.queue.replace_place(number);
-                state.start_worker(number, myself.get_cell(), "its handler is deaf").await?;
+                state.start_worker(number, myself.get_cell(), "its handler does not respond").await?;
             }
         }
         Ok(())
@@ -117,8 +117,7 @@ impl State {
     ) -> Result<(), ActorProcessingErr> {
         self.queue.idle.remove(number);
         let (current, responsiveness) = self.queue.place(number);
-        tokio::spawn(worker::settle_for_the_dead(Arc::clone(&self.shared), Arc::clone(&current), reason.to_owned()))
-            .await?;
+        worker::settle_for_the_dead(&self.shared, &current, reason);
         let arguments = worker::Arguments {
             number,
             shared: Arc::clone(&self.shared),

@@ -21,7 +21,7 @@ use crate::shared::Shared;
 pub const SPARE_THREADS: usize = 2;
 
 /// How often a queue looks over its workers.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A handler that has not even yielded for so long is entered among the leases by whoever looks.
 const SILENT: Duration = Duration::from_secs(1);
 /// Beyond its limit and the time it gets to stop, a handler is given this long.
@@ -69,8 +69,8 @@ impl Responsiveness {
     }
 }
 
-/// Looks at one worker; true if it is to be replaced.
-pub(crate) async fn look(
+/// Checks one worker; true if it is to be replaced. It waits for nothing: its caller is a supervisor.
+pub(crate) fn check(
     shared: &Arc<Shared>,
     queue: &Queue,
     number: usize,
@@ -78,7 +78,7 @@ pub(crate) async fn look(
     responsiveness: &Responsiveness,
 ) -> bool {
     let now = Instant::now();
-    let (is_silent, is_deaf) = {
+    let (is_silent, is_unresponsive) = {
         let current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { assignment, at_work: Some((since, stop_at)), .. }) = current.as_ref() else {
             return false;
@@ -86,7 +86,7 @@ pub(crate) async fn look(
         let is_silent = assignment.entry.is_none() && now.duration_since(*since) > SILENT;
         (is_silent, now.saturating_duration_since(*stop_at) > STOPS_WITHIN + PATIENCE)
     };
-    if !is_deaf {
+    if !is_unresponsive {
         if is_silent {
             // It has not yielded once, so nobody has entered it yet; its lease is to be kept all the same.
             let _ = enter(shared, current);
@@ -113,7 +113,10 @@ pub(crate) async fn look(
     if is_lost {
         assignment.ack_token.abandon();
     } else {
-        conclude::judge(shared, assignment, attempt_state, outcome, LocalRetry::Never).await;
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move {
+            conclude::judge(&shared, assignment, attempt_state, outcome, LocalRetry::Never).await;
+        });
     }
     replaced
 }

@@ -17,7 +17,7 @@ use crate::attempt::conclude::{self, LocalRetry};
 use crate::attempt::perform::{self, End};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
-use crate::queue::dispatcher::{QueueState, Work};
+use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
 use crate::shared::{Shared, now};
 
@@ -30,7 +30,7 @@ pub(crate) struct State {
     number: usize,
     shared: Arc<Shared>,
     current: CurrentAttempt,
-    queue: Arc<QueueState>,
+    queue: Arc<Dispatcher>,
     responsiveness: Arc<Responsiveness>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     pub(crate) number: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) current: CurrentAttempt,
-    pub(crate) queue: Arc<QueueState>,
+    pub(crate) queue: Arc<Dispatcher>,
     pub(crate) responsiveness: Arc<Responsiveness>,
 }
 
@@ -107,20 +107,15 @@ impl State {
     }
 }
 
-/// Settles what a dead worker was working on, as an attempt that panicked.
-pub(crate) async fn settle_for_the_dead(shared: Arc<Shared>, current: CurrentAttempt, reason: String) {
-    let Some(RunningAttempt { assignment, attempt_state, .. }) =
-        current.lock().unwrap_or_else(PoisonError::into_inner).take()
-    else {
-        return;
-    };
+/// Settles what a dead worker was working on, as an attempt that panicked. Beside the caller, a supervisor, which waits
+/// neither for the committer nor for the network.
+pub(crate) fn settle_for_the_dead(shared: &Arc<Shared>, current: &CurrentAttempt, reason: &str) {
+    let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     let failure = Failure::new(ErrorKind::Panic, format!("the worker died: {reason}"));
-    conclude::judge(
-        &shared,
-        assignment,
-        attempt_state,
-        Outcome::Failed { failure, retry_after: None },
-        LocalRetry::Never,
-    )
-    .await;
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        let RunningAttempt { assignment, attempt_state, .. } = running;
+        let outcome = Outcome::Failed { failure, retry_after: None };
+        conclude::judge(&shared, assignment, attempt_state, outcome, LocalRetry::Never).await;
+    });
 }

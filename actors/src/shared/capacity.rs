@@ -30,7 +30,7 @@ pub(crate) struct HandlerCapacity {
 /// A place with a remote handler; given up when this is dropped.
 #[derive(Debug)]
 pub(crate) struct CapacityPermit {
-    slots: Arc<HandlerCapacity>,
+    of: Arc<HandlerCapacity>,
     subject: String,
 }
 
@@ -47,19 +47,19 @@ pub(crate) struct Capacity {
 
 impl HandlerCapacity {
     /// Takes a place, if there is one.
-    pub(crate) fn take(self: &Arc<Self>, room: Capacity) -> Option<CapacityPermit> {
+    pub(crate) fn take(self: &Arc<Self>, capacity: Capacity) -> Option<CapacityPermit> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if used(&taken, &room) >= room.max {
+        if used(&taken, &capacity) >= capacity.max {
             return None;
         }
-        *taken.entry(room.subject.clone()).or_default() += 1;
-        Some(CapacityPermit { slots: Arc::clone(self), subject: room.subject })
+        *taken.entry(capacity.subject.clone()).or_default() += 1;
+        Some(CapacityPermit { of: Arc::clone(self), subject: capacity.subject })
     }
 
     /// How many places are free.
-    pub(crate) fn free(&self, room: &Capacity) -> usize {
+    pub(crate) fn free(&self, capacity: &Capacity) -> usize {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        room.max.saturating_sub(used(&taken, room))
+        capacity.max.saturating_sub(used(&taken, capacity))
     }
 
     /// There may be more places than before, or fewer.
@@ -74,14 +74,14 @@ impl HandlerCapacity {
 }
 
 /// How many of these places are taken.
-fn used(taken: &HashMap<String, usize>, room: &Capacity) -> usize {
-    let shares = |subject: &str| room.shared_by.iter().any(|pattern| falls_under(subject, pattern));
+fn used(taken: &HashMap<String, usize>, capacity: &Capacity) -> usize {
+    let shares = |subject: &str| capacity.shared_by.iter().any(|pattern| falls_under(subject, pattern));
     taken.iter().filter(|(subject, _)| shares(subject)).map(|(_, count)| count).sum()
 }
 
 impl Drop for CapacityPermit {
     fn drop(&mut self) {
-        let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = taken.get_mut(&self.subject) {
             *count -= 1;
             if *count == 0 {
@@ -89,7 +89,7 @@ impl Drop for CapacityPermit {
             }
         }
         drop(taken);
-        self.slots.freed.notify_waiters();
+        self.of.freed.notify_waiters();
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum Known {
         was_missed: bool,
     },
     /// The subjects that they announce, each with its slots.
-    HandlerCapacity(Vec<(String, u32)>),
+    Slots(Vec<(String, u32)>),
 }
 
 impl Discovery {
@@ -70,7 +70,7 @@ impl Discovery {
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
         if census.knows(subject, now) {
             let announced = census.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
-            return Known::HandlerCapacity(announced.collect());
+            return Known::Slots(announced.collect());
         }
         let (was_missed, is_met) = (census.was_missed(subject, now), census.met.contains_key(subject));
         drop(census);

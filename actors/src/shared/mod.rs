@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     /// Short retries that wait in hand.
     pub(crate) local_retries: AtomicUsize,
     /// Its jobs with remote handlers.
-    pub(crate) slots: Arc<HandlerCapacity>,
+    pub(crate) handler_capacity: Arc<HandlerCapacity>,
     /// What remote handlers announce of themselves.
     pub(crate) discovery: Discovery,
     /// Who waits for runs' ends.
@@ -117,7 +117,7 @@ impl Shared {
             recently_cancelled: RecentlyCancelled::default(),
             unclear_claims: UnclearClaims::default(),
             local_retries: AtomicUsize::new(0),
-            slots: Arc::default(),
+            handler_capacity: Arc::default(),
             discovery: Discovery::default(),
             waits: Arc::default(),
             unstored_ends: UnstoredEnds::default(),
@@ -187,8 +187,8 @@ impl Shared {
 
     /// How many jobs may be with the remote handlers of this one at once, all that those serve together: what they
     /// announce, in sum, or the type's own number where they announce nothing. One, until they were asked.
-    pub(crate) fn room(&self, job: &Job) -> Capacity {
-        self.room_of(&job.tenant, &job.job_type)
+    pub(crate) fn capacity_of(&self, job: &Job) -> Capacity {
+        self.capacity_of_kind(&job.tenant, &job.job_type)
     }
 
     /// How many jobs of a kind could start at once: as many as its handlers have places free, or `max` where they run in
@@ -196,15 +196,15 @@ impl Shared {
     pub(crate) fn free_places(&self, kind: &Kind, max: usize) -> usize {
         match self.handler_of(&kind.job_type) {
             Some(_) => max,
-            None => self.slots.free(&self.room_of(&kind.tenant, &kind.job_type)),
+            None => self.handler_capacity.free(&self.capacity_of_kind(&kind.tenant, &kind.job_type)),
         }
     }
 
-    fn room_of(&self, tenant: &Tenant, job_type: &JobType) -> Capacity {
+    fn capacity_of_kind(&self, tenant: &Tenant, job_type: &JobType) -> Capacity {
         let names = self.backbone.names();
         let subject = names.work(tenant, job_type);
         let announced = match self.discovery.of(&subject) {
-            Known::HandlerCapacity(announced) => announced,
+            Known::Slots(announced) => announced,
             Known::Unknown { was_missed } => {
                 let shared_by = vec![names.work_of_all(job_type)];
                 return Capacity { subject, shared_by, max: usize::from(!was_missed) };

@@ -21,6 +21,7 @@ use longshore_domain::{Run, RunId, Tenant, Timestamp};
 
 use crate::cluster::presence;
 use crate::shared::{Shared, now};
+use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
 /// Pages of 256 messages in a round: a million schedules are looked through within half an hour.
@@ -46,7 +47,7 @@ struct Sweep {
 }
 
 /// Sweeps until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     // An election takes as long, and a server that has 100,000 to fire at once is 4 s late.
     let grace = (shared.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
     let mut sweep = Sweep { shared, grace, schedules_from: 1, records_from: 1, named: HashSet::new() };

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use crate::cluster::system_events;
 use crate::fail_point;
 use crate::shared::Shared;
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 use crate::time::closed_lanes::{ClosedLanes, Lane, Way};
 use crate::time::due::DueJob;
 
@@ -31,11 +32,8 @@ const TICK: Duration = Duration::from_millis(250);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Moves due jobs until the node drains.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut puller = match Puller::of_due(&shared.backbone).await {
-        Ok(puller) => puller,
-        Err(error) => panic!("the timekeeper cannot work: {error}"),
-    };
+pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
+    let mut puller = Puller::of_due(&shared.backbone).await.map_err(|error| error.with_causes())?;
     let mut timekeeper = Timekeeper { shared, moves: JoinSet::new(), closed: ClosedLanes::default() };
     timekeeper.forget_full();
     let mut tick = tokio::time::interval(TICK);
@@ -48,7 +46,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             delivery = next(&mut puller), if timekeeper.moves.len() < AT_ONCE => match delivery {
                 Some(Some(delivery)) => timekeeper.take(delivery).await,
                 Some(None) => {}
-                None => panic!("the connection's subscription ended"),
+                None => return Err(SUBSCRIPTION_ENDED.to_owned()),
             },
             _ = tick.tick() => {
                 if puller.reconnected() {
@@ -63,7 +61,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     puller.close(Instant::now(), Duration::MAX).await;
     // Those that are refused now are handed back by being dropped.
     while timekeeper.moves.join_next().await.is_some() {}
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
 /// The next due job, or a word from the server.
