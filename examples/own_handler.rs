@@ -1,11 +1,11 @@
-//! A node of one's own, with a handler in Rust: a closure that greets.
+//! A node of your own, with a handler in Rust: a closure that greets.
 //!
 //! ```sh
 //! cargo run --example own_handler
 //! longshore submit greet '{"name":"Ada"}' --wait
 //! ```
 //!
-//! It needs a NATS server with JetStream (`longshore dev` brings one along) and takes settings from the environment, as
+//! It needs a NATS server with JetStream (`longshore dev` starts one) and takes settings from the environment, as
 //! `longshore serve` does.
 
 use longshore::{Configuration, Context, HandlerError, Node, handlers, nats};

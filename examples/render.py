@@ -1,6 +1,6 @@
-"""Runs the jobs of produce.py, an HTML file each: python3 render.py [folder]
+"""Runs the jobs of produce.py, one HTML file per job: python3 render.py [folder]
 
-Any number of these may run at once, each job goes to one of them. Needs nats-py (pip install nats-py).
+Any number of these may run at once; each job goes to one of them. Needs nats-py (pip install nats-py).
 """
 import asyncio
 import html

@@ -1,4 +1,4 @@
-"""Counts the words of text files, a job each: python3 wordcount.py
+"""Counts the words of text files, one job per file: python3 wordcount.py
 
 Counts as wc -w does in a UTF-8 locale. Reads the files itself, so it runs where they are. Needs nats-py.
 """

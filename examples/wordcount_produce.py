@@ -1,6 +1,6 @@
-"""Has the words of every text file in a folder counted: python3 wordcount_produce.py FOLDER [suffix, .md for example]
+"""Publishes jobs that count the words of text files in a folder: python3 wordcount_produce.py FOLDER [suffix, .md for example]
 
-Publishes a job a file, waits for every run's end, and prints as wc -w does: words, path. Needs wordcount.py to run.
+Publishes one job per file, waits for every run's end, and prints as wc -w does: words, path. Needs wordcount.py to run.
 """
 import asyncio
 import json

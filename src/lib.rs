@@ -1,14 +1,14 @@
 //! Longshore, a distributed job queue on NATS JetStream, as a library: a node of your own with handlers in Rust.
 //!
-//! The `longshore` program serves jobs by its built-in handlers and by programs that listen on NATS. A handler that is to
-//! run inside the node is added here: a closure, or a type that implements [`Handler`].
+//! The `longshore` program serves jobs by its built-in handlers and by programs that subscribe on NATS. To run a handler
+//! inside the node, add it as below: a closure, or a type that implements [`Handler`].
 //!
 //! ```no_run
 //! use longshore::{Configuration, Context, HandlerError, Node, handlers, nats};
 //! use serde_json::{Value, json};
 //!
 //! async fn render(context: Context) -> Result<Value, HandlerError> {
-//!     let report: Value = context.json()?; // a payload that is no JSON fails for good
+//!     let report: Value = context.json()?; // a payload that is not JSON fails for good
 //!     Ok(json!({ "title": report["title"], "attempt": context.attempt }))
 //! }
 //!

@@ -12,20 +12,20 @@ mod telemetry;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long threads may take to end once all is said and done; a handler that blocks one must not keep the program.
+/// How long threads may take to end after everything else; a handler that blocks its thread must not keep the program.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // What a NATS client cannot read costs its connection, which is made anew and said in the log.
+        // A message that the NATS client cannot read costs its connection, which is replaced and reported in the log.
         if !longshore_backbone::connect::is_clients_own(panic) {
             print(panic);
         }
     }));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // On a small machine more threads than cores, so that one is left when handlers block some; they cost 3 to 6 % there.
+    // On a small machine more threads than cores, so that one is left when handlers block some; this costs 3 to 6 %.
     let threads = cores.max(longshore_actors::SPARE_THREADS + 1);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build() {
         Ok(runtime) => runtime,

@@ -1,4 +1,4 @@
-//! Logs: where they go and in which form. They go to stderr, since stdout is for data.
+//! Logs: their destination and form. They go to stderr, since stdout is for data.
 
 use std::io::IsTerminal as _;
 
@@ -16,7 +16,7 @@ pub(crate) enum LogFormat {
     Auto,
     /// For people.
     Human,
-    /// One JSON object a line, for machines.
+    /// One JSON object per line, for machines.
     Json,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn to_stderr(format: LogFormat) -> Result<(), Usage> {
     Ok(())
 }
 
-/// Starts logging for people to `writer`, which shares a screen with something else: only what they should know of.
+/// Starts logging for people to `writer`, which shares the screen with a view: only lines that matter to them.
 pub(crate) fn beside_a_view<W>(writer: W, colours: bool) -> Result<(), Usage>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -44,12 +44,12 @@ where
     Ok(())
 }
 
-/// `LONGSHORE_LOG`, else `RUST_LOG`, else `default`. What does not parse is refused: a log that is silently off is found
-/// out when it is needed.
+/// `LONGSHORE_LOG`, else `RUST_LOG`, else `default`. A filter that does not parse is refused: otherwise a log that is
+/// silently off is noticed only when it is needed.
 fn filter(default: &str) -> Result<EnvFilter, Usage> {
     let set = |name| std::env::var(name).ok().filter(|text| !text.is_empty()).map(|text| (name, text));
     let Some((name, text)) = set("LONGSHORE_LOG").or_else(|| set("RUST_LOG")) else {
         return Ok(EnvFilter::new(default));
     };
-    EnvFilter::try_new(&text).map_err(|error| Usage(format!("{name} is {text:?}, which is no log filter: {error}")))
+    EnvFilter::try_new(&text).map_err(|error| Usage(format!("{name} is {text:?}, not a valid log filter: {error}")))
 }

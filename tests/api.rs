@@ -1,4 +1,4 @@
-//! Every endpoint answers as the contract has it, and only to whom it may.
+//! Every endpoint answers as the contract says, and only to callers who may ask.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::{served_by, workers, world};
 
-/// An error's code, word, and whether its text has `part`; the body must say the same as the headers.
-async fn refused(world: &World, tenant: &str, endpoint: &str, body: Value, code: u16, part: &str) {
+/// Asserts an error's code and short name, and that its text has `part`; the body must say the same as the headers.
+async fn refused(world: &World, (tenant, endpoint): (&str, &str), body: Value, code: u16, part: &str) {
     let answer = world.try_request(tenant, endpoint, body.clone()).await;
     let Err(error) = answer else { panic!("{endpoint} {body} was answered: {answer:?}") };
     assert_eq!((error.code, &error.body["code"]), (code, &json!(code)), "{endpoint} {body}: {error}");
     assert!(!error.error.is_empty() && error.message.contains(part), "{endpoint} {body}: {error} has no {part:?}");
 }
 
-/// Given a node, when a job is submitted, then the answer names the run its place in the lane makes.
+/// Given a node, when a job is submitted, then the answer has the run id derived from its position in the lane.
 #[tokio::test]
 async fn submit_answers_once_the_job_is_durable() {
     let world = world().await;
@@ -32,7 +32,7 @@ async fn submit_answers_once_the_job_is_durable() {
     assert_eq!((end.queue.as_str(), end.priority, end.max_attempts), ("bulk", 2, 3));
     assert_eq!((end.tags, end.job_type.as_str()), (vec!["a".to_owned(), "b".to_owned()], "echo"));
 
-    // Bytes that are no JSON, with headers of the client's own.
+    // Bytes that are not JSON, with the client's own headers.
     let job = json!({"type": "echo", "payload_base64": "AP8=", "headers": {"Content-Type": "application/x-mine"}});
     let end = world.wait(&world.submit(job).await).await;
     assert_eq!(
@@ -43,7 +43,7 @@ async fn submit_answers_once_the_job_is_durable() {
     assert_eq!((nothing.state.as_str(), nothing.result), ("completed", None));
 }
 
-/// Given wrong requests, when they are submitted, then each is refused by a code and the field's name.
+/// Given wrong requests, when they are submitted, then each is refused with a code and the field's name.
 #[tokio::test]
 async fn what_is_wrong_with_a_submit_is_said() {
     let world = world().await;
@@ -89,19 +89,19 @@ async fn what_is_wrong_with_a_submit_is_said() {
     ] {
         let mut job = json!({"type": "noop"});
         job.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        refused(&world, "default", "submit", job, 400, part).await;
+        refused(&world, ("default", "submit"), job, 400, part).await;
     }
-    refused(&world, "default", "submit", json!({"type": "noop", "queue": "undeclared"}), 404, "undeclared").await;
+    refused(&world, ("default", "submit"), json!({"type": "noop", "queue": "undeclared"}), 404, "undeclared").await;
     let delayed = json!({"type": "noop", "queue": "undeclared", "delay_ms": 60_000});
-    refused(&world, "default", "submit", delayed, 404, "undeclared").await;
+    refused(&world, ("default", "submit"), delayed, 404, "undeclared").await;
     let too_large = json!({"type": "noop", "payload": "x".repeat(1_040_000)});
-    refused(&world, "default", "submit", too_large, 413, "1032192").await;
-    refused(&world, "_all", "submit", json!({"type": "noop"}), 400, "tenant").await;
-    refused(&world, "a$b", "submit", json!({"type": "noop"}), 400, "tenant").await;
+    refused(&world, ("default", "submit"), too_large, 413, "1032192").await;
+    refused(&world, ("_all", "submit"), json!({"type": "noop"}), 400, "tenant").await;
+    refused(&world, ("a$b", "submit"), json!({"type": "noop"}), 400, "tenant").await;
     assert_eq!(world.event_log("*").await.len(), 0);
 }
 
-/// Given a lane that is full, when another job comes, then it is refused, whichever way it comes.
+/// Given a full lane, when another job arrives, then it is refused, whether it is submitted or published bare.
 #[tokio::test]
 async fn a_full_lane_refuses() {
     let world = world().await;
@@ -112,14 +112,14 @@ async fn a_full_lane_refuses() {
 
     let bare = world.publish("noop").send("1").await.unwrap_err();
     assert!(matches!(bare, longshore_harness::Refused::ByJetStream { code: 10_077, .. }), "{bare}");
-    refused(&world, "default", "submit", json!({"type": "noop"}), 503, "full").await;
-    refused(&world, "default", "submit", json!({"type": "noop", "run_id": "mine"}), 503, "full").await;
+    refused(&world, ("default", "submit"), json!({"type": "noop"}), 503, "full").await;
+    refused(&world, ("default", "submit"), json!({"type": "noop", "run_id": "mine"}), 503, "full").await;
     let other_lane = world.submit(json!({"type": "noop", "priority": 6})).await;
     assert_eq!((receipts.len(), other_lane.as_str()), (3, "main-p6-1"));
     drop(node);
 }
 
-/// Given a batch of good and bad jobs, when it is submitted, then each has its answer at its place.
+/// Given a batch of good and bad jobs, when it is submitted, then each has its answer at its position.
 #[tokio::test]
 async fn a_batch_is_answered_job_by_job() {
     let world = world().await;
@@ -143,12 +143,12 @@ async fn a_batch_is_answered_job_by_job() {
     assert_eq!(answers[9]["run_id"], "mine");
 
     let jobs: Vec<Value> = (0..1_001).map(|_| json!({"type": "noop"})).collect();
-    refused(&world, "default", "submit.batch", json!({"jobs": jobs}), 413, "1000").await;
-    refused(&world, "default", "submit.batch", json!({}), 400, "jobs").await;
+    refused(&world, ("default", "submit.batch"), json!({"jobs": jobs}), 413, "1000").await;
+    refused(&world, ("default", "submit.batch"), json!({}), 400, "jobs").await;
     assert_eq!(world.request("submit.batch", json!({"jobs": []})).await, json!({"jobs": []}));
 }
 
-/// Given runs in every state, when they are asked for, then the record is answered, or the job as it waits.
+/// Given runs in every state, when a client requests them, then the answer is the record, or the job as it waits.
 #[tokio::test]
 async fn a_run_can_be_asked_for_from_its_first_moment() {
     let world = world().await;
@@ -171,7 +171,7 @@ async fn a_run_can_be_asked_for_from_its_first_moment() {
         assert!(record.get(absent).is_none(), "{absent}: {record}");
     }
     assert_eq!(get(&submitted).await["state"], "enqueued");
-    // It lasts, so it comes on record by itself.
+    // It runs long enough to get a stored record without a further event.
     longshore_harness::eventually("the running record", Duration::from_secs(20), async || {
         let record = get(&running).await;
         if record["state"] == "running" { Ok(record) } else { Err(record.to_string()) }
@@ -183,32 +183,32 @@ async fn a_run_can_be_asked_for_from_its_first_moment() {
     assert!(time.len() == 24 && time.ends_with('Z'), "RFC 3339, UTC, with milliseconds: {time}");
 
     let too_long = json!({"run_id": waiting, "timeout_ms": 600_001});
-    refused(&world, "default", "runs.wait", too_long, 400, "timeout_ms: is not one of 0 to 600000").await;
+    refused(&world, ("default", "runs.wait"), too_long, 400, "timeout_ms: is not one of 0 to 600000").await;
     let still = world.request("runs.wait", json!({"run_id": waiting, "timeout_ms": 50})).await;
     assert_eq!(still["state"], "enqueued");
     let end = world.request("runs.wait", json!({"run_id": waiting})).await;
     assert_eq!((&end["state"], &end["result"], &end["attempt"]), (&json!("completed"), &json!(1), &json!(1)));
     assert_eq!(end, get(&waiting).await);
 
-    refused(&world, "default", "runs.cancel", json!({"run_id": "main-p5-0"}), 404, "main-p5-0").await;
+    refused(&world, ("default", "runs.cancel"), json!({"run_id": "main-p5-0"}), 404, "main-p5-0").await;
     for endpoint in ["runs.get", "runs.wait"] {
-        refused(&world, "default", endpoint, json!({"run_id": "unknown"}), 404, "unknown").await;
-        refused(&world, "default", endpoint, json!({"run_id": "main-p5-999999"}), 404, "main-p5-999999").await;
-        refused(&world, "default", endpoint, json!({"run_id": "none-p5-1"}), 404, "none-p5-1").await;
+        refused(&world, ("default", endpoint), json!({"run_id": "unknown"}), 404, "unknown").await;
+        refused(&world, ("default", endpoint), json!({"run_id": "main-p5-999999"}), 404, "main-p5-999999").await;
+        refused(&world, ("default", endpoint), json!({"run_id": "none-p5-1"}), 404, "none-p5-1").await;
         for nobodys in ["main-p5-0", "main-p1-00", "main-p5-01", "main-p5-18446744073709551615"] {
-            refused(&world, "default", endpoint, json!({"run_id": nobodys}), 404, nobodys).await;
+            refused(&world, ("default", endpoint), json!({"run_id": nobodys}), 404, nobodys).await;
         }
-        refused(&world, "default", endpoint, json!({"run_id": "a b"}), 400, "run_id").await;
-        refused(&world, "default", endpoint, json!({}), 400, "run_id").await;
-        refused(&world, "acme", endpoint, json!({"run_id": waiting}), 404, "acme").await;
-        refused(&world, "acme", endpoint, json!({"run_id": waiting, "tenant": "default"}), 403, "tenant").await;
+        refused(&world, ("default", endpoint), json!({"run_id": "a b"}), 400, "run_id").await;
+        refused(&world, ("default", endpoint), json!({}), 400, "run_id").await;
+        refused(&world, ("acme", endpoint), json!({"run_id": waiting}), 404, "acme").await;
+        refused(&world, ("acme", endpoint), json!({"run_id": waiting, "tenant": "default"}), 403, "tenant").await;
         let asked = json!({"run_id": waiting, "tenant": "default"});
         assert_eq!(world.try_request("_all", endpoint, asked).await.unwrap()["state"], "completed");
     }
 }
 
-/// Given jobs that leave their lane while a node far away looks for them, when they are asked for without a pause, or
-/// cancelled, then each is known all along, in its lane or on record.
+/// Given jobs that leave their lane while a distant node looks for them, when a client requests them without a pause,
+/// or cancels them, then each is known all along, in its lane or by its record.
 #[tokio::test]
 async fn a_run_is_known_while_it_ends() {
     let world = world().await;
@@ -230,7 +230,7 @@ async fn a_run_is_known_while_it_ends() {
     futures_util::stream::iter(0..80).for_each_concurrent(4, cancelled).await;
 }
 
-/// Given jobs that wait and one that runs, when the queues are listed, then depth, age and load are as they are.
+/// Given waiting jobs and one that runs, when the queues are listed, then depth, age and load are correct.
 #[tokio::test]
 async fn queues_are_listed_with_what_waits_in_them() {
     let world = world().await;
@@ -261,11 +261,11 @@ async fn queues_are_listed_with_what_waits_in_them() {
 
     let one = world.request("queues.list", json!({"queue": "bulk"})).await;
     assert_eq!(one["queues"].as_array().unwrap().len(), 1);
-    refused(&world, "default", "queues.list", json!({"queue": "none"}), 404, "none").await;
-    refused(&world, "default", "queues.list", json!({"queue": "a b"}), 400, "queue").await;
+    refused(&world, ("default", "queues.list"), json!({"queue": "none"}), 404, "none").await;
+    refused(&world, ("default", "queues.list"), json!({"queue": "a b"}), 400, "queue").await;
 }
 
-/// Given two nodes, when the operator lists them, then both are there until they go; nobody else may ask.
+/// Given two nodes, when the operator lists them, then both are listed until they end; no other caller may ask.
 #[tokio::test]
 async fn nodes_are_the_operators_to_list() {
     let world = world().await;
@@ -288,7 +288,7 @@ async fn nodes_are_the_operators_to_list() {
         .await;
     };
     are("first second").await;
-    refused(&world, "default", "nodes.list", json!({}), 403, "_all").await;
+    refused(&world, ("default", "nodes.list"), json!({}), 403, "_all").await;
 
     second.stop().await;
     are("first").await;
@@ -300,14 +300,14 @@ async fn nodes_are_the_operators_to_list() {
     );
 }
 
-/// Given a node, when micro service tools ask for it, then it answers as an instance of `longshore`.
+/// Given a node, when micro service tools query it, then it answers as an instance of `longshore`.
 #[tokio::test]
 async fn a_node_is_a_micro_service() {
     let world = world().await;
     let _node = world.node().start().await;
     world.request("health", json!({})).await;
-    refused(&world, "default", "health.none", json!({}), 404, "health.none").await;
-    refused(&world, "default", "runs.get", json!({"run_id": "none"}), 404, "none").await;
+    refused(&world, ("default", "health.none"), json!({}), 404, "health.none").await;
+    refused(&world, ("default", "runs.get"), json!({"run_id": "none"}), 404, "none").await;
     let ask = async |subject: &str| -> Value {
         let answer = world.client().request(subject.to_owned(), "".into()).await.unwrap();
         serde_json::from_slice(&answer.payload).unwrap()
@@ -331,7 +331,7 @@ async fn a_node_is_a_micro_service() {
     assert_eq!(of("runs-get").unwrap()["num_errors"], 1);
 }
 
-/// Given requests whose reply subject is no inbox, when a node gets them, then it writes nothing there.
+/// Given requests whose reply subject is not an inbox, when a node gets them, then it writes nothing there.
 #[tokio::test]
 async fn nodes_answer_to_inboxes_only() {
     let world = world().await;
@@ -350,8 +350,8 @@ async fn nodes_answer_to_inboxes_only() {
     assert_eq!((world.depth("main", 5).await, world.event_log("*").await.len()), (0, 0));
 }
 
-/// Given jobs that ask how long their record is to be kept, when they have ended, then it is, but no shorter than two
-/// leases.
+/// Given jobs that set how long their record is to be kept, when they have ended, then it is kept that long, but not
+/// for less than two leases.
 #[tokio::test]
 async fn a_record_is_kept_for_as_long_as_is_asked_for() {
     let world = world().await;
@@ -373,10 +373,10 @@ async fn a_record_is_kept_for_as_long_as_is_asked_for() {
     }
 }
 
-/// Given a thousand clients that wait for one run, when others ask for something else, then they are answered; who waits
-/// beyond the bound is told so, and another tenant may wait still.
+/// Given a thousand clients that wait for one run, when others send other requests, then they are answered; waiting
+/// clients beyond the limit get an error that says so, and another tenant may still wait.
 #[tokio::test]
-async fn those_who_wait_take_nobodys_place() {
+async fn waiting_clients_keep_no_other_request_from_its_answer() {
     let world = world().await;
     let _node = world.node().start().await;
     let mut live = world.live_events("default").await;
@@ -409,15 +409,15 @@ async fn those_who_wait_take_nobodys_place() {
     assert_eq!(world.request("runs.wait", json!({"run_id": submitted})).await["state"], "completed");
 }
 
-/// Given a type that keeps its failures only, when somebody waits for a run that completes, then its end is answered;
-/// asked later, it is said that nothing is kept.
+/// Given a type that keeps only its failures, when a client waits for a run that completes, then the answer has its
+/// end; the answer to a later request says that nothing is kept.
 #[tokio::test]
-async fn an_end_that_is_not_kept_is_answered_to_those_who_wait() {
+async fn an_end_that_is_not_kept_is_answered_to_waiting_clients() {
     let world = world().await;
     let brief = served_by("echo", "history = 'failures'");
     let node = world.node().with("types.brief", &brief).with("types.slow", &served_by("sleep", "history = 'failures'"));
     let _node = node.start().await;
-    // What a lane held when the node first saw it is started by the record; only later jobs can do without one.
+    // Jobs that a lane held when the node first read it start through their record; only later jobs can do without one.
     let first = world.publish("noop").json(json!({})).await;
     world.wait(&first).await;
     let late = world.submit(json!({"type": "brief", "payload": [0.10], "tags": ["a"]})).await;
@@ -439,7 +439,7 @@ async fn an_end_that_is_not_kept_is_answered_to_those_who_wait() {
     let error = world.try_request("default", "runs.get", json!({"run_id": "main-p5-999"})).await.unwrap_err();
     assert_eq!((error.code, error.error.as_str()), (404, "not_found"), "{error}");
 
-    // The node that is asked need not be the one that had it.
+    // The node that gets the request need not be the one that ran the job.
     let idle = world.node().with("queues.other", "").with("types.brief", &brief).start().await;
     for _ in 0..8 {
         let run = world.submit(json!({"type": "brief", "payload": 1})).await;

@@ -1,4 +1,4 @@
-//! What is cancelled ends as cancelled, wherever it stands, and once.
+//! A cancelled run ends as cancelled, in whatever state it is, and only once.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ async fn cancel(world: &World, run: &str) -> Value {
     world.request("runs.cancel", json!({"run_id": run})).await
 }
 
-/// The cancelled run's record, and its story so far as it is told.
+/// The cancelled run's record, and its events as published so far.
 async fn reads(world: &World, run: &str, story: &str) {
     assert_eq!(world.wait(run).await.state, "cancelled");
     world.eventually_reads(run, story).await;
 }
 
-/// Given jobs that wait in their lane, when they are cancelled, then they are gone from it and never start.
+/// Given jobs that wait in their lane, when they are cancelled, then they leave it and never start.
 #[tokio::test]
 async fn a_waiting_job_never_starts() {
     let world = world().await;
@@ -44,7 +44,8 @@ async fn a_waiting_job_never_starts() {
     }
 }
 
-/// Given jobs that wait for their time or their next attempt, when they are cancelled, then nothing is left of them.
+/// Given jobs that wait for their time or their next attempt, when they are cancelled, then neither job nor schedule is
+/// left.
 #[tokio::test]
 async fn what_waits_for_its_time_is_cancelled() {
     let world = world().await;
@@ -62,17 +63,17 @@ async fn what_waits_for_its_time_is_cancelled() {
         (&submitted, "scheduled\ncancelled"),
         (&retrying, "enqueued\nstarted 1\nfailed 1 retryable\ncancelled"),
     ] {
-        // The record comes first, its schedule a moment later.
+        // The record is stored first, its schedule a moment later.
         assert_eq!(cancel(&world, run).await["state"], "cancelled");
         reads(&world, run, story).await;
     }
     node.stop().await;
 }
 
-/// Given handlers at work, here and elsewhere, when their runs are cancelled, then they are told to stop, and the end
-/// is told once.
+/// Given running handlers, in the node and remote, when their runs are cancelled, then they get a request to stop, and
+/// the end is published once.
 #[tokio::test]
-async fn a_running_job_is_told_and_ended() {
+async fn a_running_job_gets_a_request_to_stop_and_ends() {
     let world = world().await;
     let _node = world.node().start().await;
     let mut live = world.live_events("default").await;
@@ -93,13 +94,13 @@ async fn a_running_job_is_told_and_ended() {
         assert_eq!((&record["state"], &record["attempt"]), (&json!("cancelled"), &json!(1)), "{record}");
         reads(&world, run, "enqueued\nstarted 1\ncancelled").await;
     }
-    told.until("the word to the handler", |_| true).await;
+    told.until("the request to the handler", |_| true).await;
     handler.called(1).await;
-    // Also the job's message is gone.
+    // The job's message is gone, too.
     crate::is_emptied(&world).await;
 }
 
-/// Given what has ended, or never was, when it is cancelled, then that is said.
+/// Given a run that has ended, or never existed, when it is cancelled, then the answer says so.
 #[tokio::test]
 async fn what_has_ended_stays_as_it_is() {
     let world = world().await;
@@ -116,7 +117,7 @@ async fn what_has_ended_stays_as_it_is() {
     assert_eq!(world.wait(&done).await.state, "completed");
 }
 
-/// Given many jobs of two types, tenants and states, when those that fit a filter are cancelled, then no others are.
+/// Given many jobs of two types, tenants and states, when those that match a filter are cancelled, then no others are.
 #[tokio::test]
 async fn those_that_fit_a_filter_are_cancelled() {
     let world = world().await;
@@ -150,8 +151,8 @@ async fn those_that_fit_a_filter_are_cancelled() {
     assert_ne!(record.map(|record| record.state), Some("cancelled".to_owned()));
 }
 
-/// Given a job that was begun a moment ago and others behind it, when all are cancelled, then it is told to stop last, so
-/// its worker begins none of them.
+/// Given a job that has just started and others behind it, when all are cancelled, then the running one is stopped
+/// last, so that its worker starts none of the others.
 #[tokio::test]
 async fn what_was_just_begun_is_stopped_last() {
     let world = world().await;
@@ -169,8 +170,8 @@ async fn what_was_just_begun_is_stopped_last() {
     }
 }
 
-/// Given a node that is killed between the record of a cancellation and all that follows, when another one is there, then
-/// the run is cancelled all the same, told, and never starts.
+/// Given a node that is killed between the record of a cancellation and its follow-up, when another node runs, then the
+/// run is cancelled all the same, its events are published, and it never starts.
 #[tokio::test]
 async fn a_cancellation_that_was_cut_off_is_finished() {
     let world = world().await;
@@ -185,7 +186,7 @@ async fn a_cancellation_that_was_cut_off_is_finished() {
         live.until_told("started", &busy).await;
         let waits = world.publish("noop").priority(7).json(json!(1)).await;
         let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
-        assert!(asked.is_err(), "it was killed over it");
+        assert!(asked.is_err(), "the cancel killed the node");
         first.wait_exit(Duration::from_secs(20)).await;
 
         let second = world.node().name(&format!("second-{number}")).with("node", "lease = '2s'").start().await;

@@ -1,7 +1,7 @@
 //! While nodes, handlers and servers are killed, frozen, cut off and asked to end, every job ends exactly once.
 //!
-//! The long way is a program: `cargo run --release -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3 [--servers 3]
-//! [--raw-bytes 1]`.
+//! The long run is a program: `cargo run --release -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3
+//! [--servers 3] [--raw-bytes 1]`.
 
 use longshore_harness::chaos::Chaos;
 
@@ -16,14 +16,14 @@ async fn is_sound(three_servers: bool, rate: u32) {
     assert!(report.is_sound(), "{report}");
 }
 
-/// Given jobs of every kind on three nodes, when there is trouble all the while, then the history is sound.
+/// Given jobs of every kind on three nodes, when faults of every kind happen all the while, then the history is sound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble_of_every_kind_loses_nothing() {
     is_sound(false, 40).await;
 }
 
-/// Given the same on three servers, when these are killed, frozen, cut off and lose their leaderships as well, then the
-/// history is sound.
+/// Given the same on three servers, when the servers are killed, frozen, cut off and lose their leaderships as well,
+/// then the history is sound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble_of_three_servers_loses_nothing() {
     is_sound(true, 15).await;

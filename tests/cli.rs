@@ -1,4 +1,4 @@
-//! Whoever sits at a terminal sees what died, runs it again, throws it away, cancels and erases.
+//! A user at a terminal lists dead letters, replays and discards them, cancels and erases runs.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::{AT_ONCE, served_by, workers, world};
 
-/// What a command printed, and its exit code.
+/// The output of a command, and its exit code.
 struct Said {
     code: i32,
     out: String,
@@ -20,7 +20,7 @@ impl Said {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {} {}", self.out, self.err))
     }
 
-    /// The same, of a command that went well.
+    /// The same, asserting that the command succeeded.
     #[track_caller]
     fn well(self) -> Self {
         assert_eq!(self.code, 0, "{} {}", self.out, self.err);
@@ -28,7 +28,7 @@ impl Said {
     }
 }
 
-/// Runs `longshore` with the words of a line.
+/// Runs `longshore` with the words of `line` as arguments.
 async fn say(world: &World, line: &str) -> Said {
     let output = world.command(line.split_whitespace()).output().await.unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -45,13 +45,13 @@ async fn die(world: &World, job_type: &str, count: usize) -> Vec<String> {
     runs
 }
 
-/// A type that fails as often as its payload says, in one attempt a round.
+/// A type that fails as many times as its payload says, with one attempt per round.
 fn flaky() -> String {
     served_by("fail", &format!("max_attempts = 1\n{AT_ONCE}"))
 }
 
-/// Given payloads that no tree of values holds, when they are submitted at a terminal, then they and their results come
-/// through; one that is too large for the server is said to be that.
+/// Given payloads that no parsed value can hold, when they are submitted at a terminal, then they and their results
+/// arrive unchanged; the error for a payload beyond the server's limit says that it is too large.
 #[tokio::test]
 async fn a_payload_is_sent_and_shown_as_it_was_written() {
     let world = world().await;
@@ -82,9 +82,9 @@ async fn a_payload_is_sent_and_shown_as_it_was_written() {
     assert_eq!(said.status.code(), Some(1));
 }
 
-/// Given dead letters, when they are listed, grouped and shown, then each fits its line and nothing is missing.
+/// Given dead letters, when they are listed, grouped and shown, then each fits on its line and no part is missing.
 #[tokio::test]
-async fn dead_letters_are_seen() {
+async fn dead_letters_are_listed_and_shown() {
     let world = world().await;
     let _node = world.node().with("types.flaky", &flaky()).with("types.\"mail.send\"", &flaky()).start().await;
     let empty = say(&world, "dlq list").await.well();
@@ -120,10 +120,10 @@ async fn dead_letters_are_seen() {
     assert!(none.code == 1 && none.err.contains("no dead letter of run main-p5-999"), "{}", none.err);
 }
 
-/// Given more letters than one call takes, when they are replayed and discarded, then all go, each once, and the command
-/// says how many.
+/// Given more dead letters than one call handles, when they are replayed and discarded, then all are handled, each
+/// once, and the command says how many.
 #[tokio::test]
-async fn dead_letters_are_run_again_and_thrown_away() {
+async fn dead_letters_are_replayed_and_discarded() {
     let world = world().await;
     let _node = world.node().with("types.flaky", &flaky()).start().await;
     let runs = die(&world, "flaky", 620).await;
@@ -139,7 +139,7 @@ async fn dead_letters_are_run_again_and_thrown_away() {
     let end = world.wait(&runs[0]).await;
     assert_eq!((end.state.as_str(), end.round, end.priority), ("completed", 2, 2));
 
-    // They die again while it goes on, and are not taken again.
+    // They die again during the replay, and are not replayed a second time.
     let again = say(&world, "dlq replay --all").await.well();
     assert_eq!(again.out, "619 dead letters replayed\n", "{}", again.err);
     for run in &runs[1..] {
@@ -158,12 +158,13 @@ async fn dead_letters_are_run_again_and_thrown_away() {
     assert!(gone.code == 1 && gone.err.contains("no dead letter"), "{}", gone.err);
 }
 
-/// Given letters that cannot be replayed, when all are, then the others are, those are named, and the exit code says so.
+/// Given dead letters that cannot be replayed, when all are replayed, then the others are, the command names those that
+/// are not, and the exit code shows it.
 #[tokio::test]
 async fn what_cannot_be_replayed_is_named() {
     let world = world().await;
     let _node = world.node().with("types.flaky", &flaky()).start().await;
-    // Its tenant cannot be read, so nobody can say where it would be published again.
+    // Its tenant cannot be read, so its subject cannot be known.
     let lost = world.publish("flaky").tenant("a$b").json(json!({})).await;
     let fine = die(&world, "flaky", 3).await;
     world.eventually_letters(4).await;
@@ -197,7 +198,7 @@ async fn runs_are_cancelled_and_erased() {
     assert_eq!(dry.out, "19 runs would be cancelled\n");
     let limited = say(&world, "runs cancel --type noop --limit 4 --json").await.well().json();
     assert_eq!(limited["cancelled"], 4);
-    // What runs is stopped last, or its worker would begin what is to be cancelled.
+    // Running jobs are stopped last; otherwise their worker would start jobs that are to be cancelled.
     assert_eq!(say(&world, "runs cancel --queue main --yes").await.well().out, "16 runs cancelled\n");
     for run in waiting.iter().map(|receipt| &receipt.run_id).chain([&busy]) {
         assert_eq!(world.wait(run).await.state, "cancelled");

@@ -1,4 +1,4 @@
-//! Several nodes are one: they start side by side, share the work, and stand in for each other.
+//! Several nodes act as one: they start side by side, share the work, and take over for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::{rules, workers, world};
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// The nodes that the operator sees, with their jobs that run.
+/// The nodes that the operator sees, with the number of their running jobs.
 async fn seen(world: &World) -> BTreeMap<String, u64> {
     let list = world.try_request("_all", "nodes.list", json!({})).await;
     let Ok(list) = list else { return BTreeMap::new() };
@@ -36,7 +36,7 @@ async fn are_seen(world: &World, what: &str, wanted: &[(&str, u64)]) {
     .await;
 }
 
-/// Who began how many attempts.
+/// How many attempts each node began.
 async fn starts(world: &World) -> BTreeMap<String, usize> {
     let mut starts = BTreeMap::new();
     let log = world.event_log("*").await;
@@ -66,7 +66,7 @@ async fn several_nodes_start_at_once_on_an_empty_server() {
     world.history(&receipts, Vec::new()).await.assert_sound();
 }
 
-/// Given two nodes and more work than either has room for, when it is done, then both did their part.
+/// Given two nodes and more work than either has capacity for, when it is done, then both did their part.
 #[tokio::test]
 async fn nodes_share_the_work() {
     let world = world().await;
@@ -83,12 +83,12 @@ async fn nodes_share_the_work() {
     assert!(world.ends(&all, WITHIN).await.iter().all(|state| state == "completed"));
     assert!(first.stop().await.success() && second.stop().await.success());
     let starts = starts(&world).await;
-    // Each has half of the room; how the rest falls depends on who asks first.
+    // Each node has half of the capacity; the split of the rest depends on which node pulls first.
     assert!(starts.values().all(|count| *count >= 30) && starts.len() == 2, "{starts:?}");
     world.history(&all, Vec::new()).await.assert_sound();
 }
 
-/// Given two nodes at work, when one is killed, then the other does all, and the dead one is no longer listed.
+/// Given two nodes at work, when one is killed, then the other does all the work, and the dead one is no longer listed.
 #[tokio::test]
 async fn the_living_stand_in_for_the_dead() {
     let world = world().await;
@@ -113,7 +113,7 @@ async fn the_living_stand_in_for_the_dead() {
     history.assert_sound();
 }
 
-/// Given nodes with queues of their own, when jobs come, then each queue's are done where it is served.
+/// Given nodes with different queues, when jobs arrive, then each queue's jobs run on a node that serves the queue.
 #[tokio::test]
 async fn a_queue_is_served_where_it_is_declared() {
     let world = world().await;
@@ -121,7 +121,7 @@ async fn a_queue_is_served_where_it_is_declared() {
     let main = world.node().name("main").with("queues.main", "concurrency = 2").start().await;
     let mut receipts = world.publish("noop").queue("bulk").many((0..40).map(|number| json!(number))).await;
     receipts.extend(world.publish("noop").queue("main").many((0..40).map(|number| json!(number))).await);
-    // Any node takes a job for any declared queue.
+    // Any node accepts a job for any declared queue.
     let mut submitted = BTreeSet::new();
     for queue in ["bulk", "main", "bulk", "main"] {
         submitted.insert(world.submit(json!({"type": "noop", "queue": queue, "delay_ms": 50})).await);
@@ -139,8 +139,8 @@ async fn a_queue_is_served_where_it_is_declared() {
     world.history(&receipts, Vec::new()).await.assert_sound();
 }
 
-/// Given a node, when another is started under its name, then that one is refused and told why; once the first is gone,
-/// however it went, its name is free at once.
+/// Given a node, when another is started under its name, then that one refuses to start and says why; once the first is
+/// gone, however it ended, the name is free at once.
 #[tokio::test]
 async fn a_name_is_one_nodes() {
     let world = world().await;
@@ -155,8 +155,8 @@ async fn a_name_is_one_nodes() {
     first.kill9().await;
     let mark = first.log().mark();
     first.restart().await;
-    assert!(!first.log().since(mark).iter().any(|line| line.contains("is there")), "it waited for nobody");
-    // One that is about to end is waited for.
+    assert!(!first.log().since(mark).iter().any(|line| line.contains("is there")), "it did not wait for another node");
+    // A new node waits for one that is about to end.
     let third = world.node().name("same").try_start();
     let (third, status) = tokio::join!(third, async {
         let mark = first.log().mark();
@@ -166,7 +166,8 @@ async fn a_name_is_one_nodes() {
     assert!(status.success() && third.is_ok(), "{third:?}");
 }
 
-/// Given a cluster with work in flight, when a node comes back under its name, then what it held is not confused.
+/// Given a cluster with running jobs, when a node restarts under its name, then its old jobs are not mistaken for new
+/// ones.
 #[tokio::test]
 async fn a_node_comes_back_under_its_name() {
     let world = world().await;

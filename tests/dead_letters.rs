@@ -1,12 +1,12 @@
-//! What died is kept whole: payload and headers as they were published, beside everything that was tried.
+//! A dead letter is complete: it has payload and headers as they were published, and every attempt.
 
 use serde_json::{Value, json};
 
 use crate::{AT_ONCE, served_by, world};
 
-/// Given a job with headers and a payload that is no JSON, when it dies, then its letter has them to the byte.
+/// Given a job with headers and a payload that is not JSON, when it dies, then its dead letter has them byte for byte.
 #[tokio::test]
-async fn a_letter_holds_the_job_as_it_was_published() {
+async fn a_dead_letter_holds_the_job_as_it_was_published() {
     let world = world().await;
     let _node = world.node().with("types.\"mail.send\"", "handler = 'remote'").start().await;
     let _handler =
@@ -32,9 +32,9 @@ async fn a_letter_holds_the_job_as_it_was_published() {
     assert_eq!(record, world.try_request("acme", "runs.get", body).await.unwrap());
 }
 
-/// Given a job that fails again and again, when it is dead, then its letter tells every attempt.
+/// Given a job that fails again and again, when it is dead, then its dead letter lists every attempt.
 #[tokio::test]
-async fn a_letter_tells_every_attempt() {
+async fn a_dead_letter_lists_every_attempt() {
     let world = world().await;
     let node =
         world.node().with("types.flaky", &served_by("fail", &format!("max_attempts = 4\n{AT_ONCE}"))).start().await;
@@ -55,9 +55,10 @@ async fn a_letter_tells_every_attempt() {
     world.history(&[receipt], Vec::new()).await.assert_sound();
 }
 
-/// Given letters that take most of their room, then it is told once, before the oldest go, by one node for all.
+/// Given dead letters that use most of their space, then one node warns of it once, for all nodes, before the oldest
+/// are deleted.
 #[tokio::test]
-async fn letters_that_may_soon_go_are_warned_of() {
+async fn dead_letters_that_may_soon_be_deleted_are_warned_of() {
     let world = world().await;
     let node = |name| world.node().name(name).with("storage", "dlq_max_bytes = '1MiB'");
     let _first = node("a-first").start().await;
@@ -72,7 +73,7 @@ async fn letters_that_may_soon_go_are_warned_of() {
     assert_eq!(told.subject, "longshore.events._sys.dlq_filling._.a-first._");
     let fill = told.body["fill_ratio"].as_f64().unwrap();
     assert!((0.8..1.0).contains(&fill) && told.body["oldest_at"].is_string(), "{}", told.body);
-    assert_eq!(world.letters("*").await.len(), 14, "nothing has gone");
+    assert_eq!(world.letters("*").await.len(), 14, "no dead letter has been deleted");
     second.stop().await;
     system.until("the second's going", |live| live.body["event"] == "node_left").await;
     assert!(!system.heard().iter().any(|live| live.subject.contains("dlq_filling._.b-second")));

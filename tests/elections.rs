@@ -1,4 +1,4 @@
-//! While servers elect, nodes start, answer truly, and go on with what has a leader.
+//! While servers hold elections, nodes start, answer correctly, and go on with the streams that have a leader.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ async fn several_nodes_start_at_once_on_an_empty_cluster() {
     }
 }
 
-/// Given a cluster that has just lost the server that led it and many of its streams, when a node starts, then it waits
-/// for the election, and is ready.
+/// Given a cluster that has just lost its own leader, which also led many of its streams, when a node starts, then it
+/// waits for the election, and becomes ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_starts_during_an_election() {
     let world = three_servers().await;
@@ -44,8 +44,8 @@ async fn a_node_starts_during_an_election() {
     assert!(node.stop().await.success());
 }
 
-/// Given a queue that is declared, when its lanes have no leader, then `submit` is answered "not now", never "no such
-/// queue"; that is for queues that nobody declares.
+/// Given a declared queue, when its lanes have no leader, then `submit` is answered "not now", never "no such queue";
+/// that answer is for queues that no node declares.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_declared_queue_without_a_leader_is_not_unknown() {
     let world = three_servers().await;
@@ -57,7 +57,7 @@ async fn a_declared_queue_without_a_leader_is_not_unknown() {
         job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         world.ask("default", "submit", job.to_string(), Duration::from_secs(20)).await
     };
-    // The API is heard of on the other servers a moment later.
+    // The other servers learn of the API's subscription a moment later.
     eventually("a submit to be taken", WITHIN, async || submit("main", json!({})).await.map(drop)).await;
     submit("other", json!({"idempotency_key": "before"})).await.unwrap();
     assert_eq!(submit("unheard-of", json!({})).await.unwrap_err().code, 404);
@@ -69,7 +69,7 @@ async fn a_declared_queue_without_a_leader_is_not_unknown() {
         for queue in ["main", "other"] {
             for more in [json!({}), json!({"delay_ms": 60_000}), json!({"run_id": format!("own-{refused}")})] {
                 let answer = tokio::time::timeout(Duration::from_secs(6), submit(queue, more)).await;
-                // Without an answer there is nothing wrong in it.
+                // A request without an answer proves nothing.
                 if let Ok(Err(error)) = answer {
                     assert_ne!(error.code, 404, "{queue}: {error}");
                     refused += usize::from(error.code == 503);
@@ -77,7 +77,7 @@ async fn a_declared_queue_without_a_leader_is_not_unknown() {
             }
         }
     }
-    assert!(refused > 0, "nothing was refused: nothing was without a leader");
+    assert!(refused > 0, "no submit was refused: every stream had a leader");
     servers.server(0).restart().await.unwrap();
     servers.server(1).restart().await.unwrap();
     servers.in_step().await;
@@ -86,7 +86,7 @@ async fn a_declared_queue_without_a_leader_is_not_unknown() {
     assert!(node.stop().await.success());
 }
 
-/// Given a lane that cannot be read, when the node connects anew, then the other lanes of its queue go on.
+/// Given a lane that cannot be read, when the node reconnects, then the other lanes of its queue go on.
 #[tokio::test]
 async fn a_lane_that_cannot_be_read_stops_no_other() {
     let world = world().await;
@@ -99,8 +99,8 @@ async fn a_lane_that_cannot_be_read_stops_no_other() {
     assert!(node.stop().await.success());
 }
 
-/// Given delayed jobs on one server of three, when two replicas are added under way, then all of them run: also those that
-/// fell due while their stream had no leader.
+/// Given delayed jobs on one server of three, when two replicas are added meanwhile, then all jobs run, including those
+/// that fell due while their stream had no leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_falls_due_while_replicas_are_added_runs() {
     let world = three_servers().await;

@@ -1,4 +1,4 @@
-//! What happened is told live, to whom listens, and kept in the log in the order in which it happened.
+//! Events are published live to all listeners, and kept in the log in the order in which they happened.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,9 +8,10 @@ use serde_json::json;
 
 use crate::{AT_ONCE, served_by, world};
 
-/// Given listeners to one run and to one type's failures, when jobs run, then each hears its own, live, as in the log.
+/// Given listeners to one run and to one type's failures, when jobs run, then each gets its events live, as they are in
+/// the log.
 #[tokio::test]
-async fn what_is_told_live_is_in_the_log_under_the_same_id() {
+async fn what_is_published_live_is_in_the_log_under_the_same_id() {
     let world = world().await;
     let _node = world.node().with("types.\"email.send\"", &served_by("fail", AT_ONCE)).start().await;
     let mut failures = world.listen("longshore.events.acme.failed.*.*.email.>").await;
@@ -18,7 +19,7 @@ async fn what_is_told_live_is_in_the_log_under_the_same_id() {
     let other = world.publish("fail").tenant("acme").json(json!({"kind": "permanent"})).await;
     let run =
         world.publish("email.send").tenant("acme").header("Longshore-Tags", "a,b").json(json!({"times": 1})).await;
-    // A job may be faster than the subscription to it; this one is not.
+    // A job may finish before the subscription to it exists; this job does not.
     let slow =
         world.publish("email.send").tenant("acme").header("Longshore-Delay", "300ms").json(json!({"times": 1})).await;
     let mut its = world.listen(&format!("longshore.events.acme.*.*.{slow}.>")).await;
@@ -53,9 +54,10 @@ async fn what_is_told_live_is_in_the_log_under_the_same_id() {
     assert!(world.event_log("default").await.is_empty(), "another tenant's log");
 }
 
-/// Given results of every size, when jobs complete, then the event has the small ones, the record all that fit.
+/// Given results of every size, when jobs complete, then the event has the small results, and the record has all that
+/// fit.
 #[tokio::test]
-async fn results_are_told_and_kept_up_to_their_bounds() {
+async fn results_are_published_and_kept_up_to_their_bounds() {
     let world = world().await;
     let _node = world.node().start().await;
     let text = |bytes: usize| json!("x".repeat(bytes - 2));
@@ -77,14 +79,14 @@ async fn results_are_told_and_kept_up_to_their_bounds() {
     }
 }
 
-/// Given a type of which failures alone are kept, when its jobs complete at once, then live events are all there is.
+/// Given a type that keeps only its failures, when its jobs complete at once, then they leave only live events.
 #[tokio::test]
 async fn a_type_may_keep_its_failures_only() {
     let world = world().await;
     let node =
         world.node().with("types.flaky", &served_by("fail", &format!("history = 'failures'\n{AT_ONCE}"))).start().await;
     let mut live = world.live_events("default").await;
-    // What a lane held when the node first saw it is started by the record; only later jobs can do without one.
+    // Jobs that a lane held when the node first read it start through their record; only later jobs can do without one.
     let first = world.publish("noop").json(json!({})).await;
     world.wait(&first).await;
     let smooth = world.publish("flaky").json(json!({"times": 0})).await;
@@ -99,8 +101,8 @@ async fn a_type_may_keep_its_failures_only() {
     world.eventually_reads(&rough, "enqueued\nstarted 1\nfailed 1 retryable\nstarted 2\ncompleted 2").await;
 }
 
-/// Given runs that are cancelled wherever they may stand, replayed and discarded, when nothing fails meanwhile, then the
-/// log tells each event once.
+/// Given runs that are cancelled in any state, replayed and discarded, when nothing fails meanwhile, then the log has
+/// each event once.
 #[tokio::test]
 async fn what_people_do_to_runs_is_in_the_log_once() {
     let world = world().await;
@@ -115,7 +117,7 @@ async fn what_people_do_to_runs_is_in_the_log_once() {
     let bare = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
     live.until_told("scheduled", &bare).await;
     let running = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    // By then what was decided is in the log.
+    // By then the decisions are in the log.
     world.eventually_reads(&running, "enqueued\nstarted 1").await;
     eventually("two schedules", Duration::from_secs(20), async || {
         let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
@@ -154,10 +156,10 @@ async fn what_people_do_to_runs_is_in_the_log_once() {
     }
 }
 
-/// Given a job that its handler put back and whose handler has gone since, when nothing fails meanwhile, then the log tells
-/// each event once, however often it is looked for a handler.
+/// Given a job that its handler snoozed and whose handler is gone since, when nothing fails meanwhile, then the log has
+/// each event once, however often the node looks for a handler.
 #[tokio::test]
-async fn looking_for_a_handler_again_and_again_is_told_once() {
+async fn looking_for_a_handler_again_and_again_is_published_once() {
     let world = world().await;
     let node = world.node().start().await;
     let mut live = world.live_events("default").await;
@@ -165,10 +167,10 @@ async fn looking_for_a_handler_again_and_again_is_told_once() {
     let run = world.publish("napping").json(json!({})).await;
     live.until("the snooze", |live| live.body["reason"] == "snoozed").await;
     handler.stop().await;
-    live.until("the first look in vain", |live| live.body["reason"] == "no_handler_online").await;
-    eventually("more looks", Duration::from_secs(20), async || {
+    live.until("the first check that finds no handler", |live| live.body["reason"] == "no_handler_online").await;
+    eventually("more checks", Duration::from_secs(20), async || {
         let stream = world.jetstream().get_stream("LONGSHORE_SCHEDULES").await.unwrap();
-        // Each look takes two messages there: a schedule, and the job when it is due.
+        // Each check stores two messages there: a schedule, and the job when it is due.
         match stream.cached_info().state.last_sequence {
             8.. => Ok(()),
             last => Err(format!("{last} messages")),
@@ -180,7 +182,7 @@ async fn looking_for_a_handler_again_and_again_is_told_once() {
     assert!(told.iter().all(|id| id.starts_with(&format!("default/{run}/1/"))), "{told:?}");
 }
 
-/// The ids in the log, none of which stands there twice.
+/// The ids in the log; asserts that each appears only once.
 async fn each_once(world: &World) -> BTreeSet<String> {
     let mut told = BTreeSet::new();
     let log = world.event_log("default").await;

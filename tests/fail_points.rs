@@ -1,8 +1,8 @@
 //! A node may die, freeze or panic between any two steps of the protocol: every job still ends exactly once.
 //!
-//! One test a fail point, each with a world of its own. `LONGSHORE_TEST_KILLS=20 cargo test --test promises fail_points
-//! -- --nocapture --test-threads 1` kills more often and prints what is found after the kills; docs/fail-points.md has
-//! the table.
+//! There is one test per fail point, each with its own world. `LONGSHORE_TEST_KILLS=20 cargo test --test promises
+//! fail_points -- --nocapture --test-threads 1` kills more often and prints the state found after the kills;
+//! docs/fail-points.md has the table.
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
@@ -16,13 +16,13 @@ use longshore_harness::{Node, NodeBuilder, World};
 
 use crate::{rules, times, world};
 
-/// How long a job may take to end: a few leases and starts of nodes on a loaded machine.
+/// How long a job may take to end: a few leases and node starts on a loaded machine.
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// Jobs of each kind between two faults, so that each point is passed at least as often.
+/// Jobs of each kind between two faults, so that each point is passed at least that many times.
 const OF_EACH: usize = 2;
 
-/// Points that only some jobs pass, so that the first or second pass must do.
+/// Points that only some jobs pass, so that the fault must come at the first or second pass.
 const RARE: [&str; 5] = ["before-schedule", "after-schedule", "before-dead-letter", "after-dead-letter", "after-move"];
 
 macro_rules! at_each_point {
@@ -56,7 +56,7 @@ at_each_point! {
 
 #[test]
 fn every_fail_point_is_tested() {
-    // The rest lie on ways of their own: one_run.rs, head_of_line.rs, cancel.rs and replay.rs have them.
+    // The other points are on separate paths: one_run.rs, head_of_line.rs, cancel.rs and replay.rs test them.
     let submitted = ["before-note", "after-note", "after-publish", "after-mark", "after-takeover"];
     let parked = ["before-park", "after-park", "after-return"];
     let asked_for = ["after-cancel", "after-replay-record", "after-replay-publish"];
@@ -88,12 +88,12 @@ async fn nothing_is_lost_at(point: &str) {
         findings.look(&world.history(&load.receipts(), Vec::new()).await);
     }
 
-    // It may pass the point before it says that it is ready: there is work to take up.
+    // The node may pass the point before it reports that it is ready: jobs are waiting for it.
     let (mark, panic) = (log.mark(), format!("fail point {point}"));
     let first = node(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=panic")).start().await;
     load.publish(&world, OF_EACH).await;
     let panicked = tokio::time::timeout(WITHIN, log.seen(mark, |line| line.contains(&panic))).await;
-    assert!(panicked.is_ok(), "it did not come to {point}");
+    assert!(panicked.is_ok(), "it did not reach {point}");
     load.ends(&world, WITHIN).await;
     assert!(first.stop().await.success(), "a panic that was contained leaves nothing behind\n{}", first.log().tail(20));
 
@@ -117,21 +117,21 @@ fn node(world: &World) -> NodeBuilder<'_> {
     world.node().name("node").config(load::SETTINGS).with("node", "lease = '1s'")
 }
 
-/// Starts a node that kills itself at the point, and waits until it has.
+/// Starts a node that kills itself at the point, and waits until it is dead.
 async fn killed_at(world: &World, point: &str, number: usize) -> Interruption {
     let most = if RARE.contains(&point) { OF_EACH } else { 8 };
     let nth = 1 + number % most;
     let doomed = node(world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill@{nth}")).try_start().await;
     let status = match doomed {
         Ok(node) => node.wait_exit(WITHIN).await,
-        // It found work, and died over it, before it could say that it was ready.
+        // It found work, and died, before it could report that it was ready.
         Err(refusal) => refusal.status,
     };
     assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
     Interruption { node: Some("node".to_owned()), at: jiff::Timestamp::now() }
 }
 
-/// Waits until the node has frozen itself: nothing announces it but the state of its process.
+/// Waits until the node has frozen itself: only the state of its process shows that.
 async fn frozen_at(node: &Node) -> Interruption {
     longshore_harness::eventually(
         "a frozen node",
@@ -144,15 +144,16 @@ async fn frozen_at(node: &Node) -> Interruption {
     Interruption { node: Some(node.name().to_owned()), at: jiff::Timestamp::now() }
 }
 
-/// What is found after a kill, before anybody goes on.
+/// The state found after a kill, before any node goes on.
 #[derive(Debug, Default)]
 struct Findings {
     kills: usize,
     counts: [usize; COLUMNS.len()],
 }
 
-/// The columns of the table in docs/fail-points.md: unfinished jobs by what is known of them.
-const COLUMNS: [&str; 5] = ["no record", "running", "waiting for a time", "decided, not told", "dead, without letter"];
+/// The columns of the table in docs/fail-points.md: unfinished jobs by their stored state.
+const COLUMNS: [&str; 5] =
+    ["no record", "running", "waiting for a time", "decided, unpublished", "dead, no dead letter"];
 
 impl Findings {
     fn look(&mut self, history: &History) {

@@ -1,4 +1,4 @@
-//! A node that was frozen starts nothing that is another's by now, however the freezes fall.
+//! A node that was frozen starts no job that another node has taken, however the freezes fall.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,10 +40,10 @@ fn begun_too_late(live: &LiveEvents, name: &str) -> Vec<String> {
     late.collect()
 }
 
-/// Given three nodes and a steady load, when one is frozen past its lease, wakes, and is frozen again before it has looked
-/// through what lay in its socket, then it calls no handler for what the others have done meanwhile.
+/// Given three nodes and a steady load, when one is frozen past its lease, thaws, and is frozen again before it has
+/// read everything in its socket, then it calls no handler for jobs that the others have taken meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_frozen_twice_starts_nothing_that_is_anothers() {
+async fn a_node_frozen_twice_starts_no_job_that_another_has_taken() {
     let world = world().await;
     let frozen = node(&world, "frozen").await;
     let (first, second) = (node(&world, "first").await, node(&world, "second").await);
@@ -61,7 +61,7 @@ async fn a_node_frozen_twice_starts_nothing_that_is_anothers() {
     let freezes = async {
         for round in 0..rounds {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            // Now in the middle of what it reads, now long after.
+            // Sometimes in the middle of its reading, sometimes long after.
             for awake in [20 + 230 * (round as u64 % 3), 700] {
                 frozen.sigstop();
                 tokio::time::sleep(FREEZE).await;
@@ -77,7 +77,7 @@ async fn a_node_frozen_twice_starts_nothing_that_is_anothers() {
     }
     let ends = world.ends(&receipts, WITHIN).await;
     assert!(ends.iter().all(|state| state == "completed"));
-    // All that was told before this is in the client's hand.
+    // By now the client has received everything published before this.
     let last = publish.json(json!({"ms": 1})).await;
     live.until_told("completed", &last).await;
     let late = begun_too_late(&live, "frozen");
@@ -87,8 +87,8 @@ async fn a_node_frozen_twice_starts_nothing_that_is_anothers() {
     }
 }
 
-/// Given a node that is frozen between the beginning of an attempt and the call of its handler, when another has done the
-/// job, then the thawed node calls nobody.
+/// Given a node that is frozen between the start of an attempt and the call of its handler, when another node has done
+/// the job, then the thawed node calls no handler.
 #[tokio::test]
 async fn an_attempt_that_began_before_a_freeze_calls_no_handler_after_it() {
     let world = world().await;
@@ -106,7 +106,7 @@ async fn an_attempt_that_began_before_a_freeze_calls_no_handler_after_it() {
         let other = node(&world, "other").await;
         assert_eq!(world.wait(&run).await.state, "completed");
         frozen.sigcont();
-        // It has looked at everything it held when it does work again.
+        // Once it works again, it has checked everything it held.
         other.stop().await;
         let next = world.publish("mail").json(json!({})).await;
         assert_eq!(world.wait(&next).await.state, "completed");

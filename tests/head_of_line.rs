@@ -1,4 +1,4 @@
-//! Jobs that cannot start keep no other from starting, and start in their order once they can.
+//! Jobs that cannot start do not keep other jobs from starting, and they start in their order once they can.
 
 use std::fmt::Debug;
 use std::ops::RangeBounds;
@@ -13,12 +13,12 @@ use crate::{served_by, times, world};
 
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// A node whose type `full` has one place, so that its jobs start one after the other, and few workers.
+/// A node whose type `full` has one slot, so that its jobs start one after the other, and few workers.
 fn node<'w>(world: &'w World) -> NodeBuilder<'w> {
     world.node().with("queues.main", "concurrency = 8").with("types.full", &served_by("remote", "slots = 1"))
 }
 
-/// A handler that keeps each job until there is a permit for it.
+/// A handler that holds each job until there is a permit for it.
 async fn kept(world: &World, door: &Arc<Semaphore>) -> Handler {
     let door = Arc::clone(door);
     let handler = world.handler("full").announce("longshore.slots", "1");
@@ -36,7 +36,7 @@ async fn parked(world: &World) -> u64 {
     world.stored("LONGSHORE_PARKED").await
 }
 
-/// Waits until so many jobs are parked.
+/// Waits until that many jobs are parked.
 async fn are_parked(world: &World, wanted: impl RangeBounds<u64> + Debug) {
     eventually(&format!("{wanted:?} parked jobs"), WITHIN, async || match parked(world).await {
         count if wanted.contains(&count) => Ok(()),
@@ -50,8 +50,9 @@ async fn completes(world: &World, receipts: &[Receipt]) {
     assert!(states.iter().all(|state| state == "completed"), "{states:?}");
 }
 
-/// Given a type whose handlers are full and a type without handlers, each with many jobs waiting, when another job comes
-/// behind them, then it is done while they wait; and once there are handlers with room, they are done in their order.
+/// Given a type whose handlers are full and a type without handlers, each with many waiting jobs, when another job
+/// arrives behind them, then it is done while they wait; and once there are handlers with capacity, the waiting jobs
+/// are done in their order.
 #[tokio::test]
 async fn what_cannot_start_keeps_nothing_else_waiting() {
     let world = world().await;
@@ -66,7 +67,7 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     assert_eq!(world.wait(&quick).await.state, "completed");
     are_parked(&world, 150..).await;
     let queues = world.request("queues.list", json!({"queue": "main"})).await;
-    // All but the few for which no handler was found a moment ago: these wait for a time.
+    // All but the few for which a node has just found no handler: these wait for a time.
     assert!(queues["queues"][0]["depths"]["p5"].as_u64().unwrap() >= 240, "{queues}");
     assert_eq!(world.record(&full[149].run_id).await.map(|record| record.state).as_deref(), Some("enqueued"));
     let quick = world.publish("noop").json(json!({})).await;
@@ -87,7 +88,7 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     world.history(&all, calls).await.assert_sound();
 }
 
-/// Given jobs that wait parked, when one of them, and then all, are cancelled, then none of them starts.
+/// Given parked jobs, when one of them, and then all, are cancelled, then none of them starts.
 #[tokio::test]
 async fn what_is_parked_can_be_cancelled() {
     let world = world().await;
@@ -101,7 +102,7 @@ async fn what_is_parked_can_be_cancelled() {
     assert_eq!(world.request("runs.cancel", json!({"run_id": one})).await["state"], "cancelled");
     let rest = world.request("runs.cancel", json!({"type": "full", "state": "enqueued"})).await;
     assert_eq!((rest["failed"].clone(), rest["more"].clone()), (json!([]), json!(false)), "{rest}");
-    // One may have started; where that was a moment ago, it counts as waiting.
+    // One of them may have started; if that was a moment ago, it counts as waiting.
     let cancelled = rest["cancelled"].as_u64().unwrap() as usize;
     assert!((58..=59).contains(&cancelled), "{rest}");
 
@@ -115,7 +116,8 @@ async fn what_is_parked_can_be_cancelled() {
     world.history(&full, handler.calls()).await.assert_sound();
 }
 
-/// Given jobs that are parked and taken back, when a node is killed at a step of that, then each is done once.
+/// Given jobs that are parked and returned to their lane, when a node is killed at a step of that, then each is done
+/// once.
 async fn nothing_is_lost_at(point: &str) {
     let world = world().await;
     let door = Arc::new(Semaphore::new(0));
@@ -126,7 +128,7 @@ async fn nothing_is_lost_at(point: &str) {
         let quick = node(&world).with("node", "lease = '2s'").env("LONGSHORE_FAIL_POINTS", &kill);
         let node = quick.start().await;
         receipts.extend(world.publish("full").many((0..40).map(|number| json!(number))).await);
-        // So that room is made, and jobs are taken back.
+        // So that capacity becomes free, and jobs are returned to their lane.
         door.add_permits(10);
         node.wait_exit(WITHIN).await;
     }

@@ -1,4 +1,4 @@
-//! Whatever is sent, there is a clear answer or a dead letter of kind `invalid`; nothing is wedged and nobody panics.
+//! Any input gets a clear answer or becomes a dead letter of kind `invalid`; no part gets stuck or panics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::{in_future, world};
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// The node still works, ends cleanly, and nobody panicked.
+/// The node still works, ends cleanly, and no part of it panicked.
 async fn is_unharmed(world: &World, node: &Node) {
     for job_type in ["echo", "noop"] {
         let run = world.publish(job_type).json(json!("after all that")).await;
@@ -26,7 +26,7 @@ async fn is_unharmed(world: &World, node: &Node) {
     assert_eq!(world.depth("main", 5).await, 0, "nothing is left in the lane");
 }
 
-/// Given subjects out of form, when jobs are published there, then the server refuses them at the publish.
+/// Given malformed subjects, when jobs are published there, then the server refuses them at the publish.
 #[tokio::test]
 async fn a_wrong_subject_is_refused_at_the_publish() {
     let world = world().await;
@@ -49,7 +49,8 @@ async fn a_wrong_subject_is_refused_at_the_publish() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given tokens that cannot be read, when jobs come under them, then they are dead letters, with `_` in their place.
+/// Given tokens that cannot be read, when jobs arrive under them, then they become dead letters, with `_` for those
+/// tokens.
 #[tokio::test]
 async fn tokens_that_cannot_be_read_make_dead_letters() {
     let world = world().await;
@@ -90,7 +91,7 @@ fn in_order(letters: Vec<longshore_harness::Letter>) -> Vec<longshore_harness::L
     sorted.into_values().collect()
 }
 
-/// Given headers that do not parse, when jobs have them, then each is a dead letter that names the header.
+/// Given headers that do not parse, when jobs carry them, then each job becomes a dead letter that names the header.
 #[tokio::test]
 async fn headers_that_do_not_parse_make_dead_letters() {
     let world = world().await;
@@ -130,7 +131,7 @@ async fn headers_that_do_not_parse_make_dead_letters() {
     let letters = in_order(world.eventually_letters(wrong.len()).await);
 
     for (((name, value), receipt), letter) in wrong.iter().zip(&receipts).zip(&letters) {
-        // Whatever id it asked for, the one it has is made from its place.
+        // Whatever id it asked for, its run has the id derived from its position in the lane.
         let run = format!("main-p5-{}", receipt.sequence);
         assert_eq!((letter.run_id().as_ref(), letter.payload.as_ref()), (Some(&run), b"payload".as_slice()));
         let end = world.record(&run).await.unwrap();
@@ -142,9 +143,10 @@ async fn headers_that_do_not_parse_make_dead_letters() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given headers that only nodes write, when a client forges them, then its run still ends once, and no other's is hurt.
+/// Given headers that only nodes write, when a client forges them, then its run still ends once, and no other run is
+/// harmed.
 #[tokio::test]
-async fn forged_headers_of_nodes_hurt_nobody() {
+async fn forged_headers_of_nodes_harm_no_run() {
     let world = world().await;
     let quick = "handler = 'sleep'";
     let node = world.node().with("types.nap", quick).start().await;
@@ -175,7 +177,8 @@ async fn forged_headers_of_nodes_hurt_nobody() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given instructions to the server in a job's headers, when the job goes through a schedule, then they go no further.
+/// Given instructions to the server in a job's headers, when the job passes through a schedule, then they are not
+/// passed on.
 #[tokio::test]
 async fn no_header_of_the_servers_is_passed_on() {
     let world = world().await;
@@ -189,7 +192,7 @@ async fn no_header_of_the_servers_is_passed_on() {
     let evil = world.publish("ask").header("Longshore-Retry", "soon").header("Nats-Schedule-Source", "longshore.>");
     let evil = evil.header("Nats-Scheduler", "longshore.schedules.>").header("Nats-Schedule-Next", "purge");
     let evil = evil.send("{}").await;
-    // The server may refuse such a job at once; one that it takes must not reach the schedules with all that.
+    // The server may refuse such a job at once; if it stores the job, those headers must not reach the schedules.
     if let Ok(receipt) = evil {
         let end = world.wait(&receipt.run_id).await;
         assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(0))));
@@ -199,13 +202,13 @@ async fn no_header_of_the_servers_is_passed_on() {
     if let Ok(receipt) = rollup {
         assert!(world.wait(&receipt.run_id).await.is_terminal());
     }
-    assert_eq!(world.wait(&delayed).await.state, "completed", "another's schedule stands");
+    assert_eq!(world.wait(&delayed).await.state, "completed", "the other job's schedule is untouched");
     is_unharmed(&world, &node).await;
 }
 
-/// Given payloads of every sort, when they come bare, then what can be done is done, and a forged acknowledgement is not.
+/// Given payloads of every sort, when they are published bare, then every job is done, except a forged acknowledgement.
 #[tokio::test]
-async fn payloads_are_anybodys_bytes_but_for_forged_acknowledgements() {
+async fn payloads_are_arbitrary_bytes_except_forged_acknowledgements() {
     let world = world().await;
     let node = world.node().start().await;
     let largest = vec![b'x'; 1_000_000];
@@ -215,7 +218,7 @@ async fn payloads_are_anybodys_bytes_but_for_forged_acknowledgements() {
     }
     assert!(world.publish("echo").send(vec![0; (1 << 20) + 1]).await.is_err());
 
-    // The way a forgery comes: a publish whose reply subject is somebody's lane.
+    // How a forgery arrives: a publish whose reply subject is a lane of another tenant.
     let forgery = "longshore.jobs.victim.main.p5.echo";
     let client = world.client();
     client.publish_with_reply("longshore.jobs.evil.main.p5.noop", forgery, "{}".into()).await.unwrap();
@@ -223,14 +226,14 @@ async fn payloads_are_anybodys_bytes_but_for_forged_acknowledgements() {
     assert_eq!(letter.subject, "longshore.dlq.victim.main.echo");
     let record: Value = serde_json::from_str(&letter.headers["Longshore-Record"]).unwrap();
     assert_eq!(record["error"]["kind"], "invalid");
-    // The same bytes with a header are a client's own.
+    // The same bytes with a header are a client's own payload.
     let own = world.publish("echo").header("X-Mine", "1").send(r#"{"stream":"S","seq":1}"#).await.unwrap();
     assert_eq!(world.wait(&own.run_id).await.state, "completed");
     is_unharmed(&world, &node).await;
 }
 
-/// Given jobs of every size, when they come, then those that could not be carried on are refused or dead, and the largest
-/// that are taken can be put off, tried again by anybody, and die.
+/// Given jobs of every size, when they are published, then those that a node could not republish are refused or become
+/// dead letters, and the largest accepted ones can be deferred, retried by any node, and become dead letters.
 #[tokio::test]
 async fn the_largest_jobs_can_be_put_off_and_die() {
     let world = world().await;
@@ -238,7 +241,8 @@ async fn the_largest_jobs_can_be_put_off_and_die() {
                 backoff = { base = '1100ms', factor = 1.0, max = '1100ms', jitter = 'none' }";
     let node = world.node().with("types.flaky", soon).with("retries.soon", "delays = ['10ms']").start().await;
     let handler = world.handler("far").start(async |_| Reply::error(503, &"no".repeat(3_000))).await;
-    // As a client sees it: 1 MiB is the server's own bound, and what a job needs on its way is kept free.
+    // The limits that a client sees: 1 MiB is the server's own limit, and the space that a node needs to republish a
+    // job is reserved.
     let beyond = world.publish("echo").send(vec![b'x'; (1 << 20) - 8_000]).await.unwrap_err();
     assert!(matches!(beyond, Refused::ByJetStream { code: 10_054, .. }), "{beyond}");
     let unfit = world.publish("echo").send(vec![b'x'; (1 << 20) - 9_000]).await.unwrap();
@@ -268,7 +272,7 @@ async fn the_largest_jobs_can_be_put_off_and_die() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given requests out of form, when they are sent to every endpoint, then each is answered by an error that says why.
+/// Given malformed requests, when they are sent to every endpoint, then each gets an error that says why.
 #[tokio::test]
 async fn every_endpoint_answers_nonsense_with_an_error() {
     let world = world().await;
@@ -293,13 +297,13 @@ async fn every_endpoint_answers_nonsense_with_an_error() {
     ] {
         let answer = world.ask(tenant, endpoint, r#"{"run_id":"r"}"#, WITHIN).await;
         let code_of = answer.as_ref().err().map(|error| error.code);
-        // Asking for health is nobody's secret, whoever asks.
+        // Every caller may request health.
         assert!(code_of == Some(code) || (endpoint == "health" && answer.is_ok()), "{tenant} {endpoint}: {answer:?}");
     }
     is_unharmed(&world, &node).await;
 }
 
-/// Given requests whose answers should go somewhere else, when they come, then nobody is made to write there.
+/// Given requests whose reply subjects point elsewhere, when they arrive, then no node writes there.
 #[tokio::test]
 async fn answers_go_to_inboxes_only() {
     let world = world().await;
@@ -321,7 +325,7 @@ async fn answers_go_to_inboxes_only() {
             world.client().publish_with_reply(subject, reply, body.clone().into()).await.unwrap();
         }
     }
-    world.request("health", json!({})).await; // what was asked before has been looked at
+    world.request("health", json!({})).await; // the requests before it have been handled
     world.client().flush().await.unwrap();
     assert!(futures_util::poll!(heard.next()).is_pending(), "something was written into another tenant");
     assert!(world.record_as("victim", "x").await.is_none() && !world.event_log("default").await.is_empty());
@@ -329,7 +333,8 @@ async fn answers_go_to_inboxes_only() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given a handler that answers nonsense, when it does, then that is a result or a failure, and the attempt is over.
+/// Given a handler that answers nonsense, when it does, then the answer counts as a result or a failure, and the
+/// attempt is over.
 #[tokio::test]
 async fn nonsense_of_a_handler_is_contained() {
     let world = world().await;
@@ -367,7 +372,7 @@ async fn nonsense_of_a_handler_is_contained() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given far-off times, when jobs name them, then nothing overflows.
+/// Given times far in the past or future, when jobs name them, then nothing overflows.
 #[tokio::test]
 async fn times_at_the_edge_of_the_calendar_are_no_danger() {
     let world = world().await;
@@ -397,9 +402,9 @@ async fn times_at_the_edge_of_the_calendar_are_no_danger() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given messages on the subjects that belong to nodes and server, when a client writes there, then work goes on.
+/// Given the subjects that belong to nodes and the server, when a client writes messages there, then work goes on.
 #[tokio::test]
-async fn strange_messages_on_inner_subjects_wedge_nothing() {
+async fn strange_messages_on_inner_subjects_block_nothing() {
     let world = world().await;
     let node = world.node().start().await;
     let mut headers = HeaderMap::new();

@@ -30,7 +30,7 @@ async fn one_key_is_one_run() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a run's id of the client's own, when it is submitted again, then it is the same run.
+/// Given a run id of the client's own, when a job is submitted with it again, then it is the same run.
 #[tokio::test]
 async fn one_id_is_one_run() {
     let world = world().await;
@@ -45,7 +45,7 @@ async fn one_id_is_one_run() {
     let bare = world.publish("echo").header("Longshore-Run-Id", "order-1").json(json!(2)).await;
     assert_eq!(bare, "order-1");
 
-    // Dropped unseen: the lane is empty, nothing was told.
+    // Dropped unseen: the lane is empty, and no event was published.
     crate::is_emptied(&world).await;
     node.stop().await;
     assert_eq!(world.record("order-1").await.unwrap().result, Some(json!(1)));
@@ -53,7 +53,7 @@ async fn one_id_is_one_run() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given two tenants, when both use one key and one id, then each has a run of its own.
+/// Given two tenants, when both use one key and one id, then each tenant has its own run.
 #[tokio::test]
 async fn keys_and_ids_are_each_tenants_own() {
     let world = world().await;
@@ -91,7 +91,7 @@ async fn a_bare_job_with_a_taken_key_is_a_duplicate() {
     world.history(&[first, second], Vec::new()).await.assert_sound();
 }
 
-/// Given a submitted job with a key, when another comes bare with the same, then that one is its duplicate.
+/// Given a submitted job with a key, when a bare job arrives with the same key, then that one is its duplicate.
 #[tokio::test]
 async fn a_submitted_key_holds_for_bare_jobs() {
     let world = world().await;
@@ -124,7 +124,8 @@ async fn a_key_is_free_after_its_window() {
     assert_eq!(again.result, Some(json!(2)));
 }
 
-/// Given a node that dies over a submission, when the client asks again, then the job is there, however far that was.
+/// Given a node that dies during a submission, when the client repeats it, then the job is stored, however far the
+/// first one got.
 #[tokio::test]
 async fn a_submit_that_is_repeated_after_a_death_is_not_lost() {
     let world = world().await;
@@ -156,7 +157,8 @@ async fn a_submit_that_is_repeated_after_a_death_is_not_lost() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a scheduled job, when its id or key comes again with another payload, then the first one's is what is done.
+/// Given a scheduled job, when its id or key arrives again with another payload, then the first payload is the one that
+/// runs.
 #[tokio::test]
 async fn a_repeat_does_not_change_what_was_scheduled() {
     let world = world().await;
@@ -169,7 +171,7 @@ async fn a_repeat_does_not_change_what_was_scheduled() {
     assert_eq!(world.wait("mine").await.result, Some(json!(1)));
 }
 
-/// Given jobs that were scheduled with a key or an id, when they come again, then there is still one run.
+/// Given jobs that were scheduled with a key or an id, when they arrive again, then there is still one run.
 #[tokio::test]
 async fn a_scheduled_job_holds_its_key_and_id() {
     let world = world().await;

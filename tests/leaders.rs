@@ -1,7 +1,7 @@
-//! When the server dies that leads a lane, a consumer, the run records, the schedules, the event log or the cluster itself,
-//! the other two go on: nothing is lost, and every lane is served while it is away.
+//! When a server dies that leads a lane, a consumer, the run records, the schedules, the event log or the cluster
+//! itself, the other two go on: nothing is lost, and every lane is served while it is away.
 //!
-//! How long no attempt started is printed for each kind and judged by nobody: it depends on the machine.
+//! The test prints how long no attempt started for each kind, and does not judge it: it depends on the machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tokio::time::sleep;
 use crate::three_servers::{load, not_ended, nothing_is_lost, steadily, three_nodes};
 use crate::{three_servers, times};
 
-/// How long a job may take whose servers elect.
+/// How long a job may take while its servers elect.
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// What has a leader.
+/// A part that has a leader.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Led {
     Stream(&'static str),
@@ -30,7 +30,7 @@ const LANE: &str = "LONGSHORE_JOBS_main_P5";
 const OTHER_LANE: &str = "LONGSHORE_JOBS_other_P5";
 const SCHEDULES: &str = "LONGSHORE_SCHEDULES";
 
-/// What the dead server led, of all that this load needs.
+/// The part that the dead server led; this load needs each of them.
 const KILLED: [(&str, Led); 7] = [
     ("a lane", Led::Stream(LANE)),
     ("run records", Led::Stream("KV_longshore_runs")),
@@ -41,7 +41,7 @@ const KILLED: [(&str, Led); 7] = [
     ("the consumer of due jobs", Led::Consumer(SCHEDULES, "due")),
 ];
 
-/// What is never led by the server that dies.
+/// The parts that the dying server never leads.
 const SPARED: [Led; 2] = [Led::Stream(OTHER_LANE), Led::Consumer(OTHER_LANE, "work")];
 
 async fn leader(servers: &ServerCluster, of: Led) -> Option<usize> {
@@ -60,7 +60,7 @@ async fn step_down(servers: &ServerCluster, of: Led) -> Result<(), String> {
     }
 }
 
-/// Moves leaderships until one server leads this and nothing else that matters; which one.
+/// Moves leaderships until one server leads `what` and none of the other listed parts; returns that server.
 async fn leads_alone(servers: &ServerCluster, what: Led) -> usize {
     for _ in 0..20 {
         servers.in_step().await;
@@ -70,7 +70,7 @@ async fn leads_alone(servers: &ServerCluster, what: Led) -> usize {
         for other in others {
             if leader(servers, other).await == Some(victim) {
                 is_alone = false;
-                // It may have moved by itself: the next round looks again.
+                // It may have moved by itself: the next round checks again.
                 let _ = step_down(servers, other).await;
             }
         }
@@ -81,16 +81,16 @@ async fn leads_alone(servers: &ServerCluster, what: Led) -> usize {
     panic!("no server leads {what:?} alone");
 }
 
-/// A server was dead for a while.
+/// The death of a server, and its return.
 #[derive(Debug)]
 struct Kill {
-    /// What it alone led.
+    /// The part that it alone led.
     kind: &'static str,
     at: Timestamp,
     until: Timestamp,
 }
 
-/// Kills the leader of each kind in turn, and lets it come back only when jobs published after its death have ended.
+/// Kills the leader of each kind in turn, and restarts it only when jobs published after its death have ended.
 async fn kill_leaders(world: &World, count: usize) -> Vec<Kill> {
     let (servers, mut kills) = (world.servers(), Vec::new());
     for (kind, led) in KILLED.iter().cycle().take(count) {
@@ -110,14 +110,14 @@ async fn kill_leaders(world: &World, count: usize) -> Vec<Kill> {
     kills
 }
 
-/// For each kill, how long no attempt of that queue started while the server was away.
+/// For each kill, the longest time in which no attempt of that queue started while the server was away.
 fn without_a_start(events: &[Logged], queue: &str, kills: &[Kill]) -> Vec<Duration> {
     let of_queue = events.iter().filter(|logged| logged.event.queue == queue).cloned().collect::<Vec<_>>();
     kills.iter().map(|kill| standstills(&of_queue, &[kill.at, kill.until])[0]).collect()
 }
 
-/// Given a steady load on two lanes, when servers are killed that lead something that all of them need, then both lanes are
-/// served while a server is away, and nothing is lost.
+/// Given a steady load on two lanes, when servers are killed that lead a part all jobs need, then both lanes are served
+/// while a server is away, and nothing is lost.
 ///
 /// `LONGSHORE_TEST_LEADER_KILLS=14` kills the leader of each kind twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,7 +156,7 @@ async fn the_death_of_a_leader_stops_no_lane_and_loses_nothing() {
     nothing_is_lost(&world, &nodes, stored, open).await;
 }
 
-/// Jobs of the other queue, until it is over; all that were confirmed.
+/// Publishes jobs to the other queue until `over`, and returns all that were confirmed.
 async fn load_other(world: &World, over: watch::Receiver<bool>) -> Vec<Receipt> {
     let publish = &world.publish("delayed").queue("other");
     steadily(20, over, |number| async move { publish.until_stored(&format!("other-{number}"), "{}").await }).await

@@ -1,10 +1,10 @@
-//! A job published with any NATS client runs to its end, and its story is told in order.
+//! A job published with any NATS client runs to its end, and its events are published in order.
 
 use serde_json::json;
 
 use crate::world;
 
-/// Given a node, when a job is published bare, then it completes under the id that its acknowledgement makes.
+/// Given a node, when a job is published bare, then it completes under the id derived from its acknowledgement.
 #[tokio::test]
 async fn a_bare_publish_runs_to_completion() {
     let world = world().await;
@@ -33,9 +33,10 @@ async fn a_job_that_fails_twice_completes_on_the_third_attempt() {
     world.eventually_reads(&run, story).await;
 }
 
-/// Given jobs published while no node was up, when one comes, then each is told whole and in order.
+/// Given jobs published while no node ran, when a node starts, then each job's events are published in full and in
+/// order.
 #[tokio::test]
-async fn jobs_published_while_no_node_was_up_are_told_in_full() {
+async fn events_of_jobs_published_while_no_node_was_up_are_complete() {
     let world = world().await;
     let node = world.node().start().await; // it makes the streams
     node.stop().await;
@@ -46,6 +47,6 @@ async fn jobs_published_while_no_node_was_up_are_told_in_full() {
         world.wait(&receipt.run_id).await;
     }
 
-    node.stop().await; // what it had to tell is told
+    node.stop().await; // by now it has published everything
     world.history(&receipts, Vec::new()).await.assert_sound();
 }

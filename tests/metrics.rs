@@ -1,7 +1,7 @@
-//! What should never happen is counted and said: each counter moves together with its line of the log.
+//! Rare faults are counted and logged: each counter moves together with its log line.
 //!
-//! Nothing shows a node's counters outside its process yet, so the node runs in the test's own, by way of the library, on
-//! the test's own thread: that is how its lines are told from those of other tests.
+//! A node's counters are not visible outside its process yet, so the node runs in the test's own process, through the
+//! library, and on the test's own thread: that is how its log lines are separated from those of other tests.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::world;
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// What the node has logged.
+/// The node's log.
 #[derive(Debug, Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -56,7 +56,7 @@ impl Inside {
         Inside { node: node.unwrap(), lines, _logs: logs }
     }
 
-    /// The counter of that name, over all its labels.
+    /// The counter of that name, summed over all its labels.
     fn count(&self, name: &str) -> u64 {
         let families = self.node.metrics().registry.gather();
         let family = families.iter().find(|family| family.name() == name);
@@ -65,18 +65,18 @@ impl Inside {
         sum as u64
     }
 
-    /// How many lines say that.
+    /// How many log lines contain `what`.
     fn said(&self, what: &str) -> usize {
         let lines = self.lines.0.lock().unwrap();
         String::from_utf8_lossy(&lines).lines().filter(|line| line.contains(what)).count()
     }
 
-    /// Nothing of the kind has been counted or said so far.
+    /// Asserts that nothing of the kind has been counted or logged so far.
     fn knows_nothing_of(&self, (name, line): (&str, &str)) {
         assert_eq!((self.count(name), self.said(line)), (0, 0), "{name}, {line:?}");
     }
 
-    /// Waits until so much has been counted, and so many lines say it.
+    /// Waits until the counter has that value, and that many lines say it.
     async fn tells(&self, (name, line): (&str, &str), count: u64, lines: usize) {
         eventually(name, WITHIN, async || {
             let found = (self.count(name), self.said(line));
@@ -90,8 +90,8 @@ impl Inside {
     }
 }
 
-/// Given jobs, when messages come among them that cannot be read, then each is counted, and so is each connection that was
-/// made anew for it.
+/// Given jobs, when unreadable messages arrive among them, then each is counted, and so is each connection that is
+/// rebuilt because of them.
 #[tokio::test]
 async fn poison_and_connections_made_anew_are_counted_and_said() {
     const POISON: (&str, &str) = ("longshore_poison_removed_total", "a message that cannot be read is taken out");
@@ -109,7 +109,7 @@ async fn poison_and_connections_made_anew_are_counted_and_said() {
 
     node.tells(POISON, 3, 3).await;
     let before =
-        eventually("a connection made anew", WITHIN, async || match (node.count(REBUILT.0), node.said(REBUILT.1)) {
+        eventually("a rebuilt connection", WITHIN, async || match (node.count(REBUILT.0), node.said(REBUILT.1)) {
             (0, _) => Err("none".to_owned()),
             (counted, said) if counted == said as u64 => Ok(counted),
             found => Err(format!("{found:?}")),
@@ -119,12 +119,12 @@ async fn poison_and_connections_made_anew_are_counted_and_said() {
     world.server().kill9().await;
     world.server().restart().await.unwrap();
 
-    // A node has four.
+    // A node has four connections.
     node.tells(REBUILT, before + 4, before as usize + 4).await;
     node.ends().await;
 }
 
-/// A client that dies over what it was sent does not come back by itself; the new one counts as well.
+/// A client that dies because of its input does not come back by itself; its replacement counts as well.
 #[tokio::test]
 async fn a_client_that_died_is_counted_and_said() {
     const REPLACED: (&str, &str) = (
@@ -142,8 +142,8 @@ async fn a_client_that_died_is_counted_and_said() {
     node.ends().await;
 }
 
-/// Given a run that has failed twice, when its record is as it was after the first failure, then what comes for the third
-/// attempt is left alone, and that is counted; it runs once the record is what it was. Likewise its dead letter.
+/// Given a run that has failed twice, when its record is set back to the first failure, then the node leaves the third
+/// attempt's job alone, and counts that; the job runs once the record is restored. The same holds for its dead letter.
 #[tokio::test]
 async fn records_that_are_too_old_are_counted_and_said() {
     const STALE: (&str, &str) = ("longshore_stale_reads_total", "the record is older than the job that came");
@@ -176,7 +176,7 @@ async fn records_that_are_too_old_are_counted_and_said() {
     node.ends().await;
 }
 
-/// The record's bytes once the run waits after so many attempts.
+/// The record's bytes once the run waits after that many attempts.
 async fn retrying_after(records: &kv::Store, key: &str, attempt: u64) -> bytes::Bytes {
     eventually("a run that waits", WITHIN, async || {
         let found = records.get(key).await.unwrap().unwrap_or_default();
@@ -186,7 +186,7 @@ async fn retrying_after(records: &kv::Store, key: &str, attempt: u64) -> bytes::
     .await
 }
 
-/// Given a job that lasts, when its node is killed, then the one that takes it over counts the lease as lost.
+/// Given a long job, when its node is killed, then the node that takes it over counts the lease as lost.
 #[tokio::test]
 async fn leases_judged_lost_are_counted_and_said() {
     const LOST: (&str, &str) = ("longshore_leases_judged_lost_total", "its holder lost the lease");
@@ -195,6 +195,11 @@ async fn leases_judged_lost_are_counted_and_said() {
     let mut live = world.live_events("default").await;
     let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
     live.until_told("started", &run).await;
+    // Until its record says that it runs, no other node knows of a lease that could be lost.
+    eventually("its record", Duration::from_secs(20), async || {
+        world.record(&run).await.filter(|record| record.state == "running").ok_or("none")
+    })
+    .await;
     other.kill9().await;
     let node = Inside::start(&world, "").await;
     node.knows_nothing_of(LOST);
@@ -205,8 +210,8 @@ async fn leases_judged_lost_are_counted_and_said() {
     node.ends().await;
 }
 
-/// Given delayed jobs, when the server forgets to fire some and has lost others, then each of the first is counted as
-/// made up for, each of the others as stranded.
+/// Given delayed jobs, when the server forgets to fire some schedules and has lost others, then each of the first is
+/// counted as restored, each of the others as stranded.
 #[tokio::test]
 async fn schedules_that_did_not_fire_are_counted_and_said() {
     const RESTORED: (&str, &str) = ("longshore_overdue_restored_total", "schedules were overdue and had not fired");

@@ -1,7 +1,7 @@
-//! Server and nodes may be killed and frozen in mid-run: no accepted job is lost, each ends exactly once.
+//! Server and nodes may be killed and frozen while jobs run: no accepted job is lost, and each ends exactly once.
 //!
 //! `LONGSHORE_TEST_FAULTS=10 cargo test --test promises nothing_lost -- --nocapture` repeats each fault ten times, with
-//! as much more work; how long work stood still each time is printed, not judged.
+//! as many times the work; the test prints how long work stood still each time, and does not judge it.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ const EACH: usize = 150;
 /// How long all jobs may take to end.
 const WITHIN: Duration = Duration::from_secs(180);
 
-/// A node with eight workers, on a lease short enough for a test.
+/// A node with eight workers and a lease short enough for a test.
 fn node(world: &World) -> NodeBuilder<'_> {
     let node = workers(world.node(), 8).with("node", "lease = '2s'");
     let patient = "max_attempts = 1000\nbackoff = { base = '50ms', factor = 1.0, max = '50ms', jitter = 'none' }";
     node.with("defaults", patient).with("types.flaky", "handler = 'fail'")
 }
 
-/// Bare jobs: most take 40 ms, some lie on record while they run, some fail once.
+/// Bare jobs: most take 40 ms, some have a stored record while they run, some fail once.
 async fn fill(world: &World, jobs: usize) -> Vec<Receipt> {
     let mut receipts = Vec::new();
     for _ in 0..jobs / 50 {
@@ -37,7 +37,7 @@ async fn fill(world: &World, jobs: usize) -> Vec<Receipt> {
     receipts
 }
 
-/// Waits until no more than `left` jobs lie in the lane: so much is done.
+/// Waits until at most `left` jobs are in the lane.
 async fn down_to(world: &World, left: usize) {
     longshore_harness::eventually("some work to be done", WITHIN, async || {
         let depth = world.depth("main", 5).await;
@@ -46,7 +46,7 @@ async fn down_to(world: &World, left: usize) {
     .await;
 }
 
-/// A job that this node holds, by its record. Urgent ones are published until there is one.
+/// Finds a job that this node holds, by its record. It publishes urgent jobs until there is one.
 async fn held_by(world: &World, node: &str, receipts: &mut Vec<Receipt>) -> String {
     loop {
         let receipt = world.publish("sleep").priority(1).send(r#"{"ms":1500}"#).await.unwrap();
@@ -81,7 +81,7 @@ async fn came_to_rest(world: &World, what: &str, receipts: &[Receipt], faults: V
     history.assert_sound();
 }
 
-/// Given work in full swing, when the server is killed and comes back, again and again, then nothing is lost.
+/// Given a steady load, when the server is killed and comes back, again and again, then nothing is lost.
 #[tokio::test]
 async fn a_killed_server_loses_nothing() {
     let world = world().await;
@@ -101,7 +101,7 @@ async fn a_killed_server_loses_nothing() {
     came_to_rest(&world, "kill -9 of the server", &receipts, killed).await;
 }
 
-/// Given work in full swing, when its only node is killed and comes back, again and again, then nothing is lost.
+/// Given a steady load, when the only node is killed and comes back, again and again, then nothing is lost.
 #[tokio::test]
 async fn a_killed_node_loses_nothing() {
     let world = world().await;
@@ -121,8 +121,8 @@ async fn a_killed_node_loses_nothing() {
     came_to_rest(&world, "kill -9 of the node", &receipts, killed).await;
 }
 
-/// Given two nodes at work, when one is frozen until the other has taken what it held, then it does no harm when it
-/// wakes, and works on.
+/// Given two nodes at work, when one is frozen until the other has taken its jobs, then it does no harm when it thaws,
+/// and goes on working.
 #[tokio::test]
 async fn a_node_that_was_frozen_past_its_lease_does_no_harm() {
     let world = world().await;
@@ -137,7 +137,7 @@ async fn a_node_that_was_frozen_past_its_lease_does_no_harm() {
         let long = held_by(&world, "frozen", &mut receipts).await;
         stops.push(Interruption { node: Some("frozen".to_owned()), at: Timestamp::now() });
         frozen.sigstop();
-        // Its leases are over when the other node says so of one of its jobs.
+        // Its leases are over when the other node publishes that for one of its jobs.
         live.until_told("failed", &long).await;
         frozen.sigcont();
     }
@@ -147,7 +147,8 @@ async fn a_node_that_was_frozen_past_its_lease_does_no_harm() {
     came_to_rest(&world, "SIGSTOP of one of two nodes", &receipts, stops).await;
 }
 
-/// Given a node alone, when it is frozen for longer than its lease, then it finds its leases lost, and does all the work.
+/// Given a single node, when it is frozen for longer than its lease, then it finds its leases lost, and does all the
+/// work.
 #[tokio::test]
 async fn a_node_alone_recovers_from_a_freeze() {
     let world = world().await;
@@ -159,7 +160,7 @@ async fn a_node_alone_recovers_from_a_freeze() {
         down_to(&world, receipts.len() - number * receipts.len() / (faults + 1)).await;
         stops.push(Interruption { node: Some(node.name().to_owned()), at: Timestamp::now() });
         node.sigstop();
-        // A lease is time and nothing else: there is nobody to tell that it is over.
+        // Only time ends a lease here: there is no other node to announce it.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         node.sigcont();
     }
@@ -169,7 +170,7 @@ async fn a_node_alone_recovers_from_a_freeze() {
     came_to_rest(&world, "SIGSTOP of the only node", &receipts, stops).await;
 }
 
-/// Given work in full swing, when the server is frozen for a while, then all goes on by itself.
+/// Given a steady load, when the server is frozen for a while, then all work resumes by itself.
 #[tokio::test]
 async fn a_frozen_server_loses_nothing() {
     let world = world().await;
@@ -178,7 +179,7 @@ async fn a_frozen_server_loses_nothing() {
     down_to(&world, receipts.len() / 2).await;
     let stop = Interruption { node: None, at: Timestamp::now() };
     world.server().sigstop();
-    // Longer than the lease, and than the client's patience with its pings.
+    // Longer than the lease, and longer than the client waits for an answer to its pings.
     tokio::time::sleep(Duration::from_secs(6)).await;
     world.server().sigcont();
     world.ends(&receipts, WITHIN).await;

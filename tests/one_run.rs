@@ -1,5 +1,5 @@
-//! One accepted job is one run, whoever repeats, forwards, forges or cancels it: what its handlers were called for is
-//! counted by the handlers themselves.
+//! One accepted job is one run, even if it is repeated, forwarded, forged or cancelled: the handlers themselves count
+//! their calls.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ async fn echoing(world: &World) -> Handler {
     world.handler("work").start(|job| async move { Reply::json(job.json()) }).await
 }
 
-/// How often the handler was called for a run.
+/// How many times the handler was called for a run.
 fn calls_of(handler: &Handler, run: &str) -> usize {
     handler.calls().iter().filter(|call| call.run_id == run).count()
 }
 
-/// Waits until no record is left of a run.
+/// Waits until a run has no record any more.
 async fn forgotten(world: &World, run: &str) {
     longshore_harness::eventually("the end of the record", Duration::from_secs(30), async || {
         match world.record(run).await {
@@ -47,7 +47,7 @@ async fn a_key_submitted_twice_to_a_busy_queue_is_one_call() {
     let handler = echoing(&world).await;
     let _node = workers(world.node(), 1).with("types.work", "slots = 4").start().await;
     let busy = world.publish("sleep").json(json!({"ms": 700})).await;
-    // Within one lane the server itself would see that they are one.
+    // Within one lane the server itself would recognise the duplicate.
     let job = |payload: u32| json!({"type": "work", "payload": payload, "idempotency_key": "k", "priority": payload});
     let run = world.submit(job(5)).await;
     let answers = join_all((1..=9).map(|payload| world.request("submit", job(payload)))).await;
@@ -59,8 +59,8 @@ async fn a_key_submitted_twice_to_a_busy_queue_is_one_call() {
     assert_eq!(handler.calls().len(), 1);
 }
 
-/// Given jobs that were submitted under ids of the client's own, when the same ids are then published bare, also more
-/// urgently, then each handler is called once, with the payload that was submitted.
+/// Given jobs that were submitted under a client's own ids, when the same ids are then published bare, some with a
+/// higher priority, then each handler is called once, with the payload that was submitted.
 #[tokio::test]
 async fn a_submitted_id_that_is_published_as_well_is_one_call() {
     let world = world().await;
@@ -83,8 +83,8 @@ async fn a_submitted_id_that_is_published_as_well_is_one_call() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given an id whose record has gone, when it is submitted again, then it is another run: its job is not taken for the
-/// one that the server remembers.
+/// Given an id whose record is gone, when it is submitted again, then it is another run: its job is not mistaken for
+/// the one that the server remembers.
 #[tokio::test]
 async fn an_id_whose_record_has_gone_runs_again() {
     let world = world().await;
@@ -100,8 +100,8 @@ async fn an_id_whose_record_has_gone_runs_again() {
     }
 }
 
-/// Given a key whose run's record has gone, when it is submitted again within its window, then that is answered, and
-/// nothing runs again.
+/// Given a key whose run's record is gone, when it is submitted again within its window, then the answer names the run
+/// as a duplicate, and nothing runs again.
 #[tokio::test]
 async fn a_key_outlasts_its_runs_record() {
     let world = world().await;
@@ -121,7 +121,7 @@ async fn a_key_outlasts_its_runs_record() {
     assert_eq!(handler.calls().len(), 1);
 }
 
-/// Given a delayed job whose key's window is over before it is due, when another job takes the key, then both run.
+/// Given a delayed job whose key's window ends before it is due, when another job takes the key, then both run.
 #[tokio::test]
 async fn a_delayed_job_keeps_the_key_it_has_claimed() {
     let world = world().await;
@@ -133,7 +133,7 @@ async fn a_delayed_job_keeps_the_key_it_has_claimed() {
     let submitted = world.submit(submitted).await;
     for name in ["k", "s"] {
         let publish = world.publish("echo").header("Longshore-Idempotency-Key", name);
-        // It still has the key when the delayed one is due.
+        // It still has the key when the delayed job falls due.
         let publish = publish.header("Longshore-Idempotency-Window", "1h");
         let other = longshore_harness::eventually("the end of the window", Duration::from_secs(20), async || {
             let run = publish.json(json!(2)).await;
@@ -154,15 +154,15 @@ async fn a_delayed_job_keeps_the_key_it_has_claimed() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// A node whose jobs come again soon after its death.
+/// A node whose jobs are delivered again soon after its death.
 fn quick(world: &World) -> NodeBuilder<'_> {
     world.node().name("node").with("node", "lease = '2s'")
 }
 
-/// How a client whose submission was not answered asks again.
+/// How a client repeats a submission that was not answered.
 #[derive(Debug, Clone, Copy)]
 enum Again {
-    /// By the same submission.
+    /// With the same submission.
     Submit,
     /// By publishing the job bare, under the same id.
     BareId,
@@ -170,8 +170,8 @@ enum Again {
     BareKey,
 }
 
-/// Given a node that dies over a submission, when the client asks again, in the same way or another, then there is one
-/// run that ends, and its handler was called once.
+/// Given a node that dies during a submission, when the client repeats it, in the same way or another, then there is
+/// one run that ends, and its handler was called once.
 #[tokio::test]
 async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
     let world = world().await;
@@ -182,7 +182,7 @@ async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
         for again in [Again::Submit, Again::BareId, Again::BareKey] {
             let name = format!("{point}-{again:?}");
             let kill = format!("{point}=kill");
-            // Its workers have enough to do: what it publishes is still there when it dies.
+            // Its worker is busy: the job that the node publishes is still there when the node dies.
             let node = workers(quick(&world), 1).env("LONGSHORE_FAIL_POINTS", &kill).start().await;
             let job = match again {
                 Again::BareKey => json!({"type": "work", "payload": name, "idempotency_key": name}),
@@ -222,10 +222,10 @@ async fn a_submission_that_was_cut_off_is_one_run_however_it_is_repeated() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a key that another job has taken over from a submission that was cut off, when the node dies before that run's end
-/// is told, then it is told all the same.
+/// Given a key that another job has taken over from an interrupted submission, when the node dies before that run's end
+/// is published, then the end is published all the same.
 #[tokio::test]
-async fn the_end_of_a_run_whose_key_was_taken_over_is_told() {
+async fn the_end_of_a_run_whose_key_was_taken_over_is_published() {
     let world = world().await;
     let handler = echoing(&world).await;
     let dying = |point: &str| quick(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start();
@@ -247,10 +247,10 @@ async fn the_end_of_a_run_whose_key_was_taken_over_is_told() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a delayed submission whose node dies before it has written the schedule, when nobody asks again, then its
-/// record goes by itself.
+/// Given a delayed submission whose node dies before it has written the schedule, when no client repeats it, then its
+/// record expires by itself.
 #[tokio::test]
-async fn a_submission_that_nobody_repeats_leaves_nothing_for_ever() {
+async fn a_submission_that_is_not_repeated_leaves_nothing_forever() {
     let world = world().await;
     without_node(world.node().name("node")).await;
     let window = "window = '2s'";
@@ -268,8 +268,8 @@ async fn a_submission_that_nobody_repeats_leaves_nothing_for_ever() {
     }
 }
 
-/// Given a cancel whose node is killed before anything but the record is done, when another node finds the job in its
-/// lane, then its handler is never called.
+/// Given a cancel whose node is killed when only the record is written, when another node finds the job in its lane,
+/// then its handler is never called.
 #[tokio::test]
 async fn a_cancelled_job_never_starts() {
     let world = world().await;
@@ -281,7 +281,7 @@ async fn a_cancelled_job_never_starts() {
         live.until_told("started", &busy).await;
         let waits = world.publish("work").json(json!(number)).await;
         let asked = world.try_request("default", "runs.cancel", json!({"run_id": waits})).await;
-        assert!(asked.is_err(), "it was killed over it");
+        assert!(asked.is_err(), "the cancel killed the node");
         first.wait_exit(Duration::from_secs(20)).await;
 
         let second = world.node().name(&format!("second-{number}")).start().await;
@@ -294,8 +294,8 @@ async fn a_cancelled_job_never_starts() {
     assert_eq!(handler.calls().len(), 0);
 }
 
-/// Given a handler that passes all its headers on to a follow-up job, when that is taken up, then it is refused as
-/// invalid, under an id of its own, and its parent's run is not touched.
+/// Given a handler that passes all its headers on to a follow-up job, when a node takes that job, then it is refused as
+/// invalid, under its own id, and its parent's run is not touched.
 #[tokio::test]
 async fn a_follow_up_with_its_parents_headers_is_refused() {
     let world = world().await;
@@ -328,7 +328,7 @@ async fn a_follow_up_with_its_parents_headers_is_refused() {
     }
     for letter in letters {
         let id = letter.run_id().unwrap();
-        assert!(!runs.contains(&id), "a letter under its parent's id: {id}");
+        assert!(!runs.contains(&id), "a dead letter under its parent's id: {id}");
         let record = world.record(&id).await.unwrap();
         let error = record.error.unwrap();
         assert_eq!((record.state.as_str(), error.kind.as_str()), ("dead", "invalid"));
@@ -337,14 +337,14 @@ async fn a_follow_up_with_its_parents_headers_is_refused() {
     node.stop().await;
 }
 
-/// Given bare jobs with headers that only nodes write, made up in every way, when they are taken up, then each is a dead
-/// letter, and the runs whose ids they bear are not touched.
+/// Given bare jobs with headers that only nodes write, forged in every way, when a node takes them, then each becomes a
+/// dead letter, and the runs whose ids they carry are not touched.
 #[tokio::test]
 async fn forged_headers_make_dead_letters() {
     let world = world().await;
     let retrying =
         served_by("fail", "max_attempts = 2\nbackoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }");
-    // What claims to be a node's is only refused when no read can be older than it.
+    // A node refuses a message that claims to come from a node only when no read can be older than the message.
     let node = world.node().with("types.flaky", &retrying).with("node", "lease = '2s'").start().await;
     let waits = world.publish("flaky").json(json!({"times": 1})).await;
     is_in(&world, &waits, "retrying").await;
@@ -382,9 +382,10 @@ async fn forged_headers_make_dead_letters() {
     node.stop().await;
 }
 
-/// Given dead letters that could not be read, when they are replayed, then they fail, unless what is set mends them.
+/// Given dead letters that could not be read, when they are replayed, then they fail, unless the call sets values that
+/// repair them.
 #[tokio::test]
-async fn an_invalid_letter_is_replayed_once_it_is_mended() {
+async fn an_invalid_dead_letter_is_replayed_once_it_is_repaired() {
     let world = world().await;
     let _node = world.node().start().await;
     let run = world.publish("echo").header("Longshore-Max-Attempts", "0").json(json!(7)).await;
@@ -411,8 +412,8 @@ async fn an_invalid_letter_is_replayed_once_it_is_mended() {
     assert_eq!(end.max_attempts, 3);
 }
 
-/// Given a lane that is deleted and made anew while a retry of one of its runs waits, when a job gets the same place in
-/// it, then both runs end, each under an id of its own.
+/// Given a lane that is deleted and recreated while a retry of one of its runs waits, when a job gets the same sequence
+/// in it, then both runs end, each under its own id.
 #[tokio::test]
 async fn a_lane_made_anew_overwrites_no_run() {
     let world = world().await;
@@ -427,7 +428,7 @@ async fn a_lane_made_anew_overwrites_no_run() {
     node.restart().await;
     let (quick, slow) = (world.publish("echo"), world.publish("slow"));
     let new = quick.json(json!("new")).await;
-    assert_eq!(new, old, "it is made from the sequence");
+    assert_eq!(new, old, "the id is derived from the sequence");
     let slow = slow.json(json!({"ms": 600})).await;
 
     let end = world.wait(&old).await;
@@ -443,8 +444,8 @@ async fn a_lane_made_anew_overwrites_no_run() {
     assert_eq!((completed("echo"), completed("flaky"), completed("slow")), (1, 1, 1));
 }
 
-/// Given more jobs than workers, when their server is killed again and again, then none of those at work is taken for lost:
-/// their node was there all the while.
+/// Given more jobs than workers, when their server is killed again and again, then no running job is called lost: its
+/// node was alive all the while.
 #[tokio::test]
 async fn a_job_whose_holder_lives_is_never_taken_for_lost() {
     let world = world().await;
@@ -453,7 +454,7 @@ async fn a_job_whose_holder_lives_is_never_taken_for_lost() {
     let jobs = (0..150).map(|number| json!({"ms": 500 + 40 * number}));
     let receipts = world.publish("sleep").header("Longshore-Max-Attempts", "1").many(jobs).await;
     for number in 0..times("LONGSHORE_TEST_KILLS", 3) {
-        // Some are at work, some have just begun, some are in a node's hand, some wait.
+        // Some are running, some have just started, some are buffered by a node, some wait.
         tokio::time::sleep(Duration::from_millis(700 + 300 * number as u64)).await;
         world.server().kill9().await;
         world.server().restart().await.unwrap();

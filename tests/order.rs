@@ -1,4 +1,4 @@
-//! The urgent first, by rank: when it came, and how much later it may have come.
+//! Urgent jobs start first, by rank: the time of arrival, and how much later a job of that priority may arrive.
 
 use longshore_harness::{EventName, World};
 use serde_json::json;
@@ -12,8 +12,8 @@ async fn starts(world: &World) -> Vec<String> {
     starts.map(|logged| logged.event.run_id).collect()
 }
 
-/// Given strict priorities and jobs of all of them, when one worker comes, then it starts the most urgent first and
-/// those of one priority in the order in which they came.
+/// Given strict priorities and jobs of all of them, when a worker starts, then it starts the most urgent jobs first,
+/// and jobs of one priority in the order of their arrival.
 #[tokio::test]
 async fn the_most_urgent_starts_first() {
     let world = world().await;
@@ -34,9 +34,9 @@ async fn the_most_urgent_starts_first() {
     assert_eq!(starts(&world).await, wanted);
 }
 
-/// Given aging, when an urgent job comes later than its lead, then the one that waited longer starts first.
+/// Given aging, when an urgent job arrives later than its lead, then the job that waited longer starts first.
 #[tokio::test]
-async fn who_waited_longer_than_the_lead_of_the_urgent_starts_first() {
+async fn a_job_that_waited_longer_than_the_lead_of_the_urgent_starts_first() {
     let world = world().await;
     let node = without_node(world.node().with("queues.main", "concurrency = 1\naging = '100ms'")).await;
     let old = world.publish("noop").priority(3).json(json!({})).await;

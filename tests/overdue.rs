@@ -1,4 +1,4 @@
-//! What waits for its time gets there, also where a lane is full or the server forgot.
+//! A job that waits for its time runs, even if a lane is full or the server forgot its schedule.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::{workers, world};
 
 const WITHIN: Duration = Duration::from_secs(90);
 
-/// More than a timekeeper has places.
+/// More jobs than a timekeeper has slots.
 const DUE: usize = 300;
 
-/// Given a full lane and more due jobs for it than a node moves at once, when another queue's job falls due, then that one
-/// runs in time; the full lane is named, and its jobs come when it has room.
+/// Given a full lane and more due jobs for it than a node moves at once, when a job of another queue falls due, then
+/// that job runs in time; health names the full lane, and the lane's jobs follow when it has space.
 #[tokio::test]
 async fn a_full_lane_does_not_stop_time() {
     let world = world().await;
@@ -39,7 +39,7 @@ async fn a_full_lane_does_not_stop_time() {
     let at = jiff::Timestamp::now();
     let other = world.submit(json!({"type": "noop", "delay_ms": 1_000})).await;
     assert_eq!(world.wait(&other).await.state, "completed");
-    // Where the full lane has all places, it is never.
+    // If the full lane took all slots of the timekeeper, the job would never start.
     let took = jiff::Timestamp::now().duration_since(at);
     assert!(took.as_secs() < 15, "{took:?}");
 
@@ -56,14 +56,14 @@ async fn a_full_lane_does_not_stop_time() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// The file of that name anywhere below a folder.
+/// Finds the file of that name anywhere below a folder.
 fn find(dir: &Path, name: &str) -> Option<PathBuf> {
     let entries: Vec<PathBuf> = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     let here = entries.iter().find(|path| path.file_name().is_some_and(|found| found == name));
     here.cloned().or_else(|| entries.iter().filter(|path| path.is_dir()).find_map(|path| find(path, name)))
 }
 
-/// Makes the server forget what its schedules are to fire, while it is down: the messages stay. Its list of them is a
+/// Makes the server forget which schedules it has to fire, while it is down; the messages stay. The server's list has a
 /// version, a count, the last sequence, and the entries (server/scheduler.go).
 pub(crate) fn forget_schedules(server: &Path) {
     let list = find(&find(server, "LONGSHORE_SCHEDULES").unwrap(), "sched.db").unwrap();
@@ -74,7 +74,7 @@ pub(crate) fn forget_schedules(server: &Path) {
     std::fs::write(&list, bytes).unwrap();
 }
 
-/// Waits until so many schedules stand.
+/// Waits until that many schedules are stored.
 pub(crate) async fn scheduled(world: &World, wanted: u64) {
     eventually("schedules to stand", WITHIN, async || {
         let count = world.stored("LONGSHORE_SCHEDULES").await;
@@ -83,8 +83,8 @@ pub(crate) async fn scheduled(world: &World, wanted: u64) {
     .await;
 }
 
-/// Given jobs that wait for their time, when the server never fires their schedules, then they run all the same, once, and
-/// it is said.
+/// Given jobs that wait for their time, when the server never fires their schedules, then they run all the same, once,
+/// and the node logs it.
 #[tokio::test]
 async fn a_schedule_that_does_not_fire_is_made_up_for() {
     let world = world().await;
@@ -115,8 +115,8 @@ async fn a_schedule_that_does_not_fire_is_made_up_for() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a run that waits for its time, when its schedule is gone, then it is named in the log, once; one whose time has
-/// not come is not.
+/// Given a run that waits for its time, when its schedule is gone, then the node names the run in the log, once; a run
+/// whose time has not come is not named.
 #[tokio::test]
 async fn a_run_that_nothing_can_bring_on_is_named() {
     let world = world().await;
@@ -127,9 +127,9 @@ async fn a_run_that_nothing_can_bring_on_is_named() {
     stream.purge().filter(format!("longshore.schedules.default.{gone}")).await.unwrap();
 
     let names = |line: &str| line.contains("neither a schedule nor a message");
-    let line = tokio::time::timeout(WITHIN, node.log().seen(0, names)).await.expect("it is named");
+    let line = tokio::time::timeout(WITHIN, node.log().seen(0, names)).await.expect("the log names the run");
     assert!(line.contains(&gone), "{line}");
-    // Two rounds more.
+    // Two more sweeps.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let named: Vec<String> = node.log().since(0).into_iter().filter(|line| names(line)).collect();
     assert_eq!(named.len(), 1, "{named:?}");

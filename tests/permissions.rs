@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::{is_emptied, use_binary};
 
-/// The subjects that the document grants a node, of that kind.
+/// The subjects of that kind that the document grants a node.
 fn granted(kind: &str) -> String {
     const OPERATIONS: &str = include_str!("../docs/operations.md");
     let block = OPERATIONS.split("```text\n").find(|block| block.starts_with("publish:")).unwrap();
@@ -29,7 +29,7 @@ fn granted(kind: &str) -> String {
     subjects.iter().map(|subject| format!("{subject:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Given a node that may do what the document grants and no more, when jobs run, fail, are put off, parked, cancelled,
+/// Given a node with exactly the rights that the document grants, when jobs run, fail, are deferred, parked, cancelled,
 /// replayed, discarded and erased, then the server refuses it nothing.
 #[tokio::test]
 async fn a_node_needs_no_more_than_the_document_grants() {

@@ -1,5 +1,5 @@
-//! Bytes that no client library can read cost no more than their own message: the node lives, the jobs around them end as
-//! ever, each of them is a dead letter of kind `invalid`, kept byte for byte.
+//! Bytes that no client library can read cost only their own message: the node lives, the jobs around them end as
+//! usual, and each such message becomes a dead letter of kind `invalid`, stored byte for byte.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::{is_emptied, times, world};
 
-/// Well below the lease of 30 s: who had to wait for that would come too late.
+/// Well below the lease of 30 s: a job that had to wait for the lease would be too late.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Headers that cannot be read, and what is said of them.
+/// Headers that cannot be read, and the error text for each.
 const BROKEN: &[(&[u8], &str)] = &[
     (b"NATS/1.0\r\nX: a\rb\r\n\r\n", "carriage return"),
     (b"NATS/1.0\r\nX: caf\xe9\r\n\r\n", "UTF-8"),
@@ -20,11 +20,11 @@ const BROKEN: &[(&[u8], &str)] = &[
     (b"NATS/1.0\r\n\xff\xfe: a\r\n\r\n", "UTF-8"),
 ];
 
-/// A status in the first line. JetStream, from nats-server 2.14 on, takes it out, and the job is as good as any.
+/// A status in the first line. JetStream, from nats-server 2.14 on, removes it, and the job is valid.
 const STATUS: &[&[u8]] =
     &[b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"NATS/1.0 garbage\r\nX: a\r\n\r\n"];
 
-/// Headers that are strange and can be read.
+/// Headers that are strange but readable.
 const STRANGE: &[&[u8]] = &["NATS/1.0\r\nX: \u{a0}a\u{a0}b\r\n\r\n".as_bytes(), b"NATS/1.0\r\nX:\r\n  folded\r\n\r\n"];
 
 fn lane(priority: u8, job_type: &str) -> Vec<u8> {
@@ -37,7 +37,7 @@ fn error_of(letter: &Letter) -> (String, String) {
     (error["kind"].as_str().unwrap().to_owned(), error["message"].as_str().unwrap().to_owned())
 }
 
-/// The node is the process that it was, takes work, and no part of it has died.
+/// Asserts that the node is still the same process, takes work, and that no part of it has died.
 async fn is_unharmed(world: &World, node: &Node) {
     assert!(node.is_running());
     let run = world.submit(json!({"type": "echo", "payload": 1})).await;
@@ -56,8 +56,8 @@ async fn runs(world: &World, run: &str) {
     .await;
 }
 
-/// Given jobs that last and jobs that wait, when messages come among them that cannot be read, then each of these is a
-/// dead letter, and the others end at their first attempt, none later than a lease.
+/// Given long jobs and waiting jobs, when unreadable messages arrive among them, then each of these becomes a dead
+/// letter, and the others end at their first attempt, none later than a lease.
 #[tokio::test]
 async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_go_on() {
     let world = world().await;
@@ -93,7 +93,7 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
     }
     for (headers, reason) in BROKEN {
         let found = letters.iter().filter(|letter| error_of(letter).1.contains(reason)).count();
-        assert!(found > 0, "no letter says {reason:?} of {}", headers.escape_ascii());
+        assert!(found > 0, "no dead letter says {reason:?} of {}", headers.escape_ascii());
     }
     let end = world.wait(&long).await;
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
@@ -102,10 +102,10 @@ async fn what_cannot_be_read_in_a_lane_becomes_a_dead_letter_and_its_neighbours_
     assert!(node.stop().await.success());
 }
 
-/// Given dead letters whose headers could not be read, when they are replayed, then the error says how to leave those out;
-/// that done, they run with the headers that could be read and those that are set.
+/// Given dead letters with unreadable headers, when they are replayed, then the error says how to leave those headers
+/// out; if that is done, they run with the readable headers and those that the call sets.
 #[tokio::test]
-async fn a_letter_with_unreadable_headers_is_replayed_without_them() {
+async fn a_dead_letter_with_unreadable_headers_is_replayed_without_them() {
     let world = world().await;
     let node = world.node().start().await;
     let handler = world.handler("kept").start(async |job: Job| {
@@ -137,7 +137,7 @@ async fn a_letter_with_unreadable_headers_is_replayed_without_them() {
     is_unharmed(&world, &node).await;
 }
 
-/// Answers each call for a job of type `broken`: the first attempt in bytes that cannot be read, the next ones well.
+/// Answers each call for a job of type `broken`: the first attempt with unreadable bytes, the next ones correctly.
 async fn break_first_replies(world: &World) {
     let mut work = world.client().subscribe("longshore.work.*.broken").await.unwrap();
     world.client().flush().await.unwrap();
@@ -153,8 +153,8 @@ async fn break_first_replies(world: &World) {
     });
 }
 
-/// Given handlers whose first replies cannot be read and come about when their node finds out whether they are there at all,
-/// when the connection is lost over them, then each attempt fails at once, and no call waits for its time limit.
+/// Given handlers whose first replies cannot be read and arrive about when the node checks whether the handlers exist,
+/// when the replies break the connection, then each attempt fails at once, and no call waits for its time limit.
 #[tokio::test]
 async fn a_reply_that_is_lost_while_its_handler_is_looked_for_is_found() {
     let world = world().await;
@@ -170,7 +170,7 @@ async fn a_reply_that_is_lost_while_its_handler_is_looked_for_is_found() {
             let first = call.headers.unwrap().get("Longshore-Attempt").is_some_and(|attempt| attempt.as_str() == "1");
             let headers = if first { BROKEN[number % BROKEN.len()].0 } else { b"NATS/1.0\r\n\r\n" };
             if first {
-                // A node looks for a silent handler after 50 ms.
+                // A node checks for a silent handler after 50 ms.
                 tokio::time::sleep(Duration::from_millis(46 + number as u64 % 8)).await;
             }
             bytes.publish(call.reply.unwrap().as_bytes(), None, headers, b"true");
@@ -184,7 +184,7 @@ async fn a_reply_that_is_lost_while_its_handler_is_looked_for_is_found() {
     is_unharmed(&world, &node).await;
 }
 
-/// Listens for ends until none has come for 15 s: the longest time between two of them, and how many there were.
+/// Listens for ends until none has come for 15 s; returns the longest time between two of them, and their number.
 async fn longest_pause(world: &World) -> tokio::task::JoinHandle<(Duration, usize)> {
     let mut live = world.client().subscribe("longshore.events.default.completed.>").await.unwrap();
     tokio::spawn(async move {
@@ -198,8 +198,8 @@ async fn longest_pause(world: &World) -> tokio::task::JoinHandle<(Duration, usiz
     })
 }
 
-/// Given two nodes and a stream of jobs, when messages that cannot be read come by turns in their lane, among due jobs, as
-/// requests, as `$SRV` questions and as replies, then all good jobs end completed and each broken one has one letter.
+/// Given two nodes and a stream of jobs, when unreadable messages arrive by turns in their lane, among due jobs, as
+/// requests, as `$SRV` questions and as replies, then all good jobs complete and each broken one has one dead letter.
 /// `LONGSHORE_TEST_POISON=1000` is the large run.
 #[tokio::test]
 async fn many_that_cannot_be_read_among_many_that_can() {
@@ -209,7 +209,7 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     let start = || world.node().with("types.counted", "slots = 64").with("types.broken", &again).start();
     let nodes = [start().await, start().await];
     let counted = world.handler("counted").start(async |_| {
-        // Long enough to be in a node's hand while the other one looks for what was lost.
+        // Long enough for a node to hold the job while the other node checks for lost jobs.
         tokio::time::sleep(Duration::from_millis(400)).await;
         Reply::json(json!(1))
     });
@@ -244,7 +244,7 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     assert!(ends.iter().all(|state| state == "completed"));
     let found = world.eventually_letters(letters).await;
     let payloads: std::collections::BTreeSet<&[u8]> = found.iter().map(|letter| letter.payload.as_ref()).collect();
-    assert_eq!((payloads.len(), found.len()), (letters, letters), "each has one letter");
+    assert_eq!((payloads.len(), found.len()), (letters, letters), "each has one dead letter");
     assert_eq!(counted.calls().len(), broken, "no handler was called twice");
     for receipt in &twice {
         let end = world.wait(&receipt.run_id).await;
@@ -260,10 +260,10 @@ async fn many_that_cannot_be_read_among_many_that_can() {
     }
 }
 
-/// Given an API that is in use, when requests and `$SRV` questions come that cannot be read, then the API answers as ever
-/// and no job, and no lease, is disturbed.
+/// Given an API in use, when unreadable requests and `$SRV` questions arrive, then the API answers as usual and no job
+/// and no lease is disturbed.
 #[tokio::test]
-async fn what_cannot_be_read_in_a_request_costs_nobody_else() {
+async fn what_cannot_be_read_in_a_request_harms_no_other_client() {
     let world = world().await;
     let node = world.node().with("node", "lease = '2s'").with("types.long", "handler = 'sleep'").start().await;
     let long = world.publish("long").json(json!({"ms": 5_000})).await;
@@ -291,7 +291,7 @@ async fn what_cannot_be_read_in_a_request_costs_nobody_else() {
     is_unharmed(&world, &node).await;
 }
 
-/// A request that is on its way while the connection for the API is made anew has no answer; it is asked again.
+/// A request gets no answer if the API's connection is rebuilt meanwhile; it is repeated.
 async fn eventually_submits(world: &World) -> String {
     longshore_harness::eventually("an answer", WITHIN, async || {
         let body = json!({"type": "noop", "payload": 1}).to_string();
@@ -304,8 +304,8 @@ async fn eventually_submits(world: &World) -> String {
     .await
 }
 
-/// Given a slow handler and a quick one, when another replies in bytes that cannot be read, then only its own attempts
-/// fail, at once and saying so; the slow one is called once, and no quick reply is lost.
+/// Given a slow handler and a quick one, when another handler replies with unreadable bytes, then only its own attempts
+/// fail, at once and with that reason; the slow one is called once, and no quick reply is lost.
 #[tokio::test]
 async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
     let world = world().await;
@@ -353,10 +353,11 @@ async fn a_reply_that_cannot_be_read_fails_its_own_attempt_and_no_other() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given handlers that put a status into their reply's first line, when the replies come, then each is a failure that says
-/// so, at its first call; not even one that has it from the server makes a job go round for longer than nobody being there.
+/// Given handlers that put a status into their reply's first line, when the replies arrive, then each is a failure that
+/// says so, at its first call; even a forged "no responders" from the server keeps a job circulating no longer than a
+/// missing handler would.
 #[tokio::test]
-async fn a_status_in_a_reply_is_neither_a_success_nor_taken_for_nobody() {
+async fn a_status_in_a_reply_is_neither_a_success_nor_a_missing_handler() {
     let world = world().await;
     let node = world.node().with("types.status", "max_attempts = 1");
     let node = node.with("types.forged", "max_attempts = 1\nno_handler_grace = '600ms'").start().await;
@@ -396,8 +397,8 @@ async fn a_status_in_a_reply_is_neither_a_success_nor_taken_for_nobody() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given a subject of due jobs that somebody can write to, when what comes there cannot be read, then it is a dead letter,
-/// and due jobs go on.
+/// Given a subject of due jobs that a client can write to, when an unreadable message arrives there, then it becomes a
+/// dead letter, and due jobs go on.
 #[tokio::test]
 async fn what_cannot_be_read_among_due_jobs_becomes_a_dead_letter() {
     let world = world().await;
@@ -417,7 +418,7 @@ async fn what_cannot_be_read_among_due_jobs_becomes_a_dead_letter() {
     is_unharmed(&world, &node).await;
 }
 
-/// Given a node at work, when somebody deletes the consumers of its lanes, then they are made anew, the node says so, and
+/// Given a node at work, when the consumers of its lanes are deleted, then the node recreates them and says so, and
 /// jobs go on.
 #[tokio::test]
 async fn a_deleted_consumer_is_made_anew() {

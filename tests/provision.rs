@@ -1,4 +1,4 @@
-//! Streams are brought into the shape that is set, and nothing is thrown away for it.
+//! A node brings streams into the configured shape, and never discards messages for it.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ const STREAM: &str = "LONGSHORE_EVENTS";
 /// The first line of its log with these words.
 fn said(node: &Node, words: &str) -> String {
     let lines = node.log().since(0);
-    lines.into_iter().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{:?} was not said", words))
+    lines.into_iter().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{:?} was not logged", words))
 }
 
-/// Given a stream that holds more than a node is set to, when that node starts, then it stays and the node says so; only
-/// where it may shrink it does, and what was and is stands in the log.
+/// Given a stream with a larger limit than the settings, when the node starts, then the stream stays and the node says
+/// so; the node shrinks it only if that is allowed, and logs the old and the new limits.
 #[tokio::test]
 async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
     let world = world().await;
@@ -42,11 +42,11 @@ async fn what_holds_more_than_is_set_is_not_made_smaller_unasked() {
     asked.stop().await;
 
     world.node().name("larger").with("storage", "events_max_age = '7d'").start().await.stop().await;
-    assert_eq!(age().await, week, "to hold more needs no leave");
+    assert_eq!(age().await, week, "to hold more needs no permission");
 }
 
-/// Given a stream of another program that has the name of one of ours, when a node starts, then it refuses, and the stream
-/// stays as it was.
+/// Given another program's stream with the name of one of our streams, when a node starts, then it refuses to start,
+/// and the stream stays as it was.
 #[tokio::test]
 async fn a_stream_of_another_program_is_not_taken_over() {
     let world = world().await;
@@ -64,7 +64,7 @@ async fn a_stream_of_another_program_is_not_taken_over() {
     assert_eq!(stream.cached_info().config.subjects, ["orders.dead.>"]);
 }
 
-/// What all streams together may grow to on the server's disk, in GiB.
+/// The size that all streams together may reach on the server's disk, in GiB.
 async fn reserved(world: &World) -> f64 {
     let streams: Vec<Info> = world.jetstream().streams().try_collect().await.unwrap();
     let on_disk = streams.iter().filter(|stream| stream.config.storage == StorageType::File);
@@ -72,8 +72,8 @@ async fn reserved(world: &World) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
 
-/// Given an empty server, when a node with one queue starts, then one with another, then so much is reserved as the
-/// documents say; likewise with the bounds of docker-compose.yml.
+/// Given an empty server, when a node with one queue starts, and then one with another queue, then the streams reserve
+/// as much as the documents say; the same holds for the limits in docker-compose.yml.
 #[tokio::test]
 async fn as_much_is_reserved_as_the_documents_say() {
     const README: &str = include_str!("../README.md");

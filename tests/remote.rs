@@ -1,4 +1,4 @@
-//! A handler in any language does the work over plain NATS, and is never called twice for being slow.
+//! A handler in any language does the work over plain NATS, and is never called twice because it is slow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,12 +10,12 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::{AT_ONCE, SOON, served_by, world};
 
-/// How often the log tells this event of the run.
+/// How many times the log has this event of the run.
 async fn told(world: &World, run: &str, name: EventName) -> usize {
     world.events(run).await.iter().filter(|logged| logged.event.event == name).count()
 }
 
-/// Given a subscription, when a job of its type comes, then it gets payload and headers, and its reply is the result.
+/// Given a subscription, when a job of its type arrives, then it gets payload and headers, and its reply is the result.
 #[tokio::test]
 async fn a_subscription_is_a_handler_as_it_stands() {
     let world = world().await;
@@ -53,11 +53,11 @@ async fn a_subscription_is_a_handler_as_it_stands() {
     let limit: jiff::Timestamp = header("Longshore-Attempt-Deadline").unwrap().parse().unwrap();
     assert!(limit > end.started_at.unwrap(), "{limit}");
     assert_eq!(header("Nats-Msg-Id"), None, "an instruction to the server");
-    assert_eq!(header("Longshore-Timeout"), None, "asked of the node, and not to be passed on to a follow-up job");
+    assert_eq!(header("Longshore-Timeout"), None, "meant for the node, and not to be passed on to a follow-up job");
     assert_eq!((job.payload.as_ref(), handler.calls().len()), (br#"{"to":"a@b.c"}"#.as_slice(), 1));
 }
 
-/// Given a handler that answers bytes, when the job is done, then they are kept as they are.
+/// Given a handler that answers bytes, when the job is done, then they are stored unchanged.
 #[tokio::test]
 async fn a_result_that_is_no_json_is_kept() {
     let world = world().await;
@@ -72,7 +72,8 @@ async fn a_result_that_is_no_json_is_kept() {
     assert_eq!(end.rest["result_content_type"], json!("application/x-mine"));
 }
 
-/// Given replies with every kind of code, when they come, then each is permanent or tried again as the contract has it.
+/// Given replies with every kind of code, when they arrive, then the failure is permanent or retried as the contract
+/// says.
 #[tokio::test]
 async fn a_code_says_whether_another_attempt_may_help() {
     let world = world().await;
@@ -111,7 +112,7 @@ async fn a_code_says_whether_another_attempt_may_help() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a failure with a delay of its own, when it is answered, then the next attempt waits for that.
+/// Given a failure with its own delay, when the handler answers it, then the next attempt waits for that long.
 #[tokio::test]
 async fn a_handler_sets_the_delay_of_its_retry() {
     let world = world().await;
@@ -127,16 +128,17 @@ async fn a_handler_sets_the_delay_of_its_retry() {
     for code in [503, 429] {
         let run = world.publish("later").json(json!(code)).await;
         let failed = live.until_told("failed", &run).await.event().unwrap();
-        // The end's time is read a moment after the retry's was counted.
+        // The end's time is read a moment after the delay of the retry was counted.
         let wait = failed.retry_at.unwrap().duration_since(failed.at).as_millis();
         assert!((3_590_000..=3_600_000).contains(&wait), "{code}: {wait} ms");
         assert_eq!(failed.error.unwrap().kind.as_str(), "retryable", "{code}");
     }
 }
 
-/// Given a handler that is not ready for a job, when it says so, then the job comes again and no attempt was used.
+/// Given a handler that is not ready for a job, when it says so, then the job is delivered again and no attempt was
+/// used.
 #[tokio::test]
-async fn a_snooze_and_a_full_house_use_no_attempt() {
+async fn a_snooze_and_full_handlers_use_no_attempt() {
     let world = world().await;
     let node = world.node().with("types.nap", &served_by("remote", "max_attempts = 1")).start().await;
     let calls = Arc::new(AtomicUsize::new(0));
@@ -164,9 +166,10 @@ async fn a_snooze_and_a_full_house_use_no_attempt() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given handlers without room for long, when they say so again and again, then that is told once and never a failure.
+/// Given handlers that are full for long, when they say so again and again, then that is published once and never a
+/// failure.
 #[tokio::test]
-async fn a_full_house_is_told_once_and_never_fails_a_job() {
+async fn full_handlers_are_published_once_and_never_fail_a_job() {
     let world = world().await;
     let settings = served_by("remote", "max_attempts = 1\nmax_snoozes = 1");
     let node = world.node().with("types.full", &settings).start().await;
@@ -176,7 +179,7 @@ async fn a_full_house_is_told_once_and_never_fails_a_job() {
         let call = count.fetch_add(1, Ordering::Relaxed);
         async move {
             match call {
-                // At once, and once after the node was told that the work had begun.
+                // At once, and then once more after it has signalled to the node that work had begun.
                 0 | 1 => Reply::error(429, "no room"),
                 2 => {
                     job.signal("started", "").await;
@@ -201,7 +204,7 @@ async fn a_full_house_is_told_once_and_never_fails_a_job() {
     world.history(&[receipt], handler.calls()).await.assert_sound();
 }
 
-/// Given replies whose wishes cannot be read, when they come, then that is a failure that says so, never a success.
+/// Given replies with unreadable instructions, when they arrive, then that is a failure that says so, never a success.
 #[tokio::test]
 async fn a_reply_that_cannot_be_read_is_no_success() {
     let world = world().await;
@@ -234,13 +237,13 @@ async fn a_reply_that_cannot_be_read_is_no_success() {
         assert_eq!((end.state.as_str(), error.kind.as_str()), ("dead", kind), "{headers}: {}", error.message);
         assert!(error.message.contains(says), "{headers}: {}", error.message);
     }
-    // What a later version acts upon is not a mistake.
+    // An instruction that only a later version acts upon is not a mistake.
     let run = world.publish("slip").json(json!([["Longshore-Hold", "30s"], ["X-Mine", "1"]])).await;
     assert_eq!(world.wait(&run).await.state, "completed");
     assert!(node.stop().await.success());
 }
 
-/// Given a handler whose client sends the request's headers back with the reply, when it replies, then that is a success.
+/// Given a handler whose client copies the request's headers into the reply, when it replies, then that is a success.
 #[tokio::test]
 async fn a_reply_may_carry_the_headers_of_its_request() {
     let world = world().await;
@@ -258,9 +261,9 @@ async fn a_reply_may_carry_the_headers_of_its_request() {
     assert!(node.stop().await.success());
 }
 
-/// Given a node far from its server, when it looks for handlers, then it tells what it finds and no more.
+/// Given a node far from its server, when it looks for handlers, then it publishes what it finds, without repeats.
 #[tokio::test]
-async fn what_a_far_off_node_tells_is_true() {
+async fn what_a_distant_node_publishes_is_true() {
     let world = world().await;
     let link = SlowLink::to(&world, Duration::from_millis(60)).await;
     let node = world.node().env("NATS_URL", &link.url()).start().await;
@@ -269,7 +272,7 @@ async fn what_a_far_off_node_tells_is_true() {
     live.until_told("deferred", &receipt.run_id).await;
 
     let handler = world.handler("far").start(async |_| {
-        // So that its reply is not what tells the node that it is there.
+        // So that the node learns of the handler before the handler replies.
         tokio::time::sleep(Duration::from_secs(1)).await;
         Reply::json(json!(1))
     });
@@ -278,16 +281,16 @@ async fn what_a_far_off_node_tells_is_true() {
     let told_at_once = handler.calls()[0].end.is_none();
     let end = world.wait(&receipt.run_id).await;
 
-    assert!(told_at_once, "its start is told before its end");
+    assert!(told_at_once, "its start is published before its end");
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 1));
     let story = "enqueued\ndeferred no_handler_online\nstarted 1\ncompleted 1";
     let events = world.eventually_reads(&receipt.run_id, story).await;
-    assert_eq!(events.len(), 4, "nothing is told twice");
+    assert_eq!(events.len(), 4, "nothing is published twice");
     node.stop().await;
     world.history(&[receipt], handler.calls()).await.assert_sound();
 }
 
-/// Given a handler with one place, when many jobs wait as it is met for the first time, then it never has two.
+/// Given a handler with one slot, when many jobs wait as a node first uses the handler, then it never gets two at once.
 #[tokio::test]
 async fn a_handler_is_asked_before_it_gets_a_second_job() {
     let world = world().await;
@@ -298,7 +301,7 @@ async fn a_handler_is_asked_before_it_gets_a_second_job() {
     let handler = handler.start(move |_| Arc::clone(&visited).visit()).await;
     let receipts = world.publish("alone").many((0..6).map(|number| json!(number))).await;
     house.holds(1).await;
-    // What else the node has sent by now has come to the handler.
+    // By now the handler has received everything else that the node sent.
     for _ in 0..3 {
         let passes_by = world.publish("noop").json(json!({})).await;
         world.wait(&passes_by).await;
@@ -312,8 +315,8 @@ async fn a_handler_is_asked_before_it_gets_a_second_job() {
     world.history(&receipts, handler.calls()).await.assert_sound();
 }
 
-/// Given handlers that announce nonsense, when they are asked, then a warning names each once, and the type's own
-/// number holds.
+/// Given handlers that announce nonsense, when a node asks them, then a warning names each once, and the type's own
+/// number applies.
 #[tokio::test]
 async fn a_bad_announcement_is_warned_of_by_name() {
     let world = world().await;
@@ -337,9 +340,10 @@ async fn a_bad_announcement_is_warned_of_by_name() {
     assert_eq!((warned, house.most.load(Ordering::SeqCst)), (2, 2));
 }
 
-/// Given a handler that tells how far it is, when it does, then everybody hears, and it hears that it may go on.
+/// Given a handler that signals progress, when it does, then every listener gets it, and the handler learns that it may
+/// go on.
 #[tokio::test]
-async fn what_a_handler_signals_is_told() {
+async fn what_a_handler_signals_is_published() {
     let world = world().await;
     let node = world.node().start().await;
     let mut live = world.live_events("default").await;
@@ -386,7 +390,7 @@ async fn what_a_handler_signals_is_told() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a lease much shorter than the work, when a handler is slow and silent, then it is called once.
+/// Given a lease much shorter than the work, when a handler is slow and silent, then it is called only once.
 #[tokio::test]
 async fn a_slow_handler_is_not_called_twice() {
     let world = world().await;
@@ -395,7 +399,7 @@ async fn a_slow_handler_is_not_called_twice() {
     let handler = world
         .handler("slow")
         .start(async |_| {
-            // Four leases: what a handler does with its time is its own affair.
+            // Four leases: the handler may use its time as it likes.
             tokio::time::sleep(Duration::from_secs(4)).await;
             Reply::json(json!("done"))
         })
@@ -411,7 +415,8 @@ async fn a_slow_handler_is_not_called_twice() {
     world.history(&receipts, handler.calls()).await.assert_sound();
 }
 
-/// Given a promise of heartbeats, when they stay away, then the attempt is lost; one that keeps it may be slow.
+/// Given a promise of heartbeats, when they stop, then the attempt is lost; a handler that keeps sending them may be
+/// slow.
 #[tokio::test]
 async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
     let world = world().await;
@@ -440,7 +445,7 @@ async fn silence_loses_an_attempt_where_heartbeats_were_promised() {
     world.history(&[receipt], handler.calls()).await.assert_sound();
 }
 
-/// Counts who is inside, and lets them out one by one.
+/// Counts the calls that run at once, and lets them end one by one.
 #[derive(Debug)]
 struct House {
     inside: AtomicUsize,
@@ -464,7 +469,7 @@ impl House {
         Reply::json(json!(null))
     }
 
-    /// Waits until so many are inside at once.
+    /// Waits until that many calls run at once.
     async fn holds(&self, count: usize) {
         while self.inside.load(Ordering::SeqCst) < count {
             let came = tokio::time::timeout(Duration::from_secs(60), self.came.notified()).await;
@@ -473,10 +478,10 @@ impl House {
     }
 }
 
-/// Given handlers that announce their slots, when there is more work, then they get as much at once as that, in sum,
-/// from all queues of a node together.
+/// Given handlers that announce their slots, when there is more work, then they get the sum of their slots at once,
+/// over all queues of a node together.
 #[tokio::test]
-async fn no_more_is_sent_than_handlers_have_room_for() {
+async fn no_more_is_sent_than_handlers_have_capacity_for() {
     let world = world().await;
     let node = world.node().with("types.narrow", &served_by("remote", "slots = 1"));
     let node = node.with("types.wide", &served_by("remote", "slots = 2"));
@@ -494,7 +499,7 @@ async fn no_more_is_sent_than_handlers_have_room_for() {
     receipts.extend(world.publish("narrow").queue("other").many((15..30).map(|number| json!(number))).await);
     receipts.extend(world.publish("wide").many((0..10).map(|number| json!(number))).await);
 
-    // The type's own number holds where nothing is announced, the announced sum where something is.
+    // The type's own number applies if no handler announces slots; the announced sum applies if one does.
     narrow.holds(5).await;
     wide.holds(2).await;
     narrow.door.add_permits(30);
@@ -509,8 +514,8 @@ async fn no_more_is_sent_than_handlers_have_room_for() {
     world.history(&receipts, calls).await.assert_sound();
 }
 
-/// Given a node that asked handlers a moment ago, when jobs come of a type that is new to it, then their handler gets no more
-/// at once than it announces.
+/// Given a node that asked handlers a moment ago, when jobs of a type arrive that the node has not seen, then their
+/// handler gets at most the announced number at once.
 #[tokio::test]
 async fn a_new_type_is_asked_for_however_lately_others_were() {
     let world = world().await;
@@ -519,7 +524,7 @@ async fn a_new_type_is_asked_for_however_lately_others_were() {
     let house = Arc::clone(&old);
     let first = world.handler("old").start(move |_| Arc::clone(&house).visit()).await;
     let mut receipts = world.publish("old").many([json!(1), json!(2)]).await;
-    // It got a second job, so handlers have been asked.
+    // The handler got a second job, so the node has asked handlers.
     old.holds(2).await;
     old.door.add_permits(2);
     let house = Arc::clone(&narrow);
@@ -542,10 +547,10 @@ async fn a_new_type_is_asked_for_however_lately_others_were() {
     world.history(&receipts, [first.calls(), handler.calls()].concat()).await.assert_sound();
 }
 
-/// Given one handler of several types that announces its slots, when there is work of all of them, then it gets as much at
-/// once as that, of all types together, and none of them waits for the others' last.
+/// Given one handler of several types that announces its slots, when there is work of all types, then it gets that many
+/// jobs at once, over all types together, and no type waits until the others are finished.
 #[tokio::test]
-async fn types_that_share_a_handler_share_its_room() {
+async fn types_that_share_a_handler_share_its_capacity() {
     let world = world().await;
     let node = ["kin.a", "kin.b", "kin.c"]
         .iter()
@@ -555,14 +560,14 @@ async fn types_that_share_a_handler_share_its_room() {
     let visited = Arc::clone(&house);
     let handler = world.handler("kin.*").announce("longshore.slots", "4");
     let handler = handler.start(move |_| Arc::clone(&visited).visit()).await;
-    // The types' own number holds until the handlers were asked, which they are when there is work.
+    // The types' own number applies until the node has asked the handlers, which it does when there is work.
     let mut receipts = Vec::new();
     for kind in ["kin.a", "kin.b", "kin.c"] {
         receipts.extend(world.publish(kind).many((0..10).map(|number| json!(number))).await);
     }
 
     house.holds(4).await;
-    // What else the node has sent by now comes to the handler while others are let out one by one.
+    // Everything else that the node has sent reaches the handler while calls are let out one by one.
     for _ in 0..3 {
         let passes_by = world.publish("noop").json(json!({})).await;
         world.wait(&passes_by).await;
@@ -578,7 +583,7 @@ async fn types_that_share_a_handler_share_its_room() {
     world.history(&receipts, handler.calls()).await.assert_sound();
 }
 
-/// Given nobody to do a job, when a handler comes, then the job is done in its first attempt; until then it was deferred.
+/// Given no handler for a job, when one appears, then the job is done in its first attempt; until then it was deferred.
 #[tokio::test]
 async fn a_job_waits_for_its_handler() {
     let world = world().await;
@@ -600,7 +605,8 @@ async fn a_job_waits_for_its_handler() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given nobody for longer than the grace, when it is over, then that is a failed attempt of kind `no_handler`.
+/// Given no handler for longer than the grace period, when it is over, then that is a failed attempt of kind
+/// `no_handler`.
 #[tokio::test]
 async fn a_job_does_not_wait_for_a_handler_for_ever() {
     let world = world().await;
@@ -619,7 +625,7 @@ async fn a_job_does_not_wait_for_a_handler_for_ever() {
     world.history(&[receipt], Vec::new()).await.assert_sound();
 }
 
-/// Given a handler that dies over a job, when the attempt's time is over, then another handler does it.
+/// Given a handler that dies during a job, when the attempt's time is over, then another handler does the job.
 #[tokio::test]
 async fn a_handler_that_dies_costs_an_attempt() {
     let world = world().await;
@@ -644,8 +650,8 @@ async fn a_handler_that_dies_costs_an_attempt() {
     world.history(&[receipt], calls).await.assert_sound();
 }
 
-/// Given a handler that works beyond its time, when that is over, then it is told to stop, and what it answers later
-/// changes nothing.
+/// Given a handler that works beyond its time limit, when the limit is reached, then it gets a request to stop, and its
+/// later answer changes nothing.
 #[tokio::test]
 async fn a_handler_is_told_when_its_time_is_over() {
     let world = world().await;
@@ -673,7 +679,7 @@ async fn a_handler_is_told_when_its_time_is_over() {
         .await;
     let receipt = world.publish("deaf").send("{}").await.unwrap();
     let subject = format!("longshore.cancel.default.{}", receipt.run_id);
-    cancels.until("the word to stop", |live| live.subject == subject).await;
+    cancels.until("the request to stop", |live| live.subject == subject).await;
 
     let end = world.wait(&receipt.run_id).await;
     dead.notify_one();
@@ -687,7 +693,8 @@ async fn a_handler_is_told_when_its_time_is_over() {
     world.history(&[receipt], Vec::new()).await.assert_sound();
 }
 
-/// Given handlers of one tenant and of everybody, when jobs come, then each is asked once, by one of its own.
+/// Given handlers of one tenant and of all tenants, when jobs arrive, then each job is sent once, to a handler of its
+/// own tenant.
 #[tokio::test]
 async fn each_job_is_asked_of_one_handler() {
     let world = world().await;

@@ -1,4 +1,4 @@
-//! What died can be looked at, run again, thrown away and erased.
+//! Dead letters can be inspected, replayed, discarded and erased.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{AT_ONCE, rules, served_by, times, world};
 
-/// Settings of a type that fails until its handler is changed: what `times` says, then it is done.
+/// Settings of a type whose handler fails as many times as `times` says, and then succeeds.
 fn flaky(max: u32) -> String {
     served_by("fail", &format!("max_attempts = {max}\n{AT_ONCE}"))
 }
@@ -25,7 +25,7 @@ async fn die(world: &World, count: usize) -> Vec<String> {
 }
 
 async fn no_letters(world: &World) {
-    longshore_harness::eventually("no letters", Duration::from_secs(20), async || {
+    longshore_harness::eventually("no dead letters", Duration::from_secs(20), async || {
         match world.letters("default").await.len() {
             0 => Ok(()),
             left => Err(left),
@@ -36,7 +36,7 @@ async fn no_letters(world: &World) {
 
 /// Given dead letters, when they are listed, then each has its record, payload, headers and fingerprint, page by page.
 #[tokio::test]
-async fn letters_are_listed_and_grouped() {
+async fn dead_letters_are_listed_and_grouped() {
     let world = world().await;
     let _node = world.node().with("types.flaky", &flaky(1)).start().await;
     let runs = die(&world, 7).await;
@@ -91,7 +91,8 @@ async fn letters_are_listed_and_grouped() {
     assert_eq!(world.request("dlq.list", json!({"since": "2999-01-01T00:00:00Z"})).await, json!({"entries": []}));
 }
 
-/// Given a dead run, when it is replayed, then it begins its next round, its history stays, and its letter goes.
+/// Given a dead run, when it is replayed, then its next round begins, its history stays, and its dead letter is
+/// deleted.
 #[tokio::test]
 async fn a_replay_opens_the_next_round() {
     let world = world().await;
@@ -134,9 +135,10 @@ async fn a_replay_opens_the_next_round() {
     node.stop().await;
 }
 
-/// Given many dead runs, when those that fit are replayed up to a limit and the rest discarded, then each goes one way.
+/// Given many dead runs, when those that match are replayed up to a limit and the rest discarded, then each is handled
+/// one way.
 #[tokio::test]
-async fn letters_are_replayed_and_discarded_in_bulk() {
+async fn dead_letters_are_replayed_and_discarded_in_bulk() {
     let world = world().await;
     let _node = world.node().with("types.flaky", &flaky(1)).start().await;
     let runs = die(&world, 400).await;
@@ -159,14 +161,14 @@ async fn letters_are_replayed_and_discarded_in_bulk() {
     assert_eq!(completed, 150);
 }
 
-/// Given nodes that are killed in the middle of replaying, when the call is made again, then each run is replayed once.
+/// Given nodes that are killed in the middle of replaying, when the call is repeated, then each run is replayed once.
 /// `LONGSHORE_TEST_LETTERS=10000 LONGSHORE_TEST_KILLS=20` has more of both.
 #[tokio::test]
 async fn a_replay_that_was_cut_off_is_finished() {
     let (letters, kills) = (times("LONGSHORE_TEST_LETTERS", 100), times("LONGSHORE_TEST_KILLS", 1));
     for point in ["after-replay-record", "after-replay-publish"] {
         let world = world().await;
-        // More attempts than one: each kill costs one of what is at work.
+        // More than one attempt: each kill costs the running jobs one.
         let node = || world.node().with("types.flaky", &flaky(3));
         let first = node().start().await;
         let receipts = world.publish("flaky").many((0..letters).map(|_| json!({"times": 3}))).await;
@@ -179,10 +181,10 @@ async fn a_replay_that_was_cut_off_is_finished() {
         let body = json!({"all": true, "set": {"payload": {"times": 0}}});
         let mut interruptions = Vec::new();
         for _ in 0..kills {
-            // Beside those that passed the point, up to 64 more are on their way at each kill.
+            // Besides those that passed the point, up to 64 more are in progress at each kill.
             let cut_off = format!("{point}=kill@{}", 2 * letters / (3 * kills + 2));
             let doomed = node().name("doomed").env("LONGSHORE_FAIL_POINTS", &cut_off).start().await;
-            assert!(world.try_request("default", "dlq.replay", body.clone()).await.is_err(), "it was killed over it");
+            assert!(world.try_request("default", "dlq.replay", body.clone()).await.is_err(), "it killed the node");
             doomed.wait_exit(Duration::from_secs(60)).await;
             interruptions.push(Interruption { node: Some("doomed".to_owned()), at: jiff::Timestamp::now() });
         }
@@ -201,11 +203,11 @@ async fn a_replay_that_was_cut_off_is_finished() {
         let mut history = world.history(&receipts, Vec::new()).await;
         history.rules = rules(interruptions);
         history.assert_sound();
-        println!("{point}: {kills} kills, {letters} letters, {left} of them left after the kills; each replayed once");
+        println!("{point}: {kills} kills, {letters} dead letters, {left} left after the kills; each replayed once");
     }
 }
 
-/// Given runs that have ended, when one is erased, then what it held of people is gone and its times stay.
+/// Given runs that have ended, when one is erased, then its personal data is gone and its times stay.
 #[tokio::test]
 async fn an_erased_run_keeps_its_times_only() {
     let world = world().await;

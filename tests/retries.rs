@@ -1,10 +1,10 @@
-//! What fails is tried again by its policy; what cannot succeed is not.
+//! Failures are retried by their policy; a failure that cannot succeed is not.
 
 use serde_json::json;
 
 use crate::{AT_ONCE, SOON, served_by, times, world};
 
-/// Given a job that fails for good, when it runs, then it is not tried again.
+/// Given a job that fails permanently, when it runs, then it is not retried.
 #[tokio::test]
 async fn a_permanent_failure_is_not_tried_again() {
     let world = world().await;
@@ -51,7 +51,7 @@ async fn a_panic_of_a_handler_is_a_failed_attempt() {
     world.eventually_reads(&run, "enqueued\nstarted 1\nfailed 1 panic\nstarted 2\ncompleted 2").await;
 }
 
-/// Given a preset and a type with endless back-off, when a job names the preset, then it is tried again by that.
+/// Given a preset and a type with endless back-off, when a job names the preset, then it is retried by the preset.
 #[tokio::test]
 async fn a_job_may_name_a_preset() {
     let world = world().await;
@@ -76,7 +76,7 @@ async fn a_job_may_name_a_preset() {
     assert_eq!(waits["run_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap(), failed.retry_at.unwrap());
 }
 
-/// Given a back-off that the server keeps, when the node goes and comes back meanwhile, then the retry is not lost.
+/// Given a back-off that the server keeps, when the node ends and restarts meanwhile, then the retry is not lost.
 #[tokio::test]
 async fn a_retry_outlives_its_node() {
     let world = world().await;
@@ -98,7 +98,7 @@ async fn a_retry_outlives_its_node() {
     world.history(&receipts, Vec::new()).await.assert_sound();
 }
 
-/// Given many jobs that fail several times, when they are all tried again, then each has its attempts in order.
+/// Given many jobs that fail several times, when they are all retried, then each has its attempts in order.
 #[tokio::test]
 async fn a_herd_of_failures_comes_to_rest() {
     let world = world().await;
@@ -117,7 +117,7 @@ async fn a_herd_of_failures_comes_to_rest() {
     world.history(&receipts, Vec::new()).await.assert_sound();
 }
 
-/// Given a failure text beyond all bounds, when the run is dead, then the text was cut, on a character.
+/// Given a failure text beyond all limits, when the run is dead, then the text was cut at a character boundary.
 #[tokio::test]
 async fn long_error_texts_are_cut_on_a_character() {
     let world = world().await;
@@ -133,8 +133,8 @@ async fn long_error_texts_are_cut_on_a_character() {
     world.eventually_reads(&run, "enqueued\nstarted 1\nfailed 1 permanent\ndlq permanent").await;
 }
 
-/// Given many jobs that fail together, when they are tried again, then each comes in its own time, spread by the jitter.
-/// `LONGSHORE_TEST_HERD=100000` has more of them.
+/// Given many jobs that fail together, when they are retried, then each starts at its own time, spread by the jitter.
+/// `LONGSHORE_TEST_HERD=100000` uses more of them.
 #[tokio::test]
 async fn a_herd_that_failed_together_comes_back_spread() {
     const SLOTS: usize = 10;
@@ -150,13 +150,13 @@ async fn a_herd_that_failed_together_comes_back_spread() {
         assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
         let (failed_at, retry_at) = (end.attempts[0].ended_at.unwrap(), end.attempts[0].retry_at.unwrap());
         let millis = retry_at.duration_since(failed_at).as_millis();
-        // The delay counts from the judgement, a few milliseconds before the end that stands on record.
+        // The delay counts from the decision, a few milliseconds before the end in the record.
         assert!((5_000..=10_000).contains(&millis), "{millis} ms");
         slots[usize::try_from(millis.max(6_000) - 6_000).unwrap() * SLOTS / 4_001] += 1;
         assert!(end.attempts[1].started_at.unwrap() >= retry_at, "not before its time");
     }
     let (least, most) = (slots.iter().min().unwrap(), slots.iter().max().unwrap());
-    // Each slot has a tenth, give or take five standard deviations.
+    // Each slot has a tenth, within five standard deviations.
     let (mean, give) = (count as f64 / SLOTS as f64, 5.0 * (count as f64 * 0.09).sqrt());
     assert!(f64::from(*least) >= mean - give && f64::from(*most) <= mean + give, "{slots:?}");
     println!("{count} jobs that failed together, by tenths of the jitter's width: {slots:?}");

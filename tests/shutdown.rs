@@ -1,4 +1,5 @@
-//! A node that is asked to end finishes what it can, hands back the rest untouched, and takes its time only within bounds.
+//! A node that is asked to end finishes what it can, returns the other jobs untouched, and stays within its time
+//! limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +11,11 @@ use serde_json::json;
 
 use crate::{rules, served_by, workers, world};
 
-/// Far more than a drain takes: a bound for hopeless cases.
+/// Far longer than a drain takes: a limit for hopeless cases.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Given running and waiting jobs, when the node is asked to end, then what runs ends first and nothing else begins.
+/// Given running and waiting jobs, when the node is asked to end, then the running jobs end first and no other job
+/// starts.
 #[tokio::test]
 async fn what_runs_is_finished_and_nothing_else_begins() {
     for signal in [Signal::TERM, Signal::INT] {
@@ -47,9 +49,10 @@ async fn what_runs_is_finished_and_nothing_else_begins() {
     }
 }
 
-/// Given jobs that outlast the grace, when it is over, then they are handed back, and begin again as the same attempt.
+/// Given jobs that outlast the grace period, when it is over, then the node releases them, and they start again as the
+/// same attempt.
 #[tokio::test]
-async fn what_outlasts_the_grace_is_handed_back_unused() {
+async fn what_outlasts_the_grace_is_released_unused() {
     let world = world().await;
     let one_try = served_by("remote", "max_attempts = 1");
     let node = world.node().with("node", "shutdown_grace = '300ms'").with("types.long", &one_try).start().await;
@@ -72,7 +75,7 @@ async fn what_outlasts_the_grace_is_handed_back_unused() {
     node.sigterm();
     live.until_told("released", &local.run_id).await;
     live.until_told("released", &remote.run_id).await;
-    cancels.until("the word to stop", |live| live.subject.ends_with(&remote.run_id)).await;
+    cancels.until("the request to stop", |live| live.subject.ends_with(&remote.run_id)).await;
     assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
 
     node.restart().await;
@@ -84,16 +87,16 @@ async fn what_outlasts_the_grace_is_handed_back_unused() {
         assert_ne!(told[1].event.id, told[3].event.id, "the second start is another event");
     }
     node.stop().await;
-    // The first call of the remote handler was told to stop; what it does then is its own affair.
+    // The first call of the remote handler got a request to stop; how the handler reacts is its own affair.
     assert_eq!(handler.calls().len(), 2);
     let mut history = world.history(&[local, remote], Vec::new()).await;
     history.rules = rules(Vec::new());
     history.assert_sound();
 }
 
-/// Given a short retry that a node keeps in hand, when the node ends, then another goes on with it.
+/// Given a short retry that a node holds locally, when the node ends, then another node continues the run.
 #[tokio::test]
-async fn a_retry_in_hand_is_handed_over() {
+async fn a_retry_held_locally_is_handed_over() {
     let world = world().await;
     let soon = served_by("fail", "backoff = { base = '950ms', factor = 1.0, max = '950ms', jitter = 'none' }");
     let node = world.node().with("types.flaky", &soon).start().await;
@@ -112,7 +115,8 @@ async fn a_retry_in_hand_is_handed_over() {
     history.assert_sound();
 }
 
-/// Given a drain that waits for a job, when a second signal comes, then the node ends at once, and the job comes again.
+/// Given a drain that waits for a job, when a second signal arrives, then the node ends at once, and the job is
+/// delivered again.
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let world = world().await;
@@ -137,7 +141,8 @@ async fn a_second_signal_ends_at_once() {
     world.history(&[receipt], Vec::new()).await.assert_sound();
 }
 
-/// Given nodes whose server is gone or mute, when they are asked to end, then they do, and what they held comes again.
+/// Given nodes whose server is gone or silent, when they are asked to end, then they end, and their jobs are delivered
+/// again.
 #[tokio::test]
 async fn a_node_ends_without_its_server() {
     let world = world().await;
@@ -169,7 +174,8 @@ async fn a_node_ends_without_its_server() {
     history.assert_sound();
 }
 
-/// Given three nodes at work, when one after the other is restarted, then no job loses an attempt, and each runs once.
+/// Given three nodes at work, when one after the other is restarted, then no job loses an attempt, and each job runs
+/// once.
 #[tokio::test]
 async fn a_rolling_restart_costs_no_attempt() {
     let world = world().await;
@@ -198,7 +204,7 @@ async fn a_rolling_restart_costs_no_attempt() {
     let mut history = world.history(&receipts, handler.calls()).await;
     let again: Vec<_> = history.records.iter().filter(|record| record.attempt != 1).collect();
     assert!(again.is_empty(), "{}", world.story(&again[0].run_id).await);
-    assert_eq!(handler.calls().len(), 180, "each remote job was asked for once");
+    assert_eq!(handler.calls().len(), 180, "each remote job was sent to a handler once");
     let of_one = world.events(&receipts[0].run_id).await;
     assert_eq!(reads(&of_one), "enqueued\nstarted 1\ncompleted 1");
     history.rules = rules(Vec::new());

@@ -1,4 +1,4 @@
-//! On three servers that keep three replicas of everything, any one of them may freeze, be cut off or die.
+//! With three servers that keep three replicas of everything, any one of them may freeze, be cut off or die.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::{three_servers, times};
 /// The stream of run records.
 const RECORDS: &str = "KV_longshore_runs";
 
-/// How long all jobs may take to end once nothing is done to the servers any more.
+/// How long all jobs may take to end once the faults are over.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Publishes on their way at once: enough to go on while some wait for an election.
+/// Publishes in progress at once: enough to go on while some wait for an election.
 const OPEN: usize = 512;
 
-/// Attempts are plenty, so that a lease lost in an election ends no run; a lease outlasts an election.
+/// Many attempts, so that a lease lost in an election ends no run; a lease lasts longer than an election.
 const SETTINGS: &str = "
 [node]
 lease = '10s'
@@ -46,7 +46,7 @@ handler = 'fail'
 const KINDS: [(&str, &str); 4] =
     [("later", "completed"), ("soon", "completed"), ("delayed", "completed"), ("dying", "dead")];
 
-/// One after the other: they share the making of the streams.
+/// Starts them one after the other, because they share the creation of the streams.
 pub(crate) async fn three_nodes(world: &World) -> Vec<Node> {
     let mut nodes = Vec::new();
     for _ in 0..3 {
@@ -55,7 +55,7 @@ pub(crate) async fn three_nodes(world: &World) -> Vec<Node> {
     nodes
 }
 
-/// Publishes job `number`, again until it is confirmed.
+/// Publishes job `number`, and repeats that until it is confirmed.
 async fn store(world: &World, number: usize) -> (usize, Receipt) {
     let kind = number % KINDS.len();
     let payload = match KINDS[kind].0 {
@@ -69,12 +69,12 @@ async fn store(world: &World, number: usize) -> (usize, Receipt) {
     (kind, publish.until_stored(&number.to_string(), payload.to_string()).await)
 }
 
-/// Publishes so many jobs of all kinds a second until it is over, and gives all that were confirmed.
+/// Publishes `rate` jobs of all kinds per second until `over`, and returns all that were confirmed.
 pub(crate) async fn load(world: &World, rate: usize, over: watch::Receiver<bool>) -> Vec<(usize, Receipt)> {
     steadily(rate, over, |number| store(world, number)).await
 }
 
-/// Stores so many jobs a second until it is over, and gives what came of each.
+/// Stores that many jobs per second until `over`, and returns the result of each.
 pub(crate) async fn steadily<S: Future>(
     rate: usize,
     mut over: watch::Receiver<bool>,
@@ -100,7 +100,7 @@ pub(crate) async fn steadily<S: Future>(
     stored
 }
 
-/// Has what died run again, over and over, until it is over. Says how many runs that were.
+/// Replays dead letters over and over until `over`. Returns the number of replayed runs.
 async fn replay(world: &World, mut over: watch::Receiver<bool>) -> u64 {
     let mut replayed = 0;
     while !*over.borrow_and_update() {
@@ -111,8 +111,9 @@ async fn replay(world: &World, mut over: watch::Receiver<bool>) -> u64 {
     replayed
 }
 
-/// One server after the other that does not lead the records falls behind for some seconds: cut from their leader but not
-/// from the third, so that its old records can be read; frozen; cut from both; deaf to the leader. Says how often.
+/// Makes one server after the other, except the leader of the records, fall behind for some seconds: cut from the
+/// leader but not from the third server, so that its old records can be read; frozen; cut from both; or without
+/// messages from the leader. Returns how many times.
 async fn hold_back_followers(servers: &ServerCluster, until: Instant) -> usize {
     let mut times = 0;
     while Instant::now() < until {
@@ -133,7 +134,7 @@ async fn hold_back_followers(servers: &ServerCluster, until: Instant) -> usize {
     times
 }
 
-/// Runs that did not come to their end, with their states: `retrying 5, enqueued 1`.
+/// Runs that did not end, with their states: `retrying 5, enqueued 1`.
 pub(crate) async fn not_ended(world: &World, stored: &[(usize, Receipt)]) -> BTreeMap<String, usize> {
     let deadline = Instant::now() + ENDS_WITHIN;
     loop {
@@ -154,7 +155,7 @@ pub(crate) async fn not_ended(world: &World, stored: &[(usize, Receipt)]) -> BTr
     }
 }
 
-/// What the checker says of runs and dead letters that are gone.
+/// The checker's findings about lost runs and dead letters.
 async fn losses(world: &World, receipts: &[Receipt]) -> Vec<Violation> {
     let mut found = world.history(receipts, Vec::new()).await.check();
     found.retain(|violation| matches!(violation.kind, Kind::Lost | Kind::NoEnd | Kind::LetterMissing));
@@ -162,9 +163,9 @@ async fn losses(world: &World, receipts: &[Receipt]) -> Vec<Violation> {
 }
 
 /// Given jobs that fail, wait and are replayed, when one server after the other is frozen or cut off for seconds and no
-/// process dies, then every job that was confirmed comes to its end.
+/// process dies, then every confirmed job ends.
 ///
-/// `LONGSHORE_TEST_CUTS_SECONDS=300 LONGSHORE_TEST_CUTS_RATE=150` is the long way.
+/// `LONGSHORE_TEST_CUTS_SECONDS=300 LONGSHORE_TEST_CUTS_RATE=150` is the long run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_fall_behind_lose_nothing() {
     let world = three_servers().await;
@@ -180,7 +181,7 @@ async fn servers_that_fall_behind_lose_nothing() {
     };
     let (stored, replayed, faults) = tokio::join!(load(&world, rate, is_over.clone()), replay(&world, is_over), faults);
     world.servers().in_step().await;
-    // A replay that was cut off is finished by the next call.
+    // A replay that was interrupted is finished by the next call.
     let everything = json!({"type": "dying", "limit": stored.len()}).to_string();
     world.ask("default", "dlq.replay", everything, ENDS_WITHIN).await.unwrap();
     let open = not_ended(&world, &stored).await;
@@ -189,7 +190,7 @@ async fn servers_that_fall_behind_lose_nothing() {
     nothing_is_lost(&world, &nodes, stored, open).await;
 }
 
-/// All jobs have ended as they must, the nodes end well, and the history knows of no loss.
+/// All jobs have ended as they must, the nodes end successfully, and the history has no loss.
 pub(crate) async fn nothing_is_lost(
     world: &World,
     nodes: &[Node],

@@ -1,4 +1,4 @@
-//! Not before its time, not after it, and not for longer.
+//! A job does not start before its time, or after its expiry, and does not run for longer than its limit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{AT_ONCE, in_future, served_by, workers, world};
 
 const SCHEDULED: &str = "scheduled\nenqueued\nstarted 1\ncompleted 1";
 
-/// Given a time in a header, when a job is published bare, then it waits for it, and says so.
+/// Given a time in a header, when a job is published bare, then it waits for that time, and its record says so.
 #[tokio::test]
 async fn a_bare_job_waits_for_its_time() {
     let world = world().await;
@@ -32,10 +32,10 @@ async fn a_bare_job_waits_for_its_time() {
         world.eventually_reads(run, SCHEDULED).await;
     }
     node.stop().await;
-    world.history(&[], Vec::new()).await.assert_sound(); // nothing early
+    world.history(&[], Vec::new()).await.assert_sound(); // no job started early
 }
 
-/// Given a time that is over, when a job names it, then it runs at once.
+/// Given a time in the past, when a job names it, then the job runs at once.
 #[tokio::test]
 async fn a_time_that_is_over_is_no_time() {
     let world = world().await;
@@ -48,7 +48,7 @@ async fn a_time_that_is_over_is_no_time() {
     }
 }
 
-/// Given a delay in a request, when it is answered, then the job is scheduled, durably.
+/// Given a delay in a request, when the request is answered, then the job is durably scheduled.
 #[tokio::test]
 async fn a_submitted_job_waits_for_its_time() {
     let world = world().await;
@@ -72,7 +72,7 @@ async fn a_submitted_job_waits_for_its_time() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a job that waits behind another, when its time to start is over, then it ends as expired, never started.
+/// Given a job that waits behind another, when its time to start is over, then it ends as expired and never starts.
 #[tokio::test]
 async fn a_job_that_is_not_started_in_time_expires() {
     let world = world().await;
@@ -97,7 +97,7 @@ async fn a_job_that_is_not_started_in_time_expires() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a delay and a shorter expiry, when the schedule fires, then the expiry counts from there.
+/// Given a delay and a shorter expiry, when the schedule fires, then the expiry counts from that moment.
 #[tokio::test]
 async fn a_scheduled_job_expires_by_the_time_of_its_schedule() {
     let world = world().await;
@@ -111,7 +111,7 @@ async fn a_scheduled_job_expires_by_the_time_of_its_schedule() {
     world.eventually_reads(&run, "scheduled\nenqueued\nexpired").await;
 }
 
-/// Given a time limit, when an attempt takes longer, then it failed by time-out and the next one follows.
+/// Given a time limit, when an attempt takes longer, then it fails with a time-out and the next one follows.
 #[tokio::test]
 async fn an_attempt_ends_at_its_time_limit() {
     let world = world().await;
@@ -133,7 +133,7 @@ async fn an_attempt_ends_at_its_time_limit() {
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
-/// Given a deadline for the whole run, when it comes, then the run is dead of kind timeout, wherever it stood.
+/// Given a deadline for the whole run, when it passes, then the run is dead of kind timeout, in whatever state it was.
 #[tokio::test]
 async fn a_run_ends_at_its_deadline() {
     let world = world().await;

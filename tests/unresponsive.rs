@@ -1,4 +1,4 @@
-//! A handler that neither ends in time nor hears that it should costs its attempt, not the node.
+//! A handler that neither ends in time nor reacts to a request to stop costs its attempt, not the node.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::world;
 
-/// Blocks its thread the first time, as no handler should.
+/// Blocks its thread the first time, which no handler should do.
 async fn block(context: Context) -> Result<(), HandlerError> {
     if context.attempt == 1 {
         std::thread::sleep(Duration::from_secs(8));
@@ -17,8 +17,8 @@ async fn block(context: Context) -> Result<(), HandlerError> {
     Ok(())
 }
 
-/// Given a handler in a node's own process that blocks its thread past its limit, when that is noticed, then its attempt
-/// is a time-out, the next one runs on a new worker, and other jobs were never kept waiting.
+/// Given a handler in a node's own process that blocks its thread past its limit, when the node notices that, then the
+/// attempt is a time-out, the next one runs on a new worker, and other jobs never had to wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     let world = world().await;
@@ -46,7 +46,7 @@ async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     node.drain().await.unwrap();
 }
 
-/// Given a server that takes its time, when the record of a job that lasts is written, then its handler goes on meanwhile.
+/// Given a slow server, when the record of a long job is written, then its handler goes on meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_goes_on_while_its_record_is_written() {
     /// How long the write takes: there and back.
@@ -70,7 +70,7 @@ async fn a_handler_goes_on_while_its_record_is_written() {
     let handlers = handlers::built_in().with("step", step);
     let configuration = Configuration::load(None, &[], &handlers).unwrap();
     let node = Node::start(configuration.settings().clone(), Connection::to(link.url()), handlers).await.unwrap();
-    // What was there before the node came has its record before it begins.
+    // A job that was there before the node gets its record before it starts.
     let first = world.publish("noop").json(json!({})).await;
     world.wait(&first).await;
     let receipt = world.publish("step").send("{}").await.unwrap();
@@ -87,8 +87,8 @@ async fn a_handler_goes_on_while_its_record_is_written() {
     node.drain().await.unwrap();
 }
 
-/// Given more handlers than threads that block where they may, when each waits for all the others, then all get to work:
-/// none waits for the thread that another one keeps.
+/// Given more handlers than threads, which block in place, when each waits for all the others, then all of them run:
+/// none waits for the thread that another one occupies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn handlers_that_block_in_place_work_side_by_side() {
     const MEET: usize = 12;
@@ -105,7 +105,7 @@ async fn handlers_that_block_in_place_work_side_by_side() {
     let configuration = Configuration::load(None, &[], &handlers).unwrap();
     let node =
         Node::start(configuration.settings().clone(), Connection::to(world.server().url()), handlers).await.unwrap();
-    // What was there before the node came is claimed first, over the network, where all workers get to anyway.
+    // A job that was there before the node is claimed first, over the network; all workers reach that point anyway.
     let first = world.publish("noop").json(json!({})).await;
     world.wait(&first).await;
     for receipt in world.publish("meet").many((0..MEET).map(|number| json!(number))).await {

@@ -1,4 +1,4 @@
-//! What clients and handlers send comes through byte for byte, and every request gets an answer.
+//! Values of clients and handlers arrive unchanged, byte for byte, and every request gets an answer.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{AT_ONCE, served_by, world};
 
-/// JSON that a tree of values would round, refuse, or put into another order.
+/// JSON that a parsed value would round, refuse or reorder.
 const STRANGE: [&str; 5] =
     ["1e999", "1234567890123456789012345678901234567890", "0.10", r#"{"b":-0.0,"a":1E2}"#, r#""\ud800""#];
 
@@ -37,8 +37,8 @@ async fn lines(world: &World) -> Vec<String> {
     lines
 }
 
-/// Given a handler whose JSON has line breaks, and in it the line of another run's end, when it is done, then each line
-/// of the event log is one event still, and none of them is forged.
+/// Given a handler whose JSON has line breaks and contains the event line of another run's end, when it is done, then
+/// each line of the event log is still one event, and none is forged.
 #[tokio::test]
 async fn a_line_of_the_event_log_is_one_event() {
     let world = world().await;
@@ -75,8 +75,8 @@ async fn a_line_of_the_event_log_is_one_event() {
     drop(node);
 }
 
-/// Given results and progress that no tree of values holds, when they are asked for, then they are answered as they
-/// were sent, wherever they stand.
+/// Given results and progress that no parsed value can hold, when a client requests them, then every endpoint returns
+/// them as they were sent.
 #[tokio::test]
 async fn what_a_handler_said_is_answered_as_it_was_sent() {
     let world = world().await;
@@ -108,7 +108,7 @@ async fn what_a_handler_said_is_answered_as_it_was_sent() {
             let answer = raw(&world, endpoint, body).await;
             assert!(answer.contains(&progress) && !answer.contains("null"), "{endpoint}: {answer}");
         }
-        // Of a letter whose record has gone, the one in the letter is shown.
+        // If a dead letter's record is gone, the answer shows the record stored in the dead letter.
         let records = world.jetstream().get_stream("KV_longshore_runs").await.unwrap();
         records.purge().filter(format!("$KV.longshore_runs.default.{dead}")).await.unwrap();
         let answer = raw(&world, "dlq.get", json!({"run_id": dead})).await;
@@ -117,7 +117,7 @@ async fn what_a_handler_said_is_answered_as_it_was_sent() {
     }
 }
 
-/// Given payloads that no tree of values holds, when they are submitted, one by one or in a batch, then handlers get
+/// Given payloads that no parsed value can hold, when they are submitted, one by one or in a batch, then handlers get
 /// them as they were sent.
 #[tokio::test]
 async fn a_payload_arrives_as_it_was_submitted() {
@@ -155,8 +155,8 @@ async fn a_payload_arrives_as_it_was_submitted() {
     assert_eq!(got, sent);
 }
 
-/// Given letters and batches whose answer would not fit into a message, when they are asked for, then there is an answer
-/// that does.
+/// Given dead letters and batches whose answer does not fit into a message, when a client requests them, then it gets
+/// an answer that fits.
 #[tokio::test]
 async fn every_request_gets_an_answer() {
     let world = world().await;
@@ -180,7 +180,8 @@ async fn every_request_gets_an_answer() {
     assert!(error.code == 400 && error.message.len() < 4_100, "{error}");
 }
 
-/// Given tags with line breaks, when they are submitted, then the field is named, and the rest of the batch goes on.
+/// Given tags with line breaks, when they are submitted, then the error names the field, and the rest of the batch is
+/// accepted.
 #[tokio::test]
 async fn a_line_break_in_a_tag_is_refused_by_name() {
     let world = world().await;
@@ -202,7 +203,8 @@ async fn a_line_break_in_a_tag_is_refused_by_name() {
     assert!(node.stop().await.success());
 }
 
-/// Given a request over which the node panics, when it does, then the client is told, and the next one is served.
+/// Given a request that makes the node panic, when it is sent, then the client gets an error, and the next request is
+/// served.
 #[tokio::test]
 async fn a_panic_over_a_request_is_answered() {
     let world = world().await;
@@ -218,10 +220,10 @@ async fn a_panic_over_a_request_is_answered() {
     assert_eq!(world.request("dlq.replay", json!({"run_id": run})).await["replayed"], 1);
 }
 
-/// Given the operator, when it asks for a run without saying whose, then it is asked; what came under no readable
-/// tenant is under `_`.
+/// Given the operator, when it requests a run without naming the tenant, then the node asks for the tenant; a job whose
+/// tenant could not be read is under `_`.
 #[tokio::test]
-async fn the_operator_says_whose_run_it_means() {
+async fn the_operator_names_the_tenant_of_a_run() {
     let world = world().await;
     let _node = world.node().start().await;
     let run = world.publish("noop").json(json!({})).await;
@@ -243,7 +245,7 @@ async fn the_operator_says_whose_run_it_means() {
     assert_eq!((&letter["tenant"], payload.as_slice()), (&json!("_"), b"lost".as_slice()));
     assert_eq!(ask("dlq.list", json!({"tenant": "_"})).await["entries"].as_array().unwrap().len(), 1);
     assert_eq!(ask("runs.get", whose.clone()).await["state"], "dead");
-    // A tenant by itself is a filter, for whom it narrows anything.
+    // A tenant alone is a filter, for a caller whose view it narrows.
     let of_tenant = json!({"tenant": "_", "dry_run": true});
     assert_eq!(ask("dlq.discard", of_tenant.clone()).await["discarded"], 1);
     assert_eq!(ask("dlq.replay", of_tenant).await["failed"][0]["run_id"], json!(lost));

@@ -1,15 +1,15 @@
-//! Work in larger rounds.
+//! Lets a task that many others wake work in larger rounds.
 //!
-//! A task that is woken runs next on the thread that woke it, ahead of everything else that is ready there. For a task
-//! that many others feed this means rounds of one or two: it finds the first that called it, calls somebody itself, is
-//! called again. Each round ends with a system call at the connection, so small rounds are dear.
+//! A task that is woken runs next on the thread that woke it, ahead of everything else that is ready there. So a task
+//! that many others feed works in rounds of one or two: it handles the first input, wakes another task itself, and is
+//! woken again. Each round ends with a system call at the connection, so small rounds are expensive.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-/// The same as `future`; but when it had to wait, all that is ready by then goes first once, so that more has come
-/// together. Costs one poll a wait, no time.
+/// Runs `future`; if it had to wait, lets everything that is ready by then run first, once, so that more input has
+/// arrived. Costs one poll per wait, no time.
 pub(crate) async fn coalesced<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut woken = false;

@@ -1,8 +1,8 @@
-//! Points between two steps of the protocol at which a test can stop or kill this process.
+//! Fail points: points between two steps of the protocol at which a test can stop or kill this process.
 //!
 //! `LONGSHORE_FAIL_POINTS=after-record=kill@3,before-ack=stop` kills the process the third time it passes
-//! `after-record` and stops it (SIGSTOP) the first time it passes `before-ack`. Where the variable is not set, passing
-//! a point costs one load.
+//! `after-record` and stops it (SIGSTOP) the first time it passes `before-ack`. If the variable is not set, passing a
+//! point costs one load.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -77,7 +77,7 @@ fn parse(text: &str) -> HashMap<String, Point> {
         let point = read(part);
         if point.is_none() {
             tracing::error!(
-                "LONGSHORE_FAIL_POINTS: {part:?} is no fail point; write name=kill|stop|panic[@nth], {ALL:?}"
+                "LONGSHORE_FAIL_POINTS: {part:?} is not a fail point; write name=kill|stop|panic[@nth], {ALL:?}"
             );
         }
         point
@@ -103,7 +103,7 @@ pub fn pass(name: &str) {
         Action::Kill => drop(rustix::process::kill_process(process, rustix::process::Signal::KILL)),
         Action::Stop => {
             let _ = rustix::process::kill_process(process, rustix::process::Signal::STOP);
-            // Another thread may be the one that takes the signal, and this one run on until it has.
+            // Another thread may take the signal, and this one would run on until then.
             std::thread::park_timeout(STOPS_WITHIN);
         }
         Action::Panic => panic!("fail point {name}"),

@@ -1,4 +1,4 @@
-//! What a handler is: the code that does a job's work, inside the node.
+//! Handlers inside the node: the code that does a job's work.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -18,7 +18,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Does the work of one attempt. A panic is contained and counts as a failure of kind `panic`.
     ///
     /// # Errors
-    /// What goes wrong is retryable or permanent: see [`HandlerError`].
+    /// A failure is retryable or permanent: see [`HandlerError`].
     fn call(&self, context: Context) -> BoxFuture<'_, Result<Success, HandlerError>>;
 }
 
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// What a handler is given.
+/// The arguments of a handler.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// Names, priority and run id of the job.
@@ -47,9 +47,9 @@ pub struct Context {
     pub round: u32,
     /// The attempt within the round, from 1.
     pub attempt: u32,
-    /// Attempts in a round.
+    /// Maximum number of attempts in a round.
     pub max_attempts: u32,
-    /// The attempt is cancelled then.
+    /// When the attempt is cancelled.
     pub deadline: Instant,
     /// Cancelled when the run is cancelled, its lease lost or its time over. A handler should end soon after.
     pub cancellation: CancellationToken,
@@ -71,17 +71,17 @@ impl Context {
     }
 }
 
-/// What a handler returns.
+/// A handler's success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Success {
     /// The work is done; this is its result.
     Done {
         /// The result's bytes; JSON is kept as JSON.
         result: Bytes,
-        /// What the bytes are; JSON where absent.
+        /// The content type of the bytes; JSON if absent.
         content_type: Option<String>,
     },
-    /// Not yet: the job is put back for so long, the attempt is not used up.
+    /// Not yet: the job is deferred for this long, and the attempt is not used up.
     Snooze(Duration),
 }
 
@@ -109,26 +109,26 @@ impl From<serde_json::Value> for Success {
 pub struct HandlerError {
     /// Whether another attempt may help.
     pub permanent: bool,
-    /// What went wrong, 4,096 bytes at most are kept.
+    /// What went wrong; at most 4,096 bytes are kept.
     pub message: String,
-    /// Not before this long, whatever the back-off says.
+    /// The earliest time until the next attempt, whatever the back-off says.
     pub retry_after: Option<Duration>,
 }
 
 impl HandlerError {
-    /// Another attempt may help.
+    /// A failure after which another attempt may help.
     #[must_use]
     pub fn retryable(message: impl Into<String>) -> Self {
         Self { permanent: false, message: message.into(), retry_after: None }
     }
 
-    /// No attempt will help: straight to the dead letters.
+    /// A failure after which no attempt will help: the job becomes a dead letter at once.
     #[must_use]
     pub fn permanent(message: impl Into<String>) -> Self {
         Self { permanent: true, message: message.into(), retry_after: None }
     }
 
-    /// Not before `delay`.
+    /// The same failure, with the next attempt not before `delay`.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
@@ -136,19 +136,19 @@ impl HandlerError {
     }
 }
 
-/// The handlers inside a node, by name. A type is served by the handler that its policy names, else by one of its own
-/// name, else by remote handlers.
+/// The handlers inside a node, by name. A type is served by the handler that its policy names, else by the handler with
+/// the type's own name, else by remote handlers.
 #[derive(Clone, Default)]
 pub struct Handlers(HashMap<String, Arc<dyn Handler>>);
 
 impl Handlers {
-    /// No handlers: every type is served by remote ones.
+    /// No handlers: remote handlers serve every type.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds `handler` under `name`, in place of any other of that name.
+    /// Adds `handler` under `name`; replaces any other of that name.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, handler: impl Handler) -> Self {
         self.0.insert(name.into(), Arc::new(handler));

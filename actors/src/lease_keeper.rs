@@ -1,8 +1,8 @@
-//! The lease-keeper: renews the leases of this node's running jobs, and tells a worker whose lease is gone.
+//! The lease-keeper: renews the leases of this node's running jobs, and tells a worker when its lease is gone.
 //!
-//! A job that ends at its handler's first step never comes here; one that takes longer is entered in the [`Book`], and
+//! A job that ends at its handler's first step never gets here; a job that takes longer is entered in the [`Book`], and
 //! struck out when it ends. Renewals go over the control connection, so that a flood of jobs cannot starve them. The
-//! book outlives the keeper. It has no mailbox: the book is bounded by the jobs in hand.
+//! book outlives the keeper. It has no mailbox: the book is bounded by the jobs that the node holds.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ struct Held {
     stop: Stop,
 }
 
-/// How a running job hears that it must stop.
+/// Tells a running job that it must stop.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop {
     pub(crate) token: CancellationToken,
@@ -82,7 +82,7 @@ impl Book {
         Some(Entry { number, book: Arc::clone(self), stop })
     }
 
-    /// Tells whoever works on a run here to stop; whether somebody does.
+    /// Tells the worker that works on a run here to stop; says whether there is one.
     pub(crate) fn stop(&self, tenant: &Tenant, run: &RunId) -> bool {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut here = false;
@@ -93,13 +93,13 @@ impl Book {
         here
     }
 
-    /// Whether somebody works on a run here.
+    /// Whether a worker works on a run here.
     pub(crate) fn works_on(&self, tenant: &Tenant, run: &RunId) -> bool {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.values().any(|held| (&held.run.0, &held.run.1) == (tenant, run))
     }
 
-    /// Whether this node works on that message.
+    /// Whether this node works on the job of that message.
     pub(crate) fn has(&self, message: &MessageId) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).values().any(|held| held.message == *message)
     }
@@ -142,7 +142,7 @@ impl Book {
         }
     }
 
-    /// The leases to renew now; those that are lost are struck out and their jobs stopped.
+    /// The leases to renew now; lost leases are struck out and their jobs stopped.
     fn due(&self, now: Instant, length: Duration) -> (Vec<(u64, longshore_backbone::renewal::ReplyTo)>, u64) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lost = 0;

@@ -1,14 +1,28 @@
-//! The supervision tree of a Longshore node: who lives, who watches whom, and what is carried out of what the rules
-//! decide.
+//! The supervision tree of a Longshore node. It carries out what the rules in `domain` decide, by means of `backbone`.
 //!
-//! The way of a job, in the order of the files: `scheduler` pulls and orders, `assignment` reads, `worker` does one
-//! attempt in the steps `begin` → `perform` (or `remote`) → `conclude`, and hands a `commit` to the `committer`, which tells
-//! it and acknowledges the delivery last (`carry_out`).
+//! The modules stand in the order of a job's way:
+//!
+//! * `queue`: from the lanes to a worker. `scheduler` pulls deliveries and reads each as an `assignment`, `buffer`
+//!   keeps them in order, `gates` say whether a job may start, `dispatcher` gives it to an idle `worker`.
+//! * `attempt`: one attempt, in the steps `begin` → `announce` → `perform` (or `remote`) → `conclude`.
+//! * `commit`: what was decided. `committer` stores the record and publishes the events; `follow_up` writes the
+//!   schedule, the parked job or the dead letter, and acknowledges the delivery last.
+//!
+//! Beside that way:
+//!
+//! * `time`: moves due jobs into their lanes and recovers schedules that did not fire.
+//! * `api`: answers clients.
+//! * `cluster`: tells other nodes about this one, and watches the storage that all nodes share.
+//!
+//! All of these use `shared` (tables that several parts of a node use), `lease_keeper` (renews the leases of running
+//! jobs), `supervision` (loops as actors, limits on restarts) and `coalesce` (lets other ready tasks run first). `node`
+//! is the root of the tree.
 //!
 //! Laws: nothing here names `async_nats`, TOML, HTTP or a terminal. A mailbox is mortal: what must not be lost is in
-//! JetStream, in a value that goes back when dropped, or in a place that outlives its actor. No actor is called per job.
+//! JetStream, in a value that returns the job when it is dropped, or in state that outlives its actor. No actor is
+//! called per job.
 
-// The way of a job, and then what is around it.
+// The way of a job, then the parts beside it.
 mod queue;
 
 mod attempt;
@@ -21,7 +35,7 @@ mod api;
 
 mod cluster;
 
-// What all of them stand on.
+// What all of them use.
 mod coalesce;
 mod lease_keeper;
 mod node;

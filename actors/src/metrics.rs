@@ -7,7 +7,7 @@ use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Int
 /// The metrics of one node.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// What they are registered with.
+    /// The registry that holds them.
     pub registry: Registry,
     /// `longshore_attempts_started_total`
     pub started: IntCounter,
@@ -23,9 +23,9 @@ pub struct Metrics {
     pub leases_lost: IntCounter,
     /// `longshore_leases_judged_lost_total`: attempts of other holders that were settled as `lease_expired`.
     pub leases_judged_lost: IntCounter,
-    /// `longshore_stale_reads_total`: records that were older than the job that came.
+    /// `longshore_stale_reads_total`: records that were older than the delivered job.
     pub stale_reads: IntCounter,
-    /// `longshore_poison_removed_total`: messages that no client library can read, made dead letters.
+    /// `longshore_poison_removed_total`: messages that no client library can read and that became dead letters.
     pub poison_removed: IntCounter,
     /// `longshore_connections_rebuilt_total{connection}`: connections to NATS made anew, whatever ended them.
     pub connections_rebuilt: IntCounterVec,
@@ -33,15 +33,16 @@ pub struct Metrics {
     pub running: IntGaugeVec,
     /// `longshore_jobs_buffered{queue}`: pulled, not yet started.
     pub buffered: IntGaugeVec,
-    /// `longshore_commits_in_flight`: ended jobs whose record or events are not confirmed yet.
+    /// `longshore_commits_in_flight`: finished jobs whose record or events are not confirmed yet.
     pub in_flight: IntGauge,
     /// `longshore_actor_restarts_total{actor}`
     pub restarts: IntCounterVec,
-    /// `longshore_handlers_unresponsive_total{type}`: attempts whose handler neither ended in time nor heard that it should.
+    /// `longshore_handlers_unresponsive_total{type}`: attempts whose handler neither ended in time nor reacted to its
+    /// cancellation.
     pub unresponsive: IntCounterVec,
-    /// `longshore_records_fill_ratio`: how full the room for run records is; 1 stops all work.
+    /// `longshore_records_fill_ratio`: how full the stream of run records is; 1 stops all work.
     pub records_fill: Gauge,
-    /// `longshore_dlq_fill_ratio`: how much of their room dead letters take; at 1 the oldest go.
+    /// `longshore_dlq_fill_ratio`: how full the stream of dead letters is; at 1 the oldest go.
     pub dlq_fill: Gauge,
     /// `longshore_due_jobs_postponed_total`: due jobs that their lane did not take yet.
     pub due_postponed: IntCounter,
@@ -51,7 +52,8 @@ pub struct Metrics {
     pub unparked: IntCounter,
     /// `longshore_lanes_full`: lanes that refuse due jobs because they are full.
     pub lanes_full: IntGauge,
-    /// `longshore_overdue_restored_total`: jobs whose schedule had not fired, brought into their lanes all the same.
+    /// `longshore_overdue_restored_total`: jobs whose schedule had not fired and that were moved into their lanes all
+    /// the same.
     pub overdue_restored: IntCounter,
     /// `longshore_runs_stranded_total`: runs that wait for a time that is over, with no message that could bring them on.
     pub stranded: IntCounter,
@@ -76,7 +78,7 @@ macro_rules! new_metric {
 }
 
 impl Metrics {
-    /// Fresh metrics in a registry of their own.
+    /// New metrics in a registry of their own.
     ///
     /// # Panics
     /// Never: the names below are valid and different.
@@ -84,7 +86,7 @@ impl Metrics {
     pub fn new() -> Self {
         let registry = Registry::new();
         let add = |metric: Box<dyn prometheus::core::Collector>| {
-            registry.register(metric).expect("each name below stands there once");
+            registry.register(metric).expect("each name below is used once");
         };
         macro_rules! metric {
             ($($what:tt)*) => {{
@@ -105,7 +107,7 @@ impl Metrics {
                 "longshore_leases_judged_lost_total",
                 "Attempts of silent holders settled as lease_expired"
             ),
-            stale_reads: metric!(IntCounter, "longshore_stale_reads_total", "Records older than the job that came"),
+            stale_reads: metric!(IntCounter, "longshore_stale_reads_total", "Records older than the delivered job"),
             poison_removed: metric!(IntCounter, "longshore_poison_removed_total", "Unreadable messages"),
             connections_rebuilt: metric!(
                 IntCounterVec,
@@ -126,10 +128,10 @@ impl Metrics {
             records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the stream of run records is"),
             dlq_fill: metric!(Gauge, "longshore_dlq_fill_ratio", "How full the stream of dead letters is"),
             parked: metric!(IntCounter, "longshore_jobs_parked_total", "Jobs that could not start and were parked"),
-            unparked: metric!(IntCounter, "longshore_jobs_unparked_total", "Parked jobs that came back"),
+            unparked: metric!(IntCounter, "longshore_jobs_unparked_total", "Parked jobs taken back"),
             due_postponed: metric!(IntCounter, "longshore_due_jobs_postponed_total", "Due jobs postponed"),
             lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
-            overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules made up for"),
+            overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules recovered"),
             stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without a message"),
             wait: metric!(Histogram, "longshore_job_wait_seconds", "From enqueued or due to started"),
             duration: metric!(Histogram, "longshore_attempt_duration_seconds", "How long attempts took"),

@@ -2,24 +2,25 @@
 //!
 //! ```text
 //! node
-//! ├─ herald          tells what was decided, acknowledges what is confirmed
-//! ├─ lease-keeper    renews the leases of running jobs
-//! ├─ lane-guard      takes out what cannot be read
-//! ├─ timekeeper      brings due jobs into their lanes
-//! ├─ parking …       one each: takes back jobs that could not start
-//! ├─ control         the API
-//! ├─ cancels         hears of cancelled runs, stops those that run here
-//! ├─ presence        says that the node is there
-//! ├─ dlq-watch       warns before dead letters have to go
-//! ├─ namesake        answers who asks for the node's name
-//! ├─ sweep           makes up for schedules that did not fire
-//! ├─ ends            answers who asks for an end that left no record
-//! ├─ census          asks remote handlers what they announce
-//! └─ queue …         one each: its scheduler and its workers
+//! ├─ committer          carries out commits: record, events, follow-up, acknowledgement
+//! ├─ lease-keeper       renews the leases of running jobs
+//! ├─ lane-guard         removes messages that no client can read
+//! ├─ timekeeper         moves due jobs into their lanes
+//! ├─ api                answers API requests
+//! ├─ cancels            receives cancellations, stops those runs if they run here
+//! ├─ presence           publishes that the node is there
+//! ├─ dlq-watch          warns before the oldest dead letters have to go
+//! ├─ node-name          answers questions for the node's name
+//! ├─ sweep              recovers schedules that did not fire
+//! ├─ unstored-ends      answers questions for ends that left no record
+//! ├─ handler-discovery  asks remote handlers what they announce
+//! ├─ parking …          one per queue: takes back parked jobs as they can start
+//! └─ queue …            one per queue: its scheduler and its workers
 //! ```
 //!
-//! One for one: whoever dies is started again, at most five times within ten seconds; then the node ends, with the
-//! reason. What must survive a death (the herald's desk, the book of leases, the workers' slots) is owned out here.
+//! One for one: a child that dies is started again, at most five times within ten seconds for all children together;
+//! then the node ends, with the reason. What must survive a death (the committer's state, the book of leases, the
+//! workers' current attempts) is owned outside the actors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,22 +46,23 @@ use crate::supervision::{ChildSpec, Deaths};
 use crate::time::{sweep, timekeeper};
 use crate::{Handlers, Settings};
 
-/// How long a node that starts waits for its API.
+/// How long a starting node waits for its API.
 const SERVES_WITHIN: Duration = Duration::from_secs(5);
-/// How long the lanes may take to be closed, which is one way to the server and back.
+/// How long closing the lanes may take: one round trip to the server.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a drain may take beyond the grace time to write and tell what was put back: an election of the server, 4 to
-/// 8 s, fits in.
+/// How long a drain may take beyond the grace time to write and publish the releases. An election of the server fits
+/// in: it takes 4 to 8 s.
 const FLUSH_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long the last words may take, and the last bytes on their way out: nobody may be there to hear them.
+/// How long each of the node's last steps may take, saying goodbye and flushing the last bytes: perhaps no server is
+/// there any more to receive them.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why a node could not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// NATS cannot be reached, or not brought into shape.
+    /// NATS cannot be reached, or its streams and consumers cannot be brought into shape.
     #[error("the node cannot start")]
     Start(#[source] longshore_backbone::Error),
     /// Another node has its name.
@@ -68,7 +70,7 @@ pub enum Error {
     NameTaken {
         /// The name.
         name: String,
-        /// What the other says of itself.
+        /// What the other node says of itself.
         who: String,
     },
     /// The supervision tree could not be started.
@@ -77,7 +79,7 @@ pub enum Error {
     /// A part of the tree kept dying.
     #[error("the node gives up: {0}")]
     GaveUp(String),
-    /// Not everything was confirmed in time; what was not comes again.
+    /// Not everything was confirmed in time; what was not confirmed is delivered again.
     #[error("the node ended before the server had confirmed everything; what it had not, comes again")]
     NotFlushed,
 }
@@ -125,7 +127,8 @@ impl Node {
         let (tell, reason) = oneshot::channel();
         let tree = Tree { shared: Arc::clone(&shared), queues: queues.clone(), children, tell };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
-        // Whoever learns that the node is ready may ask it; should that take long, its API comes as soon as it can.
+        // A client that learns that the node is ready may send it requests. If the API takes longer than this, it comes
+        // up later.
         let _ = tokio::time::timeout(SERVES_WITHIN, shared.serving.cancelled()).await;
         system_events::publish(&shared, "node_joined", Value::Null).await;
         tracing::info!(node = %shared.node, queues = queues.len(), "taking work");
@@ -150,7 +153,7 @@ impl Node {
         Error::GaveUp(reason.unwrap_or_else(|_| "its supervision tree ended".to_owned()))
     }
 
-    /// Stops pulling, lets running jobs end within the grace time, hands back the rest, flushes, and ends.
+    /// Stops pulling, lets running jobs end within the grace time, releases the rest, flushes, and ends.
     ///
     /// # Errors
     /// Says what could not be flushed.
@@ -162,7 +165,7 @@ impl Node {
             let _ = tokio::time::timeout(CLOSE_WITHIN, queue.closed.cancelled()).await;
         }
         if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
-            tracing::warn!("the grace time is over: handing back what still runs");
+            tracing::warn!("the grace time is over: releasing the attempts that still run");
             shared.release.cancel();
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
@@ -174,7 +177,7 @@ impl Node {
         flushed.and(farewell).and(sent).map_err(|_| Error::NotFlushed)
     }
 
-    /// Says that this node is gone; who looks for it later finds that out by its silence as well.
+    /// Publishes that this node is gone. Should that be lost, its silence says the same later.
     async fn say_goodbye(&self) {
         system_events::publish(&self.shared, "node_left", Value::Null).await;
         if let Err(error) = self.shared.backbone.depart(&self.shared.node).await {
@@ -192,7 +195,7 @@ impl Node {
     }
 }
 
-/// All children but the queues, in the order in which they start.
+/// All children except the queues, in the order in which they start.
 fn children(
     shared: &Arc<Shared>,
     queues: &[Arc<Dispatcher>],

@@ -1,7 +1,8 @@
-//! What ractor leaves to its user: children that are watched and started again, within limits.
+//! Supervision, which ractor leaves to its user: children are watched and started again, within limits.
 //!
-//! Most lives here are loops: a plain task that owns its state and never passes a job through a mailbox. [`Keeper`] is
-//! the actor that such a loop lives in: when the loop ends or panics, the actor dies, and its supervisor judges.
+//! Most parts of a node are loops: a plain task that owns its state and never passes a job through a mailbox.
+//! [`Keeper`] is the actor that such a loop lives in: when the loop ends or panics, the actor dies, and its supervisor
+//! judges.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,15 +14,15 @@ use tokio::task::JoinHandle;
 
 use crate::handler::BoxFuture;
 
-/// More deaths than this within [`WITHIN`], and a supervisor gives up.
+/// After more deaths than this within [`WITHIN`] a supervisor gives up.
 const MAX_DEATHS: usize = 5;
 /// The window of restart intensity.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// How a child's loop ends: it never should by itself; an error says why it cannot go on.
+/// How a child's loop ends, which it never should by itself; an error says why it cannot go on.
 pub(crate) type LoopEnd = Result<(), String>;
 
-/// Why a loop ends whose deliveries come no more.
+/// Why a loop ends that receives no more deliveries.
 pub(crate) const SUBSCRIPTION_ENDED: &str = "the connection's subscription ended";
 
 /// A child: its name, and how its loop is (re)started.
@@ -81,7 +82,7 @@ impl Actor for Keeper {
                 Ok(Err(reason)) => reason,
                 Err(panic) => format!("it panicked: {}", panic_text(&*panic)),
             };
-            // The actor may be gone already: then its end is known.
+            // The actor may be gone already: then its supervisor knows of its end.
             let _ = myself.cast(Message::Ended(reason));
         });
         Ok(State { name: spec.name, task })
@@ -98,7 +99,7 @@ impl Actor for Keeper {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")

@@ -1,8 +1,8 @@
 //! The durable list of runs that are being cancelled.
 //!
-//! A job that waits in its lane is begun without a look at its record, so a node must know of its run's end before it
-//! meets the job, also a node that starts after the one that cancelled has died. A note stands here from before the
-//! record says `cancelled` until the job's message is gone; so the list is short.
+//! A job that waits in its lane is started without reading its record. So a node must know of its run's end before it gets
+//! the job, even a node that starts after the one that cancelled has died. A note stays in the list from before the record
+//! says `cancelled` until the job's message is gone; so the list is short.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ struct Note {
 }
 
 impl Backbone {
-    /// Notes that a run is being cancelled, for `kept` at most.
+    /// Adds a note that a run is being cancelled, at most for `kept`.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -37,7 +37,7 @@ impl Backbone {
         request::publish(self.control(), self.cancel_note(tenant, run_id), headers, body).await.map(|_| ())
     }
 
-    /// Takes a note back: no message of the run is left that could come up.
+    /// Removes a note: no message of the run is left that could be delivered.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -48,7 +48,7 @@ impl Backbone {
         request::publish(self.control(), self.cancel_note(tenant, run_id), headers, Bytes::new()).await.map(|_| ())
     }
 
-    /// Every run that is being cancelled, by the word of the bucket's leader.
+    /// Every run that is being cancelled, as the bucket's leader has it.
     ///
     /// # Errors
     /// The control bucket cannot be read.

@@ -1,7 +1,7 @@
-//! Word of cancelled runs: from the node that cancels one to whoever runs it.
+//! Cancel messages: from the node that cancels a run to the node that runs it.
 //!
-//! The subject is the contract's, and handlers hear it as well. A node tells the API's word, which says that the run
-//! itself is over, by its header from the word to a handler whose attempt is.
+//! The subject is part of the contract, and handlers receive these messages as well. A header tells a node that a message
+//! is the API's, which says that the run itself is over, and not the message to a handler whose attempt is over.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use crate::error::Error;
 use crate::subscription::Subscription;
 use crate::wire::header::names;
 
-/// The runs that are being cancelled, as they are told.
+/// The cancel messages, as they arrive.
 #[derive(Debug)]
 pub struct Cancels {
     backbone: Backbone,
     messages: Subscription,
-    /// Of those that are cancelled unless they are at work.
+    /// Those for runs that are cancelled unless an attempt is running.
     waiting: Subscription,
 }
 
 /// A run is being cancelled.
 #[derive(Debug)]
 pub struct Cancel {
-    /// Whose.
+    /// The run's tenant.
     pub tenant: Tenant,
-    /// Which.
+    /// The run's id.
     pub run_id: RunId,
-    /// Whether it is left alone where it is at work.
+    /// Whether the run is left alone if an attempt is running.
     pub only_if_waiting: bool,
-    /// Where to say that it runs here.
+    /// Where to answer whether it runs here.
     answer_to: Option<Subject>,
 }
 
@@ -66,13 +66,13 @@ impl Backbone {
         Ok(Cancels { backbone: self.clone(), messages, waiting })
     }
 
-    /// Waits until the server knows what this node listens to for other nodes' sake.
+    /// Waits until the server knows this node's subscriptions to messages of other nodes.
     pub async fn is_listening(&self) {
-        // A failure means that the connection is just gone; what was subscribed to comes back with it.
+        // A failure means that the connection was just lost; the subscriptions come back with it.
         let _ = self.control().settled().await;
     }
 
-    /// Says that this node heard of it, and whether the run is at work here.
+    /// Answers that this node received the cancel, and whether the run is running here.
     pub async fn confirm_cancel(&self, cancel: &Cancel, node: &str, runs_here: bool) {
         if let Some(reply) = &cancel.answer_to {
             let body = Bytes::from(format!("{}{node}", if runs_here { RUNS_HERE } else { HEARD }));
@@ -80,18 +80,17 @@ impl Backbone {
         }
     }
 
-    /// Tells everybody that a run is cancelled.
+    /// Publishes to all nodes and handlers that a run is cancelled.
     pub async fn tell_cancelled(&self, tenant: &Tenant, run: &RunId) {
         let subject = self.names().cancel(tenant, run);
         self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
     }
 
-    /// The same, and waits until each of `nodes` has heard it, for `wait` at most; whether one has the run at work, which
-    /// it will end, or let go on where it is cancelled `only_if_waiting`.
+    /// The same, and waits until each of `nodes` has received it, at most for `wait`. Returns whether one is running the
+    /// run: that node will end it, or let it go on if it is cancelled `only_if_waiting`.
     pub async fn ask_who_runs(
         &self,
-        tenant: &Tenant,
-        run: &RunId,
+        (tenant, run): (&Tenant, &RunId),
         only_if_waiting: bool,
         nodes: &[String],
         wait: Duration,
@@ -117,7 +116,7 @@ impl Backbone {
     }
 }
 
-/// Answers of nodes: their names follow.
+/// Nodes' answers begin with these; the node's name follows.
 const RUNS_HERE: &str = "here ";
 const HEARD: &str = "heard ";
 

@@ -1,9 +1,10 @@
-//! Idempotency keys: one key, one run, within a window and per tenant.
+//! Idempotency keys: one key belongs to one run, within a window and per tenant.
 //!
-//! A claim is a record under a hash of the key (keys are any text, subjects are not), written by compare-and-set on
-//! "nothing" and gone after the window. `submit` writes it before the job and marks it published after: a crash between
-//! the two leaves a claim whose run perhaps never came. Who repeats the submit finds it and publishes the job again; who
-//! publishes another job of the key takes the claim over, which says from whom until the first run has ended.
+//! A claim is a record under a hash of the key (a key may be any text, a subject may not). It is written by
+//! compare-and-set on "nothing", and expires after the window. `submit` writes it before the job and marks it published
+//! after: a crash between the two leaves a claim whose run may never have been published. A caller that repeats the submit
+//! finds the claim and publishes the job again. A caller that publishes another job with the key takes the claim over; the
+//! claim then names the first run until that run has finished.
 
 use std::time::Duration;
 
@@ -19,17 +20,17 @@ use crate::raw::Raw;
 use crate::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::wire::header::names;
 
-/// Who has a key.
+/// A run's claim on a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The run.
     pub run_id: RunId,
-    /// A hash of type and payload: the same key with another job is a mistake that is told.
+    /// A hash of type and payload: the same key with another job is a mistake that is reported.
     pub fingerprint: String,
-    /// The run's job or schedule is durable. Until then another job of the key may take the claim over.
+    /// Whether the run's job or schedule is durable. Until then another job with the key may take the claim over.
     #[serde(default)]
     pub published: bool,
-    /// Runs that had the claim before, and are to end as duplicates of this one.
+    /// Runs that had the claim before, and are to finish as duplicates of this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taken_from: Vec<RunId>,
 }
@@ -39,13 +40,13 @@ pub struct Claim {
 pub struct FoundClaim {
     /// The claim.
     pub claim: Claim,
-    /// Its revision: what a compare-and-set on it must name.
+    /// Its revision: a compare-and-set on the claim must name it.
     pub revision: u64,
     /// When it was written, by the server's clock.
     pub at: Timestamp,
 }
 
-/// A claim's outcome.
+/// The outcome of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
     /// The key is this run's, at this revision of the claim.
@@ -73,7 +74,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Backbone {
-    /// Claims `key` for a run, for `window`, if nobody has.
+    /// Claims `key` for a run, for `window`, if no run has it.
     ///
     /// # Errors
     /// The server did not answer in time.
@@ -88,14 +89,14 @@ impl Backbone {
             if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
                 return Ok(Claimed::Mine(revision));
             }
-            // It may expire between the two: then the next turn claims it.
+            // It may expire between the two calls: then the next pass claims it.
             if let Some(found) = self.read_claim(tenant, key).await? {
                 return Ok(Claimed::Found(found));
             }
         }
     }
 
-    /// Writes a claim over that of revision `expected` (0: none), for `window` from now on. `None`: another write was
+    /// Writes a claim over the one of revision `expected` (0: none), for `window` from now on. `None`: another write came
     /// first.
     ///
     /// # Errors
@@ -122,7 +123,7 @@ impl Backbone {
         }
     }
 
-    /// Who has a key, by the word of the bucket's leader.
+    /// The claim on a key, as the bucket's leader has it.
     ///
     /// # Errors
     /// The server did not answer in time.
@@ -137,7 +138,7 @@ impl Backbone {
         Ok(stored.and_then(read))
     }
 
-    /// Keys are any text, subjects are not.
+    /// The subject of a key's claim. It has a hash of the key, because a key may be any text and a subject may not.
     fn claim_subject(&self, tenant: &Tenant, key: &str) -> String {
         let hash = hex(&Sha256::digest(key.as_bytes())[..20]);
         self.names().key("idempotency", &format!("{tenant}.{hash}"))

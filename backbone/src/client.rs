@@ -1,4 +1,4 @@
-//! A client of a cluster: what the command line and other programs need of NATS.
+//! A client of a cluster: the use of NATS by the command line and other programs.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ impl Client {
         &self.names
     }
 
-    /// Asks an endpoint of the API, under a tenant or [`OPERATOR`](crate::wire::api::OPERATOR). The answer comes as its
-    /// text, for whoever passes it on, and [`Encoded::read`] makes it a value.
+    /// Asks an endpoint of the API, under a tenant or [`OPERATOR`](crate::wire::api::OPERATOR). The answer is returned as
+    /// its text, so that the caller can pass it on; [`Encoded::read`] parses it.
     ///
     /// ```no_run
     /// # async fn example(client: longshore_backbone::Client) -> Result<(), longshore_backbone::wire::api::ApiError> {
@@ -49,8 +49,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The endpoint's own error answer, 413 where the server takes no message of that size, 503 where no node is there,
-    /// 504 where none answered within `timeout`, 500 where the answer is no JSON object.
+    /// The endpoint's own error answer; 413 if the server accepts no message of that size, 503 if no node is running, 504
+    /// if no node answered within `timeout`, 500 if the answer is not a JSON object.
     pub async fn ask<E: Endpoint>(
         &self,
         tenant: &str,
@@ -61,7 +61,7 @@ impl Client {
         let body = serde_json::to_string(request)
             .map_err(|error| internal(format!("the request cannot be written: {error}")))?;
         let answer = self.request(tenant, E::NAME, body, timeout).await?;
-        Encoded::from_text(&answer).ok_or_else(|| internal("the answer is no JSON object".to_owned()))
+        Encoded::from_text(&answer).ok_or_else(|| internal("the answer is not a JSON object".to_owned()))
     }
 
     async fn request(&self, tenant: &str, endpoint: &str, body: String, timeout: Duration) -> Result<Bytes, ApiError> {
@@ -96,7 +96,7 @@ impl Client {
         Ok(body)
     }
 
-    /// What is published on `subject` from now on: subject and payload of each message.
+    /// Subscribes to `subject`: yields the subject and the payload of each message that is published from now on.
     ///
     /// # Errors
     /// The subject is not allowed.

@@ -1,10 +1,9 @@
-//! Connections to NATS, set so that a silent or restarted server is noticed within seconds, and that outlive whatever
-//! they are sent.
+//! Connections to NATS. They notice a silent or restarted server within seconds, and survive any bytes that they receive.
 //!
-//! A node has four, by what can be written to them: one for jobs, records and events; one for leases and what nodes say
-//! to each other; one for the API; one for remote handlers. So a stranger's bytes, or a flood of jobs, cannot hold up a
-//! lease. The client library drops its connection over headers that it cannot read, and panics over some: it then
-//! connects again by itself, or its client is dead, and is replaced here.
+//! A node has four, divided by what can be written to them: one for jobs, records and events; one for leases and messages
+//! between nodes; one for the API; one for remote handlers. So a client's bytes, or a flood of jobs, cannot hold up a
+//! lease. On headers that it cannot read, the client library drops its connection, and on some it panics. It reconnects by
+//! itself after the former; after the latter its client is dead, and is replaced here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
@@ -20,7 +19,7 @@ use crate::error::{Cause, Error};
 use crate::settings::Connection;
 use crate::subscription::{Slot, Subscription};
 
-/// The oldest server that will do: from here on clients cannot keep or move a schedule by forged headers.
+/// The oldest server that is accepted: from this version on, clients cannot keep or move a schedule by forged headers.
 const NEEDED: (i64, i64, i64) = (2, 14, 5);
 const NEEDED_TEXT: &str = "2.14.5";
 
@@ -33,12 +32,12 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a subscription waits for a client that is just being replaced.
 const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The connection ended while an answer was waited for: whether the request was carried out is open.
+/// The connection ended before the answer arrived: it is not known whether the request was carried out.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection to NATS was lost before the answer came")]
 pub struct Lost;
 
-/// A connection that is made anew as often as need be. Cheap to clone; it ends with its last clone.
+/// A connection that is re-established as often as needed. Cheap to clone; it ends with its last clone.
 #[derive(Debug, Clone)]
 pub struct Link(Arc<Inner>);
 
@@ -46,7 +45,8 @@ pub struct Link(Arc<Inner>);
 struct Inner {
     name: &'static str,
     client: RwLock<Arc<Client>>,
-    /// What is subscribed to again on a new client, before anybody else gets hold of that. Locked while there is none.
+    /// The subscriptions that are repeated on a new client before anything else can use it. Locked while there is no
+    /// client.
     places: Mutex<Vec<Slot>>,
     counts: Arc<Counts>,
     replacing: AtomicBool,
@@ -55,9 +55,9 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Connections made.
+    /// How many connections were made.
     made: watch::Sender<u64>,
-    /// Connections lost.
+    /// How many connections were lost.
     lost: watch::Sender<u64>,
 }
 
@@ -70,12 +70,12 @@ impl Drop for Inner {
 }
 
 impl Link {
-    /// Connects; `name` says in logs and metrics what the connection is for, `shown` is what the server shows.
+    /// Connects. `name` says in logs and metrics what the connection is for; `shown` is the name that the server shows.
     ///
     /// # Errors
     /// The server cannot be reached, refuses the credentials, or is too old.
     pub async fn open(connection: &Connection, name: &'static str, shown: &str) -> Result<Self, Error> {
-        // TLS asks for a process-wide provider; an embedding program may have set one.
+        // TLS needs a process-wide provider; an embedding program may have set one.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let counts = Arc::new(Counts::default());
         let client = connect(connection, &[], name, shown, &counts).await?;
@@ -104,13 +104,13 @@ impl Link {
         self.0.name
     }
 
-    /// The client of the moment. Kept for longer than a call, it may be a dead one.
+    /// The current client. Held for longer than one call, it may be a dead one.
     pub(crate) fn client(&self) -> Arc<Client> {
         Arc::clone(&self.0.client.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts connections: a change means that the server may have forgotten what it was asked, and that what it had
-    /// sent may be lost. What was subscribed to before is subscribed to again by then.
+    /// Counts connections: a change means that the server may have forgotten requests, and that messages it had sent may
+    /// be lost. Existing subscriptions are restored by then.
     #[must_use]
     pub fn connected(&self) -> watch::Receiver<u64> {
         let mut made = self.0.counts.made.subscribe();
@@ -118,13 +118,13 @@ impl Link {
         made
     }
 
-    /// How often it was made anew.
+    /// How often it was re-established.
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.0.counts.made.borrow().saturating_sub(1)
     }
 
-    /// Whether it stands.
+    /// Whether it is up.
     #[must_use]
     pub fn stands(&self) -> bool {
         let state = self.client().connection_state();
@@ -139,8 +139,8 @@ impl Link {
         self.client().new_inbox()
     }
 
-    /// Publishes. What is handed to a client that is just being replaced is lost, as is what was on its way when a
-    /// connection ended; whoever needs to know asks for an answer.
+    /// Publishes. A message is lost if its client is just being replaced, or if the connection ends while it is on its
+    /// way; a caller that needs to know requests an answer.
     pub(crate) async fn publish(&self, subject: impl async_nats::ToSubject, payload: Bytes) {
         let _ = self.client().publish(subject, payload).await;
     }
@@ -158,7 +158,7 @@ impl Link {
     /// Publishes with headers and a subject for the answer.
     ///
     /// # Errors
-    /// The client's own: the subject or the size is refused, or the client is dead.
+    /// The client's own error: the subject or the size is refused, or the client is dead.
     pub(crate) async fn publish_with_reply_and_headers(
         &self,
         subject: impl async_nats::ToSubject,
@@ -170,10 +170,10 @@ impl Link {
         sent.map_err(|error| Box::new(error) as Cause)
     }
 
-    /// Asks, and waits for the answer: for five seconds, or for as long as the request says.
+    /// Sends a request and waits for the answer: for five seconds, or for as long as the request says.
     ///
     /// # Errors
-    /// The client's own, or [`Lost`] as soon as the connection is.
+    /// The client's own error, or [`Lost`] as soon as the connection is lost.
     pub(crate) async fn request(&self, subject: impl Into<Subject>, request: Request) -> Result<Message, Cause> {
         let mut lost = self.0.counts.lost.subscribe();
         let client = self.client();
@@ -183,7 +183,7 @@ impl Link {
         }
     }
 
-    /// Subscribes, for as long as the value lives and over every reconnect.
+    /// Subscribes, for as long as the value lives and across every reconnect.
     ///
     /// # Errors
     /// The subject is not allowed, or there is no connection.
@@ -191,7 +191,7 @@ impl Link {
         self.subscribe_as(subject, None).await
     }
 
-    /// The same as one of a queue group.
+    /// The same, as a member of a queue group.
     pub(crate) async fn queue_subscribe(&self, subject: String, group: &'static str) -> Result<Subscription, Error> {
         self.subscribe_as(subject, Some(group)).await
     }
@@ -217,7 +217,7 @@ impl Link {
         }
     }
 
-    /// The server has read everything that was handed to the connection before, also what was subscribed to.
+    /// Waits until the server has read everything that was handed to the connection before, subscriptions included.
     ///
     /// # Errors
     /// There is no connection, or no answer.
@@ -231,7 +231,7 @@ impl Link {
         }
     }
 
-    /// Everything handed to the connection is on its way to the server.
+    /// Waits until everything handed to the connection is on its way to the server.
     ///
     /// # Errors
     /// There is no connection.
@@ -249,13 +249,13 @@ async fn subscribe(client: &Client, subject: &str, group: Option<&str>) -> Resul
     made.map_err(|error| Box::new(error) as Cause)
 }
 
-/// A subscription to nothing. It ends with the client's task, which is how that task's death is noticed: the client says
-/// nothing of it and would take publishes for connected.
+/// A subscription to nothing. It ends with the client's task, and so shows the death of that task: the client does not
+/// report it, and would accept publishes as if it were connected.
 async fn sentinel(client: &Client) -> Option<Subscriber> {
     client.subscribe(client.new_inbox()).await.ok()
 }
 
-/// Puts a new client in the place of every one that died.
+/// Replaces every client that dies by a new one.
 async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection: Connection, shown: String) {
     loop {
         if let Some(alive) = &mut alive {
@@ -274,7 +274,7 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
         alive = sentinel(&client).await;
         places.retain(Slot::is_wanted);
         for place in places.iter() {
-            // An error is the next client's death, which is seen at once.
+            // An error means that the new client has died as well, which is noticed at once.
             if let Ok(messages) = subscribe(&client, &place.subject, place.group).await {
                 place.fill(messages);
             }
@@ -304,7 +304,8 @@ async fn connect_until(
     unreachable!("the loop only ends by returning")
 }
 
-/// At once, because most losses are not the server's; then ever more slowly, up to half a second.
+/// How long to wait after a try: not at all at first, because the server causes few losses; then ever longer, up to half a
+/// second.
 fn delay(turn: usize) -> Duration {
     Duration::from_millis(50 * (turn as u64).saturating_sub(1).min(10))
 }
@@ -334,7 +335,7 @@ async fn connect(
     options.connect(addresses).await.map_err(|error| refused(Box::new(error)))
 }
 
-/// The addresses that are set, and those that the servers named of themselves, which may be the only ones left.
+/// The configured addresses, and those that the servers announced, which may be the only ones left.
 fn addresses(url: &str, known: &[String]) -> Vec<String> {
     let mut addresses: Vec<String> = url.split(',').map(|address| address.trim().to_owned()).collect();
     let scheme = addresses.first().and_then(|first| first.split_once("://")).map(|(scheme, _)| scheme.to_owned());
@@ -349,7 +350,7 @@ fn addresses(url: &str, known: &[String]) -> Vec<String> {
 
 fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) {
     match event {
-        // Whoever made the client says that it is there, once everything is subscribed to.
+        // The caller that made the client counts this connection, once everything is subscribed to.
         Event::Connected if first.swap(false, Ordering::AcqRel) => {
             tracing::info!(connection = name, "connected to NATS");
         }
@@ -361,22 +362,22 @@ fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) 
             tracing::warn!(connection = name, "lost the connection to NATS; trying again");
             counts.lost.send_modify(|lost| *lost += 1);
         }
-        // The client's task has come to its end; if that was not wanted, it is replaced, and that is said.
+        // The client's task has ended; if that was not intended, the client is replaced, and that is logged.
         Event::Closed => {}
         Event::SlowConsumer(id) => tracing::warn!(subscription = id, "messages were dropped: this node is too slow"),
         other => tracing::info!(connection = name, "NATS: {other}"),
     }
 }
 
-/// Whether a panic is the client library's own, over bytes that it cannot read: the connection is made anew, and that is
-/// said. A program's panic hook leaves those out.
+/// Whether a panic is the client library's own, caused by bytes that it cannot read: the connection is re-established, and
+/// that is logged. A program's panic hook leaves out such panics.
 #[must_use]
 pub fn is_clients_own(panic: &std::panic::PanicHookInfo<'_>) -> bool {
     let file = panic.location().map_or("", std::panic::Location::file);
     file.contains("async-nats-") && file.ends_with("header.rs")
 }
 
-/// Compares `2.15.1`, `2.14.5-RC.1` and the like with what is needed.
+/// Compares `2.15.1`, `2.14.5-RC.1` and the like with the version that is needed.
 fn is_new_enough(version: &str) -> bool {
     let release = version.split(['-', '+']).next().unwrap_or_default();
     let mut numbers = release.split('.').map(|number| number.parse::<i64>().unwrap_or(0));

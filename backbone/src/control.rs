@@ -1,4 +1,4 @@
-//! The control bucket: which nodes are there, and from where on a lane's delivery counts can be trusted.
+//! The control bucket: which nodes are there, and from which sequence on a lane's delivery counts can be trusted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::raw;
 use crate::request::{self, WRONG_SEQUENCE};
 use crate::wire::header::names;
 
-/// What a node says of itself, every [`PRESENCE_EVERY`].
+/// What a node publishes about itself, every [`PRESENCE_EVERY`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Presence {
     /// Its name.
@@ -23,7 +23,7 @@ pub struct Presence {
     pub version: String,
     /// When it started.
     pub started_at: Timestamp,
-    /// When it last said so.
+    /// When it last published this.
     pub seen_at: Timestamp,
     /// `running` or `draining`.
     pub state: String,
@@ -42,25 +42,25 @@ pub struct QueueLoad {
 
 /// How often a node says that it is there.
 pub const PRESENCE_EVERY: Duration = Duration::from_secs(2);
-/// So long unseen, and a node counts as gone.
+/// A node that was not seen for this long counts as gone.
 pub const GONE_AFTER: Duration = Duration::from_secs(10);
 
-/// Up to which sequence of each lane a delivery count of 1 proves nothing.
+/// High-water marks: the sequence of each lane up to which a delivery count of 1 proves nothing.
 ///
-/// A killed server writes a consumer's state late and hands out delivered, even acknowledged, jobs as if for the first
-/// time. So the first node that meets a server process notes how far its lanes reach by then; what lies at or below
-/// that mark reads the record before it works.
+/// A server writes a consumer's state late. If it is killed, it delivers jobs that were delivered before, or even
+/// acknowledged, as if for the first time. So the first node that meets a server process stores the last sequence of each
+/// lane. For a job at or below that high-water mark, a node reads the record before it starts work.
 pub type Marks = BTreeMap<String, u64>;
 
 impl Backbone {
-    /// Whether delivery counts hang on the one server process this node is connected to, so that marks may be shared.
-    /// In a cluster a consumer's leader may be any of its servers, and change without a word to this one.
+    /// Whether delivery counts depend on the one server process this node is connected to, so that high-water marks may be
+    /// shared. In a cluster a consumer's leader may be any server, and may change without notice to this node.
     #[must_use]
     pub fn has_one_server(&self) -> bool {
         self.storage().replicas == 1 && self.client().server_info().cluster.is_none()
     }
 
-    /// The marks of the only server's process, made if this node is the first to meet it.
+    /// The high-water marks of the only server's process; this node creates them if it is the first to meet it.
     ///
     /// # Errors
     /// The control bucket or a lane cannot be read.
@@ -79,7 +79,7 @@ impl Backbone {
         let marks: Marks = lanes.map(|lane| (lane.stream.to_string(), lane.last_sequence)).collect();
         let mut headers = HeaderMap::new();
         headers.insert(names::EXPECTED, "0");
-        // Server processes come and go; one that outlives its marks gets new ones, which costs a few reads.
+        // Server processes come and go; one that outlives its high-water marks gets new ones, which costs a few reads.
         headers.insert(names::TTL, "2592000s");
         let body = Bytes::from(serde_json::to_vec(&marks).unwrap_or_default());
         match request::publish(self.client(), subject, headers, body).await {
@@ -93,8 +93,8 @@ impl Backbone {
         }
     }
 
-    /// How the nine lanes of a queue stand that clients publish to, the most urgent first. They are asked all at once:
-    /// one without a leader answers late or not at all.
+    /// The state of the nine lanes of a queue that clients publish to, the most urgent first. All are read at once: a lane
+    /// without a leader answers late or not at all.
     ///
     /// # Errors
     /// A lane cannot be read.
@@ -103,7 +103,7 @@ impl Backbone {
         futures_util::future::try_join_all(lanes).await
     }
 
-    /// How one lane stands.
+    /// The state of one lane.
     ///
     /// # Errors
     /// It cannot be read.
@@ -120,7 +120,7 @@ impl Backbone {
         })
     }
 
-    /// How much of their room dead letters take (1: all of it), and when the oldest was written.
+    /// How full the stream of dead letters is (1: full), and when the oldest dead letter was written.
     ///
     /// # Errors
     /// The stream cannot be read.
@@ -134,7 +134,7 @@ impl Backbone {
         Ok((fill, oldest_in(&info.state)))
     }
 
-    /// Says that this node is there.
+    /// Publishes this node's presence.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -146,7 +146,7 @@ impl Backbone {
         request::publish(self.control(), subject, headers, body).await.map(|_| ())
     }
 
-    /// Says that this node is gone.
+    /// Publishes that this node is gone.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -165,7 +165,7 @@ impl Backbone {
     pub async fn nodes(&self, now: Timestamp) -> Result<Vec<Presence>, Error> {
         let bucket = self.names().bucket_stream("control");
         let subject = self.names().key("control", "nodes.*");
-        // By name: one that says so again in the middle of this is met twice, and the later word counts.
+        // By name: a node that publishes again during this read is found twice, and its later presence counts.
         let mut nodes = BTreeMap::new();
         for stored in raw::all(self.control(), self.api(), &bucket, &subject).await? {
             let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
@@ -182,14 +182,14 @@ fn oldest_in(state: &async_nats::jetstream::stream::State) -> Option<Timestamp> 
     (state.messages > 0).then(|| Timestamp::from_millis(i64::try_from(at).unwrap_or(0)))
 }
 
-/// How a lane stands.
+/// The state of a lane.
 #[derive(Debug, Clone)]
 pub struct LaneState {
     /// Its stream.
     pub stream: SmolStr,
-    /// Jobs in it: waiting, in a node's hand, or running.
+    /// Jobs in it: waiting, buffered by a node, or running.
     pub messages: u64,
-    /// The last sequence it gave.
+    /// The last sequence it assigned.
     pub last_sequence: u64,
     /// When its oldest job was stored.
     pub oldest: Option<Timestamp>,

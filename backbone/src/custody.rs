@@ -1,8 +1,8 @@
-//! What this node has in its hands of one stream, from the moment it reads a delivery until its right is gone.
+//! The deliveries of one stream that this node holds, from the moment it reads a delivery until its ack token is gone.
 //!
-//! Kept for one question: when a connection ended over what it was sent, which of the deliveries that the server still
-//! counts as pending were lost with it? Those that no node has. They are handed back by [`crate::poison`], so that they
-//! need not wait for the lease to run out.
+//! This list answers one question: when a connection ended over a message that it received, which of the deliveries that
+//! the server still counts as pending were lost with it? Those that no node holds. [`crate::poison`] returns them (NAK), so
+//! that they need not wait for the lease to run out.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,35 +17,36 @@ use tokio::sync::{mpsc::UnboundedSender, watch};
 
 use crate::Backbone;
 
-/// Where rights that were dropped hand their jobs back. Unbounded, because a destructor cannot wait; it never holds
-/// more than the deliveries in hand.
+/// Where dropped ack tokens return their jobs. Unbounded, because a destructor cannot wait; it never has more entries
+/// than this node holds deliveries.
 pub(crate) type Returns = UnboundedSender<Subject>;
 
-/// How long a puller may take to read what lies in its inbox.
+/// How long a puller may take to read everything in its inbox.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 const MARK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// How long what was handed back may be on its way.
+/// How long a returned delivery may be on its way.
 const COMES_WITHIN: Duration = Duration::from_millis(100);
 
-/// How far this node is with handing back what was lost.
+/// How far this node is with returning lost deliveries.
 #[derive(Debug, Default)]
 enum Return {
     #[default]
     No,
-    /// It asks the others.
+    /// It is asking the other nodes.
     Asking,
-    /// It handed back, then.
+    /// It returned them at this time.
     Done(Instant),
 }
 
-/// Sequences are spread by themselves, and nobody chooses them: hashing each would be a tenth of a microsecond a job.
+/// Takes a sequence as its hash. Sequences are spread by themselves, and no client chooses them: hashing each would cost a
+/// tenth of a microsecond per job.
 #[derive(Debug, Default)]
 pub(crate) struct BySequence(u64);
 
 impl Hasher for BySequence {
     fn finish(&self) -> u64 {
-        // The table looks at the highest bits as well, which sequences have not.
+        // The hash table uses the highest bits as well, which sequences do not fill.
         self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
@@ -62,15 +63,15 @@ impl Hasher for BySequence {
 #[derive(Debug)]
 pub(crate) struct Custody {
     returns: Returns,
-    /// Sequences in hand, and how many deliveries of each.
+    /// The sequences that this node holds, and how many deliveries of each.
     held: Mutex<HashMap<u64, u32, BuildHasherDefault<BySequence>>>,
-    /// Where the puller of the stream listens; `None`: there is none on this node.
+    /// The inbox of the stream's puller; `None`: this node has no puller for it.
     inbox: Mutex<Option<String>>,
-    /// The last mark that the puller has read.
+    /// The last marker that the puller has read.
     read: watch::Sender<u64>,
-    /// Whether this node is about to hand back what was lost: one node at a time may.
+    /// Whether this node is about to return lost deliveries: only one node at a time may.
     returning: Mutex<Return>,
-    /// Pulls find nobody who answers for the consumer.
+    /// Whether no server answers pulls for the consumer.
     pub(crate) unanswered: AtomicBool,
 }
 
@@ -86,12 +87,12 @@ impl Custody {
         }
     }
 
-    /// A delivery has come.
+    /// Adds a delivery that has arrived.
     pub(crate) fn take(&self, sequence: u64) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner).entry(sequence).or_default() += 1;
     }
 
-    /// Its right is gone; with a reply subject, the job goes back there.
+    /// Removes a delivery whose ack token is gone; if `back_to` is given, the job is returned there.
     pub(crate) fn give_up(&self, sequence: u64, back_to: Option<Subject>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = held.get_mut(&sequence) {
@@ -101,17 +102,17 @@ impl Custody {
             }
         }
         if let Some(reply) = back_to {
-            // The receiver ends with the node; then the server's ack wait brings the job back.
+            // The receiver ends with the node; then the server redelivers the job after its ack wait.
             let _ = self.returns.send(reply);
         }
     }
 
-    /// A puller of this stream listens there.
+    /// Sets the inbox of this stream's puller.
     pub(crate) fn pulled_by(&self, inbox: &str) {
         *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(inbox.to_owned());
     }
 
-    /// The puller has read everything that lay before this mark.
+    /// Notes that the puller has read everything before this marker.
     pub(crate) fn read_up_to(&self, mark: u64) {
         self.read.send_modify(|read| *read = mark.max(*read));
     }
@@ -121,7 +122,7 @@ impl Custody {
         *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::Asking;
     }
 
-    /// Every node has said what it holds; false if another node was let go first meanwhile.
+    /// Ends the asking, once every node has said what it holds. False if this node has let another one go first meanwhile.
     pub(crate) fn may_nak(&self) -> bool {
         let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
         let still = matches!(*returning, Return::Asking);
@@ -129,13 +130,13 @@ impl Custody {
         still
     }
 
-    /// Nothing is handed back this time.
+    /// Ends the asking: nothing is returned this time.
     pub(crate) fn stop_asking(&self) {
         *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::No;
     }
 
-    /// Whether another node that asks is let go first: by its name, if this one asks as well. Not while what was handed back
-    /// here may still be on its way to somebody who has said already that he does not hold it.
+    /// Whether another node that asks may go first: its name decides, if this node asks as well. It may not while a delivery
+    /// that this node returned may still be on its way to a node that has already said that it does not hold it.
     pub(crate) fn lets_go_first(&self, other_is_first: bool) -> bool {
         let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
         match *returning {
@@ -154,20 +155,20 @@ impl Custody {
     }
 }
 
-/// What a puller's inbox has for a token where a mark comes.
+/// The token of a puller's inbox under which markers arrive.
 pub(crate) const MARK: &str = "mark";
 
 static MARKS: AtomicU64 = AtomicU64::new(0);
 
 impl Backbone {
-    /// What this node has of a stream.
+    /// The deliveries of a stream that this node holds.
     pub(crate) fn custody(&self, stream: &str) -> Arc<Custody> {
         let mut all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Custody::new(self.0.returns.clone()));
         Arc::clone(all.entry(SmolStr::from(stream)).or_insert_with(new))
     }
 
-    /// Streams whose consumer nobody answers for, as far as this node has tried.
+    /// Streams for whose consumer no server answers, as far as this node has tried.
     #[must_use]
     pub fn unanswered(&self) -> Vec<SmolStr> {
         let all = self.0.custody.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,8 +181,8 @@ impl Backbone {
         streams
     }
 
-    /// The sequences of a stream, within these bounds, that this node has in hand, once its puller has read what the
-    /// server had sent by now; `None` if it does not get to that in time.
+    /// The sequences of a stream, within these bounds, that this node holds, once its puller has read everything that the
+    /// server had sent by now; `None` if the puller does not get there in time.
     pub async fn held(&self, stream: &str, from: u64, to: u64) -> Option<Vec<u64>> {
         let custody = self.custody(stream);
         let inbox = custody.inbox.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -192,7 +193,7 @@ impl Backbone {
                 loop {
                     self.client().publish(format!("{inbox}.{MARK}.{mark}"), Bytes::new()).await;
                     let reached = read.wait_for(|read| *read >= mark);
-                    // The mark may be lost with the next connection.
+                    // The marker may be lost with the next connection.
                     if tokio::time::timeout(MARK_AGAIN_AFTER, reached).await.is_ok() {
                         return;
                     }

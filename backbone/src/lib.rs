@@ -1,8 +1,8 @@
-//! The only room of Longshore that knows NATS.
+//! The only crate of Longshore that uses NATS.
 //!
-//! It says the rules' values in the server's words: names in [`wire`], wanted streams in [`shape`], jobs in hand in
-//! [`pull`] and [`delivery`], records in [`records`], time in [`schedule`]. It has no lives of its own, only calls and
-//! streams: what must be watched over and started again belongs to the actors. It decides nothing about a job.
+//! It translates the domain's values into the server's terms: names in [`wire`], wanted streams in [`shape`], delivered
+//! jobs in [`pull`] and [`delivery`], records in [`records`], time in [`schedule`]. It has no actors, only calls and
+//! streams: what must be supervised and restarted belongs to the actors. It decides nothing about a job.
 
 pub mod wire;
 
@@ -63,7 +63,7 @@ use bytes::Bytes;
 use longshore_domain::{Queue, SmolStr};
 use tokio::sync::{mpsc, watch};
 
-/// Headers of a message, as the client library has them: the one NATS type that other rooms pass through unopened.
+/// Headers of a message, as the client library has them: the one NATS type that other crates pass on unread.
 pub use async_nats::HeaderMap as Headers;
 pub use client::Client;
 pub use error::Error;
@@ -73,7 +73,7 @@ use connect::Link;
 use taken_subject::TakenSubject;
 use wire::subject::Names;
 
-/// A node's way to NATS. Cheap to clone.
+/// A node's access to NATS. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Backbone(Arc<Inner>);
 
@@ -89,22 +89,22 @@ struct Inner {
     storage: Storage,
     returns: custody::Returns,
     custody: Mutex<HashMap<SmolStr, Arc<custody::Custody>>>,
-    /// The stream of parked jobs refused the last one for want of room.
+    /// Whether the stream of parked jobs refused the last job because it was full.
     parked_full: AtomicBool,
-    /// Messages deleted because they cannot be read.
+    /// How many messages were deleted because they cannot be read.
     removed: AtomicU64,
-    /// For how long the record of a run that completes now is kept, in milliseconds.
+    /// How long the record of a run that completes now is kept, in milliseconds.
     completed_kept: AtomicU64,
 }
 
-/// Hands a job back; it keeps its place.
+/// Returns a job to the server; the job keeps its place.
 const NAK: &[u8] = b"-NAK";
 
 impl Backbone {
-    /// Connects, and brings everything that `queues` need into shape.
+    /// Connects, and creates or updates everything that `queues` need.
     ///
     /// # Errors
-    /// The server cannot be reached, is too old or without JetStream, or a stream cannot be brought into shape.
+    /// The server cannot be reached, is too old or has no JetStream, or a stream cannot be created or updated.
     pub async fn open<'a>(
         connection: &Connection,
         storage: Storage,
@@ -148,13 +148,13 @@ impl Backbone {
         &self.0.names
     }
 
-    /// What is stored for how long.
+    /// What is stored, and for how long.
     #[must_use]
     pub fn storage(&self) -> &Storage {
         &self.0.storage
     }
 
-    /// Changes whenever the connection for jobs was made anew.
+    /// Changes whenever the connection for jobs has been re-established.
     #[must_use]
     pub fn connected(&self) -> watch::Receiver<u64> {
         self.0.jobs.connected()
@@ -166,7 +166,7 @@ impl Backbone {
         [&self.0.jobs, &self.0.control, &self.0.api, &self.0.work]
     }
 
-    /// Whether all connections stand.
+    /// Whether all connections are up.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.connections().iter().all(|link| link.stands())
@@ -177,12 +177,13 @@ impl Backbone {
         &self.0.jobs
     }
 
-    /// The connection for leases, and for what nodes say to each other.
+    /// The connection for leases, and for messages between nodes.
     pub(crate) fn control(&self) -> &Link {
         &self.0.control
     }
 
-    /// The connection for the API, and for reading what strangers have stored: its headers come as they were written.
+    /// The connection for the API, and for reading messages that clients have stored: their headers arrive as they were
+    /// written.
     pub(crate) fn service(&self) -> &Link {
         &self.0.api
     }
@@ -192,7 +193,7 @@ impl Backbone {
         &self.0.work
     }
 
-    /// JetStream over the control connection; to be asked for anew for each use.
+    /// JetStream over the control connection; call this again for each use.
     pub(crate) fn jetstream(&self) -> jetstream::Context {
         context(&self.0.control, self.0.jetstream_domain.as_deref())
     }
@@ -201,31 +202,31 @@ impl Backbone {
         &self.0.jetstream_api
     }
 
-    /// Most bytes that a submission may have, payload and headers together.
+    /// Maximum size of a submission in bytes, payload and headers together.
     #[must_use]
     pub fn max_in_submit(&self) -> usize {
         size_limits::in_submit(self.max_payload())
     }
 
-    /// Most bytes that a job may have as it was published, payload and headers together.
+    /// Maximum size of a job as it was published, in bytes, payload and headers together.
     #[must_use]
     pub fn max_on_arrival(&self) -> usize {
         size_limits::on_arrival(self.max_payload())
     }
 
-    /// Most bytes of a run record, whose headers come on top.
+    /// Maximum size of a run record in bytes; its headers come on top.
     #[must_use]
     pub fn max_in_record(&self) -> usize {
         size_limits::in_record(self.max_payload())
     }
 
-    /// Most bytes of one message that the server takes.
+    /// Maximum size of one message that the server accepts, in bytes.
     #[must_use]
     pub fn max_payload(&self) -> usize {
         self.0.jobs.server_info().max_payload
     }
 
-    /// Whether a node may answer to a reply subject: only to inboxes, never into the namespace or the system's own.
+    /// Whether a node may answer to a reply subject: only to inboxes, never to the namespace's or the system's subjects.
     #[must_use]
     pub fn may_answer(&self, reply: &str) -> bool {
         let prefix = self.0.storage.reply_prefix.as_str();
@@ -240,20 +241,20 @@ impl Backbone {
         window::Window::open(self.0.jobs.clone()).await
     }
 
-    /// Publishes without confirmation: live events, which whoever is not listening misses anyway.
+    /// Publishes without confirmation. For live events: a subscriber that is not listening misses them anyway.
     pub async fn publish_live(&self, subject: String, payload: Bytes) {
         self.0.jobs.publish(subject, payload).await;
     }
 
-    /// As [`Backbone::publish_live`], where subject and payload are parts of one piece of memory.
+    /// As [`Backbone::publish_live`], for a subject and a payload that are parts of one buffer.
     pub async fn publish_part(&self, subject: Bytes, payload: Bytes) {
         if let Ok(subject) = Subject::from_utf8(subject) {
             self.0.jobs.publish(TakenSubject::new(subject), payload).await;
         }
     }
 
-    /// Acknowledges a job: the last step of its way. Not confirmed, because a lost one only brings a repeat that the
-    /// record answers.
+    /// Acknowledges a job: the last step of its way. Not confirmed: if the acknowledgement is lost, the server only
+    /// redelivers the job, and the record answers that delivery.
     pub async fn ack(&self, ack_token: delivery::AckToken) {
         let stored = ack_token.is_to_delete();
         match ack_token.into_ack() {
@@ -263,7 +264,7 @@ impl Backbone {
         }
     }
 
-    /// The job goes back to the server, which hands it out again no sooner than `after`.
+    /// Returns the job to the server (NAK), which redelivers it after `after` at the earliest.
     pub async fn nak_after(&self, ack_token: delivery::AckToken, after: Duration) {
         if let Some(reply) = ack_token.into_reply() {
             let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos().max(1));
@@ -271,24 +272,24 @@ impl Backbone {
         }
     }
 
-    /// Publishes and waits until the server has it stored.
+    /// Publishes, and waits until the server has stored the message.
     ///
     /// # Errors
-    /// Refused, or not answered.
+    /// The server refused it, or did not answer.
     pub async fn publish(&self, subject: String, headers: HeaderMap, payload: Bytes) -> Result<request::PubAck, Error> {
         request::publish(&self.0.jobs, subject, headers, payload).await
     }
 
-    /// Everything handed to the connections is on its way to the server.
+    /// Waits until everything handed to the connections is on its way to the server.
     pub async fn flush(&self) {
         for link in self.connections() {
-            // One that is down has nothing left to send that anybody could confirm.
+            // A connection that is down has nothing left to send that could be confirmed.
             let _ = link.flush().await;
         }
     }
 }
 
-/// Hands back what was dropped, until the last right and the backbone are gone.
+/// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone.
 async fn nak(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>) {
     while let Some(reply) = returned.recv().await {
         jobs.publish(reply, Bytes::from_static(NAK)).await;

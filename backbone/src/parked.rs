@@ -1,8 +1,9 @@
-//! Parked jobs: those that wait for what all of their kind wait for, out of the way of the jobs behind them.
+//! Parked jobs: they wait for what all jobs of their kind wait for, out of the way of the jobs behind them.
 //!
 //! A parked job is an ordinary message on a subject of its tenant, queue, priority and type, in a stream without
-//! consumers. Taking it back is a publish into its queue's lane of returned jobs, under an id of run and wait, and then its
-//! deletion: repeated by another node, or after a crash, it is there once, and the record decides besides.
+//! consumers. To take it back, a node publishes it into its queue's lane of returned jobs, under an id of run and wait, and
+//! then deletes it. If another node repeats this, or a node repeats it after a crash, the lane has the job once; the record
+//! decides besides.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -20,15 +21,15 @@ use crate::wire::header;
 /// Jobs of one kind that are parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParkedKind {
-    /// Whose.
+    /// Their tenant.
     pub tenant: Tenant,
-    /// Of which queue.
+    /// Their queue.
     pub queue: Queue,
-    /// How urgent.
+    /// Their priority.
     pub priority: Priority,
-    /// What is to be done.
+    /// Their type.
     pub job_type: JobType,
-    /// How many.
+    /// How many there are.
     pub jobs: u64,
 }
 
@@ -45,7 +46,7 @@ struct State {
 }
 
 impl Backbone {
-    /// Parks the run's job. `since` is what its rank counts from.
+    /// Parks the run's job. Its rank counts from `since`.
     ///
     /// # Errors
     /// The stream is full, or the server did not confirm it.
@@ -64,20 +65,20 @@ impl Backbone {
         parked
     }
 
-    /// Whether the stream of parked jobs had no room for the last one.
+    /// Whether the stream of parked jobs was full when the last job was parked.
     #[must_use]
     pub fn parked_is_full(&self) -> bool {
         self.0.parked_full.load(Ordering::Relaxed)
     }
 
-    /// The kinds of jobs of a queue that are parked, by the word of the stream's leader. Up to 100,000 kinds are known.
+    /// The kinds of a queue's parked jobs, as the stream's leader has them. At most 100,000 kinds are known.
     ///
     /// # Errors
     /// The server did not answer.
     pub async fn parked_kinds(&self, queue: &Queue) -> Result<Vec<ParkedKind>, Error> {
         let subject = format!("{}.STREAM.INFO.{}", self.api(), self.names().parked_stream());
         let filter = self.names().parked_where(None, Some(queue), None);
-        // One page: the client library's own listing asks for a second one to find that there is none.
+        // One page: the client library's own listing requests a second one, only to find that there is none.
         let body = Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#));
         let info: Info = request::ask(self.control(), subject.clone(), body).await?;
         if let Some(Refusal { err_code, description }) = info.error {

@@ -1,7 +1,7 @@
-//! Brings streams, buckets and consumers into shape at start. Safe to do again, and by several nodes at once.
+//! Creates or updates streams, buckets and consumers at start. Safe to repeat, and to run on several nodes at once.
 //!
-//! A cluster that has just started, or lost a server, has no leader for some seconds, and no room before its servers have
-//! found one another: such refusals pass, and are waited for.
+//! A cluster that has just started, or lost a server, has no leader for some seconds, and no storage before its servers
+//! have found one another. Such refusals pass, so this module waits and tries again.
 
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,19 @@ use crate::settings::Storage;
 use crate::shape::{self, Change, Difference};
 use crate::wire::subject::Names;
 
-/// How long a cluster may take to elect, and to find its servers.
+/// How long a cluster may take to elect a leader, and to find its servers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// The wait between two tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
-/// What is waited for is said again after this.
+/// How often the log repeats what is waited for.
 const SAY_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// Streams that are brought into shape at once: with replicas each takes a tenth of a second and more.
+/// How many streams are created or updated at once: with replicas each takes a tenth of a second and more.
 const AT_ONCE: usize = 8;
-/// A stream that is still not as wanted after so many updates is set by somebody else as well.
+/// A stream that is still not as wanted after so many updates is set by another program as well.
 const UPDATES: usize = 5;
 
-/// What passes by itself: no leader, no quorum, servers that have not joined yet, or whose room is not known yet.
+/// Errors that pass by themselves: no leader, no quorum, servers that have not joined yet, or whose storage is not known
+/// yet.
 const PASSING: [ErrorCode; 11] = [
     ErrorCode::CLUSTER_NOT_AVAILABLE,
     ErrorCode::CLUSTER_NOT_LEADER,
@@ -45,12 +46,12 @@ const PASSING: [ErrorCode; 11] = [
     ErrorCode::RAFT_GENERAL,
 ];
 
-/// Where shapes are brought about, and by what they are measured.
+/// The server, and what the wanted configuration depends on.
 pub(crate) struct Ground<'g> {
     pub(crate) js: &'g Context,
     pub(crate) names: &'g Names,
     pub(crate) storage: &'g Storage,
-    /// Most bytes of one message that the server takes.
+    /// Maximum size of one message that the server accepts, in bytes.
     pub(crate) max_payload: usize,
 }
 
@@ -60,10 +61,10 @@ struct Wanted {
     consumer: Option<pull::Config>,
 }
 
-/// Brings everything into shape: the common streams, and the lanes of each queue.
+/// Creates or updates everything: the common streams, and the lanes of each queue.
 ///
 /// # Errors
-/// JetStream is not there, or a stream cannot be made or changed, for a minute or for good.
+/// JetStream is not available, or a stream cannot be created or updated, for a minute or for good.
 pub(crate) async fn everything<'a>(
     ground: &Ground<'_>,
     url: &str,
@@ -85,7 +86,7 @@ pub(crate) async fn everything<'a>(
         Lane::all().map(move |lane| {
             let max = match lane {
                 Lane::Of(_) => max,
-                // What nodes moved there has their headers besides.
+                // Jobs that nodes moved there have the nodes' headers as well.
                 Lane::Returned => max_payload,
             };
             let stream = shape::lane(names, storage, queue, lane, max);
@@ -96,7 +97,7 @@ pub(crate) async fn everything<'a>(
     let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, storage.allow_shrink, until));
     futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
     if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
-        // A server without memory for streams, perhaps: jobs run all the same.
+        // Perhaps the server has no memory for streams: jobs run all the same.
         let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         tracing::warn!(
             "{error} ({why}): a handler's reply that is lost with a connection ends its attempt at its time limit"
@@ -114,7 +115,7 @@ async fn bring_about(js: &Context, wanted: Wanted, allow_shrink: bool, until: In
     patiently(until, &what, async || self::consumer(js, &stream.name, consumer.clone()).await).await
 }
 
-/// Tries again what passes by itself, and says what it waits for.
+/// Repeats `work` after an error that passes by itself, and logs what it waits for.
 async fn patiently<T>(until: Instant, what: &str, work: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
     let mut say_at = Instant::now();
     loop {
@@ -147,7 +148,7 @@ async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Resu
                 }
                 Err(error) => return Err(failed("create", Box::new(error))),
             },
-            Err(error) => return Err(failed("look at", Box::new(error))),
+            Err(error) => return Err(failed("inspect", Box::new(error))),
         };
         match shape::change(&found.cached_info().config, wanted, allow_shrink) {
             Change::None { kept } => {
@@ -182,7 +183,7 @@ fn say_kept(stream: &str, kept: &[Difference]) {
     }
 }
 
-/// Whether an error may be over by itself soon.
+/// Whether an error may pass by itself soon.
 fn passes(error: &Error) -> bool {
     let (Error::Provision { source, .. } | Error::NoJetStream { source, .. }) = error else { return false };
     let is_passing = |error: &jetstream::Error| PASSING.contains(&error.error_code());
@@ -190,7 +191,7 @@ fn passes(error: &Error) -> bool {
         return match error.kind() {
             AccountErrorKind::JetStream(error) => is_passing(&error),
             AccountErrorKind::TimedOut => true,
-            // Nobody answers where the server has no JetStream.
+            // A server without JetStream does not answer.
             AccountErrorKind::JetStreamUnavailable | AccountErrorKind::Other => false,
         };
     }
@@ -203,14 +204,14 @@ fn passes(error: &Error) -> bool {
     }
     if let Some(error) = source.downcast_ref::<CreateStreamError>() {
         return match error.kind() {
-            // Another node makes the same stream just now, or the servers of a cluster have not told their room yet.
+            // Another node is just creating the same stream, or the servers of a cluster have not reported their storage yet.
             kind if is_taken(&kind) || has_no_room(&kind) => true,
             CreateStreamErrorKind::JetStream(error) => is_passing(&error),
             kind => matches!(kind, CreateStreamErrorKind::TimedOut | CreateStreamErrorKind::JetStreamUnavailable),
         };
     }
     source.downcast_ref::<ConsumerError>().is_some_and(|error| match error.kind() {
-        // Its stream was made a moment ago, and is not known everywhere yet.
+        // Its stream was created a moment ago, and is not known everywhere yet.
         ConsumerErrorKind::JetStream(error) => is_passing(&error) || error.error_code() == ErrorCode::STREAM_NOT_FOUND,
         kind => matches!(kind, ConsumerErrorKind::TimedOut | ConsumerErrorKind::Request),
     })
@@ -229,7 +230,7 @@ fn has_no_room(kind: &CreateStreamErrorKind) -> bool {
 }
 
 pub(crate) async fn consumer(js: &Context, stream: &str, wanted: pull::Config) -> Result<(), Error> {
-    // Creating one that is there updates it, and is how the server wants it.
+    // Creating a consumer that exists updates it; the server wants it that way.
     let made = js.create_consumer_on_stream(wanted, stream).await;
     made.map(|_| ()).map_err(|error| failed("create", format!("the consumer of stream {stream}"), Box::new(error)))
 }

@@ -1,7 +1,7 @@
 //! Renewals of leases, sent as requests over the control connection: a renewal counts once it is confirmed.
 //!
-//! What a confirmation proves is little: the server confirms a renewal of a job that ended long ago as well. It proves
-//! that the server was there and read it, so that nobody else was given the job for lack of it.
+//! A confirmation proves little: the server also confirms a renewal of a job that finished long ago. It proves that the
+//! server was there and read it, so that no other node was given the job for lack of it.
 
 use async_nats::Subject;
 use bytes::Bytes;
@@ -12,11 +12,11 @@ use crate::delivery::AckToken;
 use crate::error::Error;
 use crate::subscription::Subscription;
 
-/// Where a renewal goes.
+/// The subject to which a renewal is sent.
 #[derive(Debug, Clone)]
 pub struct ReplyTo(Subject);
 
-/// Sends renewals and hears their confirmations.
+/// Sends renewals and receives their confirmations.
 #[derive(Debug)]
 pub struct Renewals {
     link: Link,
@@ -27,7 +27,7 @@ pub struct Renewals {
 /// A renewal that was confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Renewed {
-    /// The number it was asked under.
+    /// The number under which it was requested.
     pub number: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Renewed {
 const WORK_IN_PROGRESS: &[u8] = b"+WPI";
 
 impl AckToken {
-    /// Where this delivery's lease is renewed.
+    /// The subject at which this delivery's lease is renewed.
     #[must_use]
     pub fn renewal(&self) -> Option<ReplyTo> {
         self.reply().cloned().map(ReplyTo)
@@ -43,7 +43,7 @@ impl AckToken {
 }
 
 impl Renewals {
-    /// Renewals over the control connection.
+    /// Opens renewals over the control connection.
     ///
     /// # Errors
     /// The inbox cannot be subscribed to.
@@ -54,10 +54,10 @@ impl Renewals {
         Ok(Self { link, inbox, answers })
     }
 
-    /// Asks for a renewal.
+    /// Requests a renewal.
     pub async fn ask(&self, number: u64, reply: &ReplyTo) {
         let inbox = format!("{}.{number}", self.inbox);
-        // What is lost is asked for again; if it always is, the lease runs out, as it must.
+        // A lost request is repeated; if all are lost, the lease runs out, as it must.
         self.link.publish_with_reply(reply.0.clone(), inbox, Bytes::from_static(WORK_IN_PROGRESS)).await;
     }
 
@@ -65,7 +65,7 @@ impl Renewals {
     pub async fn next(&mut self) -> Option<Renewed> {
         loop {
             let message = self.answers.next().await?;
-            // "No responders" says that nobody heard it: JetStream is not there just now.
+            // "No responders" says that no server received it: JetStream is not there just now.
             let heard = message.status.is_none();
             let number = message.subject.rsplit_once('.').and_then(|(_, number)| number.parse().ok());
             if let Some(number) = number.filter(|_| heard) {

@@ -34,7 +34,7 @@ impl Backbone {
     pub(crate) fn schedule_of(&self, run: &Run) -> String {
         match run.state {
             RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
-            _ => self.names().retry(&run.tenant, &run.run_id, run.round, run.next_attempt(), run.deferrals),
+            _ => self.names().retry(run),
         }
     }
 

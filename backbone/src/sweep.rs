@@ -1,7 +1,7 @@
-//! What the sweep reads: schedules that stand, records that wait, and whether a message is still there.
+//! The reads of the sweep: stored schedules, records that wait, and whether a message is still there.
 //!
-//! Pages are read from any replica, which may lag; they only say where to look. What is concluded from rests on the
-//! leader's own answer (`STREAM.MSG.GET`).
+//! Pages are read from any replica, which may lag; they only say where to look. Conclusions rest on the leader's own
+//! answer (`STREAM.MSG.GET`).
 
 use longshore_domain::{Run, RunState, Timestamp};
 
@@ -13,12 +13,12 @@ use crate::scan::{self, Source};
 use crate::wire::header::names;
 use crate::wire::record;
 
-/// A schedule that stands.
+/// A schedule that is stored.
 #[derive(Debug)]
 pub struct Standing {
     /// When it fires.
     pub at: Timestamp,
-    /// Where it fires to.
+    /// The subject it fires to.
     pub due: String,
     /// The message itself.
     pub stored: Stored,
@@ -31,7 +31,7 @@ pub struct Part<T> {
     pub found: Vec<T>,
     /// Bytes that were read.
     pub bytes: usize,
-    /// The sequence from which on to ask next; `None`: there are no more.
+    /// The sequence from which the next part begins; `None`: there are no more.
     pub next: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl Backbone {
         Ok(Part { found, bytes, next: page.next })
     }
 
-    /// Whether a schedule still stands.
+    /// Whether a schedule is still stored.
     ///
     /// # Errors
     /// The leader did not answer.
@@ -67,9 +67,9 @@ impl Backbone {
         Ok(raw::get(self.control(), self.api(), &self.names().schedules_stream(), query).await?.is_some())
     }
 
-    /// Whether a message could still bring on a run that waits for a time: its schedule, or any of its tenant and type
-    /// that is due or lies in its lane. Asked in the order in which a job passes these places, so that one that moves on
-    /// meanwhile is met at the next.
+    /// Whether a message could still start a run that waits for a time: its schedule, or any message of its tenant and
+    /// type that is due or in its lane. They are read in the order in which a job passes them, so that a job that moves on
+    /// meanwhile is found at the next.
     ///
     /// # Errors
     /// A leader did not answer.
@@ -87,14 +87,14 @@ impl Backbone {
         Ok(false)
     }
 
-    /// Whether the record of a run still is what was read of it.
+    /// Whether the record of a run is still as it was read.
     ///
     /// # Errors
     /// The leader did not answer.
     pub async fn is_unchanged(&self, run: &Run, revision: u64) -> Result<bool, Error> {
         let (stream, subject) = (self.names().bucket_stream("runs"), self.names().record(&run.tenant, &run.run_id));
         let found = request::latest(self.control(), self.api(), &stream, &subject).await?;
-        // What was written again unchanged, under another delivery, waits as before; but somebody was there.
+        // A record that was written again for another delivery waits as before, but a node has just handled the run.
         Ok(found.is_some_and(|found| found.sequence == revision && waiting(&found.payload, revision).is_some()))
     }
 }

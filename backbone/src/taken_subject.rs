@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use async_nats::{Subject, ToSubject};
 
-/// A subject for one publish. The client library clones the subject it is given; of one that nobody shares yet, as that
-/// of an acknowledgement, the clone needs memory of its own.
+/// A subject for one publish. The client library clones the subject it is given; the clone of a subject that is not
+/// shared yet, such as that of an acknowledgement, needs memory of its own.
 pub(crate) struct TakenSubject(Cell<Option<Subject>>);
 
 impl TakenSubject {
@@ -15,7 +15,7 @@ impl TakenSubject {
 }
 
 impl ToSubject for TakenSubject {
-    /// The subject itself; asked again, an empty one, with which nothing can be published.
+    /// The subject itself; on a second call an empty one, with which nothing can be published.
     fn to_subject(&self) -> Subject {
         self.0.take().unwrap_or_else(|| Subject::from_static(""))
     }

@@ -1,14 +1,15 @@
-//! Requests to remote handlers, and what comes back for one: signals, then a reply.
+//! Requests to remote handlers and what they send back: signals, then a reply.
 //!
-//! One inbox serves all requests of a node. A reply is handed over whatever happens; signals are dropped when their
-//! receiver does not keep up, because the next one says as much.
+//! One inbox serves all requests of a node. A reply always reaches its call; a signal is dropped when its receiver does
+//! not keep up, because the next signal says as much.
 //!
-//! A handler may reply with bytes that end the connection, and nobody says whose reply that was; others that were on their
-//! way are lost with it. To call a handler again for that could run a slow one twice. So a stream in the server's memory
-//! ([`crate::shape::replies`]) keeps the last message to each call for a while, and after every loss the open calls are
-//! looked up there: a reply that can be read is handed over, one that cannot fails its own call, and a call that has none
-//! goes on, unless its request never reached the server: a mark is sent behind every request, which the stream keeps as
-//! well. Without that stream a lost reply ends its attempt at its time limit.
+//! A handler may reply with bytes that end the connection. Nothing says whose reply that was, and other replies on their
+//! way are lost with the connection. Calling a handler again for that could run a slow job twice. So a stream in the
+//! server's memory ([`crate::shape::replies`]) keeps the last message to each call for a while. After every loss the open
+//! calls are looked up there: a reply that can be read is delivered, one that cannot be read fails its own call, and a
+//! call without a reply goes on, unless its request never reached the server. A marker that is sent after every request,
+//! and that the stream keeps as well, tells whether it did. Without that stream, a lost reply ends its attempt at its
+//! time limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,16 +29,16 @@ use crate::raw::{self, Raw};
 use crate::wire::header::{self, is_ours, names, positive};
 use crate::wire::subject::Names;
 
-/// Open calls that are looked up at once after a loss.
+/// How many open calls are looked up at once after a loss.
 const LOOKS: usize = 64;
-/// A request that was asked for so long ago went out, or its connection is long gone.
+/// A request older than this was sent, or its connection is long gone.
 const YOUNG: Duration = Duration::from_secs(2);
-/// So long may the server take to read what a connection had brought when it ended.
+/// How long the server may take to read what a connection had brought when it ended.
 const READ_WITHIN: Duration = Duration::from_millis(100);
-/// Signals of one job that may wait to be read.
+/// How many signals of one job may wait to be read.
 const SIGNALS: usize = 64;
 
-/// Marks our own message to the inbox of a request. A handler that sends it says only that it is there.
+/// The header of a node's own message to the inbox of a request. A handler that sends it says only that it is there.
 const PROBE: &str = "Longshore-Probe";
 
 /// Sends jobs to remote handlers.
@@ -59,14 +60,14 @@ struct OpenCall {
     asked: Instant,
 }
 
-/// One job that is with a remote handler; dropped, nobody listens any more.
+/// One job that is with a remote handler. Once this is dropped, its signals and its reply are ignored.
 #[derive(Debug)]
 pub struct Call {
-    /// What the handler tells before its reply.
+    /// The handler's signals before its reply.
     pub signals: mpsc::Receiver<Signal>,
     /// Its reply.
     pub reply: oneshot::Receiver<Reply>,
-    /// Filled once it is certain that somebody is subscribed: see [`Caller::probe`].
+    /// Filled once it is certain that a handler is subscribed: see [`Caller::probe`].
     pub found: oneshot::Receiver<()>,
     number: u64,
     waiting: Waiting,
@@ -78,10 +79,10 @@ impl Drop for Call {
     }
 }
 
-/// What a handler tells before its reply.
+/// What a handler sends before its reply.
 #[derive(Debug)]
 pub struct Signal {
-    /// What.
+    /// Its kind.
     pub kind: SignalKind,
     answer_to: Option<Subject>,
 }
@@ -89,20 +90,20 @@ pub struct Signal {
 /// The kinds of signal.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SignalKind {
-    /// It began.
+    /// The handler has begun.
     Started,
-    /// It lives.
+    /// The handler is alive.
     Heartbeat,
-    /// How far it is, as JSON.
+    /// The handler's progress, as JSON.
     Progress(Bytes),
     /// A line for the log.
     Log(Bytes),
 }
 
-/// How a request to a remote handler came out.
+/// The outcome of a request to a remote handler.
 #[derive(Debug)]
 pub enum Reply {
-    /// Nobody is subscribed.
+    /// No handler is subscribed.
     NobodyThere,
     /// The handler replied with something that cannot be read, for this reason.
     Unreadable(String),
@@ -115,35 +116,35 @@ pub enum Reply {
 /// A handler's reply.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct HandlerReply {
-    /// Its body: the result, or what is said of the failure.
+    /// Its body: the result, or what the handler says about the failure.
     pub payload: Bytes,
-    /// What the body is.
+    /// The content type of the body.
     pub content_type: Option<String>,
-    /// A failure.
+    /// The failure, if it reports one.
     pub error: Option<ServiceError>,
     /// Whether a failure is worth another attempt, where the handler says so.
     pub retryable: Option<bool>,
-    /// Not before this long.
+    /// How long to wait at least before the next attempt.
     pub retry_after: Option<Duration>,
-    /// Put back for so long.
+    /// How long the job is to be snoozed.
     pub snooze: Option<Duration>,
-    /// Its limit key or type is to be held for so long.
+    /// How long the job's limit key or type is to be held.
     pub hold: Option<Duration>,
-    /// What in its headers cannot be read: what it meant to say is not known.
+    /// The part of its headers that cannot be read, so that the handler's intent is not known.
     pub unreadable: Option<String>,
 }
 
-/// A failure as NATS services tell it.
+/// A failure as NATS services report it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ServiceError {
-    /// Its code; `None` where there is a text alone.
+    /// Its code; `None` if there is only a text.
     pub code: Option<u16>,
     /// Its text.
     pub text: String,
 }
 
 impl Caller {
-    /// A caller; it ends with its last clone.
+    /// Opens a caller; it ends with its last clone.
     ///
     /// # Errors
     /// Its inbox cannot be subscribed to.
@@ -172,7 +173,7 @@ impl Caller {
         Ok(caller)
     }
 
-    /// Sends a job to whoever handles its type.
+    /// Sends a job to a handler of its type.
     pub async fn call(&self, job: &Job, headers: HeaderMap, payload: Bytes) -> Call {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (signals, heard) = mpsc::channel(SIGNALS);
@@ -184,7 +185,7 @@ impl Caller {
         let inbox = format!("{}.{number}", self.inbox);
         let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
         if let Err(error) = sent {
-            // A dead client, which is about to be replaced: whoever looks for lost replies may have looked before this call.
+            // The client is dead and about to be replaced: the lookup of lost replies may have run before this call.
             tracing::warn!(run_id = %job.run_id, "cannot send the job to its handler: {error}");
             settle(&self.waiting, number, Reply::NotSent);
         }
@@ -192,8 +193,8 @@ impl Caller {
         Call { signals: heard, reply: replied, found, number, waiting: Arc::clone(&self.waiting) }
     }
 
-    /// Finds out whether somebody is subscribed, however far away the server is: it answers one connection in order, so
-    /// once a message of ours that was sent after the request has come back, "no responders" would have come before.
+    /// Finds out whether a handler is subscribed, however far away the server is. The server answers one connection in
+    /// order: once a message that this node sent after the request has come back, "no responders" would have come before.
     pub async fn probe(&self, call: &Call) {
         let subject = self.backbone.names().reply_probe(&self.inbox, call.number);
         let mut headers = HeaderMap::new();
@@ -201,7 +202,7 @@ impl Caller {
         self.backbone.work().publish_with_headers(subject.into(), headers, Bytes::new()).await;
     }
 
-    /// Answers a signal that was sent as a request: whether the run is cancelled.
+    /// Answers a signal that was sent as a request: says whether the run is cancelled.
     pub async fn answer(&self, signal: Signal, cancelled: bool) {
         let Some(reply) = signal.answer_to.filter(|reply| self.backbone.may_answer(reply)) else { return };
         let mut headers = HeaderMap::new();
@@ -216,9 +217,9 @@ impl Caller {
     }
 }
 
-/// Looks for what was sent to open calls while nobody listened, or in bytes that cannot be read.
+/// Looks up messages to open calls that were sent while this node did not listen, or in bytes that cannot be read.
 async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
-    // What comes from then on is heard; what came before is stored by the time that it is asked for.
+    // Messages from now on are received; earlier ones are stored by the time they are looked up.
     let _ = backbone.work().settled().await;
     let open: Vec<u64> = waiting.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
     let stream = backbone.names().replies_stream();
@@ -251,14 +252,14 @@ fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
     }
 }
 
-/// Whether a call is so young that its mark, if it ever came, still lies in the stream.
+/// Whether a call is so young that its marker, if it ever arrived, is still in the stream.
 fn is_young(waiting: &Waiting, number: u64) -> bool {
     let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     waiting.get(&number).is_some_and(|call| call.asked.elapsed() < YOUNG)
 }
 
-/// Whether the server had a call's request: then it had the mark as well that was sent behind it. Where that cannot be
-/// found out it counts as sent, because a handler may be at work.
+/// Whether the server had a call's request: then it also had the marker that was sent after it. If that cannot be found
+/// out, the request counts as sent, because a handler may be at work.
 async fn was_sent(backbone: &Backbone, inbox: &str, number: u64) -> bool {
     let query = format!(r#"{{"last_by_subj":"{}"}}"#, backbone.names().request_sent(inbox, number));
     let stream = backbone.names().replies_stream();
@@ -266,7 +267,7 @@ async fn was_sent(backbone: &Backbone, inbox: &str, number: u64) -> bool {
         if !matches!(raw::get(backbone.control(), backbone.api(), &stream, query.clone()).await, Ok(None)) {
             return true;
         }
-        // What the old connection had brought may still lie before the server.
+        // The server may not have read everything that the old connection brought.
         tokio::time::sleep(READ_WITHIN).await;
     }
     false
@@ -283,7 +284,7 @@ fn receive(waiting: &Waiting, message: Message) {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(call) = waiting.get_mut(&number) else { return };
     if let Some(status) = message.status {
-        // Once somebody is known to be there, the server's own word would have come before.
+        // Once a handler is known to be there, the server's own "no responders" would have come before.
         let nobody = call.found.is_some() && is_no_responders(&message);
         let reply = if nobody { Reply::NobodyThere } else { Reply::Unreadable(with_status(status, &message)) };
         call.reply.take().map(|waits| waits.send(reply));
@@ -304,9 +305,9 @@ fn receive(waiting: &Waiting, message: Message) {
     }
 }
 
-/// Whether this is the server's own word that nobody is subscribed. A handler can write a status as well, but no server
-/// names the request's subject for it. One that does that, too, has its job looked at again as if nobody were there, which
-/// ends with the type's `no_handler_grace`.
+/// Whether this is the server's own message that no handler is subscribed. A handler can write a status as well, but no
+/// server adds the request's subject to it. A handler that writes that, too, has its job tried again as if no handler were
+/// there, which ends with the type's `no_handler_grace`.
 fn is_no_responders(message: &Message) -> bool {
     message.status == Some(StatusCode::NO_RESPONDERS)
         && message.payload.is_empty()
@@ -319,7 +320,7 @@ fn with_status(status: StatusCode, message: &Message) -> String {
     format!("its first header line has the status \"{status}{words}\", which is the server's to set")
 }
 
-/// A header's value, whatever the case of its name; the same one twice is one.
+/// A header's value, whatever the case of its name; the same value twice counts as one.
 fn text<'a>(headers: Option<&'a HeaderMap>, name: &str) -> Result<Option<&'a str>, String> {
     let all = headers.into_iter().flat_map(HeaderMap::iter);
     let same = all.filter(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name));
@@ -340,7 +341,7 @@ fn read_signal(message: &Message) -> Option<SignalKind> {
         Ok("started") => Some(SignalKind::Started),
         Ok("progress") => Some(SignalKind::Progress(message.payload.clone())),
         Ok("log") => Some(SignalKind::Log(message.payload.clone())),
-        // A signal of a later version, or of two kinds, still says that the handler lives.
+        // A signal of a later version, or of two kinds, still says that the handler is alive.
         _ => Some(SignalKind::Heartbeat),
     }
 }
@@ -353,7 +354,7 @@ fn read_reply(message: Message) -> HandlerReply {
     reply
 }
 
-/// Reads what a reply says beside its body. What cannot be read, or says two things, must not be taken for none.
+/// Reads a reply's headers. A header that cannot be read, or has two values, must not be taken for a missing one.
 fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
     let code = text(Some(headers), names::ERROR_CODE)?.map(|code| code.parse().unwrap_or(500));
     let said = text(Some(headers), names::ERROR)?.unwrap_or_default();
@@ -363,7 +364,7 @@ fn read_headers(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Str
     read_advice(headers, reply)
 }
 
-/// What a handler may ask for.
+/// The headers with which a handler may ask for something.
 const ADVICE: [&str; 4] = [names::RETRYABLE, names::RETRY_AFTER, names::SNOOZE, names::HOLD];
 
 fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), String> {
@@ -389,7 +390,7 @@ fn read_advice(headers: &HeaderMap, reply: &mut HandlerReply) -> Result<(), Stri
     Ok(())
 }
 
-/// A reply that says two things of which only one can be done.
+/// Refuses a reply that asks for two things that exclude each other.
 fn contradiction(reply: &HandlerReply) -> Result<(), String> {
     let failed = reply.error.is_some();
     let of_failure = reply.retryable.is_some() || reply.retry_after.is_some();
@@ -402,18 +403,18 @@ fn contradiction(reply: &HandlerReply) -> Result<(), String> {
     }
 }
 
-/// What a remote handler announces of itself as a NATS micro service.
+/// What a remote handler announces about itself as a NATS micro service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announced {
     /// Its service's name and id.
     pub service: String,
     /// The subject it listens on, wildcards and all.
     pub subject: String,
-    /// How many jobs it takes at once.
+    /// Its capacity: how many jobs it takes at once.
     pub slots: Option<u32>,
-    /// It promises to signal at least this often.
+    /// The handler promises to signal at least this often.
     pub heartbeat: Option<Duration>,
-    /// What it announces that cannot be read, and so does not count.
+    /// Announced values that cannot be read, and so do not count.
     pub wrong: Vec<String>,
 }
 
@@ -459,7 +460,7 @@ struct InfoEndpoint {
 }
 
 impl Backbone {
-    /// Asks every NATS micro service what it announces; those that answer within `wait` count.
+    /// Handler discovery: asks every NATS micro service what it announces. Services that answer within `wait` count.
     ///
     /// # Errors
     /// The answers' inbox cannot be subscribed to.
@@ -484,7 +485,7 @@ impl Backbone {
     }
 }
 
-/// Whether a literal subject falls under a subscription's.
+/// Whether a literal subject matches a subscription's subject.
 #[must_use]
 pub fn falls_under(subject: &str, pattern: &str) -> bool {
     let (mut tokens, mut wanted) = (subject.split('.'), pattern.split('.'));
@@ -536,7 +537,7 @@ mod tests {
         let seconds = |span: Option<Duration>| span.map(|span| span.as_secs());
         assert_eq!((wishes.retryable, seconds(wishes.retry_after)), (Some(true), Some(30)));
         assert_eq!((seconds(wishes.hold), wishes.unreadable), (Some(60), None));
-        assert_eq!(reply(&[("Nats-Service-Error", "")]).error, None, "no text is no failure");
+        assert_eq!(reply(&[("Nats-Service-Error", "")]).error, None, "an empty text is not a failure");
         assert_eq!(seconds(reply(&[("longshore-snooze", "5m"), ("Longshore-Snooze", "5m")]).snooze), Some(300));
     }
 
@@ -561,7 +562,7 @@ mod tests {
         }
     }
 
-    /// Maps have no order, and another one in each map: what holds must not hang upon it.
+    /// A map has no fixed order, and each map has another: the result must not depend on it.
     #[test]
     fn a_reply_that_contradicts_itself_is_never_decided_by_chance() {
         for (headers, says) in [
@@ -583,7 +584,11 @@ mod tests {
             }
         }
         let same = reply(&[("Nats-Service-Error-Code", "404"), ("nats-service-error-code", " 404")]);
-        assert_eq!((same.error.unwrap().code, same.unreadable), (Some(404), None), "the same twice is one");
+        assert_eq!(
+            (same.error.unwrap().code, same.unreadable),
+            (Some(404), None),
+            "the same value twice counts as one"
+        );
         let signal = || read_signal(&message(&[("Longshore-Signal", "log"), ("longshore-signal", "started")]));
         assert!((0..32).all(|_| signal() == Some(SignalKind::Heartbeat)));
     }
@@ -626,7 +631,7 @@ mod tests {
         assert!(heard(&[], status(200, Some("OK"), &[], "")).contains("\"200 OK\""));
         for sign in [("Longshore-Signal", "started"), (PROBE, "1")] {
             let forged = heard(&[message(&[sign])], servers());
-            assert!(forged.contains("status"), "somebody is there after {sign:?}: {forged}");
+            assert!(forged.contains("status"), "a handler is there after {sign:?}: {forged}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What can be asked for on the command line, and what is taken where it is left out.
+//! The options of the command line, and their defaults.
 
 use std::path::PathBuf;
 
@@ -8,23 +8,23 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "longshore-bench")]
 pub(crate) struct Bench {
-    /// The product's binary; target/release/longshore where it is left out.
+    /// The product's binary; target/release/longshore by default.
     #[arg(long, env = "LONGSHORE_BIN", global = true)]
     pub longshore: Option<PathBuf>,
     #[command(subcommand)]
     pub what: What,
 }
 
-/// What is measured.
+/// The measurement to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
     /// How fast, and at what cost, waiting no-ops are worked off.
     Drain(Drain),
-    /// How fast jobs are taken in: bare, by submit, by submit.batch.
+    /// How fast jobs are accepted: bare, by submit, by submit.batch.
     Enqueue(Enqueue),
     /// How long a job takes from its publish to its handler's start, at a steady rate.
     Latency(Latency),
-    /// What a node costs that has nothing to do.
+    /// What an idle node costs.
     Idle(Idle),
     /// Whether memory and rate stay flat over a long backlog.
     Backlog(Backlog),
@@ -34,10 +34,10 @@ pub(crate) enum What {
 
 #[derive(Debug, Args)]
 pub(crate) struct Drain {
-    /// Jobs of each leg.
+    /// Jobs per leg.
     #[arg(long, default_value_t = 100_000)]
     pub jobs: u64,
-    /// Bare loop and product, so many times each.
+    /// Number of pairs of bare loop and product.
     #[arg(long, default_value_t = 5)]
     pub pairs: usize,
     /// Spread the product's jobs over all nine priorities.
@@ -53,33 +53,33 @@ pub(crate) struct Drain {
 
 #[derive(Debug, Args)]
 pub(crate) struct Enqueue {
-    /// Jobs of each leg that goes in bulk.
+    /// Jobs per leg that is sent in bulk.
     #[arg(long, default_value_t = 50_000)]
     pub jobs: u64,
-    /// Jobs of each leg that goes one by one.
+    /// Jobs per leg that is sent one by one.
     #[arg(long, default_value_t = 5_000)]
     pub singles: u64,
-    /// Bare and product, so many times each.
+    /// Number of pairs of bare and product.
     #[arg(long, default_value_t = 3)]
     pub pairs: usize,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Latency {
-    /// Jobs a second.
+    /// Jobs per second.
     #[arg(long, default_value_t = 200)]
     pub rate: u32,
-    /// How long, after two seconds of warming up.
+    /// How many seconds, after two seconds of warming up.
     #[arg(long, default_value_t = 20)]
     pub seconds: u32,
-    /// Bare and product, so many times each.
+    /// Number of pairs of bare and product.
     #[arg(long, default_value_t = 3)]
     pub pairs: usize,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Idle {
-    /// How long is looked at the node, after five seconds of settling.
+    /// How many seconds the node is measured, after five seconds of settling.
     #[arg(long, default_value_t = 30)]
     pub seconds: u64,
 }
@@ -89,7 +89,7 @@ pub(crate) struct Backlog {
     /// Jobs that wait.
     #[arg(long, default_value_t = 1_000_000)]
     pub jobs: u64,
-    /// How long a node with one worker looks at them.
+    /// How many seconds a node with one worker has the waiting jobs.
     #[arg(long, default_value_t = 30)]
     pub seconds: u64,
     /// Workers of the node that works them off.
@@ -105,7 +105,7 @@ pub(crate) struct Faults {
     /// Freezes of each kind.
     #[arg(long, default_value_t = 5)]
     pub freezes: usize,
-    /// Jobs a second, each of 50 ms.
+    /// Jobs per second, each of 50 ms.
     #[arg(long, default_value_t = 200)]
     pub rate: u32,
     /// The nodes' lease, in seconds.
@@ -129,6 +129,6 @@ pub(crate) enum Kind {
     FrozenAlone,
     /// SIGSTOP of one of two nodes, past its lease.
     FrozenPair,
-    /// Both nodes are asked to end and started again, one after the other.
+    /// Both nodes are asked to end and are started again, one after the other.
     Rolling,
 }

@@ -1,5 +1,5 @@
-//! A long backlog: what a node holds in memory while a million jobs wait and while they are worked off, and whether rate
-//! and memory stay flat from the first tenth to the last.
+//! A long backlog: a node's memory while a million jobs wait and while they are worked off, and whether rate and memory
+//! stay flat from the first tenth to the last.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,15 @@ use crate::product::{self, Drained};
 use crate::table::{Table, mib, number};
 use crate::{args, jobs, streams};
 
-/// Between two looks at memory.
+/// The pause between two samples of memory.
 const OFTEN: Duration = Duration::from_millis(200);
-/// The sleeping job ends so long after the last look.
+/// The sleeping job ends this long after the last sample.
 const MARGIN: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(args: &args::Backlog) -> anyhow::Result<()> {
     println!("## Backlog: {} no-ops of 256 B wait\n\n{}\n", args.jobs, class());
     let world = World::new().await;
-    // Up once before there is work, so that none of it is done outside the measurement.
+    // The node starts once before there is work, so that no work is done outside the measurement.
     let works = product::down(&world, args.concurrency).await;
     let node = product::up(&world, 1).await;
     let empty = node.usage().resident;
@@ -48,13 +48,13 @@ pub(crate) async fn run(args: &args::Backlog) -> anyhow::Result<()> {
     println!("\nLoad / steal: {}", weather.until_now());
     node.stop().await;
 
-    // The sleeping job is one more.
+    // Plus the sleeping job.
     let drained = product::work_off(&world, &works, args.jobs + 1).await?;
     works.stop().await;
     report(&drained)
 }
 
-/// Resident memory over a time.
+/// Resident memory over time.
 #[derive(Debug, Default)]
 struct Watch {
     least: Option<u64>,
@@ -82,7 +82,7 @@ fn report(drained: &Drained) -> anyhow::Result<()> {
     );
     println!("Peak: node {} MiB, nats-server {} MiB.", mib(*node_peak), mib(*server_peak));
     let table = Table::new(&["tenth", "jobs/s in it", "node resident MiB at its end"]);
-    let (first, last) = (curve.first().context("a drain has a first look")?, curve.last().context("and a last")?);
+    let (first, last) = (curve.first().context("a drain has a first sample")?, curve.last().context("and a last")?);
     let (mut from, mut rates) = (*first, Vec::new());
     for tenth in 1..=10 {
         let mark = first.1 + (last.1 - first.1) * tenth / 10;

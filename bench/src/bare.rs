@@ -1,7 +1,7 @@
 //! Bare JetStream: one lane of the contract's shape, and the leanest pull-and-acknowledge loop on it.
 //!
-//! Its own puller, because async-nats' pull stream costs the same per job and was once seen to stand still with a third
-//! of the jobs left. Work in the loop: none. Kept afterwards: nothing. This is the denominator of every ratio.
+//! It has its own puller, because async-nats' pull stream costs the same per job and was once seen to stand still with
+//! a third of the jobs left. The loop does no work and keeps nothing. It is the denominator of every ratio.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use longshore_harness::World;
 
 use crate::streams::{self, lane};
 
-/// Jobs asked for by one pull; the next goes out when no more than so many are on their way.
+/// Jobs requested by one pull; the next pull is sent when at most this many jobs are outstanding.
 const BATCH: u64 = 256;
-/// How long a job may take to come.
+/// How long a job may take to arrive.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A fresh server with one lane and its consumer.
@@ -47,7 +47,7 @@ pub(crate) async fn world() -> anyhow::Result<World> {
     Ok(world)
 }
 
-/// Takes and acknowledges so many jobs, then waits until the server says that the lane is empty.
+/// Takes and acknowledges `count` jobs, then waits until the server says that the lane is empty.
 pub(crate) async fn drain(world: &World, count: u64) -> anyhow::Result<()> {
     let mut puller = Puller::open(world.client().clone()).await?;
     for done in 0..count {
@@ -57,7 +57,7 @@ pub(crate) async fn drain(world: &World, count: u64) -> anyhow::Result<()> {
     streams::emptied(world, &[lane(5)], COMES_WITHIN).await
 }
 
-/// Takes jobs from the lane and acknowledges each as it comes.
+/// Takes jobs from the lane and acknowledges each as it arrives.
 pub(crate) struct Puller {
     client: Client,
     inbox: String,
@@ -72,7 +72,7 @@ impl Puller {
         Ok(Puller { client, inbox, messages, outstanding: 0 })
     }
 
-    /// Asks for jobs, if few are on their way.
+    /// Requests jobs if few are outstanding.
     pub(crate) async fn top_up(&mut self) -> anyhow::Result<()> {
         if self.outstanding > BATCH {
             return Ok(());
@@ -97,7 +97,7 @@ impl Puller {
                     self.client.publish(reply, Bytes::from_static(b"+ACK")).await?;
                     return Ok(Some(message));
                 }
-                // A pull has ended by its time; what is left of the others comes all the same.
+                // A pull has timed out; the remaining jobs of the other pulls still arrive.
                 _ => self.outstanding = 0,
             }
         }

@@ -1,4 +1,4 @@
-//! Working off waiting no-ops: the bare loop and the product with everything on, in pairs.
+//! Works off waiting no-ops: the bare loop and the product with all features on, in pairs.
 
 use crate::args;
 use crate::jobs;
@@ -13,12 +13,12 @@ pub(crate) async fn run(args: &args::Drain) -> anyhow::Result<()> {
     println!("## Drain: {jobs} no-ops of 256 B, {concurrency} workers, {lanes}\n");
     println!("{}", class());
     println!(
-        "On: run record, three live events and three logged events a job, lease and acknowledgement. File, one replica, lazy sync."
+        "On: run record, three live events and three logged events per job, lease and acknowledgement. File, one replica, lazy sync."
     );
     println!(
         "Processor time: user + system of worker + nats-server, with the node's start. Clock: from `ready`, or the first start before"
     );
-    println!("it, until nine lanes are empty, every record is there and the log tells every run whole.");
+    println!("it, until nine lanes are empty, every record is there and the log has every run in full.");
     let table =
         Table::new(&["leg", "jobs/s", "CPU µs/job", "node peak MiB", "server peak MiB", "repeats", "load / steal"]);
     let (mut bares, mut products) = (Vec::new(), Vec::new());

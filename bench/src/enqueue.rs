@@ -1,6 +1,6 @@
-//! Taking jobs in: bare publishes, one by one and pipelined, beside `submit` and `submit.batch` of a node.
+//! Accepting jobs: bare publishes, one by one and pipelined, beside a node's `submit` and `submit.batch`.
 //!
-//! Nothing is worked off meanwhile: the bare legs have no node at all, and the node's only worker sleeps.
+//! No job is worked off meanwhile: the bare legs have no node at all, and the node's only worker sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,14 @@ use crate::machine::{Meter, Weather, class};
 use crate::table::{Table, number, spread};
 use crate::{args, bare, jobs, product, streams};
 
-/// Requests under way at once in the legs that are not one by one.
+/// Requests in progress at once, in the legs that are not one by one.
 const AT_ONCE: usize = 64;
-/// Jobs of one `submit.batch`: the most that the contract allows.
+/// Jobs of one `submit.batch`: the maximum that the contract allows.
 const BATCH: u64 = 1_000;
-/// Batches under way at once.
+/// Batches in progress at once.
 const BATCHES_AT_ONCE: usize = 4;
 
-/// A way of taking jobs in.
+/// A way of accepting jobs.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Single,
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
     let table = Table::new(&["leg", "jobs/s", "CPU µs/job", "load / steal"]);
     let mut rates = vec![Vec::new(); WAYS.len()];
     for pair in 0..args.pairs {
-        // There and back, so that a drift of the machine cancels.
+        // Forward and then backward, so that a drift of the machine cancels.
         let mut order: Vec<usize> = (0..WAYS.len()).collect();
         if pair % 2 == 1 {
             order.reverse();
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: &args::Enqueue) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What came of one leg.
+/// The result of one leg.
 struct Leg {
     rate: f64,
     cost: String,
@@ -129,13 +129,13 @@ async fn send(way: Way, client: &Client, count: u64) -> anyhow::Result<()> {
     match way {
         Way::Single => jobs::publish_singly(client, &jobs::subject(5, "noop"), &body, count).await,
         Way::Pipelined => jobs::publish(client, &jobs::subjects(false), &body, count).await,
-        Way::SubmitSingle => ask(client, "submit", &job(&body)?, count, 1, &is_run).await,
-        Way::Submit => ask(client, "submit", &job(&body)?, count, AT_ONCE, &is_run).await,
+        Way::SubmitSingle => ask(client, "submit", &job(&body)?, (count, 1), &is_run).await,
+        Way::Submit => ask(client, "submit", &job(&body)?, (count, AT_ONCE), &is_run).await,
         Way::SubmitBatch => {
             let one = job(&body)?;
             let all = vec![one.as_str(); usize::try_from(BATCH)?].join(",");
             let request = format!(r#"{{"jobs":[{all}]}}"#);
-            ask(client, "submit.batch", &request, count / BATCH, BATCHES_AT_ONCE, &is_batch).await
+            ask(client, "submit.batch", &request, (count / BATCH, BATCHES_AT_ONCE), &is_batch).await
         }
     }
 }
@@ -146,13 +146,12 @@ fn job(body: &Bytes) -> anyhow::Result<String> {
     Ok(format!(r#"{{"type":"noop","payload":{payload}}}"#))
 }
 
-/// The same request so many times, so many at once; every answer is looked at.
+/// Sends the same request `count` times, with a limit on requests at once, and checks every answer.
 async fn ask(
     client: &Client,
     endpoint: &str,
     request: &str,
-    times: u64,
-    at_once: usize,
+    (times, at_once): (u64, usize),
     is_good: &(impl Fn(&Value) -> bool + Sync),
 ) -> anyhow::Result<()> {
     let subject = format!("longshore.api.default.{endpoint}");

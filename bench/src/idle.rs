@@ -1,4 +1,4 @@
-//! What a node costs that has nothing to do: its own processor time and memory, and what it makes the server use.
+//! The cost of an idle node: its own processor time and memory, and the load it puts on the server.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::machine::{Meter, Weather, class};
 use crate::product;
 use crate::table::{Table, mib};
 
-/// Until start-up has had its effects.
+/// The time in which the effects of the start fade.
 const SETTLES: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: &args::Idle) -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: &args::Idle) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The share of a core that each used over this time. The system counts in hundredths of a second.
+/// The share of a core that each process used over this time. The system counts in hundredths of a second.
 async fn share(meters: &[Meter], time: Duration) -> Vec<f64> {
     let (start, before): (_, Vec<Duration>) = (Instant::now(), meters.iter().map(|meter| meter.used()).collect());
     sleep(time).await;

@@ -7,19 +7,19 @@ use async_nats::Client;
 use bytes::Bytes;
 use futures_util::StreamExt;
 
-/// Unconfirmed publishes.
+/// Unconfirmed publishes allowed at once.
 const WINDOW: u64 = 1_024;
 /// How long an acknowledgement may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Bytes of a body.
 const SIZE: usize = 256;
 
-/// Where a job of this type and priority goes.
+/// The subject of a job of this type and priority.
 pub(crate) fn subject(priority: u8, job_type: &str) -> String {
     format!("longshore.jobs.default.main.p{priority}.{job_type}")
 }
 
-/// The subjects that jobs go to in turn: one priority, or all nine.
+/// The subjects to which jobs go in turn: one priority, or all nine.
 pub(crate) fn subjects(spread: bool) -> Vec<String> {
     let priorities = if spread { 1..=9 } else { 5..=5 };
     priorities.map(|priority| subject(priority, "noop")).collect()
@@ -33,8 +33,8 @@ pub(crate) fn body(fields: &str) -> Bytes {
     Bytes::from(format!("{{{fields}{comma}\"pad\":\"{pad}\"}}"))
 }
 
-/// Publishes so many jobs, each confirmed, up to 1,024 unconfirmed at a time. All acknowledgements come to one inbox: the
-/// cheapest way there is.
+/// Publishes `count` jobs, each confirmed, with at most 1,024 unconfirmed at a time. All acknowledgements arrive at one
+/// inbox, which is the cheapest way.
 pub(crate) async fn publish(client: &Client, subjects: &[String], body: &Bytes, count: u64) -> anyhow::Result<()> {
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await?;
@@ -55,7 +55,7 @@ pub(crate) async fn publish(client: &Client, subjects: &[String], body: &Bytes, 
     Ok(())
 }
 
-/// Publishes so many jobs one after the other, each confirmed before the next.
+/// Publishes `count` jobs one after the other, each confirmed before the next.
 pub(crate) async fn publish_singly(client: &Client, subject: &str, body: &Bytes, count: u64) -> anyhow::Result<()> {
     for _ in 0..count {
         confirmed(&client.request(subject.to_owned(), body.clone()).await?)?;

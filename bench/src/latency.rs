@@ -1,8 +1,8 @@
-//! From a job's publish to its handler's start, at a steady rate.
+//! Measures the time from a job's publish to its handler's start, at a steady rate.
 //!
-//! An open loop: job i is due at its time whatever became of those before it. Counted from the send, and beside it from
-//! the due time, which shows a generator that fell behind (its timer has steps of a millisecond). Generator and ear are
-//! this one process, so there is one monotonic clock.
+//! An open loop: job i is due at its time, whatever happened to the jobs before it. The time counts from the send, and
+//! also from the due time, which shows a generator that fell behind (its timer has steps of a millisecond). This
+//! process both publishes and listens, so there is one monotonic clock.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use crate::machine::{Weather, class};
 use crate::table::Table;
 use crate::{args, jobs, product};
 
-/// Thrown away: pools, caches and the branch predictor fill.
+/// Results of this time are discarded: pools, caches and the branch predictor fill.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// How long a start may be waited for.
+/// How long to wait for a start.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Who is started.
+/// The part whose start is measured.
 #[derive(Debug, Clone, Copy)]
 enum Who {
     /// A bare pull loop.
     Bare,
-    /// A handler in the node, heard by its live event `started`, which goes out right before the handler is called.
+    /// A handler in the node. Its live event `started`, which goes out right before the call, marks the start.
     Node,
     /// A remote handler over NATS.
     Remote,
@@ -48,7 +48,7 @@ impl Who {
 
 pub(crate) async fn run(args: &args::Latency) -> anyhow::Result<()> {
     println!(
-        "## Latency: {} jobs a second for {} s, after {} s of warm-up\n",
+        "## Latency: {} jobs per second for {} s, after {} s of warm-up\n",
         args.rate,
         args.seconds,
         WARM_UP.as_secs()
@@ -84,7 +84,7 @@ fn millis(micros: u64) -> String {
     format!("{:.2}", micros as f64 / 1_000.0)
 }
 
-/// Times in microseconds, from the send and from the due time.
+/// Measures times in microseconds, from the send and from the due time.
 async fn leg(who: Who, args: &args::Latency) -> anyhow::Result<[Histogram<u64>; 2]> {
     let warm_up = u64::from(args.rate) * WARM_UP.as_secs();
     let count = warm_up + u64::from(args.rate) * u64::from(args.seconds);
@@ -103,7 +103,7 @@ async fn leg(who: Who, args: &args::Latency) -> anyhow::Result<[Histogram<u64>; 
     let sent = generator.await??;
     let mut times = [Histogram::new(3)?, Histogram::new(3)?];
     for (sent, heard) in sent.iter().zip(&heard).skip(usize::try_from(warm_up)?) {
-        let heard = heard.context("every job was heard of")?;
+        let heard = heard.context("every job has started")?;
         for (times, from) in times.iter_mut().zip([sent.at, sent.due]) {
             let micros = heard.saturating_duration_since(from).as_micros();
             times.record(u64::try_from(micros)?.max(1))?;
@@ -115,7 +115,7 @@ async fn leg(who: Who, args: &args::Latency) -> anyhow::Result<[Histogram<u64>; 
     Ok(times)
 }
 
-/// When a job went out, and when it should have.
+/// When a job was sent, and when it should have been.
 struct Sent {
     due: Instant,
     at: Instant,
@@ -134,7 +134,7 @@ async fn generate(client: Client, subject: String, rate: u32, count: u64) -> any
     Ok(sent)
 }
 
-/// Hears of starts.
+/// Listens for starts.
 enum Ear {
     Bare(Puller),
     Events(Subscriber),
@@ -161,15 +161,15 @@ impl Ear {
         Ok(ear)
     }
 
-    /// When each job's start was heard of, by its number.
+    /// When each job's start was received, by the job's number.
     async fn hear(&mut self, count: u64) -> anyhow::Result<Vec<Option<Instant>>> {
         let mut heard = vec![None; usize::try_from(count)?];
         for times in 0..count {
             let next = timeout(COMES_WITHIN, self.next()).await;
-            let number = next.with_context(|| format!("only {times} of {count} starts were heard of"))??;
+            let number = next.with_context(|| format!("only {times} of {count} starts came"))??;
             let now = Instant::now();
             let place = heard.get_mut(number).with_context(|| format!("there is no job {number}"))?;
-            // Nothing dies here, so nothing may start twice.
+            // Nothing dies here, so no job may start twice.
             ensure!(place.replace(now).is_none(), "job {number} started twice");
         }
         Ok(heard)
@@ -179,7 +179,8 @@ impl Ear {
         match self {
             Ear::Bare(puller) => number_in(&puller.next().await?.context("no job came")?),
             Ear::Events(events) => {
-                // …started.main.main-p5-<sequence>.noop: one publisher on a fresh lane, so the sequence tells the job.
+                // …started.main.main-p5-<sequence>.noop: one publisher on a fresh lane, so the sequence identifies the
+                // job.
                 let event = events.next().await.context("the subscription ended")?;
                 let sequence = event.subject.split('.').nth(5).and_then(|run| run.rsplit('-').next()?.parse().ok());
                 let sequence: usize = sequence.with_context(|| format!("whose start is {}?", event.subject))?;

@@ -1,10 +1,11 @@
-//! The machine under the measurement: how busy others keep it, and what processes have used. Linux only, by `/proc`.
+//! The machine under the measurement: how busy other load keeps it, and what processes have used. Linux only, by
+//! `/proc`.
 
 use std::time::{Duration, Instant};
 
 use longshore_harness::{Usage, World};
 
-/// How busy the machine is, at a moment.
+/// How busy the machine is at a moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Weather {
     /// Load average of the last minute.
@@ -33,7 +34,7 @@ impl Weather {
     }
 }
 
-/// The class of the machine, in a line.
+/// The class of the machine, in one line.
 pub(crate) fn class() -> String {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
@@ -51,7 +52,7 @@ pub(crate) fn class() -> String {
     )
 }
 
-/// The processor time of one process, from a moment on.
+/// The processor time of one process, counted from a moment on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meter {
     pid: u32,
@@ -59,27 +60,27 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// From now on.
+    /// Counts from now on.
     pub(crate) fn of(pid: u32) -> Meter {
         Meter { pid, before: Usage::of(pid).cpu }
     }
 
-    /// From the process's start on.
+    /// Counts from the process's start on.
     pub(crate) fn whole(pid: u32) -> Meter {
         Meter { pid, before: Duration::ZERO }
     }
 
-    /// This very process, from now on.
+    /// Measures this process, from now on.
     pub(crate) fn own() -> Meter {
         Meter::of(std::process::id())
     }
 
-    /// The world's server, from now on.
+    /// Measures the world's server, from now on.
     pub(crate) fn server(world: &World) -> anyhow::Result<Meter> {
         Ok(Meter::of(server_pid(world)?))
     }
 
-    /// Used so far.
+    /// The processor time used so far.
     pub(crate) fn used(self) -> Duration {
         Usage::of(self.pid).cpu.saturating_sub(self.before)
     }
@@ -93,7 +94,7 @@ pub(crate) fn server_pid(world: &World) -> anyhow::Result<u32> {
         .ok_or_else(|| anyhow::anyhow!("the server is down; its log:\n{}", world.server().log().tail(20)))
 }
 
-/// Work done in a time, and what it cost in two processes.
+/// The amount of work, its duration, and its cost in two processes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
     pub jobs: u64,
@@ -103,7 +104,7 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// Jobs a second.
+    /// Jobs per second.
     pub(crate) fn rate(&self) -> f64 {
         self.jobs as f64 / self.took.as_secs_f64()
     }
@@ -124,7 +125,7 @@ impl Cost {
     }
 }
 
-/// Runs something and gives what this process and the server used meanwhile.
+/// Runs `work` and returns what this process and the server used meanwhile.
 pub(crate) async fn cost<F>(world: &World, jobs: u64, work: F) -> anyhow::Result<Cost>
 where
     F: Future<Output = anyhow::Result<()>>,

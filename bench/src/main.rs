@@ -1,12 +1,13 @@
 //! Longshore measured beside bare JetStream: rates, processor time, memory, latency, and how long faults hold work up.
 //!
-//! Each subcommand is a module that prints Markdown: what was run, one row a leg, and the spread. The method: fresh
-//! servers for every leg, bare loop and product in pairs of alternating order, so that a drift of the machine cancels;
-//! the clock stops when the server says that everything is stored, not when the last handler returns; processor time of
-//! all processes beside every rate, because on a shared machine it is the steadier figure; the load average beside every
-//! row. Nothing is left out by looking at it.
+//! Each subcommand is a module that prints Markdown: the parameters, one row per leg, and the spread. The method: each
+//! leg has a fresh server; bare loop and product run in pairs of alternating order, so that a drift of the machine
+//! cancels; the clock stops when the server says that everything is stored, not when the last handler returns; every
+//! rate comes with the processor time of all processes, because on a shared machine that is the steadier figure; every
+//! row has the load average. No result is left out after a look at it.
 //!
-//! Its law is the harness's: the wire contract and nothing else, no type or constant of the product.
+//! Its law is the same as the harness's: it uses the wire contract and nothing else, no type or constant of the
+//! product.
 
 mod args;
 mod backlog;
@@ -44,7 +45,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Where the product's binary is, absolute: nodes are started in folders of their own.
+/// The absolute path of the product's binary: nodes start in their own folders.
 fn binary(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let path = given.unwrap_or_else(|| PathBuf::from("target/release/longshore"));
     if !path.is_file() {

@@ -1,4 +1,4 @@
-//! The product on a fresh server: one node, prepared so that measuring can begin.
+//! The product on a fresh server: one node, prepared for a measurement.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,13 +13,13 @@ use crate::machine::{Cost, Meter, Weather, server_pid};
 use crate::streams::{self, RECORDS, lane};
 use crate::told::{self, Tally};
 
-/// So long without progress, and a drain is stuck.
+/// A drain without progress for this long is stuck.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
 
 /// Settings of every node here: more records than any run makes, so that none is dropped early.
 pub(crate) const ROOM: &str = "[storage]\nruns_max_records = 4_000_000";
 
-/// A node on a fresh server that was up once, so that the streams are there and the server is known, and is down.
+/// A node on a fresh server. It has run once, so that the streams exist and it knows the server, and it is stopped.
 pub(crate) async fn down(world: &World, concurrency: usize) -> Node {
     let node = up(world, concurrency).await;
     node.stop().await;
@@ -33,7 +33,7 @@ pub(crate) async fn up(world: &World, concurrency: usize) -> Node {
     world.node().config(ROOM).with("queues.main", &workers).with("types.sleep", "timeout = '1h'").start().await
 }
 
-/// A node whose only worker sleeps for so long, so that jobs wait.
+/// A node whose only worker sleeps for `time`, so that jobs wait.
 pub(crate) async fn asleep(world: &World, time: Duration) -> anyhow::Result<Node> {
     let node = up(world, 1).await;
     let mut started = world.client().subscribe("longshore.events.default.started.main.>").await?;
@@ -45,14 +45,14 @@ pub(crate) async fn asleep(world: &World, time: Duration) -> anyhow::Result<Node
     Ok(node)
 }
 
-/// What came of working off a backlog.
+/// The result of working off a backlog.
 pub(crate) struct Drained {
     pub cost: Cost,
     pub tally: Tally,
     /// Peak resident memory of node and server.
     pub node_peak: u64,
     pub server_peak: u64,
-    /// Load average and steal.
+    /// Load average and stolen time.
     pub weather: String,
     /// Records stored, and the node's resident memory, by time since the start.
     pub curve: Vec<(Duration, u64, u64)>,
@@ -65,14 +65,14 @@ pub(crate) async fn drain(world: &World, node: &Node, spread: bool, count: u64) 
     work_off(world, node, count).await
 }
 
-/// As [`drain`], for lanes that are full already. `count` is the number of records there will be.
+/// As [`drain`], for lanes that are full already. `count` is the expected number of records.
 pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::Result<Drained> {
     let weather = Weather::now();
     let server = Meter::server(world)?;
     let from = Timestamp::now();
     node.restart().await;
     let (ready, start) = (SystemTime::now(), Instant::now());
-    // The node's start is counted: nothing of its cost is to be lost.
+    // The node's start is counted, so that none of its cost is lost.
     let client = Meter::whole(node.pid());
     let mut curve = Vec::new();
     let watch = |stored| curve.push((start.elapsed(), stored, node.usage().resident));
@@ -85,11 +85,11 @@ pub(crate) async fn work_off(world: &World, node: &Node, count: u64) -> anyhow::
     let node_peak = node.usage().peak;
     let server_peak = Usage::of(server_pid(world)?).peak;
 
-    // A lane's message goes last, so the log must be whole by now; otherwise the measurement is void.
+    // A lane's message is deleted last, so the log must be complete by now; otherwise the measurement is void.
     let tally = told::tally(world, from).await?;
     ensure!(
         tally.whole == count,
-        "lanes are empty, but the log tells {} of {count} runs whole: {tally:?}",
+        "lanes are empty, but the log has {} of {count} runs in full: {tally:?}",
         tally.whole
     );
     let head_start = tally.first_start.and_then(|first| ready.duration_since(SystemTime::from(first)).ok());

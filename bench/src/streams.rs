@@ -1,4 +1,4 @@
-//! How much lies in streams, asked of the server.
+//! The number of messages in streams, as the server reports it.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use tokio::time::sleep;
 
 /// The stream that holds the run records.
 pub(crate) const RECORDS: &str = "KV_longshore_runs";
-/// The stream that holds what waits for its time.
+/// The stream that holds the messages that wait for their time.
 pub(crate) const SCHEDULES: &str = "LONGSHORE_SCHEDULES";
 
-/// Between two questions to a stream that is nearly empty.
+/// The pause between two requests to a stream that is nearly empty.
 const OFTEN: Duration = Duration::from_millis(2);
 
 /// The lane of a priority of the queue `main`.
@@ -19,13 +19,13 @@ pub(crate) fn lane(priority: u8) -> String {
     format!("LONGSHORE_JOBS_main_P{priority}")
 }
 
-/// The messages that lie in a stream.
+/// The number of messages in a stream.
 pub(crate) async fn messages(world: &World, stream: &str) -> anyhow::Result<u64> {
     let found = world.jetstream().get_stream(stream).await.with_context(|| format!("stream {stream}"))?;
     Ok(found.cached_info().state.messages)
 }
 
-/// The messages that lie in all lanes there are; a bare world has only one.
+/// The number of messages in all existing lanes; a bare world has only one.
 pub(crate) async fn waiting_if_any(world: &World) -> u64 {
     let mut sum = 0;
     for priority in 1..=9 {
@@ -49,10 +49,10 @@ pub(crate) async fn emptied(world: &World, streams: &[String], within: Duration)
     Ok(())
 }
 
-/// Waits until a stream holds so many messages, and calls `meanwhile` with each answer on the way.
+/// Waits until a stream holds `count` messages, and calls `meanwhile` with each answer on the way.
 ///
-/// The questions cost the server time that is counted as the product's, so they are rare: the next one comes when half
-/// of what is missing will have come at the present rate.
+/// The requests cost server time that counts as the product's, so they are rare: the next one is sent when, at the
+/// present rate, half of the missing messages will have arrived.
 pub(crate) async fn filled(
     world: &World,
     stream: &str,

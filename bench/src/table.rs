@@ -21,7 +21,7 @@ impl Table {
     }
 }
 
-/// Least, median and greatest; of an even number of values the upper of the two in the middle.
+/// Minimum, median and maximum; for an even number of values, the upper one of the two in the middle.
 pub(crate) fn spread(values: &[f64], digits: usize) -> String {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

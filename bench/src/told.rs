@@ -1,6 +1,6 @@
-//! The event log, read through once: what was told of whom, and when the server stored it.
+//! The event log, read through once: the events of each run, and when the server stored them.
 //!
-//! The harness keeps whole events, which is too much for a million runs; here each line is looked at and let go.
+//! The harness keeps whole events, which is too much for a million runs; this module reads each line and drops it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use longshore_harness::World;
 use serde::Deserialize;
 
-/// Stored messages asked for at a time; each holds many events.
+/// Stored messages requested at a time; each holds many events.
 const PAGE: usize = 32;
 
 /// One line of the log.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Told<'a> {
-    /// The same whenever the same event is told again.
+    /// The same whenever the same event is published again.
     pub id: &'a str,
     pub event: &'a str,
     pub run_id: &'a str,
@@ -63,21 +63,21 @@ pub(crate) async fn read(world: &World, mut each: impl FnMut(&Told<'_>)) -> anyh
     Ok(())
 }
 
-/// How often the three events of a completed run stand in the log.
+/// How often the log has the three events of a completed run.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Runs of which all three are told.
+    /// Runs with all three events in the log.
     pub whole: u64,
-    /// Lines beyond the first telling of an event.
+    /// Lines beyond the first copy of an event.
     pub repeats: u64,
     /// Events of other names.
     pub others: u64,
-    /// When the first handler started that was looked for, by its node's clock.
+    /// When the first handler start counted here happened, by its node's clock.
     pub first_start: Option<Timestamp>,
 }
 
-/// Counts the log of runs that were published bare, whose ids are their lane and number. `since`: from when on the first
-/// start is looked for.
+/// Counts the log of runs that were published bare, whose ids consist of their lane and sequence. `since`: the moment
+/// from which on the first start is searched.
 pub(crate) async fn tally(world: &World, since: Timestamp) -> anyhow::Result<Tally> {
     let since = format!("{since:.3}");
     let mut tally = Tally::default();
@@ -95,7 +95,7 @@ pub(crate) async fn tally(world: &World, since: Timestamp) -> anyhow::Result<Tal
             tally.others += 1;
             return;
         };
-        // Times are written at one length, so that the earlier text is the earlier time.
+        // Times have a fixed length, so the earlier text is the earlier time.
         if bit == 2 && told.at >= since.as_str() && (first.is_empty() || told.at < first.as_str()) {
             first = told.at.to_owned();
         }

@@ -13,7 +13,7 @@ use crate::duration::MAX_DURATION;
 pub enum Jitter {
     /// Evenly within ± this share of the delay, 0 to 1.
     Proportional(f64),
-    /// The delay and evenly up to this much more.
+    /// Evenly between the delay and this much more.
     Additive(Duration),
     /// Evenly between nothing and the delay.
     Full,
@@ -32,10 +32,10 @@ pub enum Backoff {
         factor: f64,
         /// Bound on the delay before jitter.
         max: Duration,
-        /// How it is spread.
+        /// How the delay is spread.
         jitter: Jitter,
     },
-    /// One delay per failure, the last one for all that follow.
+    /// One delay per failure; the last one serves for all that follow.
     Delays(Vec<Duration>),
 }
 

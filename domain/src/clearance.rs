@@ -1,23 +1,23 @@
-//! May this job start now? The only judge of it.
+//! Decides whether a job may start now. No other code decides it.
 
 use crate::settlement::Settlement;
 use crate::{ErrorKind, Failure, JobOptions, Timestamp};
 
-/// The answer.
+/// Whether a job may start now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clearance {
     /// It may start.
     Start,
-    /// It waits for its time.
+    /// It must not start before this time.
     NotBefore(Timestamp),
-    /// It should have been started by now and was not: it ends as `expired`.
+    /// It was not started in time: it ends as `expired`.
     Expired,
-    /// The whole run's time is over before an attempt could start: it ends dead, of kind `timeout`.
+    /// The deadline of the whole run passed before an attempt could start: the run ends dead, with kind `timeout`.
     TooLate,
 }
 
 impl Clearance {
-    /// What follows if the job may not start; `None`: it may.
+    /// The settlement if the job may not start; `None` if it may.
     #[must_use]
     pub fn refusal(self) -> Option<Settlement> {
         match self {
@@ -32,14 +32,14 @@ impl Clearance {
     }
 }
 
-/// What is known of a job that is about to start.
+/// The facts about a job that is about to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiting<'a> {
     /// What its headers asked for.
     pub options: Option<&'a JobOptions>,
     /// When it was enqueued, or when its schedule fired.
     pub enqueued_at: Timestamp,
-    /// It has waited for its time already, so `Longshore-Run-At` and `-Delay` are done with.
+    /// It has waited for its time already, so `Longshore-Run-At` and `-Delay` no longer apply.
     pub fell_due: bool,
     /// An attempt was started before, so it can no longer expire.
     pub started_before: bool,

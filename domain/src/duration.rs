@@ -1,8 +1,8 @@
 //! Durations as people write them: `500ms`, `30s`, `5m`, `2h`, `7d`.
 //!
-//! The wire contract knows these five units and one unit per text, so this is a parser of its own: the libraries
-//! accept more than the contract does (`1M` as a month, negative values), and a wider reader than writer is how
-//! formats drift.
+//! The wire contract allows these five units and one unit per text. This crate has its own parser, because the
+//! libraries accept more than the contract does (`1M` as a month, negative values), and formats drift when a reader
+//! accepts more than the writer writes.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,12 +11,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Longest duration that is accepted: 3,650 days. Longer ones are slips of the pen and would overflow time stamps.
+/// The longest accepted duration: 3,650 days. Longer ones are typing errors and would overflow time stamps.
 pub const MAX_DURATION: Duration = Duration::from_secs(3_650 * 86_400);
 
-/// A text that is no duration.
+/// A text that is not a valid duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no duration; write a whole number and a unit, such as 500ms, 30s, 5m, 2h or 7d (3650d at most)")]
+#[error(
+    "{0:?} is not a valid duration; write a whole number and a unit, such as 500ms, 30s, 5m, 2h or 7d (3650d at most)"
+)]
 pub struct DurationError(pub String);
 
 /// Reads `500ms`, `30s`, `5m`, `2h` or `7d`.
@@ -33,7 +35,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     if duration > MAX_DURATION { Err(refuse()) } else { Ok(duration) }
 }
 
-/// A duration that reads and writes itself in the contract's form. Below a millisecond nothing is kept.
+/// A duration that is read and written in the contract's form. Fractions of a millisecond are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DurationText(pub Duration);
 

@@ -1,9 +1,9 @@
 //! The events that a record implies.
 //!
-//! A run's story is derived from its record, never kept beside it: whoever carries a decision out, for the first time
-//! or after a crash, tells the same events with the same ids. Within a round the story only ever grows at its end, so
-//! what was told before is a prefix of what is to be told now. Only decisions are told: the start of an attempt that is
-//! merely claimed may yet be taken back.
+//! A run's events are derived from its record, never stored beside it: a node that carries a decision out, for the
+//! first time or after a crash, publishes the same events with the same ids. Within a round, new events are only added
+//! at the end, so the events published before are a prefix of the events to publish now. Only decisions are published:
+//! the start of an attempt that is merely claimed may still be taken back.
 
 use std::fmt;
 
@@ -12,36 +12,36 @@ use smallvec::SmallVec;
 use crate::run::{Attempt, DeferReason, Deferral, PutBack};
 use crate::{Run, RunState, Timestamp};
 
-/// What an event tells.
+/// What an event reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// The run waits for its time.
     Scheduled,
-    /// The run waits for a worker; once a round.
+    /// The run waits for a worker; one event per round.
     Enqueued,
     /// An attempt started.
     Started,
-    /// Its handler told how far it is.
+    /// Its handler reported its progress.
     Progress,
-    /// The job was not started, or put back by its handler.
+    /// The job was not started, or its handler returned it.
     Deferred,
-    /// An attempt was handed back by a node that shuts down.
+    /// A node that shuts down released an attempt.
     Released,
     /// An attempt failed.
     Failed,
-    /// The run ended well.
+    /// The run ended successfully.
     Completed,
-    /// The run ended badly; its letter follows.
+    /// The run ended with a failure; its dead letter follows.
     Dlq,
     /// The run was cancelled.
     Cancelled,
     /// The run was not started in time.
     Expired,
-    /// Another run has its key.
+    /// Another run has its idempotency key.
     Duplicate,
     /// A dead run begins another round.
     Replayed,
-    /// A dead letter was thrown away.
+    /// A dead letter was discarded.
     Discarded,
 }
 
@@ -79,11 +79,11 @@ impl fmt::Display for EventKind {
 pub struct Event<'a> {
     /// The run.
     pub run: &'a Run,
-    /// What it tells.
+    /// What it reports.
     pub kind: EventKind,
-    /// Of which attempt; 0 where it is about none.
+    /// The number of the attempt; 0 if the event is not about an attempt.
     pub attempt: u32,
-    /// Tells apart what may happen several times to one attempt: its starts, its deferrals. 1 for the first.
+    /// Distinguishes events that may happen several times to one attempt: its starts, its deferrals. 1 for the first.
     pub nth: u32,
     /// When it happened.
     pub at: Timestamp,
@@ -94,7 +94,7 @@ pub struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// The event's id: the same whenever the same event is told again.
+    /// The event's id: it stays the same when the event is published again.
     #[must_use]
     pub fn id(&self) -> String {
         let (run, kind) = (self.run, self.kind);
@@ -106,13 +106,13 @@ impl Event<'_> {
     /// The attempt and the ordinal in its id.
     #[must_use]
     pub fn numbers(&self) -> (u32, u32) {
-        // Deferrals of jobs are counted by the round, those by a handler by the attempt: they must not meet.
+        // Deferrals of jobs are counted per round, deferrals by a handler per attempt: their ids must not collide.
         let attempt = if self.kind == EventKind::Deferred && self.of.is_none() { 0 } else { self.attempt };
         (attempt, self.nth)
     }
 }
 
-/// Events in the order in which they happened; the few that most runs have lie within the value.
+/// Events in the order in which they happened. The few events of most runs are stored inline.
 pub type Story<'a> = SmallVec<[Event<'a>; 4]>;
 
 /// The events of the run's current round, in the order in which they happened.
@@ -133,9 +133,9 @@ pub fn of_round(run: &Run) -> Story<'_> {
     for attempt in run.attempts_of_round() {
         tell_attempt(run, attempt, &mut story);
     }
-    // A job that was deferred before it started, told once for an unbroken row of deferrals for one reason: a later one
-    // of the row could not be before the first was told. One that was put back after its start is told by its attempt.
-    // Parking counts as a wait: of one that was deferred by a version that did not park jobs, the number is gone.
+    // Consecutive deferrals of a job before its start, for one reason, have one event: a later one cannot happen before
+    // the first is published. A deferral after the start is among the events of its attempt. Parking counts as a wait:
+    // if a version that did not park jobs wrote the deferral of a parked job, the deferral's number is lost.
     let is_numbered = |deferral: &Deferral| deferral.nth > 0 || !run.parked;
     let waits = |deferral: &Deferral| {
         let last = run.attempts_of_round().last().filter(|last| last.ended_at == Some(deferral.at));
@@ -145,7 +145,7 @@ pub fn of_round(run: &Run) -> Story<'_> {
     if let Some(deferral) = run.deferral.as_ref().filter(|deferral| waits(deferral)) {
         let nth = if deferral.nth > 0 { deferral.nth } else { run.deferrals };
         let reason = Some(deferral.reason);
-        // By the history and not by the state, which an end changes: the event stays what it was.
+        // The history decides, not the state, because an end changes the state: the event must stay as it was.
         let put_back = run.attempts_of_round().last().is_some_and(|last| last.put_back.is_some());
         let attempt = if put_back { run.attempt } else { run.attempt + 1 };
         story.push(Event { run, kind: EventKind::Deferred, attempt, nth, at: deferral.at, of: None, reason });
@@ -168,7 +168,7 @@ pub fn of_round(run: &Run) -> Story<'_> {
     story
 }
 
-/// Why an attempt that had started is deferred.
+/// Why an attempt was deferred after its start.
 fn reason_of(why: PutBack) -> Option<DeferReason> {
     match why {
         PutBack::Snoozed => Some(DeferReason::Snoozed),
@@ -189,7 +189,7 @@ fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
     match attempt.put_back {
         Some(PutBack::Released) => tell(EventKind::Released, ended_at, None),
         Some(why @ (PutBack::Snoozed | PutBack::Busy)) => tell(EventKind::Deferred, ended_at, reason_of(why)),
-        // A cancelled attempt did not fail: the run's own end tells of it.
+        // A cancelled attempt did not fail: the run's own end reports it.
         None if attempt.error.as_ref().is_some_and(|error| error.kind != crate::ErrorKind::Cancelled) => {
             tell(EventKind::Failed, ended_at, None);
         }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deferral_is_told_once_for_each_row_of_one_reason() {
+    fn consecutive_deferrals_for_one_reason_are_published_once() {
         let at = Timestamp::from_millis;
         let mut run = run(2);
         let mut look = |reason, put_back, now: i64| {
@@ -230,7 +230,7 @@ mod tests {
         };
         use DeferReason::{Busy, NoHandlerOnline, Snoozed};
         assert_eq!(look(NoHandlerOnline, None, 10), "0/deferred");
-        assert_eq!(look(NoHandlerOnline, None, 20), "", "told before");
+        assert_eq!(look(NoHandlerOnline, None, 20), "", "published before");
         assert_eq!(look(Busy, None, 30), "0/deferred/3", "another reason");
         assert_eq!(look(Busy, None, 40), "");
         assert_eq!(look(Busy, Some(PutBack::Busy), 50), "1/started 1/deferred", "it had started");
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn the_story_of_a_round_only_grows_at_its_end() {
+    fn events_of_a_round_are_only_added_at_the_end() {
         let at = Timestamp::from_millis;
         let node = "n".into();
         let mut run = run(2);
         let mut before = told(&run);
         let mut grows = |run: &Run| {
             let now = told(run);
-            assert!(now.starts_with(&before), "{before:?} is no beginning of {now:?}");
+            assert!(now.starts_with(&before), "{before:?} is not a prefix of {now:?}");
             before = now;
         };
         run.begin(1, &node, at(2));
@@ -263,7 +263,7 @@ mod tests {
         before = told(&run);
         let mut grows = |run: &Run| {
             let now = told(run);
-            assert!(now.starts_with(&before), "{before:?} is no beginning of {now:?}");
+            assert!(now.starts_with(&before), "{before:?} is not a prefix of {now:?}");
             before = now;
         };
         let failure = Failure::new(ErrorKind::Retryable, "x");

@@ -1,8 +1,8 @@
-//! What failures have in common: an error's text without what differs from run to run.
+//! Finds what failures have in common: an error's text without the parts that differ from run to run.
 
 use crate::{ErrorKind, JobType};
 
-/// Most characters of a pattern; what comes later says more about one failure than about its kind.
+/// The maximum number of characters in a pattern; later text says more about one failure than about its kind.
 const PATTERN_MAX: usize = 160;
 
 /// An error's text with its particulars taken out: words with digits in them become `#`, quoted text `"…"`, white space
@@ -65,7 +65,7 @@ fn unquoted(message: &str) -> String {
     out
 }
 
-/// A short name for failures of one type of job, kind and pattern: 16 hexadecimal digits (FNV-1a, 64 bits).
+/// A short name for failures of one job type, error kind and pattern: 16 hexadecimal digits (FNV-1a, 64 bits).
 #[must_use]
 pub fn fingerprint(job_type: &JobType, kind: ErrorKind, pattern: &str) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;

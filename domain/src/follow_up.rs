@@ -1,48 +1,48 @@
-//! What follows from a record: the plan by which a decision is carried out, once it is written.
+//! Plans the steps that a written record calls for, and so carries a decision out.
 //!
-//! The steps stand in this order, and each waits until the one before is confirmed: the record, its events
-//! ([`publication`](crate::publication)), the follow-up, and what is said of the delivery last. Whoever meets the record
-//! again makes the same plan from it, so a node may die between any two steps.
+//! The steps run in this order, and each waits until the one before is confirmed: the node writes the record, publishes
+//! its events ([`publication`](crate::publication)), writes the follow-up, and acknowledges or returns the delivery
+//! last. Any node that reads the record again makes the same plan from it, so a node may die between any two steps.
 
 use crate::{Run, RunState, Timestamp};
 
-/// What is done about a record after its events are in the log.
+/// What a node does about a record after its events are in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// What makes the next thing possible.
+    /// The message that the run's next step needs, if any.
     pub follow_up: Option<FollowUp>,
-    /// What becomes of the delivery, last.
+    /// What the node does with the delivery, last.
     pub ack: AckAction,
 }
 
-/// What makes the next thing possible; only after the events.
+/// The message that the run's next step needs. The node writes it only after the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FollowUp {
     /// A schedule: the job comes again at this time.
     Schedule(Timestamp),
-    /// The job is parked, its place in the order counting from this time, until it can start.
+    /// The job is parked until it can start; its rank counts from this time.
     Park(Timestamp),
-    /// A dead letter: the job is kept for people.
+    /// A dead letter: it keeps the job for people.
     DeadLetter,
 }
 
-/// What becomes of the delivery that led to a record.
+/// What the node does with the delivery that led to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckAction {
-    /// It is acknowledged: the run has ended, or its next message is durable.
+    /// It acknowledges the delivery: the run has ended, or its next message is durable.
     Ack,
-    /// It is returned to the server: the run waits, and this message is the only one that brings it on.
+    /// It returns the delivery to the server: the run waits, and only this message continues it.
     Return,
 }
 
-/// What follows from `run` as it was written.
+/// Plans what follows from `run` as it was written.
 #[must_use]
 pub fn plan(run: &Run) -> Plan {
     let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued | RunState::Retrying);
     let follow_up = match run.state {
         _ if waits && run.parked => run.run_at.map(FollowUp::Park),
         _ if waits => run.run_at.map(FollowUp::Schedule),
-        // What was erased does not come back.
+        // An erased job does not come back.
         RunState::Dead if run.erased_at.is_none() => Some(FollowUp::DeadLetter),
         _ => None,
     };
@@ -50,7 +50,7 @@ pub fn plan(run: &Run) -> Plan {
     Plan { follow_up, ack }
 }
 
-/// Whether the message that a follow-up of `run` leads to needs a seal that the record does not have yet.
+/// Whether the follow-up of `run` leads to a message that needs a seal, and the record does not have one yet.
 #[must_use]
 pub fn needs_seal(run: &Run) -> bool {
     run.run_at.is_some() && run.seal.is_empty()
@@ -67,7 +67,7 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// What a run becomes that waits, or whose first attempt runs.
+    /// Settles a run whose first attempt runs or, unless `runs`, one that waits.
     fn after(settlement: Settlement, runs: bool) -> Run {
         let job = Job {
             tenant: Tenant::default_tenant(),

@@ -1,14 +1,14 @@
-//! How old a delivery may be that is read only now.
+//! How old a delivery may be when a node reads it.
 //!
-//! A delivery does not say when it was sent, and a node that was frozen finds in its socket what was sent all the while.
-//! Its own clock cannot tell how long that lay there, however closely it watches for gaps: a second freeze may fall into
-//! the reading of what the first one left. The order of a connection can. A node sends itself a *probe* by way of the
-//! server; what comes behind the answer was sent after the probe was. So every delivery counts from the sending of the
-//! last probe whose answer was read before it, and a freeze, or two, or one while nothing was expected, only makes that
-//! moment an old one.
+//! A delivery does not say when it was sent, and a node that was frozen finds in its socket everything that was sent
+//! meanwhile. The node's own clock cannot tell how long a delivery lay there, however closely the node watches for
+//! gaps: a second freeze may happen while the node reads what the first one left. The order of a connection can tell. A
+//! node sends itself a *probe* through the server; everything behind the answer was sent after the probe. So every
+//! delivery counts from the sending of the last probe whose answer was read before it. A freeze, or two, or one while
+//! nothing was expected, only makes that moment older.
 //!
-//! One probe is out at a time. Were more sent while the server is frozen, the answer to a late one could overtake what the
-//! server had already decided to send.
+//! Only one probe is out at a time. If more were sent while the server is frozen, the answer to a late one could
+//! overtake deliveries that the server had already decided to send.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 const LOST_AFTER: Duration = Duration::from_secs(5);
 /// The longest time between two probes.
 const EVERY_MAX: Duration = Duration::from_secs(1);
-/// A delivery may count as so much older than it is, in parts of its lease.
+/// A delivery may count as older than it is by this fraction of its lease.
 const PARTS: u32 = 20;
 
-/// Since when what is read now was sent.
+/// The earliest moment at which a delivery that is read now was sent.
 #[derive(Debug, Clone)]
 pub struct Freshness {
     since: Instant,
@@ -35,13 +35,13 @@ impl Freshness {
         Self { since: now, every: (lease / PARTS).min(EVERY_MAX), number: 0, out: None }
     }
 
-    /// Whatever is read now was sent at this moment or later.
+    /// Every delivery that is read now was sent at this moment or later.
     #[must_use]
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// How long there is between two probes.
+    /// The time between two probes.
     #[must_use]
     pub fn every(&self) -> Duration {
         self.every
@@ -70,13 +70,14 @@ impl Freshness {
         }
     }
 
-    /// The connection was made anew: the probe that was out may be lost, and another is sent at the next look.
+    /// The connection was established again: the probe that was out may be lost, and another is sent at the next check.
     pub fn forget(&mut self) {
         self.out = None;
     }
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "an Instant has no other origin")]
 mod tests {
     use std::collections::VecDeque;
 
@@ -91,15 +92,16 @@ mod tests {
     enum Step {
         /// Time passes for both.
         Wait(u64),
-        /// The node is frozen, or busy: time passes, and it reads nothing. The server works on.
+        /// The server sends a job, which the node has not read yet.
         Deliver,
         /// The server reads what the node sent.
         Serve,
-        /// The node looks up: probes, if it is time.
+        /// The node checks, and sends a probe if it is time.
         Tick,
-        /// The node reads so many messages.
+        /// The node reads this many messages.
         Read(usize),
-        /// The connection breaks, with all that was in it; what the node has received already it still reads.
+        /// The connection breaks, and all data in it is lost; the node still reads the messages that it has received
+        /// already.
         Break,
     }
 
@@ -172,7 +174,7 @@ mod tests {
         let later = start + freshness.every() + LOST_AFTER;
         assert_eq!(freshness.ask(later), Some(2));
         freshness.answered(1);
-        assert_eq!(freshness.since(), start, "of that one nothing is known any more");
+        assert_eq!(freshness.since(), start, "the first probe no longer counts");
         freshness.answered(2);
         assert_eq!(freshness.since(), later);
         assert_eq!(freshness.ask(later + freshness.every()), Some(3));

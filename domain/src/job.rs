@@ -1,60 +1,60 @@
-//! A job: what was asked for. Its payload is the user's own bytes and of no concern to the rules.
+//! A job: the work that a client asks for. Its payload is the user's own bytes, which the rules do not read.
 
 use std::time::Duration;
 
 use crate::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
-/// What is to be done, for whom, and how urgently.
+/// The work to do, its owner and its urgency.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Whose job it is.
+    /// The tenant that owns it.
     pub tenant: Tenant,
-    /// Where it waits.
+    /// The queue it waits in.
     pub queue: Queue,
     /// How urgent it is.
     pub priority: Priority,
-    /// What is to be done.
+    /// The type of work.
     pub job_type: JobType,
-    /// Its run.
+    /// The id of its run.
     pub run_id: RunId,
-    /// What its headers ask for; `None` where there were none, which is the common case and costs nothing.
+    /// The options that its headers ask for; `None` if there are none, which is the common case and costs nothing.
     pub options: Option<Box<JobOptions>>,
 }
 
-/// What a client may ask for beyond the job itself. All optional.
+/// What a client may ask for beyond the job itself. Every option may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobOptions {
     /// The client chose the run's id itself.
     pub own_run_id: bool,
-    /// One key, one run, within [`Self::idempotency_window`].
+    /// One run per key within [`Self::idempotency_window`].
     pub idempotency_key: Option<String>,
-    /// How long the key holds; the configured window where absent.
+    /// How long the key holds; if absent, for the configured window.
     pub idempotency_window: Option<Duration>,
     /// When the key is free again.
     pub unique: Unique,
-    /// Attempts in a round, 1 to 1,000.
+    /// The maximum number of attempts in a round, 1 to 1,000.
     pub max_attempts: Option<u32>,
-    /// Name of a back-off preset.
+    /// The name of a back-off preset.
     pub retry: Option<String>,
-    /// Not before then.
+    /// The job does not start before this moment.
     pub run_at: Option<When>,
     /// Time limit of one attempt.
     pub timeout: Option<Duration>,
     /// Time limit of the whole run.
     pub deadline: Option<When>,
-    /// Not started by then: expired.
+    /// The run expires if it has not started by this moment.
     pub expires: Option<When>,
-    /// At most so many of one key at once.
+    /// Only a limited number of jobs with the same key run at once.
     pub concurrency_key: Option<String>,
-    /// Which bucket of the type's rate limit.
+    /// The bucket of the type's rate limit that it uses.
     pub limit_key: Option<String>,
-    /// Tokens it takes.
+    /// How many tokens of the rate limit it takes.
     pub cost: Option<u32>,
-    /// Which of the type's schemas.
+    /// The version of the type's schema.
     pub schema_version: Option<String>,
     /// How long the record is kept once the run has ended.
     pub keep: Option<Duration>,
-    /// For people and filters; at most 8, 64 bytes each.
+    /// For people and filters; at most 8, at most 64 bytes each.
     pub tags: Vec<String>,
 }
 
@@ -63,12 +63,12 @@ pub struct JobOptions {
 pub enum When {
     /// At this moment.
     At(Timestamp),
-    /// So long after the job was enqueued.
+    /// This long after the job was enqueued.
     After(Duration),
 }
 
 impl When {
-    /// The moment that is meant, for a job enqueued at `enqueued_at`.
+    /// The moment for a job enqueued at `enqueued_at`.
     #[must_use]
     pub fn from(self, enqueued_at: Timestamp) -> Timestamp {
         match self {

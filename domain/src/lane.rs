@@ -1,4 +1,4 @@
-//! The lanes of a queue: one for each priority, and one for jobs that come back from where they were parked.
+//! The lanes of a queue: one for each priority, and one for jobs that return after they were parked.
 
 use crate::Priority;
 
@@ -8,7 +8,7 @@ pub enum Lane {
     /// Where clients publish jobs of this priority, and where retries and delayed jobs go when they fall due.
     Of(Priority),
     /// Jobs of every priority that were parked and can start now. They have waited already, so they do not queue up
-    /// again behind all that came meanwhile.
+    /// again behind all jobs that came meanwhile.
     Returned,
 }
 
@@ -16,12 +16,12 @@ impl Lane {
     /// How many lanes a queue has.
     pub const COUNT: usize = Priority::COUNT + 1;
 
-    /// All lanes, the most urgent first, that of returned jobs last.
+    /// All lanes, the most urgent first, the lane of returned jobs last.
     pub fn all() -> impl Iterator<Item = Self> {
         Priority::all().map(Self::Of).chain([Self::Returned])
     }
 
-    /// Its place in [`Lane::all`].
+    /// Its position in [`Lane::all`].
     #[must_use]
     pub fn index(self) -> usize {
         match self {

@@ -1,13 +1,14 @@
 //! The lease clock of one delivery.
 //!
-//! A lease runs from the *sending* of the last renewal that was confirmed, because that is the latest moment from which
-//! the server surely counts as well. It is renewed at a third, so two renewals may fail before it is lost. The clock is
-//! the node's own and monotonic: a node that was frozen finds its leases lost when it wakes. What is lost stays lost: the
-//! server confirms anybody's renewal, also one that lay in a frozen node's socket until the job was another's.
+//! A lease runs from the *sending* of the last renewal that was confirmed, because the server certainly counts from
+//! that moment or a later one. It is renewed after a third of its length, so two renewals may fail before it is lost.
+//! The clock is the node's own and monotonic: a node that was frozen finds its leases lost when it wakes. A lost lease
+//! stays lost: the server confirms a renewal from any node, even one that lay in a frozen node's socket until another
+//! node had the job.
 
 use std::time::{Duration, Instant};
 
-/// When the lease of one running job is due, and when it is lost.
+/// When the lease of one running job has to be renewed, and when it is lost.
 #[derive(Debug, Clone, Copy)]
 pub struct Lease {
     confirmed: Instant,
@@ -28,12 +29,12 @@ impl Lease {
         now.duration_since(self.confirmed) >= length / 3 && now.duration_since(self.asked) >= length / 9
     }
 
-    /// A renewal leaves at `now`.
+    /// A renewal is sent at `now`.
     pub fn ask(&mut self, now: Instant) {
         self.asked = now;
     }
 
-    /// At `now` the server's confirmation of the renewal that was sent at `asked` is read.
+    /// The node reads at `now` the server's confirmation of the renewal that it sent at `asked`.
     pub fn confirm(&mut self, asked: Instant, now: Instant, length: Duration) {
         if !self.is_lost(now, length) {
             self.confirmed = self.confirmed.max(asked);
@@ -48,6 +49,7 @@ impl Lease {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "an Instant has no other origin")]
 mod tests {
     use super::*;
 

@@ -1,13 +1,13 @@
 //! The rules of Longshore.
 //!
-//! Everything that decides anything about a job stands in this crate, as plain functions over plain values. There is
-//! no I/O here, no clock, no async and no randomness: time and chance are arguments, so that property tests and the
-//! simulation can drive the rules by the million.
+//! This crate makes every decision about a job, in plain functions over plain values. It has no I/O, no clock, no async
+//! and no randomness: time and chance are arguments, so that property tests and the simulation can run the rules
+//! millions of times.
 //!
-//! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may it start
-//! now), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
-//! attempt), [`run`] (the record), [`story`] (the events a record implies), [`publication`] (which of them are still to be
-//! published), [`follow_up`] (what is done after that).
+//! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may
+//! it start now), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what
+//! follows an attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of
+//! them are still to be published), [`follow_up`] (the steps after that).
 
 pub mod name;
 

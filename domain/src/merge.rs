@@ -1,13 +1,13 @@
-//! The merge of the lanes' heads: of all jobs in hand, the one with the smallest rank is next.
+//! Merges the lanes' heads: of all buffered jobs, the one with the smallest rank is next.
 //!
-//! A lane is first in, first out: its head stands for it. There are at most ten, so a scan of the heads is faster
-//! than any heap and needs no upkeep when a lane runs dry or fills again.
+//! A lane is first in, first out, so only its head competes. There are at most ten lanes, so a scan of the heads is
+//! faster than any heap and needs no upkeep when a lane runs dry or fills again.
 
 use std::collections::VecDeque;
 
 use crate::rank::Rank;
 
-/// Jobs in hand, by lane.
+/// Buffered jobs, by lane.
 #[derive(Debug)]
 pub struct Merge<T> {
     lanes: Vec<VecDeque<(Rank, T)>>,
@@ -39,25 +39,25 @@ impl<T> Merge<T> {
         self.lanes[lane].pop_front().map(|(_, job)| job)
     }
 
-    /// The smallest rank in hand.
+    /// The smallest rank among the buffered jobs.
     #[must_use]
     pub fn next_rank(&self) -> Option<Rank> {
         self.lanes.iter().filter_map(|jobs| jobs.front().map(|(rank, _)| *rank)).min()
     }
 
-    /// How many jobs of `lane` are in hand.
+    /// How many jobs of `lane` are buffered.
     #[must_use]
     pub fn held_of(&self, lane: usize) -> usize {
         self.lanes[lane].len()
     }
 
-    /// How many jobs are in hand.
+    /// How many jobs are buffered.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Takes every job out for which `leaves` says so, keeping the order of the others.
+    /// Takes out every job for which `leaves` returns true; the others keep their order.
     pub fn take_where(&mut self, mut leaves: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         for lane in &mut self.lanes {

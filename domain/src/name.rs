@@ -1,8 +1,8 @@
-//! Names, parsed once at the border and never wrong after.
+//! Names, parsed once at the border and valid from then on.
 //!
-//! A token is `[A-Za-z0-9_-]`, 64 bytes at most and not beginning with `_`; run ids may have 96 bytes; a job type is
-//! one or more tokens joined by dots, 128 bytes at most. Names are cheap to clone: most lie within the value, longer
-//! ones share their text.
+//! A token is `[A-Za-z0-9_-]`, at most 64 bytes, and does not begin with `_`; run ids may have 96 bytes; a job type is
+//! one or more tokens joined by dots, at most 128 bytes. Names are cheap to clone: most are stored inline, longer ones
+//! share their text.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -12,14 +12,14 @@ use smol_str::{SmolStr, format_smolstr};
 
 use crate::Timestamp;
 
-/// Most bytes in a tenant, queue or schedule id.
+/// The maximum number of bytes in a tenant, queue or schedule id.
 pub const TOKEN_MAX: usize = 64;
-/// Most bytes in a run id.
+/// The maximum number of bytes in a run id.
 pub const RUN_ID_MAX: usize = 96;
-/// Most bytes in a job type.
+/// The maximum number of bytes in a job type.
 pub const TYPE_MAX: usize = 128;
 
-/// What stands for a name that cannot be read.
+/// Stands for a name that cannot be read.
 const UNREADABLE: &str = "_";
 
 /// A name that does not parse: which one, and why.
@@ -28,7 +28,7 @@ const UNREADABLE: &str = "_";
 pub struct NameError {
     /// Which name was read: `tenant`, `queue`, `type`, `run_id`, `priority`.
     pub what: &'static str,
-    /// What was found.
+    /// The text that was found.
     pub value: String,
     /// Why it is refused.
     pub reason: String,
@@ -83,7 +83,7 @@ macro_rules! name {
                 &self.0
             }
 
-            /// What stands for a name that cannot be read: `_`, which no client can choose.
+            /// Stands for a name that cannot be read: `_`, which no client can choose.
             #[must_use]
             pub fn unreadable() -> Self {
                 Self(SmolStr::new_static(UNREADABLE))
@@ -127,7 +127,7 @@ macro_rules! name {
 }
 
 name!(
-    /// Whose job it is: the third token of every subject, so that NATS permissions can fence a tenant in.
+    /// The owner of a job: the third token of every subject, so that NATS permissions can fence a tenant in.
     Tenant, "tenant", |text| check_token("tenant", text, TOKEN_MAX));
 name!(
     /// The queue a client names.
@@ -136,10 +136,10 @@ name!(
     /// Identifies a recurring or delayed schedule.
     ScheduleId, "schedule id", |text| check_token("id", text, TOKEN_MAX));
 name!(
-    /// One life of one job, unique within its tenant.
+    /// Identifies one life of one job; unique within its tenant.
     RunId, "run", |text| check_token("run_id", text, RUN_ID_MAX));
 name!(
-/// What is to be done, for example `email.send`.
+/// The type of work, for example `email.send`.
 JobType, "type", |text| {
     if text.len() > TYPE_MAX {
         let reason = format!("has {} bytes, {TYPE_MAX} are allowed", text.len());
@@ -151,13 +151,14 @@ JobType, "type", |text| {
 });
 
 impl RunId {
-    /// The id of a bare publish that brought none: `<queue>-p<priority>-<stream sequence>`.
+    /// The id of a bare publish that came without one: `<queue>-p<priority>-<stream sequence>`.
     #[must_use]
     pub fn derived(queue: &Queue, priority: Priority, sequence: u64) -> Self {
         Self(format_smolstr!("{queue}-{priority}-{sequence}"))
     }
 
-    /// Reads an id that a client chose: one that ends like a minted one is refused, because a later publish may come by it.
+    /// Reads an id that a client chose. It refuses an id that ends like a derived one, because a later publish may get
+    /// that id.
     ///
     /// # Errors
     /// Says what is wrong with the id.
@@ -170,16 +171,17 @@ impl RunId {
         Ok(id)
     }
 
-    /// The id of a job whose derived id is another run's, of a stream that is gone: with the time it was stored at.
+    /// The id of a job whose derived id belongs to another run, from a stream that is gone: the derived id with the
+    /// time at which the job was stored.
     #[must_use]
     pub fn derived_at(derived: &Self, at: Timestamp) -> Self {
         let text = format!("{derived}-at-{:x}", at.millis());
-        // A queue's name is shortened where both would be longer than an id may be.
+        // A queue's name is shortened if the whole would be longer than an id may be.
         let cut = text.len().saturating_sub(RUN_ID_MAX);
         Self(SmolStr::from(&text[cut..]))
     }
 
-    /// The queue, priority and sequence within a minted id; `None` for an id that a client chose, or that is nobody's:
+    /// The queue, priority and sequence in a derived id; `None` for an id that a client chose, or that no run can have:
     /// sequences begin at 1, and are written without leading zeros.
     #[must_use]
     pub fn as_derived(&self) -> Option<(Queue, Priority, u64)> {
@@ -188,7 +190,7 @@ impl RunId {
         Some((queue, priority, sequence))
     }
 
-    /// The parts of an id that ends like a minted one.
+    /// The parts of an id that ends like a derived one.
     fn minted_parts(&self) -> Option<(Queue, Priority, &str)> {
         let (rest, digits) = self.0.rsplit_once('-')?;
         let (queue, priority) = rest.rsplit_once('-')?;
@@ -198,7 +200,7 @@ impl RunId {
 }
 
 impl Tenant {
-    /// The tenant of clients that do not care: `default`.
+    /// The tenant of clients that name none: `default`.
     #[must_use]
     pub fn default_tenant() -> Self {
         Self(SmolStr::new_static("default"))
@@ -206,19 +208,19 @@ impl Tenant {
 }
 
 impl Queue {
-    /// The queue of clients that do not care: `main`.
+    /// The queue of clients that name none: `main`.
     #[must_use]
     pub fn main() -> Self {
         Self(SmolStr::new_static("main"))
     }
 }
 
-/// How urgent: 1 (most) to 9.
+/// How urgent a job is: 1 (most urgent) to 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// Where a client leaves it out: 5.
+    /// The priority if a client leaves it out: 5.
     pub const DEFAULT: Self = Self(5);
     /// How many priorities there are.
     pub const COUNT: usize = 9;
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minted_id_says_where_its_job_lies() {
+    fn a_derived_id_says_where_its_job_is_stored() {
         let id = RunId::derived(&Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77);
         assert_eq!(id.as_str(), "bulk-mail-p3-77");
         assert_eq!(id.as_derived(), Some((Queue::parse("bulk-mail").unwrap(), Priority::parse("p3").unwrap(), 77)));

@@ -1,18 +1,20 @@
-//! What a delivery means, given the run's record.
+//! Decides what a node does with a delivery, given the run's record.
 //!
-//! The server's acknowledgements fence nothing: a late one of an older delivery counts like a fresh one. So the record
-//! decides, by compare-and-set, and this module says what a delivery may try. The rules:
+//! Acknowledgements are no fence: a late one for an older delivery counts like a fresh one. So the record decides, by
+//! compare-and-set, and this module says what a delivery may try. The rules:
 //!
-//! * A message speaks for one wait of one attempt, `(round, attempt, deferrals)`: a bare publish for `(1, 1, 0)`, a moved
-//!   one for what its headers say, which is what the record said when its schedule was written.
-//! * A message that a node wrote proves it by the run's *seal*, a random number that stands in the record and travels in
-//!   a header of such messages alone. Without the record's seal nothing that a message says of its run is believed.
-//! * The record names the message that carries the run. Only when *that* message comes again is the carrying-out of a
-//!   decision repeated; any other message of the same run is acknowledged unseen.
-//! * A run that runs under *this* message has perhaps lost its lease. The delivery proves nothing: a killed server hands
-//!   out again too early and with any delivery count. Time decides, by the holder's last sign ([`lease_is_lost`]).
-//! * A read may be old. A delivery that speaks for a later wait than the record knows proves the *record* old: nothing
-//!   is acknowledged or deleted on such a read.
+//! * A message speaks for one wait of one attempt, `(round, attempt, deferrals)`. A bare publish speaks for
+//!   `(1, 1, 0)`; a moved message speaks for the values in its headers, which the record had when its schedule was
+//!   written.
+//! * The run's *seal* proves that a node wrote a message: a random number that is stored in the record and travels only
+//!   in a header of such messages. Without the record's seal, nothing that a message says of its run is believed.
+//! * The record names the message that carries the run. Only when *that* message comes again does a node carry a
+//!   decision out again; it acknowledges any other message of the same run and does nothing else.
+//! * A run that runs under *this* message may have lost its lease. The delivery proves nothing: a server that was
+//!   killed delivers again too early, and with any delivery count. Time decides, from the holder's last sign of life
+//!   ([`lease_is_lost`]).
+//! * A read may be stale. If a delivery speaks for a later wait than the record knows, the *record* is stale: the node
+//!   acknowledges and deletes nothing after such a read.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -33,14 +35,14 @@ pub struct Arrival {
     pub attempt: u32,
     /// How often its run had been deferred in this round when it was scheduled.
     pub deferrals: u32,
-    /// It came by way of the timekeeper or a replay, not straight from a client.
+    /// It came through the timekeeper or a replay, not straight from a client.
     pub moved: bool,
     /// The seal it carries; `None` for a client's own publish.
     pub seal: Option<SmolStr>,
     /// Its run id was derived from its sequence.
     pub has_derived_id: bool,
-    /// It was stored longer ago than a read may be old (a lease: a leader that was cut off steps down sooner), so what is
-    /// read by now knows what led to it.
+    /// It was stored longer ago than a read may be stale (one lease: a leader that was cut off steps down sooner), so a
+    /// read now shows everything that led to it.
     pub has_aged: bool,
 }
 
@@ -50,54 +52,55 @@ impl Arrival {
     }
 }
 
-/// What is to be done with a delivery.
+/// What a node does with a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Claim this attempt, on the record as it is or on none.
+    /// Claim this attempt, over the record as it is or without a record.
     Begin {
         /// Its round.
         round: u32,
         /// Its number.
         attempt: u32,
     },
-    /// The same for an attempt that was handed back under this very message: its node may have died before telling, and
-    /// the claim forgets that start, so tell the story on record first.
+    /// The same for an attempt that was released under this very message: its node may have died before it published
+    /// the events, and the claim removes that start, so publish the record's events first.
     BeginAgain {
         /// Its round.
         round: u32,
         /// Its number.
         attempt: u32,
     },
-    /// As [`Verdict::Begin`], but what is on record is another run, of a stream that is gone, and has ended: claim over
-    /// it, as if it were not there.
+    /// As [`Verdict::Begin`], but the record belongs to another run, from a stream that is gone, and that run has
+    /// ended: claim over the record as if it were not there.
     BeginAnew,
-    /// The id is that of another run, of a stream that is gone, which has not ended: this job runs under another id.
+    /// The id belongs to another run, from a stream that is gone, and that run has not ended: this job runs under
+    /// another id.
     Occupied,
-    /// An attempt runs under this message: [`lease_is_lost`] says whether it is to be settled as lost.
+    /// An attempt runs under this message: [`lease_is_lost`] says whether to settle it as lost.
     HeldElsewhere,
-    /// What is on record was decided under this very message: carry it out again, all of it.
+    /// The record's decision was made under this very message: carry it out again, completely.
     CarryOut,
-    /// The same for a run that waits, and that another node may still have in hand until its time comes: write the record
-    /// again under this delivery first, unchanged; then write its schedule and acknowledge, never keep it in hand.
+    /// The same for a waiting run that another node may still hold locally until its time comes: first write the record
+    /// again, unchanged, under this delivery; then write its schedule and acknowledge. Never hold it locally.
     TakeOver,
-    /// The run was cancelled: tell that, then acknowledge.
+    /// The run was cancelled: publish that, then acknowledge.
     TellEnd,
-    /// Another message answers for the run: acknowledge.
+    /// Another message carries the run: acknowledge this one.
     Drop,
-    /// The message speaks for a wait that the record does not know of yet, so the record was read too early: leave the
-    /// delivery alone, it comes again.
+    /// The message speaks for a wait that the record does not know yet, so the read was too early: leave the delivery
+    /// alone; it comes again.
     StaleRecord,
-    /// What the message says of its run is not proven by the record: it is a client's, and invalid.
+    /// The record does not prove what the message says of its run: a client wrote the message, and it is invalid.
     Unproven,
 }
 
-/// Judges a delivery by what is on record.
+/// Judges a delivery by the stored record.
 #[must_use]
 pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     let from_a_node = arrival.moved || arrival.seal.is_some();
     let Some(run) = found else {
         return match from_a_node {
-            // The record of a run that waits for its message is kept until it comes.
+            // The record of a run that waits for its message is kept until that message comes.
             true => unproven(arrival),
             false => Verdict::Begin { round: arrival.round, attempt: arrival.attempt },
         };
@@ -116,14 +119,15 @@ pub fn on_arrival(found: Option<&Run>, arrival: &Arrival) -> Verdict {
     on_own_arrival(run, arrival)
 }
 
-/// Nothing on record speaks for a message that claims to be a node's. A leader that does not know that it was cut off may
-/// have been read, and a node writes the record before the message: a young one is left to come again.
+/// No record supports a message that claims to be a node's. The read may have asked a leader that does not know that it
+/// was cut off, and a node writes the record before the message: a young message is left alone and comes again.
 fn unproven(arrival: &Arrival) -> Verdict {
     if arrival.has_aged || arrival.seal.is_none() { Verdict::Unproven } else { Verdict::StaleRecord }
 }
 
-/// Whether a message speaks for a wait that the record does not know of. Waits only grow: the next round is beyond every
-/// attempt of this one, a deferral beyond the start that it took back, and after the end of a round nothing of it comes.
+/// Whether a message speaks for a wait that the record does not know yet. Waits only move forward: the next round comes
+/// after every attempt of this one, a deferral after the start that it took back, and nothing of a round comes after
+/// its end.
 fn is_beyond(arrival: &Arrival, run: &Run) -> bool {
     let attempt = match run.state {
         state if state.is_terminal() => return arrival.round > run.round,
@@ -133,7 +137,7 @@ fn is_beyond(arrival: &Arrival, run: &Run) -> bool {
     arrival.position() > (run.round, attempt, run.deferrals)
 }
 
-/// The same for a message that is known to be the run's.
+/// Judges a message that is known to be the run's.
 fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
     let message = &arrival.holding.message;
     let is_holder = run.held_by.as_ref().is_some_and(|held| held.message == *message);
@@ -150,37 +154,38 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
                 Verdict::Drop
             }
         }
-        // It waits. Its own message goes on where it stood: a put-back attempt starts again, a schedule is written again.
+        // The run waits. Its own message continues where it stopped: a requeued attempt starts again, a schedule is
+        // written again.
         _ if is_holder && run.run_at.is_some() => Verdict::TakeOver,
         _ if is_holder => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
         _ if !speaks_for_it => Verdict::Drop,
         _ if run.held_by.is_none() => {
-            // `submit` made the record and published a message of its own, which is the one that counts; where it died
-            // before that, any other of this id does.
+            // `submit` made the record and published its own message, and only that one counts; if `submit` died before
+            // that, any other message with this id counts.
             let is_another = run.published && arrival.seal.is_none();
             if is_another { Verdict::Drop } else { begin }
         }
-        // Only a run that waits for its time has left its message behind; one that was put back comes with its own.
+        // Only a run that waits for its time has left its message behind; a released run comes with its own message.
         _ if arrival.moved && run.run_at.is_some() => begin,
         _ => Verdict::Drop,
     }
 }
 
-/// What is known of the node that holds a running attempt.
+/// What the judging node knows about the node that holds a running attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// It says that it holds the job.
     Holds,
-    /// It says that it claimed the attempt, took the claim for failed as its answer was lost, and lets go of it: the
+    /// It says that it claimed the attempt, took the claim for failed because the answer was lost, and abandons it: the
     /// attempt was never started. It says so once.
     NeverStarted,
-    /// The process that held it is gone: another has its name, or says that it is not the one.
+    /// The process that held it is gone: another process has its node name, or says that it is not that process.
     Gone,
-    /// It does not say so; it gave a sign of life at this time, if ever.
+    /// It does not say that it holds the job; it gave its last sign of life, if any, at this time.
     Silent(Option<Timestamp>),
 }
 
-/// Whether the attempt on record has lost its lease: its holder is gone, or gave no sign for as long as a lease lasts.
+/// Whether the record's running attempt has lost its lease: its holder is gone, or gave no sign of life for one lease.
 #[must_use]
 pub fn lease_is_lost(run: &Run, holder: Holder, now: Timestamp, lease: Duration) -> bool {
     match holder {
@@ -190,27 +195,30 @@ pub fn lease_is_lost(run: &Run, holder: Holder, now: Timestamp, lease: Duration)
     }
 }
 
-/// When the holder of the attempt on record gave its last sign of life, if its node was last there at `seen_at`. The start
-/// of the attempt is such a sign.
+/// When the holder of the record's attempt gave its last sign of life, if its node was last seen at `seen_at`. The
+/// start of the attempt is such a sign.
 #[must_use]
 pub fn last_sign(run: &Run, seen_at: Option<Timestamp>) -> Timestamp {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
     started_at.max(seen_at).unwrap_or(run.origin)
 }
 
-/// What a repeated submission finds to do.
+/// What a repeated submission has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// The run was noted, but perhaps nobody published its job: publish it again, under the same seal.
+    /// The run has a pre-created record, but its job may not have been published: publish it again, under the same
+    /// seal.
     Publish,
-    /// The run waits for this time, but perhaps nobody wrote its schedule: where none stands, tell and write it again.
+    /// The run waits for this time, but its schedule may not have been written: if there is none, publish the events
+    /// and write it again.
     Schedule(Timestamp),
-    /// The run goes its way.
+    /// Nothing: the run needs no help.
     Nothing,
 }
 
-/// Judges a submission that came again by what is on record: whoever noted the run may have died over the next step. As
-/// long as no message carries the run, another one does no harm: the first to come claims it, the other is dropped.
+/// Judges a repeated submission by the stored record: the node that pre-created the record may have died before the
+/// next step. As long as no message carries the run, a second message does no harm: the first to come claims the run,
+/// the other is dropped.
 #[must_use]
 pub fn on_repeat(run: &Run) -> Repeat {
     if run.published || run.held_by.is_some() || run.has_started() || run.round != 1 {
@@ -223,23 +231,25 @@ pub fn on_repeat(run: &Run) -> Repeat {
     }
 }
 
-/// What a dead letter is by now.
+/// The present state of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadLetterVerdict {
-    /// It stands: to be kept, replayed or discarded. Where no record is left, the one in the letter is replayed.
+    /// It stands: it may be kept, replayed or discarded. If no record is left, a replay uses the record in the dead
+    /// letter.
     Stands,
-    /// Its run was replayed, but perhaps nobody published the job: tell, publish, then delete the letter.
+    /// Its run was replayed, but the job may not have been published: publish the events, publish the job, then delete
+    /// the dead letter.
     Replayed,
-    /// Its run is beyond it: tell the run's end, if it has ended, and delete the letter.
+    /// Its run is past it: publish the run's end, if it has ended, and delete the dead letter.
     Stale,
-    /// The record was read too early: it does not know yet that the run died. Leave the letter alone.
+    /// The record was read too early: it does not know yet that the run died. Leave the dead letter alone.
     StaleRecord,
-    /// Its id is another run's by now, of a stream that was made anew: it can be thrown away, but not replayed.
+    /// Its id now belongs to another run, from a stream that was created again: it can be discarded, but not replayed.
     Anothers,
 }
 
-/// Judges the letter of round `round`, of the run that was first published at `origin`, by what is on record. A letter may
-/// be written late, by a node that froze before.
+/// Judges the dead letter of round `round`, of the run that was first published at `origin`, by the stored record. A
+/// node that was frozen may write a dead letter late.
 #[must_use]
 pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
     let Some(run) = found else { return DeadLetterVerdict::Stands };
@@ -249,7 +259,7 @@ pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> Dea
         Ordering::Greater => return DeadLetterVerdict::Anothers,
     }
     match run.state {
-        // A letter is only written once its round has ended dead.
+        // A dead letter is only written once its round has ended dead.
         _ if run.round < round => DeadLetterVerdict::StaleRecord,
         RunState::Dead if run.round == round => DeadLetterVerdict::Stands,
         RunState::Discarded if run.round == round => DeadLetterVerdict::Stale,
@@ -259,7 +269,7 @@ pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> Dea
     }
 }
 
-/// How a write to the record came out, when its answer was a refusal or none at all and the record was read instead.
+/// Whether the write with `token` succeeded, if its answer was a refusal or was lost and the record was read instead.
 #[must_use]
 pub fn was_mine(found: Option<&Run>, token: &str) -> bool {
     found.is_some_and(|run| run.token == token)
@@ -427,7 +437,7 @@ mod tests {
         let forged = Arrival { seal: Some("another".into()), has_aged: true, ..arrival(9, 1, 1, 1, false) };
         let done = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Complete(RunResult::None));
         let other_time = Run { origin: at(50), ..done };
-        assert_eq!(on_arrival(Some(&other_time), &forged), Verdict::Unproven, "it is no run of another stream");
+        assert_eq!(on_arrival(Some(&other_time), &forged), Verdict::Unproven, "it is not a run of another stream");
     }
 
     #[test]
@@ -455,11 +465,11 @@ mod tests {
         let mut dead = after(run, Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") });
         assert_eq!(on_repeat(&dead), Repeat::Nothing);
         dead.replay(at(400));
-        assert_eq!(on_repeat(&dead), Repeat::Nothing, "the letter is there until its job is published");
+        assert_eq!(on_repeat(&dead), Repeat::Nothing, "the dead letter is there until its job is published");
     }
 
     #[test]
-    fn a_letter_stands_until_its_run_is_beyond_it() {
+    fn a_dead_letter_stands_until_its_run_is_past_it() {
         let failure = Failure::new(ErrorKind::Permanent, "x");
         let mut run = after(running(&arrival(7, 1, 1, 1, false)), Settlement::Dead { failure });
         assert_eq!(on_dead_letter(None, 1, at(100)), DeadLetterVerdict::Stands);

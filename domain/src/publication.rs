@@ -1,30 +1,31 @@
-//! Which events of a run are still to be published: the only judge of it.
+//! Decides which events of a run are still to be published. No other code decides it.
 //!
-//! A record implies its events ([`story`](crate::events)), and they are published after the record is written, so the node
-//! that wrote it may have died in between. The node that goes on from the record publishes what may be missing: live, to
-//! clients that listen at the moment, and in the log, which must have every event in order. Events are published again
-//! under the same ids, so too many do no harm but cost; one too few is lost.
+//! A record implies its events ([`events`](crate::events)). They are published after the record is written, so the node
+//! that wrote it may have died in between. The node that continues from the record publishes the events that may be
+//! missing: live, to clients that listen at the moment, and in the log, which must have every event in order. Events
+//! are published again under the same ids: too many only cost, but one too few is lost.
 //!
-//! A run of 1,000 attempts must not publish its whole round again at each redelivery. What proves that the log has the
-//! events before the last attempt is the claim of that attempt:
+//! A run of 1,000 attempts must not publish its whole round again at each redelivery. The claim of the last attempt
+//! proves that the log has the events before that attempt:
 //!
-//! * The message that brings attempt n + 1 (n ≥ 1) is a schedule, and a schedule is written once the log has all events of
-//!   the wait that it ends. A node that holds a short retry locally claims it after the same confirmation.
-//! * An attempt that was released starts again under the same message. Its node publishes the events on record and waits
+//! * The message that brings attempt n + 1 (n ≥ 1) is a schedule, and a schedule is written once the log has all events
+//!   of the wait that it ends. A node that holds a short retry locally claims it after the same confirmation.
+//! * An attempt that was released starts again under the same message. Its node publishes the record's events and waits
 //!   for the log before it claims.
-//! * The first attempt of a round proves nothing: it may start without a record, and `submit` leaves `enqueued` to the node
-//!   that takes the job up.
+//! * The first attempt of a round proves nothing: it may start without a record, and `submit` leaves `enqueued` to the
+//!   node that takes up the job.
 //!
-//! So after any fault the events of one attempt are published again at most, with those of the wait or the end after it.
+//! So after any fault, nodes publish again the events of at most one attempt, with those of the wait or the end after
+//! it.
 
 use crate::events::{Event, of_round};
 use crate::{Run, RunState};
 
-/// How many events of a run's round are published, counted from the round's first: live, and in the log.
+/// How many events of a run's round are published, counted from the first of the round: live, and in the log.
 ///
-/// Within a round events are only added at the end, so the rest of the events, of this version of the record or of a later
-/// one, is what is still to be published. There is one constructor per situation in which a node takes up a run, and one
-/// method per step by which an attempt publishes more.
+/// Within a round, events are only added at the end. So the events after these counts, in this version of the record or
+/// a later one, are still to be published. There is one constructor per situation in which a node takes up a run, and
+/// one method per step by which an attempt publishes more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {
     live: usize,
@@ -36,24 +37,24 @@ pub struct Published {
 pub struct Unpublished<'a, 'run> {
     /// The event.
     pub event: &'a Event<'run>,
-    /// To clients that listen.
+    /// Whether it goes to clients that listen.
     pub live: bool,
-    /// In the log.
+    /// Whether it goes into the log.
     pub log: bool,
 }
 
 impl Published {
-    /// No event: no node has worked on the run. Nothing is on record of it, or only what `submit` wrote.
+    /// No event: no node has worked on the run. It has no record, or only the one that `submit` wrote.
     #[must_use]
     pub const fn nothing() -> Self {
         Self { live: 0, log: 0 }
     }
 
-    /// A record of a run that waits, found by the message that allows its next attempt.
+    /// The record of a waiting run, found by the message that allows its next attempt.
     ///
-    /// The message proves that the log has what `found` implies, unless `submit` wrote it, which leaves a record that no
-    /// message carries. The job of a replay is published once the log has the new round. A job that waited for its time was
-    /// never `enqueued` before.
+    /// The message proves that the log has the events that `found` implies, unless `submit` wrote the record: then no
+    /// message carries it. The job of a replay is published once the log has the new round. A job that waited for its
+    /// time was never `enqueued` before.
     #[must_use]
     pub fn at_arrival(found: &Run) -> Self {
         if found.state == RunState::Scheduled {
@@ -63,16 +64,16 @@ impl Published {
         if is_submitted { Self::nothing() } else { Self::held_locally(found) }
     }
 
-    /// Before the next attempt of a retry that this node held locally: it waited until the log had every event of the
-    /// record that it wrote.
+    /// Before the next attempt of a retry that this node held locally: the retry waited until the log had every event
+    /// of the record that the node wrote.
     #[must_use]
     pub fn held_locally(run: &Run) -> Self {
         let all = of_round(run).len();
         Self { live: all, log: all }
     }
 
-    /// A claim that stands on record though its answer was lost to the node that made it. The start is not published: the handler
-    /// was not called.
+    /// A claim that is stored although its answer was lost to the node that made it. The start is not published: the
+    /// handler was not called.
     #[must_use]
     pub fn at_unclear_claim(run: &Run) -> Self {
         let events = of_round(run);
@@ -89,8 +90,8 @@ impl Published {
     }
 
     /// A run that was cancelled through the API before this node could write its own decision: the cancel is published
-    /// live, and the log is left to the run's message, which this node has. `before_it` is what was published before the
-    /// decision `decided`; it counts where that was about the very start that was cancelled.
+    /// live, and the log is left to the run's message, which this node has. `before_it` is what was published before
+    /// the decision `decided`; it counts if that decision was about the same start that was cancelled.
     #[must_use]
     pub fn at_overtaken(before_it: Self, decided: &Run, cancelled: &Run) -> Self {
         let start = |run: &Run| (run.round, run.attempt, run.attempts.last().map(|last| last.start));
@@ -99,24 +100,24 @@ impl Published {
         Self { log, ..proven }
     }
 
-    /// A run that was cancelled through the API: `before` is what it was until then. The cancel is new; of a run that no
-    /// node has seen, everything is. The log of a run that was at work is left to its message, which comes again if its
-    /// node does not log the end. `is_carried_on`: its schedule stands, or its parked job, which are written once the log
-    /// has every event before.
+    /// A run that was cancelled through the API; `before` is its state until then. Only the cancel is new or, if no
+    /// node has seen the run, all of its events. If the run was running, the log is left to its message, which comes
+    /// again if its node does not log the end. `is_carried_on`: its schedule or its parked job still stands, and is
+    /// written only once the log has every event before.
     #[must_use]
     pub fn at_cancel(before: &Run, cancelled: &Run, is_carried_on: bool) -> Self {
         let events = of_round(cancelled);
         let last = events.len().saturating_sub(1);
-        // The node that replays a run publishes that live.
+        // The node that replays a run publishes the replay live.
         let is_new = before.is_unseen() && before.round == 1;
         let live = if is_new { 0 } else { last };
         let published = Self { live, log: if is_carried_on { last } else { proven(cancelled, &events) } };
         if before.state == RunState::Running { published.for_live_only() } else { published }
     }
 
-    /// A run whose dead letter of round `round` is replayed or discarded, or deleted because the run is beyond it. A round
-    /// that was just opened is new as a whole; of one that has ended, its end. The dead letter was written once the log had
-    /// the death that it tells of.
+    /// A run whose dead letter of round `round` is replayed, discarded, or deleted because the run is past it. If a
+    /// round was just opened, all of its events are new; if it has ended, only its end is. The dead letter was written
+    /// once the log had the death that it reports.
     #[must_use]
     pub fn at_dead_letter(run: &Run, round: u32) -> Self {
         let events = of_round(run);
@@ -126,7 +127,7 @@ impl Published {
         Self { live, log: if is_discarded { last } else { proven(run, &events) } }
     }
 
-    /// When attempt `attempt` of `waiting` starts. A start that was released makes room for the new one, and so does a
+    /// When attempt `attempt` of `waiting` starts. The new start replaces a released one in the record, and hides a
     /// deferral for as long as the attempt runs: they are published, but no longer among the round's events.
     #[must_use]
     pub fn at_start(self, waiting: &Run, attempt: u32) -> Self {
@@ -137,40 +138,39 @@ impl Published {
         Self { live: self.live.min(before), log: self.log.min(before) }
     }
 
-    /// After so many events more were published live. Once the run is on record, they go into the log in the same step;
-    /// before that, the record comes first.
+    /// After `events` more events were published live. If the run is stored, the log gets them in the same step;
+    /// otherwise, the record comes first.
     #[must_use]
     pub const fn after_live(self, events: usize, on_record: bool) -> Self {
         let live = self.live + events;
         Self { live, log: if on_record { live } else { self.log } }
     }
 
-    /// After what was published live is given to the log as well.
+    /// After the log also gets every event that was published live.
     #[must_use]
     pub const fn log_as_live(self) -> Self {
         Self { log: self.live, ..self }
     }
 
-    /// After all events of `run` are given to the log.
+    /// After the log gets all events of `run`.
     #[must_use]
     pub fn all_logged(self, run: &Run) -> Self {
         Self { log: of_round(run).len(), ..self }
     }
 
-    /// The log alone is still to be given something.
+    /// Only the log still gets events.
     #[must_use]
     pub const fn for_log_only(self) -> Self {
         Self { live: usize::MAX, ..self }
     }
 
-    /// The log is to be given nothing, now or later: the run leaves no trace there, or its record does not stand yet.
+    /// The log gets no events, now or later: the run leaves no trace there, or its record is not written yet.
     #[must_use]
     pub const fn for_live_only(self) -> Self {
         Self { log: usize::MAX, ..self }
     }
 
-    /// Those of a round's events that are still to be published, in order. What the log is given is always the last of
-    /// them.
+    /// The round's events that are still to be published, in order. The log always gets the last of them.
     pub fn unpublished<'a, 'run>(self, events: &'a [Event<'run>]) -> impl Iterator<Item = Unpublished<'a, 'run>> {
         let Self { live, log } = self;
         let numbered = events.iter().enumerate().skip(live.min(log));
@@ -178,7 +178,7 @@ impl Published {
     }
 }
 
-/// How many events the log has for certain, as the record proves: those before its last attempt.
+/// How many events the log certainly has, as the record proves: those before its last attempt.
 fn proven(run: &Run, events: &[Event<'_>]) -> usize {
     match run.attempts.last() {
         Some(last) if last.round == run.round && last.attempt > 1 => before_attempt(events, last.attempt),

@@ -1,21 +1,22 @@
-//! In which order waiting jobs start.
+//! Decides in which order waiting jobs start.
 //!
-//! `rank = since + (priority − 1) × aging`, the smallest first, where `since` is when the job was enqueued or, for one
-//! that was delayed or retried, when it became due. With aging `a`, a job of priority `p` is overtaken only by jobs
-//! that came less than `(p − q) × a` after it, `q` being theirs; so nobody waits behind a job that came more than
-//! `(p − 1) × a` later, and a p1 overtakes everything that came up to `8 × a` before it. An aging of 0 is strict
-//! priority by rank ties: see [`Rank::new`].
+//! `rank = since + (priority − 1) × aging`, the smallest first, where `since` is when the job was enqueued or, if it
+//! was delayed or retried, when it became due. With aging `a`, only jobs that came at most `(p − q) × a` after a job of
+//! priority `p` overtake it, where `q` is their own, more urgent priority. So no job waits behind one that came more than
+//! `(p − 1) × a` later, and a p1 overtakes a p9 that came up to `8 × a` before it. An aging of 0 means strict
+//! priorities: see [`Rank::new`].
 
 use std::time::Duration;
 
 use crate::{Priority, Timestamp};
 
-/// A place in the order: smaller starts first.
+/// A position in the order; the smaller rank starts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank(i64, i64);
 
 impl Rank {
-    /// The rank of a job that waits since `since`. With `aging` 0 priorities are strict: time decides only within one.
+    /// The rank of a job that has waited since `since`. If `aging` is 0, priorities are strict: time decides only
+    /// within one priority.
     #[must_use]
     pub fn new(since: Timestamp, priority: Priority, aging: Duration) -> Self {
         let steps = i64::from(priority.number() - 1);
@@ -38,7 +39,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_waits_behind_a_job_that_came_later_than_the_bound(
+        fn no_job_waits_behind_one_that_came_later_than_the_bound(
             since in 0i64..1_000_000, p in 1u64..=9, q in 1u64..=9, aging in 1u64..100_000, over in 1i64..1_000,
         ) {
             let bound = i64::try_from((p - 1) * aging).unwrap();

@@ -1,15 +1,15 @@
-//! Restart intensity: more than `most` deaths within `within` and a supervisor gives up. The rule is OTP's
+//! Restart intensity: a supervisor gives up after more than `most` deaths within `within`. The rule is OTP's
 //! (`supervisor`, "Maximum Restart Intensity").
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What a supervisor does about a death.
+/// How a supervisor reacts to a death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The child is started again.
+    /// It starts the child again.
     Restart,
-    /// The child keeps dying: the supervisor ends itself, its own supervisor judges next.
+    /// The child keeps dying: the supervisor ends itself, and its own supervisor decides next.
     GiveUp,
 }
 
@@ -37,6 +37,7 @@ impl Restarts {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "an Instant has no other origin")]
 mod tests {
     use super::*;
 

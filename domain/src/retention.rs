@@ -1,14 +1,15 @@
-//! How long records of completed runs are kept as their room fills, and when dead letters are about to go.
+//! How long records of completed runs are kept as their storage fills, and when dead letters are about to be dropped.
 
 use std::time::Duration;
 
-/// Up to here completed records are kept for as long as is set.
+/// Up to this fill, completed records are kept for the configured time.
 pub const EASY: f64 = 0.5;
-/// From here on they are kept for the least time there is.
+/// From this fill on, they are kept for the shortest time.
 pub const TIGHT: f64 = 0.9;
 
-/// How long the record of a run that completes now is kept when its room is filled to `fill` (1: full). Between
-/// [`EASY`] and [`TIGHT`] each step divides the time alike, from `age` down to `least`; `age` if that is shorter.
+/// How long the record of a run that completes now is kept when its storage is filled to `fill` (1: full). Between
+/// [`EASY`] and [`TIGHT`] each step divides the time by the same factor, from `age` down to `least`. If `age` is
+/// shorter than `least`, it is `age`.
 #[must_use]
 pub fn kept(fill: f64, age: Duration, least: Duration) -> Duration {
     if fill <= EASY || age <= least {
@@ -19,15 +20,15 @@ pub fn kept(fill: f64, age: Duration, least: Duration) -> Duration {
     age.mul_f64(factor.powf(way)).max(least)
 }
 
-/// Of the room or the age that dead letters may have, so much is used up before a warning.
+/// The share of their size limit or maximum age that dead letters use up before a warning.
 pub const WARN_FROM: f64 = 0.8;
 
-/// What will soon take the oldest dead letters.
+/// The limit that will soon remove the oldest dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threat {
-    /// There is no room for many more.
+    /// Their storage is nearly full.
     Room,
-    /// They reach the age up to which they are kept.
+    /// They reach their maximum age.
     Age,
 }
 
@@ -42,8 +43,8 @@ impl Threat {
     }
 }
 
-/// What threatens dead letters that fill their room to `fill` (1: full), the oldest of which is `oldest` old, where they
-/// are kept for `max_age` (zero: for ever). Room comes first: it gives less notice.
+/// The threat to dead letters that fill their storage to `fill` (1: full). `oldest` is the age of the oldest one; they
+/// are kept for `max_age` (zero: for ever). The storage is checked first: it gives less notice.
 #[must_use]
 pub fn threat(fill: f64, oldest: Option<Duration>, max_age: Duration) -> Option<Threat> {
     if fill >= WARN_FROM {

@@ -1,4 +1,4 @@
-//! What follows an attempt: [`settle`] is the only judge of it, however the attempt ended.
+//! What follows an attempt: [`settle`] alone decides it, however the attempt ended.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use crate::{ErrorKind, Failure, JobOptions, Run, RunId, Timestamp};
 pub enum Outcome {
     /// The handler succeeded.
     Completed(RunResult),
-    /// The attempt failed; `retry_after` is the handler's own wish.
+    /// The attempt failed; the handler may have asked for `retry_after`.
     Failed {
-        /// How, and what it says.
+        /// The kind of error and its message.
         failure: Failure,
-        /// Not before this long.
+        /// The next attempt starts no sooner than after this delay.
         retry_after: Option<Duration>,
     },
     /// The handler wants to see the job again later; the attempt is not used up.
     Snoozed(Duration),
-    /// The handler had no room; the attempt is not used up, however often that happens.
+    /// The handler had no capacity; the attempt is not used up, however often that happens.
     Busy {
-        /// The attempt's start was told before the handler said so.
+        /// The attempt's start was published before the handler said so.
         started: bool,
     },
-    /// Nobody serves the type; the attempt did not start.
+    /// No handler serves the type; the attempt did not start.
     NoHandler,
     /// The node shuts down; the attempt is not used up.
     Released,
@@ -33,10 +33,10 @@ pub enum Outcome {
     Cancelled,
 }
 
-/// What is done about it. Each is one write to the run's record; the rest follows from the record.
+/// What follows an attempt. Each is one write to the run's record; the other steps follow from the record.
 #[derive(Debug, Clone)]
 pub enum Settlement {
-    /// The run has ended well.
+    /// The run has ended successfully.
     Complete(RunResult),
     /// Another attempt at `at`.
     Retry {
@@ -45,69 +45,70 @@ pub enum Settlement {
         /// Why.
         failure: Failure,
     },
-    /// The run has ended badly; its job goes to the dead letters.
+    /// The run has ended with a failure; its job goes to the dead letters.
     Dead {
         /// Why.
         failure: Failure,
     },
-    /// Looked at again at `at`; no attempt is used up.
+    /// The job is tried again at `at`; no attempt is used up.
     Defer {
         /// When.
         at: Timestamp,
         /// Why.
         reason: DeferReason,
-        /// The attempt had started and is put back; else it is as if it had not begun.
+        /// Why the attempt is requeued, if it had started; otherwise it is as if it had not begun.
         put_back: Option<PutBack>,
     },
-    /// Given back to whoever has room, the attempt unused.
+    /// The job goes back to its lane for any node with capacity; the attempt is not used up.
     Release,
-    /// It could start, but for what all of its kind wait for, such as a handler's capacity: it waits elsewhere, out of
-    /// the way of those behind it, until it is taken back. No event, no attempt.
+    /// The job could start, but lacks something that all jobs of its kind wait for, such as handler capacity: it waits
+    /// elsewhere, out of the way of the jobs behind it, until it returns. It has no event and uses up no attempt.
     Park {
-        /// What its place in the order counts from.
+        /// The moment from which its rank counts.
         since: Timestamp,
     },
-    /// Waits for its time.
+    /// The job waits for its time.
     Schedule {
         /// When.
         at: Timestamp,
     },
-    /// Was not started in time.
+    /// The job was not started in time.
     Expire,
-    /// Cancelled.
+    /// The run is cancelled.
     Cancel,
     /// Another run has its idempotency key.
     Duplicate {
-        /// Which.
+        /// That run.
         of: RunId,
     },
 }
 
-/// Under which rules an attempt is judged.
+/// The rules by which an attempt is judged.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
     /// The attempt's number, from 1.
     pub attempt: u32,
-    /// Attempts in a round.
+    /// The maximum number of attempts in a round.
     pub max_attempts: u32,
     /// The delays between attempts.
     pub backoff: &'a Backoff,
-    /// The whole run must have ended by then.
+    /// When the whole run must have ended.
     pub deadline: Option<Timestamp>,
-    /// How often in a row its handler has put the job back.
+    /// How often in a row its handler has snoozed the job.
     pub snoozes: u32,
-    /// How often it may.
+    /// How often in a row it may do so.
     pub max_snoozes: u32,
-    /// How often in a row its handlers had no room.
+    /// How often in a row its handlers had no capacity.
     pub busy: u32,
-    /// Since when the job has been waiting for a handler, if it was deferred for want of one before, and how often.
+    /// Since when the job has been waiting for a handler, and how often it was deferred; `None` if it was not deferred
+    /// for lack of one before.
     pub no_handler: Option<(Timestamp, u32)>,
-    /// How long it may wait for one.
+    /// How long it may wait for a handler.
     pub no_handler_grace: Duration,
 }
 
 impl<'a> Terms<'a> {
-    /// The rules for the attempt that `run` is in: what its record and its job say, and the limits of its type.
+    /// The rules for the current attempt of `run`, from its record, its job and the limits of its type.
     #[must_use]
     pub fn of(
         run: &Run,
@@ -132,10 +133,10 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Longest wait between two looks for a remote handler.
+/// The longest wait between two checks for a remote handler.
 const NO_HANDLER_MAX: Duration = Duration::from_secs(5);
 
-/// First and longest pause before handlers without room are asked again.
+/// The first and the longest pause before handlers without capacity are asked again.
 const BUSY: Duration = Duration::from_secs(1);
 const BUSY_MAX: Duration = Duration::from_secs(30);
 
@@ -146,7 +147,7 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
         Outcome::Completed(result) => Settlement::Complete(result),
         Outcome::Failed { failure, retry_after } => fail(failure, retry_after, terms, now, chance),
         Outcome::Snoozed(_) if terms.snoozes >= terms.max_snoozes => {
-            let message = format!("its handler put the job back more than {} times in a row", terms.max_snoozes);
+            let message = format!("its handler snoozed the job more than {} times in a row", terms.max_snoozes);
             fail(Failure::new(ErrorKind::Retryable, message), None, terms, now, chance)
         }
         Outcome::Snoozed(wait) => {
@@ -174,7 +175,8 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
     }
 }
 
-/// A quarter more or less, so that those that were turned away together do not come back together.
+/// Makes a wait up to a quarter longer or shorter, so that jobs that were turned away together do not come back
+/// together.
 fn spread(wait: Duration, chance: f64) -> Duration {
     wait.mul_f64(0.75 + 0.5 * chance)
 }

@@ -13,16 +13,16 @@ pub struct Timestamp(i64);
 /// 9999-12-31T23:59:59.999Z: the last moment that RFC 3339 can write.
 const LATEST: i64 = 253_402_300_799_999;
 
-/// A text that is no RFC 3339 time.
+/// A text that is not a valid RFC 3339 time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no RFC 3339 time, such as 2027-01-31T09:30:00Z or 2027-01-31T10:30:00+01:00")]
+#[error("{0:?} is not a valid RFC 3339 time, such as 2027-01-31T09:30:00Z or 2027-01-31T10:30:00+01:00")]
 pub struct TimestampError(pub String);
 
 impl Timestamp {
     /// 2262-04-11T23:47:16.854Z: the last moment that the server's schedules can hold, in nanoseconds since 1970.
     pub const LAST_SCHEDULE: Self = Self(i64::MAX / 1_000_000);
 
-    /// From milliseconds since 1970 UTC; what lies before 1970 or beyond the year 9999 is brought to that bound.
+    /// From milliseconds since 1970 UTC; a moment before 1970 or after the year 9999 becomes that bound.
     #[must_use]
     pub fn from_millis(millis: i64) -> Self {
         Self(millis.clamp(0, LATEST))
@@ -34,7 +34,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Reads an RFC 3339 time with any offset; what is finer than a millisecond is cut off.
+    /// Reads an RFC 3339 time with any offset; fractions of a millisecond are cut off.
     ///
     /// # Errors
     /// Refuses everything else, also times without an offset.
@@ -58,7 +58,7 @@ impl Timestamp {
         Self::from_millis(self.0.saturating_sub(millis))
     }
 
-    /// How long after `earlier` this is; nothing if it is not after it.
+    /// How long after `earlier` this is; zero if it is not after it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
@@ -68,8 +68,8 @@ impl Timestamp {
 impl Timestamp {
     /// The time as text, in ASCII.
     ///
-    /// Written by hand, because three to six of these stand in every job's record and events. Mostly they are of the same
-    /// minute as the one before, of which only seconds and milliseconds are written anew.
+    /// Written by hand, because every job's record and events contain three to six of these. Most fall into the same
+    /// minute as the one before; then only seconds and milliseconds are written anew.
     #[must_use]
     pub fn text(self) -> [u8; 24] {
         thread_local! {
@@ -85,10 +85,10 @@ impl Timestamp {
         text
     }
 
-    /// The same, all of it written. The civil date from a day count follows H. Hinnant, "chrono-Compatible Low-Level Date
-    /// Algorithms", `civil_from_days`.
+    /// The same, written completely. The civil date from a day count follows H. Hinnant, "chrono-Compatible Low-Level
+    /// Date Algorithms", `civil_from_days`.
     fn written(self) -> [u8; 24] {
-        // Whatever is below 10,000 years in days or seconds of a day fits into 32 bits, in which division is cheaper.
+        // Days of 10,000 years and seconds of a day fit into 32 bits, where division is cheaper.
         let small = |number: i64| u32::try_from(number).unwrap_or(0);
         let (seconds, millis) = (self.0 / 1_000, small(self.0 % 1_000));
         let (days, second) = (small(seconds / 86_400 + 719_468), small(seconds % 86_400));
@@ -120,7 +120,7 @@ impl Timestamp {
     }
 }
 
-/// The text of a time, with the seconds and milliseconds of another one of its minute.
+/// The text of a time, with the seconds and milliseconds of another time in the same minute.
 fn within_minute(mut text: [u8; 24], millis: i64) -> [u8; 24] {
     // Below 60,000, so nothing is lost.
     let millis = (millis % 60_000) as u32;

@@ -1,4 +1,4 @@
-//! How often a handler did its work twice, by its own account, and who asked it to. Pure.
+//! How often a handler did its work twice, by its own report, and which node asked for it. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,8 +9,8 @@ use crate::observe::Logged;
 use crate::remote::Asked;
 use crate::wire::{Event, EventName};
 
-/// Calls for work that an earlier call had begun, though no handler failed and nobody handed it back: of the same attempt
-/// once more, or of the next one because the lease was lost.
+/// The calls for work that an earlier call had begun, although no handler failed and no node returned the job: a second
+/// call of the same attempt, or a call of the next attempt because the lease was lost.
 pub fn calls_again<'c>(calls: &'c [Call], events: &[Logged]) -> Vec<&'c Call> {
     let mut told: HashMap<(&str, &str), Vec<&Event>> = HashMap::new();
     for Logged { event, .. } in events {
@@ -45,7 +45,8 @@ fn repeats(call: &Call, earlier: &Call, told: &[&Event]) -> bool {
     call.attempt == earlier.attempt + 1 && of_earlier.any(lost)
 }
 
-/// The calls, each with the node that asked for it: an inbox belongs to the node whose starts its requests go with.
+/// The calls, each with the node that asked for it: an inbox belongs to the node whose starts match the inbox's
+/// requests.
 pub fn with_nodes(asked: &[Asked], events: &[Logged]) -> Vec<Call> {
     let mut starters: HashMap<(&str, &str), Vec<&str>> = HashMap::new();
     for Logged { event, .. } in events.iter().filter(|logged| logged.event.event == EventName::Started) {
@@ -53,7 +54,7 @@ pub fn with_nodes(asked: &[Asked], events: &[Logged]) -> Vec<Call> {
     }
     let mut votes: HashMap<&str, BTreeMap<&str, usize>> = HashMap::new();
     for Asked { call, asker } in asked {
-        // Of a run with one start alone it is sure whose it was.
+        // Only a run with a single start says for certain which node asked.
         if let Some([node]) = starters.get(&(call.tenant.as_str(), call.run_id.as_str())).map(Vec::as_slice) {
             *votes.entry(asker).or_default().entry(node).or_default() += 1;
         }
@@ -65,7 +66,7 @@ pub fn with_nodes(asked: &[Asked], events: &[Logged]) -> Vec<Call> {
     asked.iter().map(|Asked { call, asker }| Call { node: node(asker), ..call.clone() }).collect()
 }
 
-/// How many of these moments fall to each fault: to the last one before.
+/// How many of these moments fall to each fault; a moment belongs to the last fault before it.
 pub fn by_fault(moments: &[Timestamp], faults: &[(Timestamp, &str)]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for moment in moments {

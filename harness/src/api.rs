@@ -1,4 +1,4 @@
-//! Asking the nodes: any endpoint of the API, and the one every test needs, waiting for a run's end.
+//! Requests to the nodes: any endpoint of the API, and the request every test needs, waiting for a run's end.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::world::{NAMESPACE, TENANT, World, chain};
 /// How long [`World::wait`] waits for a run's end.
 const END_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a node is asked to hold back one answer of `runs.wait`; short, since a node may die holding it.
+/// How long a node is asked to delay one answer of `runs.wait`; short, since a node may die meanwhile.
 const HELD: Duration = Duration::from_secs(5);
 
-/// Between two questions when nobody answered: nothing tells when a node is there again.
+/// The pause between two requests when no node answered: nothing announces that a node is back.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An error that a node answered, or what stands in an answer's place.
+/// An error that a node answered, or the harness's own error where no usable answer came.
 #[derive(Debug, Clone)]
 pub struct ApiError {
-    /// As in the contract: 400, 403, 404, 409, 413, 429, 503. 0 if no node answered.
+    /// As in the contract: 400, 403, 404, 409, 413, 429, 503; 0 if no node answered.
     pub code: u16,
-    /// The short word for it.
+    /// The error's short name.
     pub error: String,
     /// For people.
     pub message: String,
@@ -47,7 +47,7 @@ impl ApiError {
 }
 
 impl World {
-    /// Asks an endpoint as the tenant `default`: `request("runs.get", json!({"run_id": run}))`.
+    /// Calls an endpoint as the tenant `default`: `request("runs.get", json!({"run_id": run}))`.
     ///
     /// # Panics
     /// If the answer is an error.
@@ -56,18 +56,18 @@ impl World {
         answer.unwrap_or_else(|error| panic!("{endpoint}: {error}"))
     }
 
-    /// Asks an endpoint as any tenant; `_all` is the operator's.
+    /// Calls an endpoint as any tenant; `_all` is the operator's.
     ///
     /// # Errors
-    /// The node's error, or that none answered within 10 s.
+    /// The node's error, or an error if none answered within 10 s.
     pub async fn try_request(&self, tenant: &str, endpoint: &str, body: Value) -> Result<Value, ApiError> {
         self.ask(tenant, endpoint, body.to_string(), Duration::from_secs(10)).await
     }
 
-    /// As [`World::try_request`], with a body that need not be JSON and a limit of one's own on the wait.
+    /// As [`World::try_request`], with a body that need not be JSON and with the caller's own time limit.
     ///
     /// # Errors
-    /// The node's error, or that none answered in time.
+    /// The node's error, or an error if none answered in time.
     pub async fn ask(
         &self,
         tenant: &str,
@@ -88,7 +88,7 @@ impl World {
         Err(ApiError { code: code.as_str().parse().unwrap_or(0), error: text("error"), message: text("message"), body })
     }
 
-    /// Submits a job through the API: the body is that of the endpoint `submit`. Gives the run's id.
+    /// Submits a job through the API: the body is that of the endpoint `submit`. Returns the run's id.
     ///
     /// # Panics
     /// If the answer is an error.
@@ -97,7 +97,7 @@ impl World {
         answer["run_id"].as_str().expect("an answer of `submit` has a run_id").to_owned()
     }
 
-    /// Waits until the run has ended, a minute at most, and gives its record. Nodes may come and go meanwhile.
+    /// Waits until the run has ended, for at most a minute, and returns its record. Nodes may come and go meanwhile.
     ///
     /// # Panics
     /// If it does not end; with its story.
@@ -105,13 +105,13 @@ impl World {
         self.wait_as(TENANT, run, END_WITHIN).await
     }
 
-    /// As [`World::wait`], for any tenant and any patience.
+    /// As [`World::wait`], for any tenant and with any time limit.
     ///
     /// # Panics
     /// If it does not end; with its story.
     pub async fn wait_as(&self, tenant: &str, run: &str, within: Duration) -> Record {
         let deadline = Instant::now() + within;
-        let mut last = "nobody was asked".to_owned();
+        let mut last = "no node was asked".to_owned();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -136,8 +136,8 @@ impl World {
         }
     }
 
-    /// A command line of the binary, to be run against this world's server: `command(["queues", "--json"])`. Its process
-    /// is killed if it is dropped while it runs.
+    /// A command line of the binary, to be run against this world's server: `command(["queues", "--json"])`. If it is
+    /// dropped while its process runs, the process is killed.
     pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = std::process::Command::new(self.binary());
         without_ours(&mut command);

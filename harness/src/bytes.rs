@@ -1,4 +1,4 @@
-//! Publishing bytes that no client library would send: the NATS protocol by hand, over a socket.
+//! Publishes bytes that no client library would send: it writes the NATS protocol by hand, over a socket.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::world::World;
 
-/// A connection to the world's server that sends what it is told, byte for byte.
+/// A connection to the world's server that sends exactly the bytes it is given.
 #[derive(Debug)]
 pub struct Bytes {
     socket: BufReader<TcpStream>,
@@ -19,7 +19,7 @@ impl World {
     /// A connection for bytes that no client library would send.
     ///
     /// # Panics
-    /// If the server cannot be reached; as do the functions below.
+    /// If the server cannot be reached. The functions below panic for the same reason.
     pub async fn bytes(&self) -> Bytes {
         let mut bytes = Bytes::open(self.server().port()).await.expect("the server is there");
         bytes.flush().await;
@@ -34,7 +34,7 @@ impl Bytes {
         Ok(Bytes { socket, out })
     }
 
-    /// Publishes one job and gives its sequence, as the server's acknowledgement has it.
+    /// Publishes one job and returns its sequence from the server's acknowledgement.
     pub(crate) async fn store(&mut self, subject: &str, headers: &[u8], payload: &[u8]) -> io::Result<u64> {
         let inbox = format!("_INBOX.bytes{}", rand::random::<u64>());
         self.out.extend_from_slice(format!("SUB {inbox} 1\r\n").as_bytes());
@@ -51,7 +51,7 @@ impl Bytes {
         }
     }
 
-    /// Publishes a message with these header bytes, first line and all; they go out with [`Bytes::flush`].
+    /// Publishes a message with these header bytes, including the first line; [`Bytes::flush`] sends them.
     pub fn publish(&mut self, subject: &[u8], reply: Option<&str>, headers: &[u8], payload: &[u8]) {
         let reply = reply.map(|reply| format!(" {reply}")).unwrap_or_default();
         self.out.extend_from_slice(b"HPUB ");
@@ -74,7 +74,7 @@ impl Bytes {
         self.socket.get_mut().write_all(&std::mem::take(&mut self.out)).await
     }
 
-    /// The next line; what only asks whether somebody is there is answered.
+    /// Reads the next line, and answers each `PING` of the server on the way.
     async fn line(&mut self) -> io::Result<String> {
         loop {
             let mut line = String::new();

@@ -1,8 +1,9 @@
-//! Three nats-servers that are one cluster, each with a store of its own, and all that can be done to them.
+//! Three nats-servers in one cluster, each with its own store, and the faults that a test can cause in them.
 //!
-//! Each route between two servers passes through a [`Proxy`], so that a server can be cut from the others while clients
-//! still reach it, in both directions or in one. Servers keep their ports, their stores and their proxies over kills and
-//! restarts. What is asked of the cluster (who leads what, is everything in step) is asked over NATS, as an operator would.
+//! Each route between two servers passes through a [`Proxy`], so that a test can cut a server from the others, in both
+//! directions or in one, while clients still reach it. Servers keep their ports, their stores and their proxies over
+//! kills and restarts. The cluster is asked over NATS, as an operator would ask: who leads what, and whether everything
+//! is in step.
 //!
 //! Forbidden here: any knowledge of Longshore's streams; their names come from the caller.
 
@@ -19,10 +20,10 @@ use crate::eventually::eventually;
 use crate::proxy::{Direction, Proxy};
 use crate::world::{ROOM, chain, connect};
 
-/// How many servers there are: the fewest of which one can be lost.
+/// How many servers there are: the smallest number that can lose one.
 pub const SERVERS: usize = 3;
 
-/// How long an election, or the catching up of a server that was away, may take.
+/// How long an election may take, or a server that was away may need to catch up.
 const SETTLES_WITHIN: Duration = Duration::from_secs(90);
 
 /// How long one question to the servers may take.
@@ -31,7 +32,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// The range that [`Server`] takes its free ports from: below those that systems give to outgoing connections.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// Sets of ports that may turn out to be taken before that is no accident any more.
+/// How many sets of ports may be found taken before the start fails: more than that is no accident.
 const TRIES: usize = 8;
 
 /// User and password of the system's account, which may ask about servers and move the meta leader.
@@ -41,10 +42,10 @@ const SYSTEM: &str = "system";
 #[derive(Debug)]
 pub struct ServerCluster {
     servers: Vec<Server>,
-    /// `routes[from][to]`: the proxy by which server `from` connects to server `to`.
+    /// `routes[from][to]`: the proxy through which server `from` connects to server `to`.
     routes: Vec<Vec<Option<Proxy>>>,
     client: Client,
-    /// In the system's account.
+    /// Connected in the system's account.
     operator: Client,
 }
 
@@ -67,7 +68,7 @@ impl ServerCluster {
         panic!("no free ports for a cluster were found in {TRIES} tries");
     }
 
-    /// Fails with [`Error::PortTaken`] if somebody else was quicker at one of the ports.
+    /// Fails with [`Error::PortTaken`] if another process took one of the ports first.
     async fn on_free_ports(dir: &Path) -> Result<ServerCluster, Error> {
         let ports = free_ports(2 * SERVERS);
         let (client_ports, route_ports) = ports.split_at(SERVERS);
@@ -100,7 +101,7 @@ impl ServerCluster {
     /// A server: to kill, freeze, thaw, restart.
     ///
     /// # Panics
-    /// If there is none of that number; they count from 0.
+    /// If there is no server of that number; numbers start at 0.
     pub fn server(&self, number: usize) -> &Server {
         &self.servers[number]
     }
@@ -110,13 +111,13 @@ impl ServerCluster {
         &self.servers
     }
 
-    /// Cuts two servers from each other: nothing passes, their connections stay open.
+    /// Cuts two servers from each other: no bytes pass, their connections stay open.
     pub fn cut(&self, one: usize, other: usize) {
         self.cut_one_way(one, other);
         self.cut_one_way(other, one);
     }
 
-    /// Server `to` hears nothing of server `from` any more. The other way everything passes.
+    /// Server `to` receives nothing from server `from` any more. The other direction stays open.
     pub fn cut_one_way(&self, from: usize, to: usize) {
         self.route(from, to).cut_direction(Direction::ToTarget);
         self.route(to, from).cut_direction(Direction::FromTarget);
@@ -129,12 +130,12 @@ impl ServerCluster {
         }
     }
 
-    /// Joins everybody again; what was sent into a cut arrives now.
+    /// Joins all servers again; the bytes that were sent into a cut arrive now.
     pub fn heal(&self) {
         self.routes.iter().flatten().flatten().for_each(Proxy::heal);
     }
 
-    /// A way to a server that can be cut: for a node (`NATS_URL`) or a client that is to lose it. Gone when dropped.
+    /// A proxy to a server, for a node (`NATS_URL`) or a client that is to lose that server. Closed when dropped.
     pub async fn door(&self, number: usize) -> Proxy {
         proxy(self.servers[number].port()).await
     }
@@ -143,10 +144,10 @@ impl ServerCluster {
         self.routes[from][to].as_ref().expect("a server has no route to itself")
     }
 
-    /// Waits until the cluster has a leader, and every server is up, hears the others and runs JetStream.
+    /// Waits until the cluster has a leader, and every server is up, reaches the others and runs JetStream.
     ///
     /// # Panics
-    /// If that does not come about within 90 s; as do the functions below.
+    /// If that takes longer than 90 s. The functions below panic for the same reason.
     pub async fn ready(&self) {
         eventually("a cluster with a leader and JetStream on each server", SETTLES_WITHIN, async || {
             let answers = self.ask_servers("$SYS.REQ.SERVER.PING.JSZ", json!({})).await;
@@ -155,13 +156,13 @@ impl ServerCluster {
             let meta = answers.iter().find(leads).map(|answer| &answer["data"]["meta_cluster"]);
             let complete = |meta: &&Value| meta["replicas"].as_array().is_some_and(|all| all.len() == SERVERS - 1);
             let in_step = meta.filter(complete).is_some_and(has_leader_and_is_in_step);
-            if agree && in_step { Ok(()) } else { Err(format!("led by {named:?}, of which one says {meta:?}")) }
+            if agree && in_step { Ok(()) } else { Err(format!("led by {named:?}; the leader says {meta:?}")) }
         })
         .await;
     }
 
-    /// Waits until every stream has a leader and all its replicas are there and in step, so that what is read from any
-    /// of them is the newest there is.
+    /// Waits until every stream has a leader and all its replicas are present and in step, so that any of them answers
+    /// with the newest data.
     pub async fn in_step(&self) {
         self.ready().await;
         eventually("every stream's replicas in step", SETTLES_WITHIN, async || {
@@ -192,20 +193,20 @@ impl ServerCluster {
         self.number(info["cluster"]["leader"].as_str()?)
     }
 
-    /// Has a stream's leader hand over to another server.
+    /// Makes a stream's leader hand over to another server.
     ///
     /// # Errors
-    /// What the servers answered, or that they did not; as do the two below.
+    /// The servers' answer, or that they did not answer. The two functions below fail for the same reasons.
     pub async fn step_down_stream(&self, stream: &str) -> Result<(), String> {
         self.ask(&format!("STREAM.LEADER.STEPDOWN.{stream}"), json!({})).await.map(drop)
     }
 
-    /// Has a consumer's leader hand over to another server.
+    /// Makes a consumer's leader hand over to another server.
     pub async fn step_down_consumer(&self, stream: &str, consumer: &str) -> Result<(), String> {
         self.ask(&format!("CONSUMER.LEADER.STEPDOWN.{stream}.{consumer}"), json!({})).await.map(drop)
     }
 
-    /// Has the leader of the cluster itself hand over to another server.
+    /// Makes the leader of the cluster itself hand over to another server.
     pub async fn step_down_meta(&self) -> Result<(), String> {
         question(&self.operator, "$JS.API.META.LEADER.STEPDOWN", json!({})).await.map(drop)
     }
@@ -235,7 +236,7 @@ impl ServerCluster {
         question(&self.client, &format!("$JS.API.{endpoint}"), body).await
     }
 
-    /// Asks all servers at once and gives what came back within a moment.
+    /// Asks all servers at once and returns the answers that arrive within a moment.
     async fn ask_servers(&self, subject: &str, body: Value) -> Vec<Value> {
         let mut answers = Vec::new();
         let inbox = self.operator.new_inbox();
@@ -273,13 +274,13 @@ async fn question(client: &Client, subject: &str, body: Value) -> Result<Value, 
     if answer["error"].is_null() { Ok(answer) } else { Err(format!("{subject}: {}", answer["error"])) }
 }
 
-/// Whether a server's answer says that it leads the cluster itself; it alone knows how far the others are.
+/// Whether a server's answer says that it leads the cluster itself; the leader alone knows how far the others are.
 fn leads(answer: &&Value) -> bool {
     let leader = &answer["data"]["meta_cluster"]["leader"];
     leader.is_string() && *leader == answer["server"]["name"]
 }
 
-/// Whether a group of replicas, as the servers describe it, has a leader and nobody in it is away or behind.
+/// Whether a group of replicas, as the servers describe it, has a leader and no replica that is away or behind.
 fn has_leader_and_is_in_step(group: &Value) -> bool {
     let led = group["leader"].as_str().is_some_and(|leader| !leader.is_empty());
     let well = |replica: &Value| {
@@ -289,9 +290,9 @@ fn has_leader_and_is_in_step(group: &Value) -> bool {
     led && group["replicas"].as_array().into_iter().flatten().all(well)
 }
 
-/// What makes a server one of three. It tells nobody its addresses: clients know all three, and a server that learned
-/// another's own port would connect past the proxies. (`no_advertise` is about clients; routes that others tell of are
-/// tried at the address that `advertise` names, where nobody listens.)
+/// The settings that make a server one of three. It advertises its addresses to no client: clients know all three, and
+/// a server that learned another's own port would connect past the proxies. (`no_advertise` concerns clients; a server
+/// tries routes that others gossip about at the address in `advertise`, where nothing listens.)
 fn settings<'p>(route_port: u16, routes: impl Iterator<Item = &'p Proxy>) -> String {
     let routes: Vec<String> = routes.map(|proxy| format!("\"nats-route://{}\"", proxy.address())).collect();
     format!(
@@ -309,7 +310,7 @@ async fn proxy(target: u16) -> Proxy {
     proxy.unwrap_or_else(|error| panic!("no port for a proxy: {error}"))
 }
 
-/// So many different ports nobody listened on a moment ago.
+/// Returns `count` different ports on which no process listened a moment ago.
 fn free_ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {

@@ -1,20 +1,20 @@
-//! Waiting for what nobody announces: asked again until it is so, with the last reason why not.
+//! Waits for facts that no part announces: it asks again until the fact is there, and reports the last reason why not.
 //!
-//! The one place in the harness that waits by time. Where an event says that something has happened, await the event.
+//! This is the only place in the harness that waits by time. Where an event announces a fact, await the event.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Between two tries at first, doubled up to [`RARELY`].
+/// The first pause between two tries, doubled up to [`RARELY`].
 const OFTEN: Duration = Duration::from_millis(5);
 const RARELY: Duration = Duration::from_millis(200);
 
-/// Asks `attempt` until it gives a value. `what` completes the sentence "waited in vain for …".
+/// Calls `attempt` until it returns a value. `what` completes the sentence "waited in vain for …".
 ///
 /// # Panics
-/// If there is none `within` that time, with the last reason given; also if a single try takes longer than that.
+/// If no value comes `within` that time, with the last reason given; also if a single try takes longer than that.
 pub async fn eventually<T, E: Display>(
     what: &str,
     within: Duration,

@@ -1,15 +1,17 @@
-//! Real servers, real nodes and faults, for tests, benches and chaos runs; and the checker that judges what came of them.
+//! Real servers, real nodes and faults for tests, benches and chaos runs; and the checker that judges the result.
 //!
-//! A [`World`] is one temporary folder with a nats-server of its own and a client to it. From it come [`Node`]s (the real
-//! binary, started with `longshore serve`), published jobs, remote [`Handler`]s, and everything that can be observed:
-//! run records, the event log, live events, dead letters, the depth of lanes. [`history`] takes all of that and says
-//! what is wrong with it; it is pure and knows nothing of the rest.
+//! A [`World`] is one temporary folder with its own nats-server and a client connected to it. A test uses the world to
+//! start [`Node`]s (the real binary, started with `longshore serve`) and remote [`Handler`]s, to publish jobs, and to
+//! read everything that can be observed: run records, the event log, live events, dead letters, the depth of lanes.
+//! [`history`] takes all of that and reports what is wrong with it; it is pure and knows nothing of the other modules.
 //!
-//! Its law: it reads the wire contract and nothing else. No type, name or constant of the product is used here, so that
-//! a mistake in the product cannot hide behind the same mistake in its test. Hence also no `toml`: settings are text.
+//! Its law: it reads the wire contract and nothing else. It uses no type, name or constant of the product, so that a
+//! mistake in the product cannot hide behind the same mistake in its test. For the same reason it does not use `toml`:
+//! settings are text.
 //!
-//! The verbs of a test panic when what they promise does not come to pass, with the story so far. Everything a test
-//! started is ended by its own handle when dropped, also by a panic, and dies with the test's process if that is killed.
+//! The methods that a test calls panic when they cannot keep their promise, and print the run's story so far. A handle
+//! that is dropped, also by a panic, ends what it started; if the test's process is killed, everything it started dies
+//! with it.
 //!
 //! ```no_run
 //! # use longshore_harness::World;

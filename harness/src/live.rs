@@ -1,4 +1,4 @@
-//! Listening to live events: core NATS, so only what happens from the moment of listening on.
+//! Listens to live events: core NATS, so a listener receives only events published after it subscribed.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// One live event.
 #[derive(Debug, Clone)]
 pub struct Live {
-    /// Where it was told: `longshore.events.<tenant>.<event>.<queue>.<run_id>.<type…>`.
+    /// The subject: `longshore.events.<tenant>.<event>.<queue>.<run_id>.<type…>`.
     pub subject: String,
-    /// The body; `null` if that is no JSON.
+    /// The body; `null` if it is not JSON.
     pub body: Value,
-    /// Whether it had headers, which the contract rules out.
+    /// Whether it had headers, which the contract forbids.
     pub has_headers: bool,
 }
 
 impl Live {
-    /// The body as a lifecycle event, `None` if it is another one.
+    /// The body as a lifecycle event; `None` if it is another kind of event.
     pub fn event(&self) -> Option<Event> {
         serde_json::from_value(self.body.clone()).ok()
     }
 }
 
-/// A subscription to live events, and all that has come so far.
+/// A subscription to live events, and the events received so far.
 #[derive(Debug)]
 pub struct LiveEvents {
     subscriber: Subscriber,
@@ -38,7 +38,7 @@ pub struct LiveEvents {
 }
 
 impl World {
-    /// Listens to every live event of a tenant, from now on; `*` for everybody's, `_sys` for the system's.
+    /// Listens to every live event of a tenant, from now on; `*` for all tenants, `_sys` for system events.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -46,24 +46,25 @@ impl World {
         self.listen(&format!("{NAMESPACE}.events.{tenant}.>")).await
     }
 
-    /// Listens to any subject: the filters that the contract names.
+    /// Listens to any subject, such as the filters that the contract names.
     ///
     /// # Panics
     /// If the server cannot be reached.
     pub async fn listen(&self, subject: &str) -> LiveEvents {
         let subscriber = self.client().subscribe(subject.to_owned()).await;
         let subscriber = subscriber.unwrap_or_else(|error| panic!("cannot subscribe to {subject}: {error}"));
-        // Only now is it sure that the server knows of it.
+        // Only after the flush is it certain that the server knows the subscription.
         self.client().flush().await.unwrap_or_else(|error| panic!("cannot flush: {error}"));
         LiveEvents { subscriber, heard: Vec::new() }
     }
 }
 
 impl LiveEvents {
-    /// Waits for an event that `is_wanted`, a minute at most, unless it was heard already. Others are kept as heard.
+    /// Waits for an event that `is_wanted`, for at most a minute; an event received earlier counts, too. Other events
+    /// are kept.
     ///
     /// # Panics
-    /// If none comes; with what did.
+    /// If none comes; the message lists the events received.
     pub async fn until(&mut self, what: &str, is_wanted: impl Fn(&Live) -> bool) -> Live {
         if let Some(live) = self.heard.iter().find(|live| is_wanted(live)) {
             return live.clone();
@@ -86,7 +87,7 @@ impl LiveEvents {
         }
     }
 
-    /// Waits for the event of this name of this run.
+    /// Waits for the event of this name for this run.
     ///
     /// # Panics
     /// As [`LiveEvents::until`].
@@ -95,7 +96,7 @@ impl LiveEvents {
         self.until(&what, |live| live.body["event"] == event && live.body["run_id"] == run).await
     }
 
-    /// Waits for the next event, whichever it is, and for as long as it takes; it is not kept as heard.
+    /// Waits for the next event of any kind, without a time limit; the event is not kept.
     ///
     /// # Panics
     /// If the client was closed.
@@ -108,7 +109,7 @@ impl LiveEvents {
         }
     }
 
-    /// Everything waited through so far, in order.
+    /// Every event received while waiting so far, in order.
     pub fn heard(&self) -> &[Live] {
         &self.heard
     }

@@ -1,7 +1,8 @@
-//! A load of jobs of every kind there is: quick and slow, failing and hanging, delayed, remote, unreadable.
+//! A load of jobs of every kind: quick and slow, failing and hanging, delayed, remote, unreadable.
 //!
-//! Faults are worth little against jobs of one kind only. A [`Load`] publishes so many of each kind and knows how each
-//! must end, whatever happens meanwhile: what can succeed succeeds, because it may fail very often ([`SETTINGS`]).
+//! Faults prove little against jobs of one kind only. A [`Load`] publishes the same number of each kind and knows how
+//! each must end, whatever happens meanwhile: a job that can succeed does succeed, because it may fail very often
+//! ([`SETTINGS`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -14,8 +15,8 @@ use crate::publish::{Publish, Receipt};
 use crate::remote::{Asked, Handler, Job, Reply};
 use crate::world::World;
 
-/// What nodes must be set to for this load: give it to [`crate::NodeBuilder::config`]. Retries come at once, but for one
-/// kind whose retries go by way of the server's schedules.
+/// The settings that nodes need for this load: give them to [`crate::NodeBuilder::config`]. Retries follow at once,
+/// except for one kind whose retries use the server's schedules.
 pub const SETTINGS: &str = "
 [defaults]
 max_attempts = 1000
@@ -60,11 +61,11 @@ handler = 'noop'
 pub enum Kind {
     /// Done at once.
     Quick,
-    /// Takes 400 ms, long enough to be on record while it runs.
+    /// Takes 400 ms, long enough to have a stored record while it runs.
     Slow,
-    /// Fails once, and is tried again at once.
+    /// Fails once, and is retried at once.
     Once,
-    /// Fails once, and is tried again by way of a schedule.
+    /// Fails once, and is retried through a schedule.
     Later,
     /// Fails until its attempts are used up.
     Always,
@@ -74,20 +75,21 @@ pub enum Kind {
     Hang,
     /// Panics once.
     Panic,
-    /// Not before half a second from now.
+    /// Starts half a second after its publish at the earliest.
     Delayed,
-    /// Put back once by its remote handler.
+    /// Snoozed once by its remote handler.
     Snooze,
     /// Done by a remote handler.
     Remote,
-    /// Cannot be read.
+    /// Its payload cannot be read.
     Invalid,
-    /// Its first attempt kills its node, if somebody listens who does that; if not, it comes to its time limit.
+    /// Its first attempt kills its node, if a part of the test listens for it and does that; otherwise it reaches its
+    /// time limit.
     Killer,
 }
 
 impl Kind {
-    /// All kinds but the killer, which is for those who mean it.
+    /// All kinds except the killer, which a test must ask for.
     pub const ALL: [Kind; 12] = [
         Kind::Quick,
         Kind::Slow,
@@ -158,18 +160,18 @@ impl Kind {
     }
 }
 
-/// The handlers of the remote kinds, which can be killed and come back.
+/// The handlers of the remote kinds, which can be killed and replaced.
 #[derive(Debug)]
 pub struct Crew {
     handlers: Vec<(Kind, Handler)>,
-    /// What handlers did that are gone.
+    /// The calls of handlers that were killed.
     before: Vec<Asked>,
     /// Runs that were snoozed once.
     snoozed: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Crew {
-    /// All of them, at work.
+    /// Starts one handler for each remote kind.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -181,7 +183,7 @@ impl Crew {
         crew
     }
 
-    /// One more handler for a remote kind.
+    /// Starts one more handler for a remote kind.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -200,10 +202,10 @@ impl Crew {
         self.handlers.push((kind, world.handler(kind.job_type()).start(answer).await));
     }
 
-    /// Kills one of them, as by a signal: what it was doing is never answered. Gives its kind.
+    /// Kills one of them, as by a signal: its running calls are never answered. Returns its kind.
     ///
     /// # Panics
-    /// If there is none of that number.
+    /// If there is no handler of that number.
     pub fn kill(&mut self, number: usize) -> Kind {
         let (kind, handler) = self.handlers.swap_remove(number);
         self.before.extend(handler.asked());
@@ -215,29 +217,29 @@ impl Crew {
         self.handlers.len()
     }
 
-    /// Everything that they and those before them were asked to do.
+    /// Every call to the present handlers and to those before them.
     pub fn calls(&self) -> Vec<Call> {
         self.asked().into_iter().map(|asked| asked.call).collect()
     }
 
-    /// The same, with who asked.
+    /// The same calls, with the connection that sent each.
     pub fn asked(&self) -> Vec<Asked> {
         let now = self.handlers.iter().flat_map(|(_, handler)| handler.asked());
         self.before.iter().cloned().chain(now).collect()
     }
 }
 
-/// Jobs of every kind that were accepted, and what their handlers did.
+/// Accepted jobs of every kind, and the calls of their handlers.
 #[derive(Debug)]
 pub struct Load {
     /// The handlers of the remote kinds.
     pub crew: Crew,
-    /// Every job that was accepted so far, with its kind.
+    /// Every job that has been accepted so far, with its kind.
     pub accepted: Vec<(Kind, Receipt)>,
 }
 
 impl Load {
-    /// No jobs yet, but their handlers.
+    /// Starts the handlers; there are no jobs yet.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -245,7 +247,7 @@ impl Load {
         Load { crew: Crew::new(world).await, accepted: Vec::new() }
     }
 
-    /// Publishes so many jobs of each kind.
+    /// Publishes `of_each` jobs of each kind.
     ///
     /// # Panics
     /// If the server refuses one.
@@ -261,15 +263,15 @@ impl Load {
         self.accepted.iter().map(|(_, receipt)| receipt.clone()).collect()
     }
 
-    /// Everything that the remote handlers were asked to do.
+    /// Every call to the remote handlers.
     pub fn calls(&self) -> Vec<Call> {
         self.crew.calls()
     }
 
-    /// Waits until every job has ended, so long at most, as its kind must.
+    /// Waits until every job has ended as its kind must, for at most `within`.
     ///
     /// # Panics
-    /// If one does not end, or not like that; with its story.
+    /// If a job does not end, or ends in another state; with its story.
     pub async fn ends(&self, world: &World, within: Duration) {
         let ends = world.ends(&self.receipts(), within).await;
         for ((kind, receipt), state) in self.accepted.iter().zip(ends) {

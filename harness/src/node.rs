@@ -1,6 +1,6 @@
-//! A node: the real binary, started with `longshore serve` in a process of its own, and all that can be done to it.
+//! A node: the real binary, started with `longshore serve` in its own process, and the things that a test can do to it.
 //!
-//! Settings are TOML as in the contract, merged by table; HTTP is off unless a test turns it on. What the node prints
+//! Settings are TOML as in the contract, merged by table; HTTP is off unless a test turns it on. The node's output
 //! (JSON logs on stderr, `ready` on stdout) goes to `<name>.log` in the world's folder and into memory.
 
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ use crate::world::{World, chain};
 /// How long a node may take until it says that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long [`Node::stop`] waits: the default grace of a shutdown and a little.
+/// How long [`Node::stop`] waits: a little longer than the default grace period of a shutdown.
 const STOP_WITHIN: Duration = Duration::from_secs(45);
 
-/// Lines of log shown when something went wrong.
+/// Lines of log shown after a failure.
 const SHOWN: usize = 40;
 
-/// What a node is to be started with.
+/// The settings of a node that has not been started yet.
 #[derive(Debug)]
 pub struct NodeBuilder<'w> {
     world: &'w World,
@@ -43,14 +43,15 @@ impl<'w> NodeBuilder<'w> {
         NodeBuilder { world, name: None, pieces, env: Vec::new() }
     }
 
-    /// Its name in records and events; `n1`, `n2`, … in the order of starting if not given.
+    /// Its name in records and events; if not given, `n1`, `n2`, … in the order of starting.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Settings as TOML, whole or in part. What is given later wins; tables of the same name are joined.
+    /// Settings as TOML, complete or in part. A later value overrides an earlier one; tables of the same name are
+    /// merged.
     #[must_use]
     pub fn config(mut self, toml: &str) -> Self {
         self.pieces.push(toml.to_owned());
@@ -63,7 +64,8 @@ impl<'w> NodeBuilder<'w> {
         self.config(&format!("[{table}]\n{entries}"))
     }
 
-    /// An environment variable. Those of the test's own that begin with `LONGSHORE_` or `NATS_` are not passed on.
+    /// An environment variable. The node does not inherit the test's own variables that begin with `LONGSHORE_` or
+    /// `NATS_`.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
@@ -73,12 +75,12 @@ impl<'w> NodeBuilder<'w> {
     /// Starts it and waits until it says that it takes work.
     ///
     /// # Panics
-    /// If it ends before that, or says nothing for a minute; with the end of its log.
+    /// If it ends before that, or does not become ready within a minute; the message has the end of its log.
     pub async fn start(self) -> Node {
         self.try_start().await.unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// As [`NodeBuilder::start`], for a node that is expected to refuse: it ended before it was ready.
+    /// As [`NodeBuilder::start`], for a node that is expected to refuse its start: it ends before it is ready.
     ///
     /// # Errors
     /// How it ended and what it printed.
@@ -119,7 +121,7 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// What it takes to start the same node again.
+/// Everything needed to start the same node again.
 #[derive(Debug)]
 struct Launch {
     binary: PathBuf,
@@ -174,13 +176,13 @@ pub(crate) fn without_ours(command: &mut Command) {
     }
 }
 
-/// `ready` alone, or an object that says so.
+/// Accepts `ready` alone, or an object whose `event` is `ready`.
 fn says_ready(line: &str) -> bool {
     let event = |line| serde_json::from_str::<Value>(line).is_ok_and(|object| object["event"] == "ready");
     line.trim() == "ready" || event(line)
 }
 
-/// A running node, or one that has ended and can be restarted. Dropped, it is killed with all it started.
+/// A node that runs, or that has ended and can be restarted. Dropped, it is killed with everything it started.
 #[derive(Debug)]
 pub struct Node {
     name: String,
@@ -234,7 +236,7 @@ impl Node {
         stat.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
     }
 
-    /// Asks it to drain and end; [`Node::wait_exit`] tells when it has.
+    /// Asks it to drain and end; [`Node::wait_exit`] waits for the end.
     pub fn sigterm(&self) {
         self.process().signal(Signal::TERM);
     }
@@ -247,7 +249,7 @@ impl Node {
     /// Waits for its end.
     ///
     /// # Panics
-    /// If it runs on beyond that time; with the end of its log.
+    /// If it still runs after that time; the message has the end of its log.
     pub async fn wait_exit(&self, within: Duration) -> ExitStatus {
         let process = self.process();
         let ended = tokio::time::timeout(within, process.ended()).await;
@@ -256,7 +258,7 @@ impl Node {
         })
     }
 
-    /// Asks it to drain and waits for its end, 45 s at most.
+    /// Asks it to drain and waits for its end, for at most 45 s.
     ///
     /// # Panics
     /// As [`Node::wait_exit`].
@@ -265,7 +267,7 @@ impl Node {
         self.wait_exit(STOP_WITHIN).await
     }
 
-    /// Starts it again with the same settings, after draining it if it runs, and waits until it is ready.
+    /// Starts it again with the same settings and waits until it is ready. If it still runs, it is drained first.
     ///
     /// # Panics
     /// As [`Node::stop`] and [`NodeBuilder::start`].
@@ -273,7 +275,7 @@ impl Node {
         self.try_restart().await.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// As [`Node::restart`], for a node that may refuse: it ended before it was ready.
+    /// As [`Node::restart`], for a node that may refuse its start: it ends before it is ready.
     ///
     /// # Errors
     /// How it ended and what it printed.
@@ -289,10 +291,10 @@ impl Node {
         Ok(())
     }
 
-    /// What it has used so far.
+    /// The resources it has used so far.
     ///
     /// # Panics
-    /// If it has ended, or the system does not tell.
+    /// If it has ended, or the system does not report them.
     pub fn usage(&self) -> Usage {
         Usage::of(self.pid())
     }
@@ -304,7 +306,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Somebody may still hold the process in a wait for its end, so its own drop is not enough.
+        // A task that waits for the end may still hold the process, so the process's own drop is not enough.
         self.process().kill_now();
     }
 }

@@ -1,6 +1,7 @@
-//! Looking at what is durable, past the nodes: run records, the event log, dead letters, the depth of lanes.
+//! Observes durable data without the nodes: run records, the event log, dead letters, the depth of lanes.
 //!
-//! The verbs of a test: they panic where the [`Reader`] behind them, which works for any client, gives an error.
+//! These methods are for tests: they panic where the [`Reader`] behind them, which works for any client, returns an
+//! error.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,49 +15,49 @@ use crate::read::Reader;
 use crate::wire::{Event, Record};
 use crate::world::{NAMESPACE, TENANT, World, chain};
 
-/// How long it may take to read a stream of three servers.
+/// How long reading a stream of three servers may take.
 const READ_WITHIN: Duration = Duration::from_secs(120);
 
-/// An event as it lies in the log.
+/// An event as it is stored in the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logged {
-    /// The number of the stored message that holds it, perhaps among others.
+    /// The sequence of the stored message that holds it, perhaps among others.
     pub sequence: u64,
     /// The event.
     pub event: Event,
 }
 
-/// A dead letter as it lies in its stream.
+/// A dead letter as it is stored in its stream.
 #[derive(Debug, Clone)]
 pub struct Letter {
-    /// Its number in the stream.
+    /// Its sequence in the stream.
     pub sequence: u64,
     /// `longshore.dlq.<tenant>.<queue>.<type…>`.
     pub subject: String,
-    /// Its headers; of several of one name, the first.
+    /// Its headers; the first value where a name has several.
     pub headers: BTreeMap<String, String>,
     /// Its body.
     pub payload: Bytes,
 }
 
 impl Letter {
-    /// Whose run it is.
+    /// The tenant of its run.
     pub fn tenant(&self) -> &str {
         self.subject.split('.').nth(2).unwrap_or("")
     }
 
-    /// Which run: by its header, or by its body where that is an object that says so.
+    /// The id of its run: from its header, or from its body if that is an object with the id.
     pub fn run_id(&self) -> Option<String> {
         self.headers.get("Longshore-Run-Id").cloned().or_else(|| Some(self.body()?["run_id"].as_str()?.to_owned()))
     }
 
-    /// Which round of that run, if it says so.
+    /// The round of that run, if the dead letter names it.
     pub fn round(&self) -> Option<u32> {
         let header = self.headers.get("Longshore-Round").and_then(|round| round.parse().ok());
         header.or_else(|| u32::try_from(self.body()?["round"].as_u64()?).ok())
     }
 
-    /// The kind of error it died of, by the record that it carries.
+    /// The kind of error that ended the run, by the record that the dead letter carries.
     pub fn error_kind(&self) -> Option<String> {
         let record: serde_json::Value = serde_json::from_str(self.headers.get("Longshore-Record")?).ok()?;
         Some(record["error"]["kind"].as_str()?.to_owned())
@@ -68,10 +69,10 @@ impl Letter {
 }
 
 impl World {
-    /// The run's record in the bucket, `None` if there is none (yet, or any more).
+    /// The run's record in the bucket; `None` if there is none yet, or if it was deleted.
     ///
     /// # Panics
-    /// If the bucket cannot be read, or holds something else; as do the others here.
+    /// If the bucket cannot be read, or holds something else. The functions below panic for the same reasons.
     pub async fn record(&self, run: &str) -> Option<Record> {
         self.record_as(TENANT, run).await
     }
@@ -102,15 +103,15 @@ impl World {
         events
     }
 
-    /// The whole event log of a tenant; `*` for everybody's.
+    /// The whole event log of a tenant; `*` for all tenants.
     ///
     /// # Panics
-    /// If it cannot be read, or holds something that is no event.
+    /// If it cannot be read, or holds something that is not a valid event.
     pub async fn event_log(&self, tenant: &str) -> Vec<Logged> {
         self.read("the event log", async || self.try_event_log(tenant).await).await
     }
 
-    /// Every dead letter of a tenant, oldest first; `*` for everybody's.
+    /// Every dead letter of a tenant, oldest first; `*` for all tenants.
     ///
     /// # Panics
     /// If they cannot be read.
@@ -118,7 +119,7 @@ impl World {
         self.read("dead letters", async || self.try_letters(tenant).await).await
     }
 
-    /// How many jobs lie in a lane, waiting or in some node's hand.
+    /// How many jobs are in a lane, waiting or buffered by a node.
     ///
     /// # Panics
     /// If there is no such lane.
@@ -126,7 +127,7 @@ impl World {
         self.stored(&format!("{}_JOBS_{queue}_P{priority}", NAMESPACE.to_uppercase())).await
     }
 
-    /// How many messages lie in a stream.
+    /// How many messages are in a stream.
     ///
     /// # Panics
     /// If there is no such stream.
@@ -135,7 +136,7 @@ impl World {
         found.unwrap_or_else(|error| panic!("stream {stream}: {}", chain(&error))).cached_info().state.messages
     }
 
-    /// Everything that the [checker](crate::history) needs and the server knows, with what only the test knows.
+    /// Everything that the [checker](crate::history) needs: the server's data, and the data that only the test has.
     ///
     /// # Panics
     /// If some of it cannot be read.
@@ -152,13 +153,14 @@ impl World {
         }
     }
 
-    /// Reads a stream whole. A reading is begun again if it missed something: among three servers it is cut short when its
-    /// consumer's server steps down or stalls, and what is taken out meanwhile is missed on one server, too.
+    /// Reads a whole stream. It starts again if it missed something: with three servers, a reading stops early when its
+    /// consumer's server steps down or stalls; and, with any number of servers, it misses messages that are deleted
+    /// meanwhile.
     async fn read<T>(&self, what: &str, read: impl AsyncFn() -> anyhow::Result<T>) -> T {
         eventually(what, READ_WITHIN, async || read().await.map_err(|error| format!("{error:#}"))).await
     }
 
-    /// The reader behind these verbs.
+    /// The reader behind these methods.
     pub fn reader(&self) -> Reader {
         Reader::new(self.jetstream().clone(), NAMESPACE)
     }

@@ -1,11 +1,12 @@
 //! A TCP proxy on loopback that can be cut like a cable, in both directions or in one.
 //!
-//! A cut proxy keeps its connections open and passes nothing on. It stops reading, so what the sender writes fills the
-//! kernel's buffers and waits there; after the healing it arrives late and complete. That is how TCP behaves over a network
-//! that drops every packet: bytes are delayed, never missing in the middle of a stream. A connection attempt during a cut
-//! is accepted by the kernel and then hears nothing. An end (a closed socket, a dead process) does not cross the cut either.
+//! A cut proxy keeps its connections open and passes nothing on. It stops reading, so the sender's bytes fill the
+//! kernel's buffers and wait there; after the cut is healed they arrive late and complete. TCP behaves like that over a
+//! network that drops every packet: bytes are delayed, never missing in the middle of a stream. During a cut, the
+//! kernel accepts a connection attempt, and the connection then receives nothing. An end (a closed socket, a dead
+//! process) does not cross the cut either.
 //!
-//! Forbidden here: any knowledge of what flows through it.
+//! Forbidden here: any knowledge of the bytes that pass through.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ const CHUNK: usize = 64 * 1024;
 /// A direction in which bytes flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From whoever connected to the proxy to its target.
+    /// From the client of the proxy to its target.
     ToTarget,
     /// From the target back.
     FromTarget,
@@ -37,10 +38,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a free loopback port and connects every connection made there to `target`.
+    /// Listens on a free loopback port and connects every client there to `target`.
     ///
     /// # Errors
-    /// That no port could be had.
+    /// If no port is available.
     pub async fn start(target: SocketAddr) -> io::Result<Proxy> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -50,29 +51,29 @@ impl Proxy {
         Ok(Proxy { address, to_target, from_target, serving })
     }
 
-    /// Where to connect instead of to the target.
+    /// The address to connect to instead of the target's.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Passes nothing on from now on, in neither direction.
+    /// Stops passing bytes on, in both directions.
     pub fn cut(&self) {
         self.cut_direction(Direction::ToTarget);
         self.cut_direction(Direction::FromTarget);
     }
 
-    /// Passes nothing on in this direction from now on.
+    /// Stops passing bytes on in this direction.
     pub fn cut_direction(&self, direction: Direction) {
         self.gate(direction).send_replace(false);
     }
 
-    /// Passes everything on again, in both directions, what waited first.
+    /// Passes bytes on again in both directions, beginning with those that waited.
     pub fn heal(&self) {
         self.heal_direction(Direction::ToTarget);
         self.heal_direction(Direction::FromTarget);
     }
 
-    /// Passes everything on again in this direction.
+    /// Passes bytes on again in this direction.
     pub fn heal_direction(&self, direction: Direction) {
         self.gate(direction).send_replace(true);
     }
@@ -94,7 +95,7 @@ impl Drop for Proxy {
 type Gate = watch::Receiver<bool>;
 
 async fn serve(listener: TcpListener, target: SocketAddr, (to_target, from_target): (Gate, Gate)) {
-    // Dropped with this task, and the connections with it.
+    // Dropped with this task, which also closes the connections.
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -110,10 +111,10 @@ async fn serve(listener: TcpListener, target: SocketAddr, (to_target, from_targe
 
 /// One connection, until either side ends it.
 async fn carry(dialer: TcpStream, target: SocketAddr, mut to_target: Gate, mut from_target: Gate) {
-    // The handshake of a real connection crosses the network once each way.
+    // The handshake of a real connection crosses the network once in each direction.
     open(&mut to_target).await;
     open(&mut from_target).await;
-    // Nobody listens there: the dialer finds its connection closed.
+    // No process listens there: the client finds its connection closed.
     let Ok(target) = TcpStream::connect(target).await else { return };
     let _ = (dialer.set_nodelay(true), target.set_nodelay(true));
     let (dialer_reads, dialer_writes) = dialer.into_split();
@@ -124,13 +125,13 @@ async fn carry(dialer: TcpStream, target: SocketAddr, mut to_target: Gate, mut f
     }
 }
 
-/// Passes on what is read, while the gate is open, until the reader ends; that end passes the gate as well.
+/// Passes bytes on while the gate is open, until the reader ends; that end passes the gate as well.
 async fn pass_on(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, mut gate: Gate) {
     let mut chunk = vec![0; CHUNK];
     loop {
         open(&mut gate).await;
         let read = from.read(&mut chunk).await.unwrap_or(0);
-        // It may have been cut while nothing came.
+        // The gate may have been closed while no bytes came.
         open(&mut gate).await;
         if read == 0 || to.write_all(&chunk[..read]).await.is_err() {
             return;
@@ -140,7 +141,7 @@ async fn pass_on(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt
 
 async fn open(gate: &mut Gate) {
     if gate.wait_for(|open| *open).await.is_err() {
-        // The proxy is gone, and this task is about to be.
+        // The proxy was dropped, and this task is about to end.
         std::future::pending().await
     }
 }
@@ -156,7 +157,7 @@ mod tests {
     /// Long enough for loopback, however busy the machine.
     const SOON: Duration = Duration::from_secs(10);
 
-    /// How long nothing must come through a cut.
+    /// How long a cut connection is watched: nothing may arrive in that time.
     const SILENCE: Duration = Duration::from_millis(100);
 
     async fn pair() -> (Proxy, TcpStream, TcpStream) {

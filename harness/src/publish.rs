@@ -1,4 +1,4 @@
-//! Publishing a job bare: to its subject in JetStream, as any NATS client would, with the server's answer in full.
+//! Publishes a job bare: to its subject in JetStream, as any NATS client would, and returns the server's full answer.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,19 +11,20 @@ use serde_json::Value;
 
 use crate::world::{NAMESPACE, TENANT, World, chain};
 
-/// Unconfirmed publishes of [`Publish::many`]. Enough to keep a server busy, few enough to be answered in time.
+/// Unconfirmed publishes of [`Publish::many`]: enough to keep a server busy, few enough to be answered in time.
 const WINDOW: usize = 256;
 
 /// How long an acknowledgement may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Before a publish that was not confirmed is tried again.
+/// The pause before an unconfirmed publish is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// JetStream's number for a message id whose first message was lost in an election: it is refused for two minutes.
+/// JetStream's error code for a message id whose first message was lost in an election: it refuses the id for two
+/// minutes.
 const ID_IN_PROCESS: u64 = 10_158;
 
-/// A job about to be published. Sent by [`Publish::json`] and its like.
+/// A job that has not been published yet. [`Publish::json`] and similar methods send it.
 #[derive(Debug, Clone)]
 pub struct Publish<'w> {
     world: &'w World,
@@ -47,7 +48,7 @@ impl<'w> Publish<'w> {
         self
     }
 
-    /// The priority, 1 to 9; 5 if not given. Others are sent as they are, to be refused.
+    /// The priority, 1 to 9; 5 if not given. Other values are sent unchanged, to be refused.
     #[must_use]
     pub fn priority(mut self, priority: u8) -> Self {
         self.priority = format!("p{priority}");
@@ -68,7 +69,7 @@ impl<'w> Publish<'w> {
         self
     }
 
-    /// Publishes it with this payload and gives the run's id.
+    /// Publishes it with this payload and returns the run's id.
     ///
     /// # Panics
     /// If the server refuses it.
@@ -84,8 +85,8 @@ impl<'w> Publish<'w> {
         self.send(payload).await.unwrap_or_else(|refused| panic!("{}: {refused}", self.subject())).run_id
     }
 
-    /// Publishes one job for each payload, up to 256 unconfirmed at a time, and gives their receipts. The lane holds them
-    /// in this order.
+    /// Publishes one job for each payload, with at most 256 unconfirmed at a time, and returns their receipts. The lane
+    /// holds the jobs in this order.
     ///
     /// # Panics
     /// If the server refuses one, or does not answer for 10 s.
@@ -96,7 +97,7 @@ impl<'w> Publish<'w> {
         let (mut payloads, mut receipts) = (payloads.into_iter(), Vec::new());
         let mut open = 0;
         loop {
-            // One after the other from one task: concurrent requests would overtake each other within the client.
+            // One task sends them one after the other: concurrent requests would overtake each other within the client.
             while open < WINDOW
                 && let Some(payload) = payloads.next()
             {
@@ -119,10 +120,10 @@ impl<'w> Publish<'w> {
         }
     }
 
-    /// Publishes it and gives the server's answer, whichever it is.
+    /// Publishes it and returns the server's answer, whether it accepts or refuses.
     ///
     /// # Errors
-    /// That the server refused it, or did not answer within 10 s (it may have taken it all the same).
+    /// If the server refused it, or did not answer within 10 s (it may have stored it all the same).
     pub async fn send(&self, payload: impl Into<Bytes>) -> Result<Receipt, Refused> {
         let request = Request::new().headers(self.headers.clone()).payload(payload.into()).timeout(Some(ANSWER_WITHIN));
         let answer =
@@ -134,7 +135,7 @@ impl<'w> Publish<'w> {
         Ok(self.receipt(&acknowledgement(&answer)?))
     }
 
-    /// Publishes it under a message id until the server confirms it, however often that takes.
+    /// Publishes it under a message id, and repeats that until the server confirms it.
     pub async fn until_stored(&self, id: &str, payload: impl Into<Bytes>) -> Receipt {
         let payload = payload.into();
         let mut generation = 0;
@@ -156,14 +157,14 @@ impl<'w> Publish<'w> {
         }
     }
 
-    /// Where it goes.
+    /// The subject it is published to.
     pub fn subject(&self) -> String {
         let Publish { tenant, queue, priority, job_type, .. } = self;
         format!("{NAMESPACE}.jobs.{tenant}.{queue}.{priority}.{job_type}")
     }
 }
 
-/// Reads what came back for a publish.
+/// Reads the server's answer to a publish.
 pub(crate) fn acknowledgement(answer: &Message) -> Result<Value, Refused> {
     if answer.status == Some(StatusCode::NO_RESPONDERS) {
         return Err(Refused::NoStream);
@@ -178,25 +179,25 @@ pub(crate) fn acknowledgement(answer: &Message) -> Result<Value, Refused> {
     }
 }
 
-/// A job that the server has taken.
+/// A job that the server has stored.
 #[derive(Debug, Clone)]
 pub struct Receipt {
-    /// Whose it is.
+    /// The tenant it belongs to.
     pub tenant: String,
-    /// The id of its run: the client's own, or the one made from the acknowledgement.
+    /// The id of its run: the client's own, or the id derived from the acknowledgement.
     pub run_id: String,
-    /// The lane it lies in.
+    /// The stream of its lane.
     pub stream: String,
-    /// Its number there.
+    /// Its sequence there.
     pub sequence: u64,
     /// Whether the server had seen its `Nats-Msg-Id` before.
     pub duplicate: bool,
-    /// When the acknowledgement came.
+    /// When the acknowledgement arrived.
     pub at: Timestamp,
 }
 
 impl Receipt {
-    /// Of a job without an id of its own, by what the server acknowledged: `lane` is `main-p5` and the like.
+    /// For a job without a client's id, from the server's acknowledgement: `lane` has the form `main-p5`.
     pub(crate) fn of(ack: &Value, tenant: &str, lane: &str) -> Receipt {
         let sequence = ack["seq"].as_u64().unwrap_or(0);
         Receipt {
@@ -215,16 +216,16 @@ impl Receipt {
 pub enum Refused {
     /// No stream takes this subject.
     NoStream,
-    /// JetStream said no: a full lane, a broken header.
+    /// JetStream refused it: a full lane, a broken header.
     ByJetStream {
-        /// JetStream's own number for it (`err_code`).
+        /// JetStream's error code (`err_code`).
         code: u64,
-        /// Its words.
+        /// JetStream's description.
         text: String,
     },
     /// No answer came in time. It may have been stored.
     Unanswered,
-    /// It did not get out, or what came back was no acknowledgement.
+    /// It was not sent, or the answer was not an acknowledgement.
     Unsent(String),
 }
 

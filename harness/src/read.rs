@@ -1,8 +1,8 @@
-//! Reading what is durable, by any client: run records, the event log, dead letters, the messages of lanes.
+//! Reads durable data through any client: run records, the event log, dead letters, the messages of lanes.
 //!
-//! Everything is read as it stands, from the first message to the last that there was when the reading began, a page at
-//! a time: what is kept of it is the caller's affair. Nothing is written but a consumer that goes when the reading ends.
-//! Forbidden here: judging what was read.
+//! A reading covers the messages from the first to the last one stored when the reading began, one page at a time; the
+//! caller decides what to keep. A reading writes nothing but a consumer, which it deletes at its end. Forbidden here:
+//! judging what was read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use crate::observe::{Letter, Logged};
 use crate::wire::Record;
 
-/// Messages asked for at a time. What comes after its page has run out of time is gone, so a page has to be small enough
-/// for a busy machine: 1,000 messages of a full event log (60 MB) took one longer than 10 s.
+/// Messages requested at a time. Messages that arrive after their page has timed out are lost, so a page has to be
+/// small enough for a busy machine: 1,000 messages of a full event log (60 MB) took one longer than 10 s.
 const PAGE: usize = 200;
 
 /// How long a page may take.
@@ -31,14 +31,14 @@ pub struct Reader {
     namespace: String,
 }
 
-/// What the event log holds, before it is read.
+/// How much the event log holds, known before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Stored messages; each holds several events.
     pub messages: u64,
-    /// Their bytes.
+    /// The size of those messages.
     pub bytes: u64,
-    /// When the oldest message was stored, if older ones are gone: what happened before cannot be known.
+    /// When the oldest message was stored, if older ones are deleted: events before that time cannot be known.
     pub cut_before: Option<Timestamp>,
 }
 
@@ -59,7 +59,7 @@ impl Reader {
     /// How much the event log holds, of all tenants.
     ///
     /// # Errors
-    /// That there is no log, or no answer; as do the others here.
+    /// If there is no log, or no answer. The functions below fail for the same reasons.
     pub async fn extent(&self) -> anyhow::Result<Extent> {
         let state = self.stream(&self.event_log()).await?.cached_info().state.clone();
         let first = Timestamp::from_nanosecond(state.first_timestamp.unix_timestamp_nanos())?;
@@ -67,16 +67,16 @@ impl Reader {
         Ok(Extent { messages: state.messages, bytes: state.bytes, cut_before: is_cut.then_some(first) })
     }
 
-    /// Every event of a tenant's log, `*` for everybody's, in the order of the log; repeats included.
+    /// Reads every event of a tenant's log (`*` for all tenants) in the order of the log, repeats included.
     ///
     /// # Errors
-    /// Also that something in it is no event.
+    /// Also if something in it is not a valid event.
     pub async fn events(&self, tenant: &str, mut each: impl FnMut(Logged)) -> anyhow::Result<()> {
         let filter = format!("{}.eventlog.{tenant}", self.namespace);
         let take = |message: Stored| {
             for line in message.payload.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 let event = serde_json::from_slice(line);
-                let event = event.with_context(|| format!("no event: {}", String::from_utf8_lossy(line)))?;
+                let event = event.with_context(|| format!("not an event: {}", String::from_utf8_lossy(line)))?;
                 each(Logged { sequence: message.sequence, event });
             }
             Ok(())
@@ -84,17 +84,17 @@ impl Reader {
         self.each(&self.event_log(), &filter, DeliverPolicy::All, take).await
     }
 
-    /// Every run record of a tenant, `*` for everybody's.
+    /// Reads every run record of a tenant (`*` for all tenants).
     ///
     /// # Errors
-    /// Also that something in the bucket is no record.
+    /// Also if something in the bucket is not a valid record.
     pub async fn records(&self, tenant: &str, mut each: impl FnMut(Record)) -> anyhow::Result<()> {
         let bucket = format!("{}_runs", self.namespace);
         let take = |message: Stored| {
-            // What was deleted or purged has an empty message that says so.
+            // A deleted or purged key has an empty message with this header.
             if !message.headers.contains_key("KV-Operation") {
                 let record = serde_json::from_slice(&message.payload);
-                each(record.with_context(|| format!("no run record in {}", message.subject))?);
+                each(record.with_context(|| format!("not a run record in {}", message.subject))?);
             }
             Ok(())
         };
@@ -102,13 +102,13 @@ impl Reader {
         self.each(&format!("KV_{bucket}"), &filter, DeliverPolicy::LastPerSubject, take).await
     }
 
-    /// One run's record, `None` if there is none (yet, or any more).
+    /// One run's record; `None` if there is none yet, or if it was deleted.
     ///
     /// # Errors
-    /// Also that it is no record.
+    /// Also if it is not a valid record.
     pub async fn record(&self, tenant: &str, run: &str) -> anyhow::Result<Option<Record>> {
         use async_nats::jetstream::stream::LastRawMessageErrorKind;
-        // Asked of the stream's leader: a bucket's own `get` may be answered by a replica that is behind.
+        // The stream's leader is asked: a replica that is behind may answer a bucket's own `get`.
         let bucket = format!("{}_runs", self.namespace);
         let stream = self.jetstream.get_stream_no_info(format!("KV_{bucket}")).await?;
         let found = match stream.get_last_raw_message_by_subject(&format!("$KV.{bucket}.{tenant}.{run}")).await {
@@ -118,10 +118,10 @@ impl Reader {
             Err(error) => return Err(error).with_context(|| format!("record of {run}")),
         };
         let record = serde_json::from_slice(&found.payload);
-        Ok(Some(record.with_context(|| format!("no run record: {}", String::from_utf8_lossy(&found.payload)))?))
+        Ok(Some(record.with_context(|| format!("not a run record: {}", String::from_utf8_lossy(&found.payload)))?))
     }
 
-    /// Every dead letter of a tenant, `*` for everybody's, oldest first.
+    /// Reads every dead letter of a tenant (`*` for all tenants), oldest first.
     ///
     /// # Errors
     /// As [`Reader::extent`].
@@ -135,10 +135,10 @@ impl Reader {
         self.each(&format!("{}_DLQ", self.namespace.to_uppercase()), &filter, DeliverPolicy::All, take).await
     }
 
-    /// Whether the job published as number `sequence` of a lane is still there, waiting or in some node's hand.
+    /// Whether the job with this `sequence` is still in its lane, waiting or buffered by a node.
     ///
     /// # Errors
-    /// As [`Reader::extent`], but for a lane that there is not.
+    /// As [`Reader::extent`]; a lane that does not exist is not an error.
     pub async fn waits(&self, lane: &str, sequence: u64) -> anyhow::Result<bool> {
         use async_nats::jetstream::context::GetStreamErrorKind;
         use async_nats::jetstream::stream::RawMessageErrorKind;
@@ -160,7 +160,7 @@ impl Reader {
         }
     }
 
-    /// How many jobs lie in lanes: waiting, in some node's hand, or ended but not yet acknowledged.
+    /// How many jobs are in lanes: waiting, buffered by a node, or finished but not yet acknowledged.
     ///
     /// # Errors
     /// As [`Reader::extent`].
@@ -182,7 +182,7 @@ impl Reader {
         self.jetstream.get_stream(name).await.with_context(|| format!("stream {name}"))
     }
 
-    /// Reads what a stream holds under `filter`, by a consumer of its own that is gone afterwards.
+    /// Reads what a stream holds under `filter`, with a consumer of its own that it deletes afterwards.
     async fn each(
         &self,
         stream: &str,
@@ -228,9 +228,9 @@ impl Reader {
     }
 }
 
-/// How many messages a stream holds under a filter, by the word of its leader.
+/// How many messages the stream's leader has under a filter.
 async fn messages_under(stream: &jetstream::stream::Stream, filter: &str) -> anyhow::Result<usize> {
-    // By subject: the pages overlap if a subject comes to be between two of them.
+    // Counted by subject: the pages overlap if a new subject appears between two of them.
     let subjects: HashMap<String, usize> = stream.info_with_subjects(filter).await?.try_collect().await?;
     Ok(subjects.values().sum())
 }

@@ -1,7 +1,7 @@
-//! A remote handler: a plain NATS subscription in a queue group that answers jobs, and remembers what it was asked.
+//! A remote handler: a plain NATS subscription in a queue group that answers jobs, and remembers the requests it got.
 //!
-//! It can do all that the contract allows a handler in any language: succeed, fail with a code, snooze, hold, send
-//! signals, announce its slots as a micro service does, or say nothing at all.
+//! It can do everything that the contract allows a handler in any language: succeed, fail with a code, snooze, hold,
+//! send signals, announce its slots as a micro service does, or not answer at all.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,7 +22,7 @@ use crate::world::{NAMESPACE, World};
 /// How long [`Handler::called`] waits.
 const CALLED_WITHIN: Duration = Duration::from_secs(60);
 
-/// A handler about to be started.
+/// A handler that has not been started yet.
 #[derive(Debug)]
 pub struct HandlerBuilder<'w> {
     world: &'w World,
@@ -38,14 +38,14 @@ impl<'w> HandlerBuilder<'w> {
         HandlerBuilder { world, job_type: job_type.to_owned(), tenant, group, metadata: BTreeMap::new() }
     }
 
-    /// For one tenant's jobs only; for everybody's if not given.
+    /// Takes one tenant's jobs only; all tenants' jobs if not given.
     #[must_use]
     pub fn tenant(mut self, tenant: &str) -> Self {
         self.tenant = tenant.to_owned();
         self
     }
 
-    /// The queue group it shares the work with; `handlers` if not given.
+    /// The queue group in which it shares the work; `handlers` if not given.
     #[must_use]
     pub fn group(mut self, group: &str) -> Self {
         self.group = group.to_owned();
@@ -59,7 +59,7 @@ impl<'w> HandlerBuilder<'w> {
         self
     }
 
-    /// Starts it. Each job is answered by a task of its own, as many at once as come.
+    /// Starts it. Each job is answered by its own task, without a limit on concurrent jobs.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -94,7 +94,7 @@ async fn serve<F, R>(
     F: Fn(Job) -> R,
     R: Future<Output = Reply> + Send + 'static,
 {
-    // Dropped with this task, and the tasks in it with it.
+    // Dropped with this task, which also ends the tasks in it.
     let mut answering = JoinSet::new();
     loop {
         let message = tokio::select! {
@@ -110,7 +110,7 @@ async fn serve<F, R>(
             let reply = reply.await;
             calls.end(number);
             if let Some((headers, body)) = reply.0 {
-                // Nobody to hear of a failure here: the node will see that no answer came.
+                // The failure needs no report here: the node will see that no answer came.
                 let _ = client.publish_with_headers(to, headers, body).await;
             }
         });
@@ -149,7 +149,8 @@ async fn announce(client: &Client, subject: &str, group: &str, metadata: BTreeMa
     })
 }
 
-/// A running remote handler. Dropped, it dies as by a kill: nothing more is answered, and the server learns of it soon.
+/// A running remote handler. Dropped, it dies as if killed: it answers nothing more, and the server learns of its end
+/// soon.
 #[derive(Debug)]
 pub struct Handler {
     client: Client,
@@ -160,27 +161,28 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// What it was asked to do so far, in the order of asking; a call without end is still running (or was cut off).
+    /// The calls it has got so far, in the order of arrival; a call without an end is still running (or was cut off).
     pub fn calls(&self) -> Vec<Call> {
         self.asked().into_iter().map(|asked| asked.call).collect()
     }
 
-    /// The same, with who asked.
+    /// The same calls, with the connection that sent each.
     pub fn asked(&self) -> Vec<Asked> {
         self.calls.list.lock().expect("no code panics while it holds the calls").clone()
     }
 
-    /// Waits until it has been called that many times, a minute at most.
+    /// Waits until it has been called that many times, for at most a minute.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it has not been called that often by then.
     pub async fn called(&self, times: usize) {
         let mut count = self.calls.count.subscribe();
         let waited = tokio::time::timeout(CALLED_WITHIN, count.wait_for(|count| *count >= times)).await;
         assert!(waited.is_ok(), "waited in vain for {times} calls of a handler; there were {}", self.calls().len());
     }
 
-    /// Goes, and returns when the server knows: what it was doing is not answered, the next request finds nobody.
+    /// Ends it, and returns when the server knows: running calls are not answered, and the next request finds no
+    /// handler.
     pub async fn stop(mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
@@ -199,12 +201,13 @@ impl Drop for Handler {
     }
 }
 
-/// A call, and who asked for it.
+/// A call, and the connection that sent it.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// The call.
     pub call: Call,
-    /// The inbox of the connection that asked: the same for all requests of one life of a node, and no other's.
+    /// The inbox of the connection that sent it: the same for all requests of one process of a node, and different for
+    /// every other process.
     pub asker: String,
 }
 
@@ -226,7 +229,7 @@ impl Calls {
             end: None,
             node: None,
         };
-        // One inbox serves all requests of a connection; what is behind it is the request's own.
+        // One inbox serves all requests of a connection; the rest of the subject belongs to the single request.
         let asker = job.reply_to.rsplit_once('.').map_or("", |(inbox, _)| inbox).to_owned();
         list.push(Asked { call, asker });
         self.count.send_replace(list.len());
@@ -239,16 +242,16 @@ impl Calls {
     }
 }
 
-/// A job as a remote handler gets it.
+/// A job as a remote handler receives it.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// The run's id.
     pub run_id: String,
-    /// Whose it is.
+    /// The tenant it belongs to.
     pub tenant: String,
-    /// 1, and one more with each replay.
+    /// 1, plus 1 for each replay.
     pub round: u32,
-    /// Which attempt of the round this is.
+    /// The number of this attempt in the round.
     pub attempt: u32,
     /// The job's payload.
     pub payload: Bytes,
@@ -274,7 +277,7 @@ impl Job {
         }
     }
 
-    /// The payload as JSON, `null` if it is none.
+    /// The payload as JSON; `null` if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.payload).unwrap_or(Value::Null)
     }
@@ -284,8 +287,8 @@ impl Job {
         let _ = self.client.publish_with_headers(self.reply_to.clone(), named(signal), body.into()).await;
     }
 
-    /// Sends a signal as a request and tells whether the answer says that the run is cancelled. `None` if there was no
-    /// answer within 10 s.
+    /// Sends a signal as a request and returns whether the answer says that the run is cancelled. `None` if no answer
+    /// comes within 10 s.
     pub async fn ask(&self, signal: &str, body: impl Into<Bytes>) -> Option<bool> {
         let answer = self.client.request_with_headers(self.reply_to.clone(), named(signal), body.into()).await.ok()?;
         let headers = answer.headers.unwrap_or_default();
@@ -299,7 +302,7 @@ fn named(signal: &str) -> HeaderMap {
     headers
 }
 
-/// What a remote handler answers.
+/// The answer of a remote handler.
 #[derive(Debug, Clone)]
 pub struct Reply(Option<(HeaderMap, Bytes)>);
 
@@ -314,18 +317,18 @@ impl Reply {
         Reply(Some((HeaderMap::new(), result.into())))
     }
 
-    /// Failure, as a micro service says it: `error(422, "no such address")`.
+    /// Failure, in the form that micro services use: `error(422, "no such address")`.
     pub fn error(code: u16, text: &str) -> Reply {
         let code = code.to_string();
         Reply::bytes("").header("Nats-Service-Error-Code", &code).header("Nats-Service-Error", text)
     }
 
-    /// Puts the job back for that long, no attempt used: `snooze("5m")`.
+    /// Snoozes the job for that long, without using an attempt: `snooze("5m")`.
     pub fn snooze(how_long: &str) -> Reply {
         Reply::bytes("").header("Longshore-Snooze", how_long)
     }
 
-    /// No answer at all, as from a handler that hangs or died.
+    /// No answer at all, as from a handler that hangs or has died.
     pub fn silence() -> Reply {
         Reply(None)
     }

@@ -1,9 +1,9 @@
-//! Puts several pieces of a node's TOML settings together by their text.
+//! Merges several pieces of a node's TOML settings by their text.
 //!
-//! Not a TOML parser: a test may well give a node broken settings, and those must arrive as written. It knows tables
-//! (`[a.b]`) and single-line entries (`key = …`); a later entry takes the place of an earlier one of the same table.
+//! This is not a TOML parser: a test may give a node broken settings on purpose, and those must arrive as written. It
+//! knows tables (`[a.b]`) and single-line entries (`key = …`); a later entry replaces an earlier one of the same table.
 
-/// One table: its header line (empty for what stands before the first) and its entries.
+/// One table: its header line (empty for the lines before the first header) and its entries.
 struct Table {
     header: String,
     entries: Vec<Entry>,
@@ -15,7 +15,7 @@ struct Entry {
     text: String,
 }
 
-/// All `pieces` as one text, tables of the same header joined.
+/// Joins all `pieces` into one text; tables of the same header are merged.
 pub(crate) fn merged<'a>(pieces: impl IntoIterator<Item = &'a str>) -> String {
     let mut tables = vec![Table { header: String::new(), entries: Vec::new() }];
     for piece in pieces {
@@ -40,14 +40,15 @@ pub(crate) fn merged<'a>(pieces: impl IntoIterator<Item = &'a str>) -> String {
     text
 }
 
-/// Whether the table's last entry opened a list that it has not closed, so that a `[` goes on with it.
+/// Whether the table's last entry opened a list that it has not closed, so that a line that begins with `[` continues
+/// the list.
 fn inside_a_list(table: &Table) -> bool {
     let open = |text: &str| text.matches('[').count() > text.matches(']').count();
     table.entries.last().is_some_and(|entry| entry.key.is_some() && open(&entry.text))
 }
 
 fn table(tables: &mut Vec<Table>, header: &str) -> usize {
-    // `[[a]]` begins another element each time.
+    // `[[a]]` begins another element each time it appears.
     let known = tables.iter().position(|table| table.header == header && !header.starts_with("[["));
     known.unwrap_or_else(|| {
         tables.push(Table { header: header.to_owned(), entries: Vec::new() });

@@ -1,4 +1,4 @@
-//! A slow link: what goes through it, in either direction, comes out as it went in, a while later.
+//! A slow link: it delivers all bytes unchanged, in either direction, after a delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::world::World;
 
-/// A way to the world's server that takes longer. Dropped, it cuts every connection through it.
+/// A slower connection to the world's server. Dropped, it cuts every connection through it.
 #[derive(Debug)]
 pub struct SlowLink {
     url: String,
@@ -21,10 +21,10 @@ pub struct SlowLink {
 }
 
 impl SlowLink {
-    /// A link on which every byte takes so long, each way.
+    /// A link that delays every byte by `each_way` in each direction.
     ///
     /// # Panics
-    /// If no port is to be had.
+    /// If no port is available.
     pub async fn to(world: &World, each_way: Duration) -> SlowLink {
         let server = world.server().url();
         let server = server.rsplit('/').next().expect("an address has a host").to_owned();
@@ -34,7 +34,7 @@ impl SlowLink {
         let each_way = Arc::new(AtomicU64::new(millis(each_way)));
         let delay = Arc::clone(&each_way);
         let serving = tokio::spawn(async move {
-            // Dropped with this task, and with it the connections.
+            // Dropped with this task, which also closes the connections.
             let mut connections = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
                 let Ok(far) = TcpStream::connect(&server).await else { continue };
@@ -47,7 +47,8 @@ impl SlowLink {
         SlowLink { url, each_way, serving }
     }
 
-    /// From now on every byte takes so long, each way. What is on its way already does not overtake or wait.
+    /// Sets the delay of every byte from now on, in each direction. Bytes that are on their way already neither
+    /// overtake nor wait.
     pub fn takes(&self, each_way: Duration) {
         self.each_way.store(u64::try_from(each_way.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

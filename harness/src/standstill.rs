@@ -1,4 +1,4 @@
-//! How long work stood still around a fault, by what the event log tells. Pure.
+//! How long work stood still around a fault, according to the event log. Pure.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use crate::observe::Logged;
 use crate::wire::EventName;
 
-/// For each fault the longest time in which no attempt started, between that fault and the next one. There must have been
-/// work all the while for this to mean anything.
+/// For each fault, the longest time without a start of an attempt between that fault and the next one. The number means
+/// something only if jobs were waiting all the while.
 pub fn standstills(events: &[Logged], faults: &[Timestamp]) -> Vec<Duration> {
     let starts = events.iter().filter(|logged| logged.event.event == EventName::Started);
     let mut starts: Vec<Timestamp> = starts.map(|logged| logged.event.at).collect();

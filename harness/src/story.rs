@@ -1,4 +1,4 @@
-//! Everything that is known of a run, for people who look at a failed test.
+//! The story of a run: everything that is known of it, printed for people who inspect a failed test.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -9,17 +9,17 @@ use crate::publish::Receipt;
 use crate::wire::EventName;
 use crate::world::{TENANT, World};
 
-/// Lines of each log shown where nothing better is known.
+/// Lines of each log shown where no better choice is known.
 const SHOWN: usize = 25;
 
-/// How often many records are looked at.
+/// The interval at which many records are checked.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// How long the log may stay behind the records.
+/// How long the event log may lag behind the records.
 const TOLD_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// The events as a test compares them, one line each, repeats left out: the name, the attempt where there is one, the
-/// kind of error, the reason.
+/// The events in the form that a test compares, one line each, repeats left out: the name, the attempt if there is one,
+/// the kind of error, the reason.
 ///
 /// ```text
 /// enqueued
@@ -51,8 +51,8 @@ pub fn reads(events: &[Logged]) -> String {
 }
 
 impl World {
-    /// Waits until the run's events in the log read like that (see [`reads`]), 20 s at most, and gives them. A run's end
-    /// is on record before it is in the log.
+    /// Waits until the run's events in the log read like that (see [`reads`]), for at most 20 s, and returns them. A
+    /// run's end is stored in its record before it is in the log.
     ///
     /// # Panics
     /// If they do not; with the run's story.
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// Waits until the log tells the run's end, 20 s at most, and gives its events.
+    /// Waits until the log has the run's end, for at most 20 s, and returns its events.
     ///
     /// # Panics
     /// If it does not; with the run's story.
@@ -83,8 +83,8 @@ impl World {
         .await
     }
 
-    /// Waits until all these jobs have ended by their records, so long at most, and gives their states. The nodes are not
-    /// asked: one that is frozen would take the question and not answer it.
+    /// Waits until all these jobs are finished by their records, for at most `within`, and returns their states. It
+    /// does not ask the nodes: a frozen node would take the request and not answer it.
     ///
     /// # Panics
     /// If one does not end; with its story.
@@ -108,8 +108,9 @@ impl World {
         }
     }
 
-    /// Waits until no job lies in a lane any more, so long at most. A node that dies over a run that has ended leaves its
-    /// events to whoever gets its job next, after the lease; who reads the event log before that finds them missing.
+    /// Waits until no job is left in a lane, for at most `within`. If a node dies over a finished run, the node that
+    /// gets its job next publishes the run's events, after the lease; a test that reads the event log before that finds
+    /// them missing.
     ///
     /// # Panics
     /// If some are left.
@@ -122,10 +123,10 @@ impl World {
         .await;
     }
 
-    /// Waits until there are that many dead letters, of all tenants, 20 s at most.
+    /// Waits until there are that many dead letters, of all tenants, for at most 20 s.
     ///
     /// # Panics
-    /// If there are not.
+    /// If there are not that many by then.
     pub async fn eventually_letters(&self, count: usize) -> Vec<Letter> {
         crate::eventually(&format!("{count} dead letters"), TOLD_WITHIN, async || {
             let letters = self.letters("*").await;
@@ -134,8 +135,9 @@ impl World {
         .await
     }
 
-    /// All that is known of a run: its record, its events with time and teller, its dead letters, what the nodes logged
-    /// about it, and what the streams hold. What cannot be read is said, not raised.
+    /// Everything that is known of a run: its record, its events with time and publishing node, its dead letters, the
+    /// nodes' log lines about it, and the depth of the streams. If something cannot be read, the text says so; this
+    /// does not panic.
     pub async fn story(&self, run: &str) -> String {
         self.story_as(TENANT, run).await
     }
@@ -191,7 +193,7 @@ impl World {
         };
     }
 
-    /// Of each node's log the lines about `run`, or the last ones where there are none.
+    /// Appends the lines about `run` from each node's log, or the last lines of a log that has none.
     fn tell_logs(&self, story: &mut String, run: Option<&str>) {
         for (name, log) in self.node_logs() {
             let all = log.since(0);

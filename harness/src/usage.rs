@@ -1,4 +1,4 @@
-//! What a process has used: read from `/proc`, so Linux only.
+//! The resources a process has used: read from `/proc`, so Linux only.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub struct Usage {
     pub cpu: Duration,
     /// Resident memory now, in bytes.
     pub resident: u64,
-    /// The most resident memory it ever had, in bytes.
+    /// The maximum of its resident memory so far, in bytes.
     pub peak: u64,
 }
 
@@ -17,7 +17,7 @@ impl Usage {
     /// Of the process with this id.
     ///
     /// # Panics
-    /// If there is none, or the system has no `/proc`.
+    /// If there is no such process, or the system has no `/proc`.
     pub fn of(pid: u32) -> Usage {
         let read = |file: &str| {
             let path = format!("/proc/{pid}/{file}");
@@ -27,7 +27,7 @@ impl Usage {
     }
 
     fn parse(stat: &str, status: &str, ticks_per_second: u64) -> Usage {
-        // The program's name, in brackets, may hold anything; fields are counted from behind it (proc(5): 14 and 15).
+        // The program's name, in brackets, may contain anything; so fields are counted after it (proc(5): 14 and 15).
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
         let ticks: u64 = fields.iter().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         let kibibytes = |name: &str| {

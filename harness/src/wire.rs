@@ -1,6 +1,7 @@
-//! What the wire contract says of run records and events, read strictly where it is strict and loosely where it is not.
+//! The wire contract of run records and events, parsed strictly where the contract is strict and loosely where it is
+//! not.
 //!
-//! Written from the contract alone. Fields it does not name are kept in `rest`, never looked at.
+//! Written from the contract alone. Fields that the contract does not name are kept in `rest` and never inspected.
 
 use std::fmt;
 
@@ -18,27 +19,27 @@ pub enum EventName {
     Enqueued,
     /// An attempt began.
     Started,
-    /// A running attempt told how far it is.
+    /// A running attempt reported its progress.
     Progress,
     /// Not started now, or snoozed by its handler: no attempt used.
     Deferred,
-    /// Handed back by a draining node: the same attempt starts again.
+    /// Released by a draining node: the same attempt starts again.
     Released,
     /// An attempt failed.
     Failed,
-    /// Ended well.
+    /// Ended successfully.
     Completed,
     /// Ended as a dead letter.
     Dlq,
-    /// Ended by a client's wish.
+    /// Ended by a client's cancel.
     Cancelled,
-    /// Ended since it was not started in time.
+    /// Ended because it was not started in time.
     Expired,
-    /// Ended since it is another run over again.
+    /// Ended because it repeats another run.
     Duplicate,
     /// A dead letter's next round began.
     Replayed,
-    /// A dead letter was thrown away.
+    /// A dead letter was discarded.
     Discarded,
     /// A name that the contract does not know.
     #[serde(other)]
@@ -46,7 +47,7 @@ pub enum EventName {
 }
 
 impl EventName {
-    /// Whether a round is over with it.
+    /// Whether it ends a round.
     pub fn is_end(self) -> bool {
         use EventName::{Cancelled, Completed, Discarded, Dlq, Duplicate, Expired};
         matches!(self, Completed | Dlq | Cancelled | Expired | Duplicate | Discarded)
@@ -62,22 +63,22 @@ impl fmt::Display for EventName {
 /// One lifecycle event of one run.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Event {
-    /// The same whenever the same event is told again.
+    /// The same whenever the same event is published again.
     pub id: String,
     /// What happened.
     pub event: EventName,
-    /// To which run.
+    /// The run it happened to.
     pub run_id: String,
-    /// Whose run it is.
+    /// The tenant of the run.
     pub tenant: String,
-    /// Where it waited.
+    /// The queue in which it waited.
     pub queue: String,
     /// 1 (most urgent) to 9.
     pub priority: u8,
     /// The job's type.
     #[serde(rename = "type")]
     pub job_type: String,
-    /// 1, and one more with each replay.
+    /// 1, plus 1 for each replay.
     #[serde(default)]
     pub round: u32,
     /// The last attempt started in this round; 0 before the first.
@@ -86,16 +87,16 @@ pub struct Event {
     /// How many attempts a round may have.
     #[serde(default)]
     pub max_attempts: u32,
-    /// When it happened, by the clock of who told it.
+    /// When it happened, by the clock of the node that published it.
     #[serde(deserialize_with = "time")]
     pub at: Timestamp,
-    /// Who told it.
+    /// The node that published it.
     #[serde(default)]
     pub node: Option<String>,
     /// When a scheduled run is due.
     #[serde(default, deserialize_with = "time_if_any")]
     pub run_at: Option<Timestamp>,
-    /// When a failed attempt will be followed by the next; absent if it will not.
+    /// When the next attempt follows a failed one; absent if none follows.
     #[serde(default, deserialize_with = "time_if_any")]
     pub retry_at: Option<Timestamp>,
     /// What went wrong.
@@ -104,10 +105,10 @@ pub struct Event {
     /// Why a run was deferred.
     #[serde(default)]
     pub reason: Option<String>,
-    /// What a completed run gave.
+    /// The result of a completed run.
     #[serde(default)]
     pub result: Option<Value>,
-    /// Which run this one is over again.
+    /// The run that this one repeats.
     #[serde(default)]
     pub duplicate_of: Option<String>,
     /// Everything else.
@@ -120,19 +121,19 @@ pub struct Event {
 pub struct Failure {
     /// `retryable`, `permanent`, `timeout`, `lease_expired`, `panic`, `no_handler`, `invalid` or `cancelled`.
     pub kind: String,
-    /// For people; 4,096 bytes at most.
+    /// For people; at most 4,096 bytes.
     #[serde(default)]
     pub message: String,
 }
 
-/// The record of a run, as it lies in the bucket and as `runs.get` answers it.
+/// The record of a run, as it is stored in the bucket and as `runs.get` returns it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Record {
     /// Its id.
     pub run_id: String,
-    /// Whose it is.
+    /// The tenant it belongs to.
     pub tenant: String,
-    /// Where it waits or waited.
+    /// The queue in which it waits or waited.
     #[serde(default)]
     pub queue: String,
     /// 1 (most urgent) to 9.
@@ -141,9 +142,9 @@ pub struct Record {
     /// The job's type.
     #[serde(rename = "type", default)]
     pub job_type: String,
-    /// `scheduled`, `enqueued`, `running`, `retrying`, or one of the ends.
+    /// `scheduled`, `enqueued`, `running`, `retrying`, or one of the terminal states.
     pub state: String,
-    /// 1, and one more with each replay.
+    /// 1, plus 1 for each replay.
     #[serde(default)]
     pub round: u32,
     /// The last attempt started in this round; 0 before the first.
@@ -152,7 +153,7 @@ pub struct Record {
     /// How many attempts a round may have.
     #[serde(default)]
     pub max_attempts: u32,
-    /// When it came into its lane.
+    /// When it arrived in its lane.
     #[serde(default, deserialize_with = "time_if_any")]
     pub enqueued_at: Option<Timestamp>,
     /// When its last attempt began.
@@ -161,16 +162,16 @@ pub struct Record {
     /// When it ended.
     #[serde(default, deserialize_with = "time_if_any")]
     pub ended_at: Option<Timestamp>,
-    /// Not before then.
+    /// The earliest time at which it may start.
     #[serde(default, deserialize_with = "time_if_any")]
     pub run_at: Option<Timestamp>,
-    /// Who ran its last attempt.
+    /// The node of its last attempt.
     #[serde(default)]
     pub node: Option<String>,
-    /// What it gave, if that is JSON and not too large.
+    /// Its result, if that is JSON and not too large.
     #[serde(default)]
     pub result: Option<Value>,
-    /// What ended it, or failed its last attempt.
+    /// The error that ended it, or that failed its last attempt.
     #[serde(default)]
     pub error: Option<Failure>,
     /// Its attempts so far, over all rounds.
@@ -179,7 +180,7 @@ pub struct Record {
     /// Its tags.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Which run this one is over again.
+    /// The run that this one repeats.
     #[serde(default)]
     pub duplicate_of: Option<String>,
     /// Everything else.
@@ -188,7 +189,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether nothing more will happen to it but by a client's wish.
+    /// Whether nothing more will happen to it unless a client asks for it.
     pub fn is_terminal(&self) -> bool {
         matches!(self.state.as_str(), "completed" | "dead" | "cancelled" | "expired" | "duplicate" | "discarded")
     }
@@ -197,10 +198,10 @@ impl Record {
 /// One attempt in a record.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Tried {
-    /// In which round.
+    /// The round it belongs to.
     #[serde(default = "first")]
     pub round: u32,
-    /// Which attempt of it.
+    /// Its number in the round.
     pub attempt: u32,
     /// When it began.
     #[serde(default, deserialize_with = "time_if_any")]
@@ -208,13 +209,13 @@ pub struct Tried {
     /// When it ended.
     #[serde(default, deserialize_with = "time_if_any")]
     pub ended_at: Option<Timestamp>,
-    /// Who ran it.
+    /// The node it ran on.
     #[serde(default)]
     pub node: Option<String>,
     /// How it failed, if it did.
     #[serde(default)]
     pub error: Option<Failure>,
-    /// When the next one was due, if there was to be one.
+    /// When the next attempt was due, if one was to follow.
     #[serde(default, deserialize_with = "time_if_any")]
     pub retry_at: Option<Timestamp>,
 }

@@ -1,7 +1,7 @@
-//! One test's world: a temporary folder, a nats-server of its own in it (or three), a client connected to it.
+//! One test's world: a temporary folder, its own nats-server in it (or three), and a client connected to it.
 //!
-//! Worlds share nothing, so tests run side by side. A server can be killed and restarted under the client, which comes
-//! back by itself. With the environment variable `LONGSHORE_KEEP` set, the folder stays for a look.
+//! Worlds share nothing, so tests run side by side. A server can be killed and restarted under the client, which
+//! reconnects by itself. If the environment variable `LONGSHORE_KEEP` is set, the folder stays for inspection.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,16 +19,16 @@ use crate::remote::HandlerBuilder;
 /// The namespace that every world uses: each has its own server, so no other is needed.
 pub(crate) const NAMESPACE: &str = "longshore";
 
-/// The tenant that verbs speak for unless told otherwise.
+/// The tenant that methods use unless another one is given.
 pub(crate) const TENANT: &str = "default";
 
-/// What a world's server may promise to its streams, in bytes.
+/// How much storage a world's server may promise to its streams, in bytes.
 pub const ROOM: u64 = 1 << 44;
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the `longshore` binary that nodes are started from: in a test, `env!("CARGO_BIN_EXE_longshore")`. Otherwise the
-/// environment variable `LONGSHORE_BIN` does. The first call of a process counts.
+/// Names the `longshore` binary that nodes are started from: in a test, `env!("CARGO_BIN_EXE_longshore")`. Without this
+/// call, the environment variable `LONGSHORE_BIN` names it. The first call in a process counts.
 pub fn use_binary(path: impl Into<PathBuf>) {
     BINARY.get_or_init(|| path.into());
 }
@@ -39,13 +39,13 @@ pub struct World {
     client: Client,
     jetstream: jetstream::Context,
     backing: Backing,
-    /// The logs of every node there was, in the order of their first start.
+    /// The logs of every node of this world, in the order of their first start.
     logs: Mutex<Vec<(String, Arc<Log>)>>,
-    // Dropped last: the server in it must be dead before the folder goes.
+    // Dropped last: the server in it must be dead before the folder is deleted.
     dir: Folder,
 }
 
-/// What the world's nodes and clients connect to.
+/// The server or servers that the world's nodes and clients connect to.
 #[derive(Debug)]
 enum Backing {
     One(Box<Server>),
@@ -53,20 +53,22 @@ enum Backing {
 }
 
 impl World {
-    /// A world with a server as it comes, but for its room: streams reserve their bounds, which no test ever fills.
+    /// A world whose server has default settings, except for a larger storage limit: streams reserve their limits,
+    /// which no test ever fills.
     ///
     /// # Panics
-    /// If there is no server to be had, or it does not start; as do the functions below.
+    /// If no server is available, or it does not start. The functions below panic for the same reasons.
     pub async fn new() -> World {
         World::with(Options { max_file: ROOM, ..Options::default() }).await
     }
 
-    /// A world whose server is started with these options (`sync_interval`, limits); its folder is the world's own.
+    /// A world whose server is started with these options (`sync_interval`, limits), but in the world's own folder.
     pub async fn with(options: Options) -> World {
         World::with_login(options, ConnectOptions::new()).await
     }
 
-    /// As [`World::with`], for a server whose `extra` text has accounts or users: `login` says who the verbs speak as.
+    /// As [`World::with`], for a server whose `extra` text has accounts or users: `login` names the user that methods
+    /// act as.
     pub async fn with_login(options: Options, login: ConnectOptions) -> World {
         let dir = Folder::new();
         let server = Server::start(Options { dir: Some(dir.path().join("nats")), ..options }).await;
@@ -75,8 +77,8 @@ impl World {
         World::of(client, Backing::One(Box::new(server)), dir)
     }
 
-    /// A world of three servers in one cluster, each with a store of its own. Nodes keep three replicas of everything
-    /// unless told otherwise, and know all three servers, as does the client.
+    /// A world of three servers in one cluster, each with its own store. Nodes keep three replicas of everything unless
+    /// set otherwise; nodes and the client know all three servers.
     pub async fn cluster() -> World {
         let dir = Folder::new();
         let servers = ServerCluster::start(dir.path()).await;
@@ -90,7 +92,7 @@ impl World {
         World { client, jetstream, backing, logs: Mutex::new(Vec::new()), dir }
     }
 
-    /// The server: to kill, freeze, restart, or ask for its address. Of three, the first.
+    /// The server: to kill, freeze, restart, or ask for its address. With three servers, the first.
     pub fn server(&self) -> &Server {
         match &self.backing {
             Backing::One(server) => server,
@@ -119,7 +121,7 @@ impl World {
         self.server_cluster().map_or_else(|| self.server().url(), ServerCluster::urls)
     }
 
-    /// The client behind the verbs, for what no verb does.
+    /// The client behind these methods, for anything they do not offer.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -129,22 +131,22 @@ impl World {
         &self.jetstream
     }
 
-    /// Another connection: as another user, or one that a test wants to break.
+    /// Opens another connection: as another user, or one that a test wants to break.
     pub async fn connect(&self, options: ConnectOptions) -> Client {
         connect(&self.urls(), options).await
     }
 
-    /// The world's folder, for files of the test's own. It goes with the world.
+    /// The world's folder, for files of the test's own. It is deleted with the world.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A node, to be given its settings and started.
+    /// A node, to be configured and started.
     pub fn node(&self) -> NodeBuilder<'_> {
         NodeBuilder::new(self)
     }
 
-    /// A job of this type, to be given its particulars and published bare to its subject.
+    /// A job of this type, to be completed with queue, headers and payload and published bare to its subject.
     pub fn publish<'w>(&'w self, job_type: &'w str) -> Publish<'w> {
         Publish::new(self, job_type)
     }
@@ -154,7 +156,7 @@ impl World {
         HandlerBuilder::new(self, job_type)
     }
 
-    /// The log of the node of this name; the same one if there was a node of that name before.
+    /// The log of the node of this name; an earlier node of that name has the same log.
     pub(crate) fn log_of_node(&self, name: Option<String>) -> (String, Arc<Log>) {
         let mut logs = self.logs.lock().expect("no code panics while it holds the logs");
         let name = name.unwrap_or_else(|| format!("n{}", logs.len() + 1));
@@ -177,7 +179,7 @@ impl World {
             .expect("call use_binary() or set LONGSHORE_BIN to name the longshore binary")
     }
 
-    /// Name and log of every node there was.
+    /// Name and log of every node of this world.
     pub(crate) fn node_logs(&self) -> Vec<(String, Arc<Log>)> {
         self.logs.lock().expect("no code panics while it holds the logs").clone()
     }
@@ -191,7 +193,7 @@ impl Drop for World {
     }
 }
 
-/// Connects so that a silent or restarted server is noticed within seconds and a test need not wait for its client.
+/// Connects so that the client notices a silent or restarted server within seconds and a test need not wait for it.
 pub(crate) async fn connect(urls: &str, options: ConnectOptions) -> Client {
     let addresses: Vec<&str> = urls.split(',').collect();
     let options = options
@@ -201,7 +203,7 @@ pub(crate) async fn connect(urls: &str, options: ConnectOptions) -> Client {
     options.connect(addresses).await.unwrap_or_else(|error| panic!("cannot connect to {urls}: {}", chain(&error)))
 }
 
-/// An error with everything it came from, in one line.
+/// An error with all its sources, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

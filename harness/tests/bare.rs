@@ -1,5 +1,6 @@
-//! The harness itself, against a bare nats-server: streams made by the test, a shell script in place of the binary, and
-//! subscriptions in place of nodes' answers. What it promises about real nodes is what the promises in `tests/` stand on.
+//! Tests of the harness itself, against a bare nats-server: the test makes the streams, a shell script replaces the
+//! binary, and subscriptions replace the nodes' answers. The tests in `tests/` rely on the promises that the harness
+//! makes here.
 #![allow(clippy::unwrap_used, reason = "this whole file is tests; clippy excepts only the functions marked as such")]
 
 use std::os::unix::process::ExitStatusExt;
@@ -13,7 +14,7 @@ use futures_util::StreamExt;
 use longshore_harness::{EventName, Node, Refused, Reply, World, eventually, history, reads, use_binary};
 use serde_json::{Value, json};
 
-/// Stands in for the binary. What it does is told by the environment variable MODE.
+/// Replaces the binary. The environment variable MODE selects what it does.
 const PRETEND: &str = r#"#!/bin/sh
 echo "{\"args\":\"$1 $2\",\"nats\":\"$NATS_URL\",\"inherited\":\"$LONGSHORE_BIN\"}" >&2
 [ "$1" = serve ] || { echo "$@"; exit 3; }
@@ -30,7 +31,7 @@ async fn world() -> World {
     static SCRIPT: OnceLock<()> = OnceLock::new();
     let script = concat!(env!("CARGO_TARGET_TMPDIR"), "/pretend");
     SCRIPT.get_or_init(|| {
-        // Written by another process: were it written by this one, a child forked meanwhile could hold it open.
+        // Another process writes it: if this process wrote it, a child forked meanwhile could hold it open.
         let write = r#"printf %s "$2" > "$1.$$" && chmod +x "$1.$$" && mv "$1.$$" "$1""#;
         assert!(Command::new("sh").args(["-c", write, "sh", script, PRETEND]).status().unwrap().success());
     });
@@ -49,7 +50,7 @@ async fn make_stream(world: &World, name: &str, subject: &str, max_messages: i64
     world.jetstream().create_stream(config).await.unwrap();
 }
 
-/// Answers each request on `subject` by what `answer` makes of its body.
+/// Answers each request on `subject` with what `answer` makes of its body.
 async fn answer(world: &World, subject: &str, mut answer: impl FnMut(Value) -> (HeaderMap, Value) + Send + 'static) {
     let mut asked = world.client().subscribe(subject.to_owned()).await.unwrap();
     world.client().flush().await.unwrap();
@@ -110,7 +111,7 @@ async fn a_node_can_be_killed_frozen_drained_and_started_again() {
     node.sigcont();
     let mark = node.log().mark();
     assert!(node.stop().await.success());
-    assert_eq!(node.log().since(mark), ["drained"], "what it printed last is there when its end is told");
+    assert_eq!(node.log().since(mark), ["drained"], "what it printed last is there when its end is reported");
 
     node.restart().await;
     node.restart().await;
@@ -184,7 +185,7 @@ async fn waiting_goes_on_over_absent_nodes_until_the_run_has_ended() {
     let world = world().await;
     let record = |state: &str| json!({"run_id": "a", "tenant": "default", "state": state, "attempt": 1});
     let (waited, ()) = tokio::join!(world.wait("a"), async {
-        tokio::task::yield_now().await; // nobody answers yet
+        tokio::task::yield_now().await; // no node answers yet
         let mut states = ["running", "completed"].into_iter();
         answer(&world, "longshore.api.default.runs.wait", move |body| {
             assert_eq!(body["run_id"], "a");

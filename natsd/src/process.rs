@@ -1,12 +1,14 @@
-//! A child process that cannot outlive us, and whose end can be awaited by many.
+//! A child process that cannot outlive this process, and whose end many callers can await.
 //!
-//! Three things end it: [`Process`] being dropped (also by a panic), the runtime being dropped (tokio's `kill_on_drop`),
-//! and the death of this process by any cause, `kill -9` included. The last is what the *leash* is for: a tiny `sh` that
-//! reads from a pipe whose other end only we hold. When we are gone the read ends, and it kills the child's process
-//! group. (Linux could do this by `PR_SET_PDEATHSIG`, but setting that between fork and exec needs `unsafe`.)
+//! Three things end it: [`Process`] being dropped (also by a panic), the runtime being dropped (tokio's
+//! `kill_on_drop`), and the death of this process by any cause, `kill -9` included. The *leash* covers the last case: a
+//! tiny `sh` reads from a pipe whose other end only this process holds. When this process is gone the read ends, and
+//! the `sh` kills the child's process group. (Linux could do this by `PR_SET_PDEATHSIG`, but setting that between fork
+//! and exec needs `unsafe`.)
 //!
-//! The child gets a process group of its own, so Ctrl-C in a terminal reaches us alone and we decide what ends when.
-//! Signals are sent under the lock that also guards the reaping, so never to a process id that has found a new owner.
+//! The child gets its own process group, so Ctrl-C in a terminal reaches only this process, which decides what ends
+//! when. Signals are sent under the lock that also guards the reaping, so they never reach a process id that the system
+//! has reused.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,7 +30,7 @@ use crate::error::Error;
 /// Takes each line a child prints, without its line end.
 pub type LineSink = Box<dyn FnMut(&str) + Send>;
 
-/// How long the pipes may stay open after the child's end (a grandchild may hold them) before that end is told.
+/// How long the pipes may stay open after the child's end (a grandchild may hold them) before that end is reported.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A child process, running or ended.
@@ -40,7 +42,7 @@ pub struct Process {
     reaper: JoinHandle<()>,
 }
 
-/// What is touched under one lock only: the id is sure to be the child's until the child is reaped.
+/// The state under one lock: the id is sure to be the child's until the child is reaped.
 #[derive(Debug)]
 struct Held {
     child: Child,
@@ -48,10 +50,10 @@ struct Held {
 }
 
 impl Process {
-    /// Starts `command` with nothing on its stdin and hands what it prints to the sinks. Call it within a tokio runtime.
+    /// Starts `command` with an empty stdin and passes its output to the sinks. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// [`Error::Spawn`] if it, or the `sh` that is its leash, cannot be started.
+    /// [`Error::Spawn`] if it, or the `sh` of its leash, cannot be started.
     pub fn spawn(command: Command, stdout: LineSink, stderr: LineSink) -> Result<Process, Error> {
         let program = command.get_program().to_string_lossy().into_owned();
         let mut command = tokio::process::Command::from(command);
@@ -71,12 +73,12 @@ impl Process {
         Ok(Process { pid, held, ended, reaper })
     }
 
-    /// The process id it has, or had.
+    /// The process id, also after its end.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether it has not ended, as far as is known here. A stopped process is running.
+    /// Whether it has not ended, as far as this process knows. A stopped process is running.
     pub fn is_running(&self) -> bool {
         self.ended.borrow().is_none()
     }
@@ -88,20 +90,20 @@ impl Process {
         pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 
-    /// Waits for its end, after which everything it printed has reached the sinks. Returns at once if it has ended.
+    /// Waits for its end and until everything it printed has reached the sinks. Returns at once if it has ended.
     pub async fn ended(&self) -> ExitStatus {
         let mut ended = self.ended.clone();
         let status = ended.wait_for(Option::is_some).await.expect("the reaper lives as long as `self`");
         status.expect("waited for above")
     }
 
-    /// Kills its whole process group and returns when it is dead. Blocks for the few milliseconds that takes, so that
-    /// it can be used where nothing can be awaited; what it printed last may not have reached the sinks.
+    /// Kills its whole process group and returns when it is dead. It blocks for the few milliseconds that takes, so
+    /// that it can be used where nothing can be awaited; the last output may not have reached the sinks.
     pub fn kill_now(&self) {
         let mut held = lock(&self.held);
         let Some(pid) = held.child.id().and_then(to_pid) else { return };
         let _ = kill_process_group(pid, Signal::KILL);
-        // NOWAIT leaves the status to tokio, which counts on reaping its children itself.
+        // NOWAIT leaves the status to tokio, which relies on reaping its children itself.
         let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         let _ = held.child.try_wait();
         held.leash = None;
@@ -115,9 +117,9 @@ impl Drop for Process {
     }
 }
 
-/// Waits for the child's end and tells it once what it printed has been read.
+/// Waits for the child's end and reports it once its output has been read.
 async fn reap(held: Arc<Mutex<Held>>, pumps: [JoinHandle<()>; 2], tell: watch::Sender<Option<ExitStatus>>) {
-    // `wait` can be dropped and begun again between polls, so the lock is held only while polling.
+    // `wait` can be dropped and called again between polls, so the lock is held only while polling.
     let status = poll_fn(|context| pin!(lock(&held).child.wait()).poll(context)).await;
     lock(&held).leash = None;
     let _ = tokio::time::timeout(LAST_WORDS, async {
@@ -126,10 +128,10 @@ async fn reap(held: Arc<Mutex<Held>>, pumps: [JoinHandle<()>; 2], tell: watch::S
         }
     })
     .await;
-    tell.send_replace(Some(status.expect("a child of ours that nobody else reaps can be waited for")));
+    tell.send_replace(Some(status.expect("a child of ours that only we reap can be waited for")));
 }
 
-/// Hands over line by line until the pipe ends. What is no UTF-8 is replaced, not dropped.
+/// Passes on line by line until the pipe ends. Bytes that are not UTF-8 are replaced, not dropped.
 async fn pump(pipe: impl AsyncRead + Unpin, mut sink: LineSink) {
     let mut pipe = BufReader::new(pipe);
     let mut line = Vec::new();
@@ -148,15 +150,15 @@ fn to_pid(id: u32) -> Option<Pid> {
     i32::try_from(id).ok().and_then(Pid::from_raw)
 }
 
-/// Kills a process group when we die. Dropped, it lets go without harm.
+/// Kills a process group when this process dies. If the leash is dropped, it kills nothing.
 #[derive(Debug)]
 struct Leash {
     shell: Blocking,
 }
 
 impl Leash {
-    /// `read` fails at the end of its input, which comes when the last holder of the pipe's other end is gone. We are
-    /// the only one: the standard library opens pipes so that other children do not inherit them.
+    /// `read` fails at the end of its input, which comes when the last holder of the pipe's other end is gone. This
+    /// process is the only holder: the standard library opens pipes so that other children do not inherit them.
     fn tie(group: u32) -> io::Result<Leash> {
         let mut command = Command::new("sh");
         command.args(["-c", r#"read -r _ || kill -s KILL -- "-$1""#, "leash", &group.to_string()]);
@@ -167,7 +169,7 @@ impl Leash {
 
 impl Drop for Leash {
     fn drop(&mut self) {
-        // Killed before its pipe is closed, so that it cannot take our leave for our death.
+        // The shell is killed before its pipe is closed, so that it cannot mistake a drop for this process's death.
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }

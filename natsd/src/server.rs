@@ -1,8 +1,8 @@
 //! One private nats-server and its life: started, watched, killed, frozen, restarted, stopped.
 //!
 //! Owns the child, its folder and its port; all three stay the same across restarts. Ready means that the server itself
-//! said so in its log, which it does once JetStream has recovered and the port is open; nothing is guessed by time.
-//! It is not restarted by itself: whoever owns it awaits [`Server::ended`] and decides.
+//! said so in its log, which it does once JetStream has recovered and the port is open; nothing is guessed by time. The
+//! server does not restart by itself: its owner awaits [`Server::ended`] and decides.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -18,24 +18,26 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::process::{Process, Signal};
 
-/// What the server prints when clients may come.
+/// The server prints this when clients may connect.
 const READY: &str = "Server is ready";
 
-/// What it prints, as part of a line, when somebody else has its port.
+/// A part of the line that it prints when another process has its port.
 const PORT_TAKEN: &str = "address already in use";
 
-/// How long it may take to end after SIGTERM. It closes its files within milliseconds, on a loaded machine seconds.
+/// How long it may take to end after SIGTERM. It closes its files within milliseconds; on a loaded machine that takes
+/// seconds.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Lines of log shown with an error.
 const SHOWN: usize = 20;
 
-/// Free ports are looked for below the range from which Linux (32768…) and macOS (49152…) draw the ports of outgoing
-/// connections. A server on a port of that range could find it taken when it restarts, even by its own clients: one that
-/// reconnects in a loop to a loopback port nobody listens on will now and then be given that very port and meet itself.
+/// Free ports are searched below the range from which Linux (32768…) and macOS (49152…) take the ports of outgoing
+/// connections. A server on a port of that range could find it taken when it restarts, even by its own clients: a
+/// client that reconnects in a loop to a loopback port without a listener will now and then be given that very port and
+/// connect to itself.
 const FREE_PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// A private nats-server. Dropped, it is killed, and its folder goes if it was a temporary one.
+/// A private nats-server. Dropped, it is killed, and its folder is deleted if it was a temporary one.
 #[derive(Debug)]
 pub struct Server {
     binary: PathBuf,
@@ -45,7 +47,7 @@ pub struct Server {
     process: Mutex<Option<Arc<Process>>>,
     /// Held while the server is being started or stopped, so that two callers do not do both.
     changing: tokio::sync::Mutex<()>,
-    // Dropped last: the child must be dead before its folder goes and the lock on it is let go.
+    // Dropped last: the child must be dead before its folder is deleted and the lock on it released.
     home: Home,
 }
 
@@ -53,8 +55,8 @@ impl Server {
     /// Starts a server and waits until it is ready for clients.
     ///
     /// # Errors
-    /// Those of [`find_or_provision`], a folder or port that is taken, a server that ends (bad `extra` text, say) or does
-    /// not become ready; with the end of its log.
+    /// The errors of [`find_or_provision`]; a folder or port that is taken; a server that ends (because of bad `extra`
+    /// text, say) or does not become ready, with the end of its log.
     pub async fn start(options: Options) -> Result<Server, Error> {
         let binary = match &options.binary {
             Some(binary) => binary.clone(),
@@ -84,7 +86,7 @@ impl Server {
         &self.home.path
     }
 
-    /// What the server printed, over all its restarts.
+    /// The server's output, over all its restarts.
     pub fn log(&self) -> &Arc<Log> {
         &self.log
     }
@@ -94,7 +96,7 @@ impl Server {
         self.running().map(|process| process.pid())
     }
 
-    /// Waits until the server is down, and says how it ended.
+    /// Waits until the server is down, and returns how it ended.
     pub async fn ended(&self) -> ExitStatus {
         self.latest().ended().await
     }
@@ -106,7 +108,7 @@ impl Server {
         process.ended().await;
     }
 
-    /// Freezes it: it keeps its connections and says nothing. Nothing happens if it is down.
+    /// Freezes it: it keeps its connections and sends nothing. Nothing happens if it is down.
     pub fn sigstop(&self) {
         self.latest().signal(Signal::STOP);
     }
@@ -125,7 +127,7 @@ impl Server {
         self.stop_now().await
     }
 
-    /// Starts it again on the same port and folder, after stopping it if it runs, and waits until it is ready.
+    /// Starts it again on the same port and folder and waits until it is ready. If it runs, it is stopped first.
     ///
     /// # Errors
     /// As [`Server::start`] and [`Server::stop`].
@@ -147,7 +149,7 @@ impl Server {
         Err(Error::Stuck { within: GRACE, log: self.log.tail(SHOWN) })
     }
 
-    /// On a free port the first try may lose a race against another server that found the same one free.
+    /// On a free port, the first try may lose a race against another server that found the same port free.
     async fn first_launch(&mut self) -> Result<(), Error> {
         if self.port != 0 {
             return self.launch(self.port).await;
@@ -214,14 +216,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Somebody may still hold the process in a wait for its end, so its own drop is not enough.
+        // A task that waits for the end may still hold the process, so the process's own drop is not enough.
         if let Some(process) = self.slot().take() {
             process.kill_now();
         }
     }
 }
 
-/// The server's warnings and errors become ours; the rest is for those who look closer.
+/// Passes the server's warnings and errors on as our own; its other lines go to the debug level.
 fn pass_on(line: &str) {
     let is_grave = ["[WRN]", "[ERR]", "[FTL]"].iter().any(|level| line.contains(level));
     if is_grave {
@@ -231,7 +233,7 @@ fn pass_on(line: &str) {
     }
 }
 
-/// A port nobody listened on a moment ago.
+/// A port on which no process listened a moment ago.
 fn free_port() -> u16 {
     loop {
         let port = rand::random_range(FREE_PORTS);
@@ -241,12 +243,12 @@ fn free_port() -> u16 {
     }
 }
 
-/// The server's folder, ours alone.
+/// The server's folder, used by this server alone.
 #[derive(Debug)]
 struct Home {
     path: PathBuf,
     lock: File,
-    // Dropped last: removing the folder comes after letting go of the file in it.
+    // Dropped last: the folder is removed after the file in it is released.
     _temporary: Option<TempDir>,
 }
 
@@ -274,8 +276,8 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // Closing the file alone would not do: a child that another thread is just starting has a copy of it between its
-        // fork and its exec, and the lock would last as long as the copy. Unlocking lets go for all copies.
+        // Closing the file alone is not enough: a child that another thread is just starting has a copy of it between
+        // its fork and its exec, and the lock would last as long as the copy. Unlocking releases it for all copies.
         let _ = self.lock.unlock();
     }
 }

@@ -1,4 +1,4 @@
-//! The version a nats-server binary reports, and the oldest that will do.
+//! The version that a nats-server binary reports, and the oldest one that Longshore supports.
 
 use std::fmt;
 use std::io;
@@ -11,10 +11,10 @@ use tokio::process::Command;
 /// The oldest server Longshore works with: from here on clients cannot move or keep schedules by forged headers.
 pub const OLDEST: Version = Version { major: 2, minor: 14, patch: 5 };
 
-/// A binary that has not printed its version by then is not a nats-server.
+/// A binary that does not print its version within this time is not a nats-server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A released version; what stands behind a hyphen (`-RC.1`) is not looked at.
+/// A released version; the part after a hyphen (`-RC.1`) is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     major: u32,
@@ -23,7 +23,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Reads what `nats-server --version` prints: `nats-server: v2.15.1`.
+    /// Parses the output of `nats-server --version`: `nats-server: v2.15.1`.
     fn parse(printed: &str) -> Option<Version> {
         let number = printed.trim().strip_prefix("nats-server:")?.trim().trim_start_matches('v');
         let number = number.split(['-', '+']).next()?;

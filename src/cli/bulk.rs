@@ -1,5 +1,5 @@
-//! Work on many runs: asked for in calls of a few hundred until none is left, with a question before, a bar meanwhile
-//! and one line at the end. What a call does can be repeated, so a node may die over it: the next one goes on.
+//! Work on many runs, in calls of a few hundred until none is left, with a question before, a progress bar meanwhile and
+//! one line at the end. A call can be repeated without harm, so if a node dies over it, the next node goes on.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -17,25 +17,25 @@ use super::{Ended, Usage, target};
 
 /// Runs of one call: long enough to be fast, short enough for a bar that moves and an answer within seconds.
 const PER_CALL: u64 = 500;
-/// At a rate, a call is to last about so long.
+/// With a rate, a call lasts about so long.
 const CALL_LASTS: f64 = 5.0;
-/// What a call may take beyond what its rate asks for: it may have to look through many to find the few that fit.
+/// How much longer a call may take than its rate asks for: it may have to read many runs to find the few that fit.
 const PATIENCE: Duration = Duration::from_secs(50);
 /// The same for counting, which is one call.
 const COUNTING: Duration = Duration::from_secs(290);
-/// Calls in a row that may go without an answer, where there was one before.
+/// Calls in a row that may go without an answer, if there was one before.
 const UNANSWERED: u32 = 10;
-/// Failures that are told by name.
+/// Failures that are listed by name.
 const MAX_NAMED: usize = 5;
 
-/// How many, and whether to ask.
+/// How many runs, and whether to ask first.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "How")]
 pub(crate) struct Options {
-    /// So many at most
+    /// At most so many
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Only say how many it would be
+    /// Only count them
     #[arg(long)]
     dry_run: bool,
     /// Do not ask
@@ -47,7 +47,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Refuses what would be ignored where one run is named by its id.
+    /// Refuses options that would be ignored, because one run is named by its id.
     pub(crate) fn for_many_only(&self) -> Result<(), Usage> {
         let given = [("--limit", self.limit.is_some()), ("--dry-run", self.dry_run)];
         match given.iter().find(|(_, given)| *given) {
@@ -57,25 +57,25 @@ impl Options {
     }
 }
 
-/// An endpoint that does something to those that fit.
+/// An endpoint that acts on all runs or dead letters that fit.
 pub(crate) trait Bulk: Endpoint<Request: Clone, Answer: Into<Outcome>> {
-    /// What it was done to has been: `replayed`.
+    /// The participle for the result: `replayed`.
     const DONE: &'static str;
-    /// How the question is put: `Replay`.
+    /// The verb for the question: `Replay`.
     const VERB: &'static str;
-    /// What one of them is: `dead letter`.
+    /// The noun for one of them: `dead letter`.
     const NOUN: &'static str;
 
-    /// What a request chooses.
+    /// The selection of a request.
     fn selection(request: &mut Self::Request) -> &mut Selection;
 
-    /// Says in a request that it is to be done to so many a second, where it can say so.
+    /// Sets a request's rate per second, if it has one.
     fn pace(_request: &mut Self::Request, _rate: f64) {}
 }
 
 impl Bulk for RunsCancel {
     const DONE: &'static str = "cancelled";
-    // They may end or change places while they are counted.
+    // Runs may end or change their state while they are counted.
     const VERB: &'static str = "Cancel about";
     const NOUN: &'static str = "run";
 
@@ -112,22 +112,22 @@ impl Bulk for DlqDiscard {
     }
 }
 
-/// What came of it so far.
+/// The result so far.
 #[derive(Debug, Default, PartialEq)]
 struct Tally {
     done: u64,
-    /// Of the last call: what failed is met again by each call, and may succeed then.
+    /// Of the last call: each call meets the failed ones again, and they may succeed then.
     failed: u64,
     listed: Vec<Failed>,
     /// The last call left some.
     more: bool,
-    /// Calls without an answer: what they did is not counted.
+    /// Calls without an answer: their results are not counted.
     unanswered: u32,
 }
 
 impl Tally {
-    /// How many the next call is to meet; `None`: nothing is left to do. What failed stays in the way, so a call gets so
-    /// much more room.
+    /// The limit of the next call; `None`: nothing is left to do. A call meets those that failed again, so its limit is
+    /// larger by their number.
     fn next(&self, most: Option<u64>, per_call: u64) -> Option<u64> {
         let room = most.map_or(u64::MAX, |most| most.saturating_sub(self.done));
         let next = (per_call + self.failed).min(room);
@@ -194,14 +194,14 @@ fn per_call(rate: Option<f64>) -> u64 {
     }
 }
 
-/// Does the work, at this rate a second if one is said, and tells what came of it.
+/// Does the work, at this rate per second if there is one, and prints the result.
 pub(crate) async fn run<E: Bulk>(
     api: &Api,
     mut request: E::Request,
     rate: Option<f64>,
     options: &Options,
 ) -> anyhow::Result<Ended> {
-    // Whatever comes to be while this goes on is not meant, such as what dies again.
+    // Runs that fit only later are not meant, such as jobs that die again while this goes on.
     if let Target::Runs(filter) = &mut E::selection(&mut request).target {
         filter.until.get_or_insert_with(target::now);
     }
@@ -227,7 +227,7 @@ pub(crate) async fn run<E: Bulk>(
     let mut tally = Tally::default();
     let bar = Bar::new(total.filter(|_| on_terminal));
     let result = all::<E>(api, request, (options.limit, rate), &mut tally, bar).await;
-    // Also where it was cut short: what was done, was done.
+    // Also if the work was cut short, since a part of it is done.
     if result.is_ok() || tally.done > 0 {
         tell::<E>(&tally, options)?;
     }
@@ -239,7 +239,7 @@ fn ended(tally: &Tally) -> Ended {
     if tally.failed > 0 { Ended::Badly } else { Ended::Well }
 }
 
-/// Does the work to the one run that is chosen.
+/// Does the work for the one chosen run.
 pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Options) -> anyhow::Result<Ended> {
     if options.limit.is_some() {
         options.for_many_only()?;
@@ -279,7 +279,7 @@ async fn all<E: Bulk>(
     }
     while let Some(limit) = tally.next(most, per_call(rate)) {
         E::selection(&mut request).limit = Some(limit);
-        // One more than the limit: a call also waits after the last one.
+        // One more than the limit: a call also waits after the last run.
         let paced = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((limit + 1) as f64 / rate));
         let answer = api.ask_patiently::<E>(request.clone(), PATIENCE + paced).await;
         match answer.and_then(|answer| answer.read()) {
@@ -302,13 +302,13 @@ async fn all<E: Bulk>(
     Ok(())
 }
 
-/// Asks where somebody can answer; elsewhere the command itself was the answer.
+/// Asks for confirmation on a terminal; elsewhere the command itself counts as confirmation.
 pub(crate) fn confirmed(question: &str) -> std::io::Result<bool> {
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     if terminal { asked(question) } else { Ok(true) }
 }
 
-/// Puts a question on a terminal; only a yes is one.
+/// Asks a question on a terminal; every answer but yes means no.
 fn asked(question: &str) -> std::io::Result<bool> {
     eprint!("{question}");
     std::io::stderr().flush()?;
@@ -326,14 +326,14 @@ fn tell<E: Bulk>(tally: &Tally, options: &Options) -> anyhow::Result<()> {
     }
     if tally.unanswered > 0 {
         anstream::eprintln!(
-            "{PENDING}warning:{PENDING:#} {} calls got no answer; what they did is not counted",
+            "{PENDING}warning:{PENDING:#} {} calls got no answer; their results are not counted",
             tally.unanswered
         );
     }
     output::say(&tally.line::<E>(options.dry_run))
 }
 
-/// A bar on a terminal. Nothing else is written while it stands there.
+/// A progress bar on a terminal. Nothing else is written while it is there.
 struct Bar {
     total: Option<u64>,
     since: Instant,
@@ -364,7 +364,7 @@ impl Drop for Bar {
     }
 }
 
-/// The bar as text: how far, how fast, how long it will still take.
+/// The bar as text: progress, and the time that is left.
 fn bar(tally: &Tally, total: u64, elapsed: Duration) -> String {
     let so_far = tally.done + tally.failed;
     let total = total.max(so_far).max(1);
@@ -391,7 +391,7 @@ mod tests {
         Failed { error: error.to_owned(), run_id: RunId::parse(&format!("main-p5-{number}")).unwrap() }
     }
 
-    /// A stand-in for the endpoint: `good` letters behind `bad` ones that always fail.
+    /// A stand-in for the endpoint: `good` dead letters behind `bad` ones that always fail.
     fn call(good: &mut u64, bad: u64, limit: u64) -> Outcome {
         let bad = bad.min(limit);
         let done = (*good).min(limit - bad);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_stands_in_nobodys_way_and_is_counted_once() {
+    fn failures_do_not_block_the_rest_and_are_counted_once() {
         for (most, done, failed) in [(None, 1_700, 1_200), (Some(1_000), 0, 1_000), (Some(1_300), 100, 1_200)] {
             let (mut good, mut tally, mut calls) = (1_700, Tally::default(), 0);
             while let Some(limit) = tally.next(most, PER_CALL) {

@@ -1,4 +1,4 @@
-//! The commands' way to the nodes: connects as told, and asks the API under the chosen tenant.
+//! The commands' way to the nodes: connects as the options say, and asks the API under the chosen tenant.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use longshore_domain::Tenant;
 
 use super::{Global, Usage};
 
-/// How long an answer may take. A node answers within milliseconds; a server that is just electing takes seconds.
+/// How long an answer may take. A node answers within milliseconds; servers that elect a leader take seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// A connection, and whose jobs it is about.
+/// A connection, and the tenant that the requests are about.
 pub(crate) struct Api {
     pub(crate) client: Client,
     tenant: String,
@@ -38,9 +38,9 @@ impl Api {
     ) -> Result<Encoded<E::Answer>, ApiError> {
         let unreadable = Tenant::unreadable();
         let tenant = match self.tenant.as_str() {
-            // What only exists for the whole cluster, whatever tenant was chosen.
+            // Some endpoints exist for the whole cluster only, whatever tenant was chosen.
             _ if E::FOR_OPERATORS => OPERATOR,
-            // Jobs whose tenant could not be read are the operator's to look after.
+            // Only the operator can ask for jobs whose tenant could not be read.
             tenant if tenant == unreadable.as_str() => {
                 E::name_tenant(&mut request, unreadable);
                 OPERATOR

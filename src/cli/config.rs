@@ -1,4 +1,4 @@
-//! `longshore config`: is it right, what is in force, and the commented file with everything that can be set.
+//! `longshore config`: checks the configuration, shows the settings in force, prints the commented file of all settings.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use longshore::handlers;
 use super::output::{self, PENDING};
 use super::{Ended, Global};
 
-/// Where the settings stand.
+/// The option that names the configuration file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct File {
     /// The configuration file
@@ -30,7 +30,7 @@ impl File {
 pub(crate) enum Command {
     /// Check file and environment: every mistake with its place and remedy
     Check(File),
-    /// Every setting in force and where it comes from
+    /// Every setting in force, with the place where it was set
     Show(File),
     /// The commented file with every setting at its default
     Print,

@@ -1,4 +1,4 @@
-//! `longshore dlq`: dead letters, listed, grouped by what they failed of, shown, run again, thrown away.
+//! `longshore dlq`: dead letters, listed, grouped by error, shown, replayed and discarded.
 
 use base64::Engine as _;
 use clap::{Args, Subcommand};
@@ -15,27 +15,27 @@ use super::output::{self, FAINT, age, cut, number, styled};
 use super::target::{self, Filter, Which};
 use super::{Ended, Global, Usage, exact, runs, submit};
 
-/// Most letters on a page of the API, or groups in its answer.
+/// At most so many dead letters on a page of the API, or groups in its answer.
 const PAGE: u64 = 500;
-/// What groups may take: every letter is read for them.
+/// How long grouping may take: it reads every dead letter.
 const GROUPING: std::time::Duration = std::time::Duration::from_secs(110);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The letters, the oldest first
+    /// List dead letters, the oldest first
     List(List),
-    /// What they failed of: letters whose errors are alike, the largest group first
+    /// Group dead letters whose errors are alike, the largest group first
     Groups {
         #[command(flatten)]
         filter: Filter,
-        /// So many groups at most
+        /// At most so many groups
         #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=PAGE))]
         limit: u64,
         /// JSON for machines
         #[arg(long)]
         json: bool,
     },
-    /// One letter: its run with every attempt, its headers, its payload
+    /// One dead letter: its run with every attempt, its headers, its payload
     Get {
         /// The run's id
         #[arg(value_parser = super::run_id)]
@@ -44,9 +44,9 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Run them again: each begins its next round, with its history
+    /// Run the jobs again: each run begins its next round, with its history
     Replay(Replay),
-    /// Throw them away: their runs end as discarded
+    /// Delete dead letters: their runs end as discarded
     Discard(Discard),
 }
 
@@ -54,10 +54,10 @@ pub(crate) enum Command {
 pub(crate) struct List {
     #[command(flatten)]
     filter: Filter,
-    /// So many at most
+    /// At most so many
     #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// Go on where a list ended
+    /// Continue where a list ended
     #[arg(long, value_name = "CURSOR")]
     cursor: Option<String>,
     /// JSON for machines
@@ -78,7 +78,7 @@ pub(crate) struct Replay {
     /// With this payload; - reads it from stdin
     #[arg(long, value_name = "JSON", help_heading = "Changes")]
     set_payload: Option<String>,
-    /// With this header; NAME= takes it away; may be given several times
+    /// With this header; NAME= removes it; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = header, help_heading = "Changes")]
     set_header: Vec<(String, Option<String>)>,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Replay {
 pub(crate) struct Discard {
     #[command(flatten)]
     which: Which,
-    /// So many a second, 0.001 or more
+    /// So many per second, 0.001 or more
     #[arg(long, value_name = "NUMBER", value_parser = rate, help_heading = "How")]
     rate: Option<f64>,
     #[command(flatten)]
@@ -112,7 +112,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             Ok(Ended::Well)
         }
         Command::Replay(arguments) => {
-            // A payload from stdin leaves nobody there to ask.
+            // With a payload from stdin, nothing can be asked there.
             let set = arguments.set(submit::payload(arguments.set_payload.as_deref())?);
             let request = |selection| ReplayRequest { selection, rate_per_s: None, set };
             bulk_or_one::<DlqReplay>(global, arguments.discard, request).await
@@ -145,7 +145,7 @@ async fn bulk_or_one<E: Bulk>(
 }
 
 impl Replay {
-    /// What is changed; `None` if nothing is.
+    /// The changes to the jobs; `None` if there are none.
     fn set(&self, payload: Option<Box<RawValue>>) -> Option<Change> {
         let change = Change {
             queue: self.set_queue.as_ref().map(Queue::to_string),
@@ -198,14 +198,14 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     let letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
     output::say(output::table(&rows(&letters, target::now(), output::columns()), &[2, 3]).trim_end())?;
     if let Some(cursor) = cursor {
-        eprintln!("there are more: --cursor {} goes on, --limit shows more at once", cut(&cursor, 100));
+        eprintln!("there are more: --cursor {} continues, --limit shows more at once", cut(&cursor, 100));
     }
     Ok(Ended::Well)
 }
 
-/// A table whose last column takes the room that the others leave.
+/// A table whose last column takes the width that the others leave.
 fn fitted(mut rows: Vec<Vec<String>>, columns: usize) -> Vec<Vec<String>> {
-    /// Below that, an error says nothing; a wide line is better then.
+    /// A shorter error would say nothing; a wide line is better then.
     const LEAST: usize = 24;
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -247,13 +247,13 @@ fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
     }
     output::say(output::table(&group_rows(&groups, target::now(), output::columns()), &[0, 2, 3]).trim_end())?;
     if cursor.is_some() {
-        eprintln!("there are so many letters that only the oldest were grouped; --since looks at newer ones");
+        eprintln!("there are so many dead letters that only the oldest were grouped; --since groups newer ones");
     }
     Ok(Ended::Well)
 }
 
 fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
-    let heading = ["letters", "type", "first", "last", "for example", "error"].map(str::to_owned).to_vec();
+    let heading = ["dead letters", "type", "first", "last", "for example", "error"].map(str::to_owned).to_vec();
     let row = |group: &Group| {
         vec![
             number(group.count),
@@ -267,7 +267,7 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
     fitted(std::iter::once(heading).chain(groups.iter().map(row)).collect(), columns)
 }
 
-/// A letter for people: its run, then what it was made of.
+/// A dead letter for people: its run, then the job as it was published.
 fn show(letter: &DeadLetter) -> String {
     let DeadLetter { record, job } = letter;
     let mut shown = runs::show(record);
@@ -278,7 +278,7 @@ fn show(letter: &DeadLetter) -> String {
     shown + &format!("{} {}\n", styled("payload", FAINT, 10), payload(job).replace('\n', &format!("\n{:11}", "")))
 }
 
-/// The payload as a person reads it best: JSON laid out, else text, else its size.
+/// The payload in its most readable form: formatted JSON, else text, else its size.
 fn payload(job: &DeadJob) -> String {
     if let Some(bytes) = job.payload_bytes {
         return format!("left out, it had {} bytes; replay it with --set-payload", number(bytes));
@@ -288,7 +288,7 @@ fn payload(job: &DeadJob) -> String {
         _ if encoded.is_empty() => "none".to_owned(),
         Ok(words) => output::plain(&exact::laid_out(&words)),
         Err(error) => {
-            format!("{} bytes that are no text; --json has them", number(error.as_bytes().len() as u64))
+            format!("{} bytes that are not text; --json has them", number(error.as_bytes().len() as u64))
         }
     }
 }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_fit_a_hundred_columns() {
+    fn dead_letters_fit_a_hundred_columns() {
         let entry = |run: &str, message: &str, round: u64| -> DeadLetter {
             let letter = json!({"run_id": run, "tenant": "default", "queue": "main", "priority": 5, "type": "email.send",
                 "state": "dead", "round": round, "attempt": 12, "max_attempts": 12, "fingerprint": "f", "headers": {},
@@ -333,7 +333,7 @@ main-p5-12345  email.send  5 min  12, round 2  retryable: "
     }
 
     #[test]
-    fn groups_show_how_many_since_when_and_of_what() {
+    fn groups_show_count_times_and_error() {
         let groups =
             [json!({"fingerprint": "f", "type": "email.send", "error_kind": "timeout", "pattern": "after # ms",
             "count": 12_345, "first": "2026-11-18T12:00:00Z", "last": "2026-11-21T11:59:30Z",
@@ -342,14 +342,14 @@ main-p5-12345  email.send  5 min  12, round 2  retryable: "
         assert_eq!(
             table(&group_rows(&groups, now(), 100), &[0, 2, 3]),
             "\
-letters  type        first  last  for example  error
- 12,345  email.send    3 d  30 s  main-p5-7    timeout: after # ms
+dead letters  type        first  last  for example  error
+      12,345  email.send    3 d  30 s  main-p5-7    timeout: after # ms
 "
         );
     }
 
     #[test]
-    fn a_payload_is_shown_as_it_reads_best() {
+    fn a_payload_is_shown_in_its_most_readable_form() {
         let job = |payload_base64: Option<String>, payload_bytes: Option<u64>| {
             let (headers, fingerprint) = (std::collections::BTreeMap::new(), "f".to_owned());
             payload(&DeadJob { headers, payload_base64, payload_bytes, fingerprint })
@@ -357,13 +357,13 @@ letters  type        first  last  for example  error
         let encoded = |bytes: &[u8]| job(Some(base64::engine::general_purpose::STANDARD.encode(bytes)), None);
         assert_eq!(encoded(b"{\"a\":1}"), "{\n  \"a\": 1\n}");
         assert_eq!(encoded(b"hello\x1b[2J"), "hello[2J");
-        assert_eq!(encoded(&[0xff, 0xfe]), "2 bytes that are no text; --json has them");
+        assert_eq!(encoded(&[0xff, 0xfe]), "2 bytes that are not text; --json has them");
         assert_eq!(encoded(b""), "none");
         assert!(job(None, Some(2_000_000)).starts_with("left out, it had 2,000,000 bytes"));
     }
 
     #[test]
-    fn what_a_replay_changes_is_read() {
+    fn the_changes_of_a_replay_are_read() {
         let line = "longshore dlq replay --type a --set-queue bulk --set-priority 2 --set-payload [1] \
                     --set-header X-A=b=c --set-header X-B= --rate 2.5 --limit 3 --yes";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();

@@ -1,4 +1,4 @@
-//! `longshore events`: what happens, live, one line an event. `dev` shows its events in the same form.
+//! `longshore events`: live events, one line per event. `dev` shows its events in the same form.
 
 use clap::Args;
 use futures_util::StreamExt as _;
@@ -29,7 +29,7 @@ const EVENTS: [&str; 14] = [
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Only this job type, for example email.send; email.> is every type that begins so
+    /// Only this job type, for example email.send; email.> means every type that begins with it
     #[arg(long = "type", value_name = "TYPE", value_parser = type_filter)]
     job_type: Option<String>,
     /// Only this run
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// Only this queue
     #[arg(long, value_name = "NAME", value_parser = super::queue)]
     queue: Option<Queue>,
-    /// One JSON object a line, for machines
+    /// One JSON object per line, for machines
     #[arg(long)]
     json: bool,
 }
@@ -69,7 +69,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         match event {
             Ok(event) if arguments.json => output::say(&exact::write(&event))?,
             Ok(event) => output::say(&line(&event))?,
-            Err(error) => eprintln!("what came on {} is no event: {error}", output::cut(&subject, 200)),
+            Err(error) => eprintln!("the message on {} is not an event: {error}", output::cut(&subject, 200)),
         }
     }
     Ok(Ended::Well)
@@ -88,7 +88,7 @@ pub(crate) fn line(event: &Value) -> String {
     format!("{at}  {name} {job_type:<20} {tenant}{}{}", output::cut(about.unwrap_or_default(), 96), details(event))
 }
 
-/// What there is to say beyond the names.
+/// The event's further fields.
 fn details(event: &Value) -> String {
     let mut details = Vec::new();
     let millis = |field: &str| event.get(field).and_then(Value::as_u64).map(output::took);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_without_anything_that_drives_the_terminal() {
+    fn an_event_is_one_line_that_cannot_control_the_terminal() {
         let event = json!({"event": "failed", "type": "email.send", "run_id": "main-p5-1", "tenant": "acme", "attempt": 2,
             "max_attempts": 12, "at": "2026-11-21T12:00:01.500Z", "retry_at": "2026-11-21T12:00:04.500Z", "duration_ms": 40,
             "error": {"kind": "retryable", "message": "no\nroute\u{1b}[2J"}});

@@ -1,21 +1,21 @@
-//! JSON of other people within our events, byte for byte: results and progress that are shown. What the API answers has
-//! types that carry it as it is; an event is shown whatever its fields are.
+//! JSON that handlers sent, shown byte for byte within our events: results and progress. The API's answers have types
+//! that carry such JSON as it is; an event is shown whatever its fields are.
 //!
-//! A tree of values would round their numbers, sort their fields and refuse what lies deep. So what is theirs stands in
-//! our trees as one text, marked by a character of private use; what is written and shown here takes the mark off again.
+//! A tree of values would round the numbers, sort the fields and refuse deep nesting. So the handler's JSON stands in our
+//! trees as one text, marked by a character of private use; the functions that write and show it remove the mark again.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Begins a text that is JSON and not a string.
+/// Begins a text that holds JSON.
 const MARK: char = '\u{f8ff}';
 
-/// Fields that hold what handlers sent.
+/// Fields with JSON from handlers.
 const THEIRS: [&str; 2] = ["progress", "result"];
 
-/// JSON as it was written, to stand in a tree.
+/// JSON as it was written, as a text for a tree.
 ///
 /// # Errors
 /// It is not JSON.
@@ -24,10 +24,10 @@ fn hold(text: &str) -> Result<Value, serde_json::Error> {
     Ok(Value::String(format!("{MARK}{}", json.get())))
 }
 
-/// Reads an event; what is theirs is held as it was written.
+/// Reads an event; JSON from handlers stays as it was written.
 ///
 /// # Errors
-/// It is not JSON, or ours lies too deep to be an event.
+/// It is not JSON, or the rest is nested too deep to be an event.
 pub(crate) fn read(text: &str) -> Result<Value, serde_json::Error> {
     if let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text) {
         let read = |(name, value): (String, &RawValue)| {
@@ -40,13 +40,13 @@ pub(crate) fn read(text: &str) -> Result<Value, serde_json::Error> {
         return items.into_iter().map(|item| read(item.get())).collect();
     }
     Ok(match serde_json::from_str(text)? {
-        // A text that happens to begin like a mark is none.
+        // A text that happens to begin with the mark does not hold JSON.
         Value::String(text) => Value::String(text.trim_start_matches(MARK).to_owned()),
         other => other,
     })
 }
 
-/// Writes a tree; what is held in it as it was.
+/// Writes a tree; JSON from handlers as it was.
 pub(crate) fn write(value: &Value) -> String {
     match (value, held(value)) {
         (_, Some(json)) => json.to_owned(),
@@ -59,7 +59,7 @@ pub(crate) fn write(value: &Value) -> String {
     }
 }
 
-/// Lays JSON out for people, unless that would change it.
+/// Formats JSON for people, unless that would change it.
 pub(crate) fn laid_out(json: &str) -> String {
     let unchanged = |value: &Value| {
         let text = value.to_string();
@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_theirs_comes_through_and_ours_is_read() {
+    fn json_of_handlers_stays_as_it_is_and_the_rest_is_read() {
         let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
         for theirs in ["1e999", "12345678901234567890123", "0.10", r#"{"b":1,"a":[ 2]}"#, "null", r#""x""#, &deep] {
             let text = format!(r#"{{"entries":[{{"attempt":2,"result":{theirs},"run_id":"r"}}]}}"#);

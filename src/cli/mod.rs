@@ -1,6 +1,6 @@
-//! The command line: one file a noun, each with its arguments, its call and its output.
+//! The command line: one file per noun, each with its arguments, its call and its output.
 //!
-//! Data goes to stdout, words for people to stderr. Nothing here knows NATS or a stream: commands ask the nodes' API
+//! Data goes to stdout, messages for people to stderr. Nothing here knows NATS or a stream: commands ask the nodes' API
 //! through [`longshore_backbone::Client`], as any other program can.
 
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ mod tests;
 pub(crate) use config::File;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 it went well, 1 it did not, 2 the command line is wrong;
+Exit codes: 0 success, 1 failure, 2 the command line is wrong;
 runs wait and submit --wait: 3 the run ended other than completed, 4 the time-out came first;
 serve: 70 a part of the node kept dying, 130 or 143 ended at once by a second signal";
 
@@ -57,19 +57,19 @@ pub(crate) struct Global {
     /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
     #[arg(long, value_name = "NAME", global = true, value_parser = namespace)]
     pub(crate) namespace: Option<String>,
-    /// Whose jobs; _all is every tenant's, for operators, _ those whose tenant could not be read
+    /// The tenant; _all means all tenants, for operators, _ the jobs whose tenant could not be read
     #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant)]
     pub(crate) tenant: String,
 }
 
 impl Global {
-    /// The namespace that is meant.
+    /// The namespace: from the option, the variable or the default.
     pub(crate) fn namespace(&self) -> String {
         let variable = || std::env::var("LONGSHORE_NAMESPACE").ok().filter(|name| !name.is_empty());
         self.namespace.clone().or_else(variable).unwrap_or_else(|| "longshore".to_owned())
     }
 
-    /// Settings that the command line lays over file and environment.
+    /// Settings of the command line, which win over file and environment.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         self.namespace.iter().map(|name| ("LONGSHORE_NAMESPACE".to_owned(), name.clone())).collect()
     }
@@ -79,35 +79,35 @@ impl Global {
 pub(crate) enum Command {
     /// Run a node
     Serve(serve::Arguments),
-    /// Run a node and, unless one is named, a private NATS server, and watch jobs go by
+    /// Run a node and, unless a server is named, a private NATS server, and watch the jobs live
     Dev(crate::dev::Arguments),
     /// Submit a job
     Submit(submit::Arguments),
-    /// Look at a run, wait for its end, cancel or erase it
+    /// Show a run, wait for its end, cancel or erase it
     #[command(subcommand)]
     Runs(runs::Command),
-    /// Dead letters: what failed for good; look at them, run them again, throw them away
+    /// Dead letters: jobs that failed for good; show, replay or discard them
     #[command(subcommand)]
     Dlq(dlq::Command),
-    /// Follow what happens, live
+    /// Follow events, live
     Events(events::Arguments),
-    /// What waits and runs in each queue
+    /// Waiting and running jobs of each queue
     Queues(queues::Arguments),
     /// The cluster's nodes and their load
     Nodes(nodes::NodesArguments),
-    /// Whether the cluster takes work, and why not
+    /// Whether the cluster takes work, and if not, why
     Health(nodes::HealthArguments),
     /// Check, show or print the configuration
     #[command(subcommand)]
     Config(config::Command),
 }
 
-/// How a command ended, where it is not simply well or badly.
+/// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It went well.
+    /// With success.
     Well,
-    /// It did not.
+    /// With a failure.
     Badly,
     /// The run ended other than completed.
     RunEndedBadly,
@@ -115,7 +115,7 @@ pub(crate) enum Ended {
     TimedOut,
     /// A part of the node kept dying.
     RestartLimit,
-    /// The command line is wrong in a way that only shows on the way.
+    /// The command line is wrong in a way that only shows while the command runs.
     Usage,
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
     }
 }
 
-/// An error with its causes, each said once: some libraries repeat the cause's text in their own.
+/// An error with its causes, each named once: some libraries repeat the cause's text in their own.
 pub(crate) fn told(error: &anyhow::Error) -> String {
     let mut told = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -177,7 +177,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Ended {
     }
 }
 
-/// What to do next about an error, where that can be said.
+/// Advice on what to do next about an error, if there is any.
 pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
     use longshore_backbone::Error as Backbone;
     if let Some(Backbone::Connect { .. }) = error.chain().find_map(|cause| cause.downcast_ref()) {
@@ -186,7 +186,7 @@ pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
              another",
         );
     }
-    // JetStream's code for "insufficient storage resources": it sets aside what every stream may grow to.
+    // JetStream's code for "insufficient storage resources": it reserves the size that every stream may grow to.
     if error.chain().any(|cause| cause.to_string().contains("error code 10047")) {
         return Some(
             "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
@@ -194,12 +194,12 @@ pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
         );
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<ApiError>())?.code {
-        403 => Some("--tenant says whose; what concerns the whole cluster is asked with --tenant _all"),
+        403 => Some("--tenant names the tenant; requests about the whole cluster need --tenant _all"),
         404 => Some(
             "runs are looked up per tenant (--tenant) and kept for a set time; a job published bare with an id of its own \
              is known once it has started",
         ),
-        413 => Some("keep what is large elsewhere and submit its address, or raise max_payload of the NATS server"),
+        413 => Some("store large data elsewhere and submit its address, or raise max_payload of the NATS server"),
         503 => Some("start a node: longshore serve, or longshore dev; longshore health says what is missing"),
         504 => Some("the nodes are busy or just gone; longshore nodes shows them, and trying again does no harm"),
         _ => None,

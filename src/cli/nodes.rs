@@ -1,4 +1,4 @@
-//! `longshore nodes` and `longshore health`: who is there, and whether work is taken.
+//! `longshore nodes` and `longshore health`: the nodes that are there, and whether the cluster takes work.
 
 use clap::Args;
 use longshore_backbone::wire::api::{Health, NodeStatus, Nodes, NodesList, Nothing};
@@ -55,7 +55,7 @@ pub(crate) async fn health(global: &Global, arguments: HealthArguments) -> anyho
     if arguments.json {
         output::json(&answer)?;
     } else if health.ready {
-        output::say(&format!("{GOOD}ready{GOOD:#}: work is taken"))?;
+        output::say(&format!("{GOOD}ready{GOOD:#}: the node takes work"))?;
     } else {
         let reasons = health.reasons.join("; ");
         output::say(&format!("{BAD}not ready{BAD:#}: {}", output::cut(&reasons, 500)))?;

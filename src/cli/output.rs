@@ -1,5 +1,5 @@
-//! How things look: colours, tables, numbers, times. Colours go through `anstream`, which leaves them out where the
-//! output is no terminal or `NO_COLOR` is set.
+//! The form of the output: colours, tables, numbers, times. Colours go through `anstream`, which leaves them out if the
+//! output is not a terminal or `NO_COLOR` is set.
 
 use std::fmt::Write as _;
 
@@ -15,15 +15,15 @@ const fn coloured(color: AnsiColor) -> Style {
     Style::new().fg_color(Some(Color::Ansi(color)))
 }
 
-/// It went well.
+/// Success.
 pub(crate) const GOOD: Style = coloured(AnsiColor::Green);
-/// It went wrong for good.
+/// Failed for good.
 pub(crate) const BAD: Style = coloured(AnsiColor::Red);
-/// It will be tried again, or waits.
+/// Waits, or will be tried again.
 pub(crate) const PENDING: Style = coloured(AnsiColor::Yellow);
-/// It is at work.
+/// Runs.
 pub(crate) const ACTIVE: Style = coloured(AnsiColor::Cyan);
-/// Beside the point.
+/// Less important.
 pub(crate) const FAINT: Style = Style::new().dimmed();
 /// Headings.
 pub(crate) const STRONG: Style = Style::new().bold();
@@ -81,7 +81,7 @@ pub(crate) fn number(number: u64) -> String {
     out
 }
 
-/// Milliseconds as a person says them: `12 ms`, `1.2 s`, `3 min 5 s`, `2 h 10 min`.
+/// Milliseconds as people write them: `12 ms`, `1.2 s`, `3 min 5 s`, `2 h 10 min`.
 pub(crate) fn took(millis: u64) -> String {
     let seconds = millis / 1_000;
     match millis {
@@ -92,7 +92,7 @@ pub(crate) fn took(millis: u64) -> String {
     }
 }
 
-/// The time between two moments, as [`took`] says it.
+/// The time between two moments, in the form of [`took`].
 pub(crate) fn span(from: Timestamp, to: Timestamp) -> String {
     took(whole_millis(to.since(from)))
 }
@@ -108,7 +108,7 @@ pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Columns of the terminal, where stdout is one that says so, but no fewer than a table needs.
+/// Columns of the terminal, if stdout is one, but no fewer than a table needs.
 pub(crate) fn columns() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_col)).max(100)
 }
@@ -123,19 +123,19 @@ pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// JSON on one line, cut where it is long.
+/// JSON on one line, cut if it is long.
 pub(crate) fn brief(value: &Value, most: usize) -> String {
     cut(&exact::write(value), most)
 }
 
-/// Text without control characters, which could drive the terminal, and cut where it is long.
+/// Text without control characters, which could control the terminal, cut if it is long.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     let mut plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let head: String = plain.by_ref().take(most).collect();
     if plain.next().is_some() { format!("{head}…") } else { head }
 }
 
-/// Text for people with what could drive the terminal taken out, but for line breaks and tabs.
+/// Text for people without characters that could control the terminal, except line breaks and tabs.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
@@ -148,7 +148,7 @@ pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
 /// Writes a line to stdout.
 ///
 /// # Errors
-/// None where the reader has gone (`longshore events | head`): that is the usual end of a pipe, and ends the program well.
+/// None if the reader has gone (`longshore events | head`): that is the usual end of a pipe, and the program succeeds.
 pub(crate) fn say(line: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     let mut out = anstream::stdout().lock();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_wrote_does_not_drive_the_terminal() {
+    fn text_of_strangers_does_not_control_the_terminal() {
         assert_eq!(cut("a\u{1b}[2Jb\nc", 80), "a [2Jb c");
         assert_eq!(cut("abcdef", 3), "abc…");
         assert_eq!(plain("a\u{1b}[2J\nb"), "a[2J\nb");

@@ -1,4 +1,4 @@
-//! `longshore queues`: what waits and runs in each queue.
+//! `longshore queues`: waiting and running jobs of each queue.
 
 use clap::Args;
 use longshore_backbone::wire::api::{QueueStatus, Queues, QueuesList, QueuesRequest};
@@ -34,7 +34,7 @@ fn rows(answer: &Queues) -> Vec<Vec<String>> {
     std::iter::once(heading).chain(answer.queues.iter().map(row)).collect()
 }
 
-/// Jobs of a queue that nobody has begun: its lanes hold those that run as well, until their end.
+/// Jobs of a queue that have not begun: its lanes also hold the running ones, until their end.
 pub(crate) fn waiting(queue: &QueueStatus) -> u64 {
     queue.depth.saturating_sub(queue.running)
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_summed_and_what_nobody_serves_is_told() {
+    fn waiting_jobs_are_summed_and_unserved_queues_are_named() {
         let answer = serde_json::from_value(json!({"queues": [
             {"queue": "main", "concurrency": 64, "depth": 1_202, "depths": {"p1": 2, "p2": 0, "p5": 1_200}, "oldest_age_ms": 65_000, "running": 8,
              "paused": false, "served": true},

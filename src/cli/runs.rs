@@ -1,4 +1,4 @@
-//! `longshore runs`: one run, as its record tells; runs cancelled; runs erased.
+//! `longshore runs`: shows a run's record, waits for its end, cancels and erases runs.
 
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Cancel one run, or those that fit: what waits will not start, what runs is told to stop
+    /// Cancel one run, or those that fit: waiting jobs will not start, running ones are told to stop
     Cancel(Cancel),
-    /// Erase what runs hold of people: payload, result, error texts, progress, checkpoints, dead letter; times stay
+    /// Erase personal data of runs: payload, result, error texts, progress, checkpoints, dead letter; times stay
     Erase {
         /// The runs' ids; runs that have ended
         #[arg(required = true, value_name = "ID", value_parser = super::run_id)]
@@ -51,7 +51,7 @@ pub(crate) enum Command {
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
-        /// JSON for machines: a record a line
+        /// JSON for machines: one record per line
         #[arg(long)]
         json: bool,
     },
@@ -80,7 +80,7 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
         Command::Cancel(Cancel { which, state, options }) => {
-            // What is wrong with the command line is told before anything is connected.
+            // A wrong command line is reported before anything is connected.
             let chosen = which.chosen(state)?;
             cancel(&Api::connect(global).await?, chosen, &options).await
         }
@@ -104,7 +104,7 @@ async fn cancel(api: &Api, chosen: Target, options: &bulk::Options) -> anyhow::R
     }
 }
 
-/// What it takes to erase one run can be much: a letter is looked for among all.
+/// Erasing one run can take long: its dead letter is searched among all.
 const ERASING: Duration = Duration::from_secs(50);
 
 async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Result<Ended> {
@@ -118,7 +118,7 @@ async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Resul
         match api.ask_patiently::<RunsErase>(asked, ERASING).await {
             Ok(stone) if json => output::json(&stone)?,
             Ok(_) => output::say(&format!("{id} is erased"))?,
-            // One alone fails with its reason and advice, as everywhere.
+            // A single run fails with its reason and advice, as everywhere.
             Err(error) if ids.len() == 1 => return Err(error.into()),
             Err(error) => {
                 anstream::eprintln!("{BAD}failed:{BAD:#} {id}: {}", error.message);
@@ -129,13 +129,13 @@ async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Resul
     Ok(ended)
 }
 
-/// One question to the node lasts this long; a node that drains answers at once, and the next one is asked.
+/// One request to the node lasts this long; a node that drains answers at once, and the next one is asked.
 const ONE_WAIT: Duration = Duration::from_secs(20);
 
-/// Nodes may restart while somebody waits: how long none may be there, once one was.
+/// Nodes may restart while the command waits: how long it goes on without any node, once one has answered.
 const NOBODY_FOR: Duration = Duration::from_secs(60);
 
-/// Waits for a run's end, `most` at most, and tells it.
+/// Waits for a run's end, at most `most`, and prints it.
 pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bool) -> anyhow::Result<Ended> {
     let deadline = most.map(|most| Instant::now() + most);
     let mut answered: Option<Instant> = None;
@@ -169,7 +169,7 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
     }
 }
 
-/// A state that only a newer node knows is taken for an end: waiting for another could last for ever.
+/// A state that only a newer node knows counts as an end: waiting for another state could last for ever.
 fn has_ended(state: &Word<RunState>) -> bool {
     state.known().is_none_or(|state| state.is_terminal())
 }
@@ -215,13 +215,13 @@ pub(crate) fn show(record: &Record) -> String {
         lines.push(("error", format!("{kind}: {}", output::plain(message))));
     }
     let line = |(name, value): (&str, String)| {
-        // What has several lines stays in its column.
+        // A value of several lines stays in its column.
         format!("{} {}\n", styled(name, FAINT, 10), value.replace('\n', &format!("\n{:11}", "")))
     };
     lines.into_iter().map(line).collect::<String>() + &attempts(&record.attempts)
 }
 
-/// What the job's client and handler said of it.
+/// Fields that the job's client and handler wrote.
 fn said(record: &Record) -> impl Iterator<Item = (&'static str, String)> {
     let tags = (!record.tags.is_empty()).then(|| serde_json::to_string(&record.tags).unwrap_or_default());
     let bytes = record.result_bytes.map(|bytes| bytes.to_string());
@@ -235,7 +235,7 @@ fn said(record: &Record) -> impl Iterator<Item = (&'static str, String)> {
     said.into_iter().filter_map(|(name, json)| Some((name, output::plain(&exact::laid_out(&json?)))))
 }
 
-/// The attempts, where there is more to tell than the last one.
+/// The attempts, if there are more than the last one.
 fn attempts(attempts: &[Attempt]) -> String {
     if attempts.len() < 2 {
         return String::new();
@@ -301,7 +301,7 @@ round  attempt  started                     took  node  error
     }
 
     #[test]
-    fn states_that_go_on_are_not_ends() {
+    fn unfinished_states_are_not_ends() {
         let ended = |state: &str| has_ended(&serde_json::from_value(json!(state)).unwrap());
         assert!(["completed", "dead", "cancelled", "expired", "duplicate", "discarded", "new"].into_iter().all(ended));
         assert!(!STATES.into_iter().any(ended));

@@ -1,4 +1,4 @@
-//! `longshore serve`: a node, from its start to its drained end.
+//! `longshore serve`: a node, from its start to the end of its drain.
 
 use std::{fmt, process};
 
@@ -16,7 +16,7 @@ use crate::telemetry::{self, LogFormat};
 pub(crate) struct Arguments {
     #[command(flatten)]
     file: File,
-    /// Form of the log on stderr; with json, the line on stdout that says ready is an object, too
+    /// Form of the log on stderr; with json, the ready line on stdout is an object, too
     #[arg(long, env = "LONGSHORE_LOG_FORMAT", value_enum, default_value = "auto")]
     log_format: LogFormat,
 }
@@ -32,7 +32,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let mut signals = Signals::new()?;
     let mut node = tokio::select! {
         node = Node::start(settings, connection, handlers::built_in()) => node.context("the node cannot start")?,
-        // Nothing was taken on yet, so there is nothing to drain.
+        // The node has taken no job yet, so there is nothing to drain.
         _ = signals.next() => return Ok(Ended::Well),
     };
     output::say(&ready(arguments.log_format, &name))?;
@@ -45,7 +45,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     }
 }
 
-/// The one line on stdout. A harness waits for it, so its plain form is a single word whatever the log looks like.
+/// The one line on stdout. A harness waits for it, so its plain form is a single word, whatever the form of the log.
 fn ready(format: LogFormat, node: &str) -> String {
     match format {
         LogFormat::Json => json!({"event": "ready", "node": node}).to_string(),
@@ -64,12 +64,12 @@ pub(crate) async fn drain(node: Node, signals: &mut Signals) -> anyhow::Result<E
     }
 }
 
-/// What a node's own end means for the program.
+/// The error of the program when the node has ended by itself.
 pub(crate) fn failed(error: longshore_actors::Error) -> anyhow::Result<Ended> {
     Err(anyhow::Error::new(error).context("the node has failed"))
 }
 
-/// The two ways of asking for an end.
+/// The two signals that ask for an end.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,

@@ -1,4 +1,4 @@
-//! `longshore submit`: one job, and its end if asked to wait for it.
+//! `longshore submit`: one job, and with `--wait` its end.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::{Ended, Global, Usage, output, runs};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// What is to be done, for example email.send
+    /// The job type, for example email.send
     #[arg(value_name = "TYPE", value_parser = super::job_type)]
     job_type: JobType,
     /// The payload; - reads it from stdin
     #[arg(value_name = "JSON")]
     payload: Option<String>,
-    /// Where it waits
+    /// The queue in which it waits
     #[arg(long, value_name = "NAME", value_parser = super::queue)]
     queue: Option<Queue>,
-    /// 1, the most urgent, to 9; 5 if not said
+    /// 1, the most urgent, to 9; 5 if not given
     #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u8).range(1..=9))]
     priority: Option<u8>,
     /// Not before this long from now: 30s, 5m, 2h
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// A tag, for people and filters; may be given several times
     #[arg(long, value_name = "TEXT")]
     tag: Vec<String>,
-    /// Wait for the run's end, this long at most if said: --wait=30s
+    /// Wait for the run's end, at most this long if given: --wait=30s
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = patience)]
     wait: Option<Patience>,
     /// JSON for machines
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How long to wait; without bound if `None`.
+/// How long to wait; `None`: without bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Patience(Option<Duration>);
 
@@ -87,7 +87,7 @@ fn told(submitted: &Submitted) -> String {
 }
 
 impl Arguments {
-    /// The request; what was not said is left out, so that the node's defaults hold.
+    /// The request; options that were not given are left out, so that the node's defaults apply.
     fn job(&self, payload: Option<Box<RawValue>>) -> SubmitRequest {
         SubmitRequest {
             job_type: self.job_type.to_string(),
@@ -117,7 +117,7 @@ pub(crate) fn payload(argument: Option<&str>) -> anyhow::Result<Option<Box<RawVa
         }
         Some(text) => text.to_owned(),
     };
-    let wrong = |error| Usage(format!("the payload is no JSON: {error}; a text needs its quotes: '\"text\"'"));
+    let wrong = |error| Usage(format!("the payload is not JSON: {error}; a text needs its quotes: '\"text\"'"));
     Ok(Some(serde_json::from_str(&text).map_err(wrong)?))
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_not_sent() {
+    fn options_that_were_not_given_are_not_sent() {
         assert_eq!(body("echo"), json!({"type": "echo"}));
         assert_eq!(body("echo null"), json!({"type": "echo", "payload": null}));
     }
@@ -173,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_no_json_is_a_matter_of_usage() {
+    fn a_payload_that_is_not_json_is_a_usage_error() {
         let error = payload(Some("hello")).unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("needs its quotes"), "{error}");
         assert_eq!(Priority::DEFAULT.number(), 5, "as the help says");
     }
 
     #[test]
-    fn waiting_has_a_bound_only_if_said() {
+    fn waiting_has_a_bound_only_if_given() {
         assert_eq!((patience(""), patience("30s")), (Ok(Patience(None)), Ok(Patience(Some(Duration::from_secs(30))))));
         assert!(patience("soon").is_err());
     }

@@ -1,5 +1,5 @@
-//! Which runs are meant: one by its id, those that fit a filter, or all. The same options for every command that works
-//! on several runs at once. Whether they make sense together is decided here, before anything is asked.
+//! The chosen runs: one by its id, those that fit a filter, or all. The same options for every command that works on
+//! several runs at once. Contradictions between the options are found here, before any request.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use super::Usage;
 const ERROR_KINDS: [&str; 8] =
     ["retryable", "permanent", "timeout", "lease_expired", "panic", "no_handler", "invalid", "cancelled"];
 
-/// What narrows the choice.
+/// The options that narrow the choice.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Which runs")]
 pub(crate) struct Filter {
@@ -52,7 +52,7 @@ pub(crate) struct Which {
 }
 
 impl Filter {
-    /// The same as the API has it.
+    /// The filter in the form of the API.
     pub(crate) fn wanted(self) -> api::Filter {
         let Self { queue, job_type, tag, error_kind, since, until } = self;
         api::Filter { queue, job_type, tag, state: None, error_kind, since, until }
@@ -60,23 +60,23 @@ impl Filter {
 }
 
 impl Which {
-    /// What is meant; `state` is of commands that narrow the choice by it, too.
+    /// The choice; `state` is of commands that narrow it by that, too.
     ///
     /// # Errors
-    /// Nothing was said, or two things that exclude each other.
+    /// No option was given, or two that exclude each other.
     pub(crate) fn chosen(self, state: Option<RunState>) -> Result<Target, Usage> {
         let filter = api::Filter { state, ..self.filter.wanted() };
         match (self.id, filter.is_empty(), self.all) {
             (Some(id), true, _) => Ok(Target::Run(id)),
-            (Some(_), false, _) => Err(usage("a run's id and a filter exclude each other; say one of them")),
-            (None, false, true) => Err(usage("--all and a filter exclude each other; say one of them")),
+            (Some(_), false, _) => Err(usage("a run's id and a filter exclude each other; give one of them")),
+            (None, false, true) => Err(usage("--all and a filter exclude each other; give one of them")),
             (None, true, false) => Err(usage("say which: a run's id, a filter such as --type or --since, or --all")),
             (None, ..) => Ok(Target::Runs(filter)),
         }
     }
 }
 
-/// A word of one of the contract's lists.
+/// Reads a word of one of the contract's lists.
 pub(crate) fn word<T: DeserializeOwned>(text: String) -> Result<T, serde_json::Error> {
     serde_json::from_value(text.into())
 }

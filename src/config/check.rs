@@ -1,7 +1,7 @@
-//! From what was written to settings that the rooms inside work by, with the rules that need more than one setting.
+//! Turns the written values into the settings of the inner crates, and checks the rules that need more than one setting.
 //!
-//! Whatever does not read was already told by `raw`; here its default stands in for it, so that the other mistakes are
-//! found all the same.
+//! `raw` has already reported every value that cannot be read; here its default replaces it, so that the other mistakes
+//! are found all the same.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use super::problem::Problem;
 use super::raw::{self, Content, Node, Tree, key};
 use super::schema::Entry;
 
-/// Handlers of later versions: written in good faith, so told apart from a slip of the pen.
+/// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
 const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
 
-/// The share by which delays are spread where nothing is said.
+/// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
 
-/// Turns `tree` into settings; `handlers` are those inside the node, `name` makes a name for it.
+/// Turns `tree` into settings; `handlers` are the handlers inside the node, `name` makes a name for the node.
 pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> String) -> (Settings, Vec<Problem>) {
     let mut checker = Checker { handlers, presets: BTreeMap::new(), problems: Vec::new() };
     let root = Section { path: vec![], tree: Some(tree), fallback: None };
@@ -39,7 +39,7 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
     (settings, checker.problems)
 }
 
-/// What is set but does nothing yet, or does what is hardly wanted. One sentence each.
+/// Settings that have no effect yet, or an effect that is hardly wanted. One sentence each.
 pub(crate) fn warnings(tree: &Tree, settings: &Settings) -> Vec<String> {
     let idle = raw::accepted_only(tree, &ROOT).into_iter();
     let told = |(origin, key): (super::problem::Origin, String)| {
@@ -58,7 +58,7 @@ pub(crate) fn warnings(tree: &Tree, settings: &Settings) -> Vec<String> {
     warnings
 }
 
-/// A table of what was written, with the table that holds what it leaves out.
+/// A table as written, with the table that has the settings it leaves out.
 struct Section<'a> {
     path: Vec<&'a str>,
     tree: Option<&'a Tree>,
@@ -71,7 +71,7 @@ impl<'a> Section<'a> {
         within(self.tree).or_else(|| within(self.fallback))
     }
 
-    /// The setting's value: as written, else by default.
+    /// The setting's value: as written, else the default.
     fn get<K: Kind>(&self, entry: &Entry<K>) -> K {
         let written = match self.node(entry.name).map(|node| &node.content) {
             Some(Content::Value(value)) => entry.read(value).ok(),
@@ -80,7 +80,7 @@ impl<'a> Section<'a> {
         written.unwrap_or_else(|| entry.default())
     }
 
-    /// The key of what stands under `name`: that of `[defaults]` if it comes from there.
+    /// The key of the value under `name`: that of `[defaults]` if the value comes from there.
     fn key_of(&self, name: &'a str) -> Vec<&'a str> {
         let holds = |tree: Option<&Tree>| tree.is_some_and(|tree| tree.contains_key(name));
         match holds(self.fallback) && !holds(self.tree) {
@@ -97,7 +97,7 @@ impl<'a> Section<'a> {
         Section { path: self.key_of(name), tree, fallback: None }
     }
 
-    /// The tables of a section that has one for each name, with those names.
+    /// The tables of a section that has one per name, with their names.
     fn named(&self, name: &'a str, fallback: Option<&'a Tree>) -> Vec<(&'a str, Section<'a>)> {
         let section = self.table(name);
         let each = |(own, node): (&'a String, &'a Node)| match &node.content {
@@ -163,13 +163,13 @@ impl Checker<'_> {
         }
     }
 
-    /// The times of an attempt, beside each other.
+    /// Checks the times of an attempt against each other.
     fn times(&mut self, section: &Section<'_>) {
         let longer = |longer, than: &str, other| {
             format!("{} is longer than {than}, {}", DurationText(longer), DurationText(other))
         };
         let (timeout, most) = (section.get(&entry::TIMEOUT), section.get(&entry::TIMEOUT_MAX));
-        // Where no limit was written, the longest one stands in for it.
+        // If no limit was written, the longest allowed one applies.
         let written = section.node(entry::TIMEOUT.name).is_some();
         if let Some(most) = most.filter(|most| written && timeout > *most) {
             self.problems.push(section.problem(entry::TIMEOUT.name, longer(timeout, "timeout_max", most)));
@@ -186,7 +186,7 @@ impl Checker<'_> {
         if name != "remote" && !self.handlers.contains(&name.as_str()) {
             let what = match TO_COME.contains(&name.as_str()) {
                 true => "is not in this version of Longshore, a later one brings it",
-                false => "is no handler of this program",
+                false => "is not a handler of this program",
             };
             let has = self.handlers.join(", ");
             let reason = format!("{name:?} {what}; there are: remote, {has}");
@@ -205,11 +205,11 @@ impl Checker<'_> {
         if let Some(backoff) = self.presets.get(&preset) {
             return backoff.clone();
         }
-        // The empty name stands for a value of the wrong kind, which was told before.
+        // The empty name stands for a value of the wrong kind, which `raw` has reported.
         if !preset.is_empty() {
             let known = self.presets.keys().cloned().collect::<Vec<_>>().join(", ");
             let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are: {known}") };
-            self.problems.push(section.problem(name, format!("{preset:?} is no preset of [retries]; {known}")));
+            self.problems.push(section.problem(name, format!("{preset:?} is not a preset of [retries]; {known}")));
         }
         Backoff::default()
     }
@@ -307,7 +307,7 @@ fn jitter(form: JitterForm, spread: Option<Spread>) -> Result<Jitter, String> {
     }
 }
 
-/// Whether a namespace can be one. Streams have it in capitals: two that differ in case would share them.
+/// Checks whether a namespace is valid. Stream names have it in capitals: two that differ in case would share streams.
 ///
 /// # Errors
 /// Says what is wrong with it.
@@ -318,12 +318,12 @@ pub fn check_namespace(namespace: &str) -> Result<(), String> {
     }
 }
 
-/// A node's answers must never go into the namespace, nor to what NATS itself listens on.
+/// A node's answers must never go into the namespace, nor to subjects on which NATS itself listens.
 fn check_reply_prefix(prefix: &str, namespace: &str) -> Result<(), String> {
     if prefix.contains(['*', '>', ' ', '\t', '\r', '\n']) {
         return Err(format!("{prefix:?} has a wildcard or a space, which no reply subject has"));
     }
-    // A prefix that is shorter than the forbidden word and begins it would let that in, too.
+    // A prefix that is the beginning of the forbidden word would allow that word, too.
     let opens = |word: &str| prefix.starts_with(word) || word.starts_with(prefix);
     if opens("$") || opens(&format!("{namespace}.")) {
         return Err(format!("{prefix:?} would let clients have answers written to $… or {namespace}.…"));

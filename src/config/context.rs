@@ -1,8 +1,8 @@
 //! Contexts of the `nats` command line (ADR-21): one JSON file each, `~/.config/nats/context/<name>.json`.
 //!
-//! What a context asks for and this program cannot do is refused by name, never passed over: a connection that silently
-//! lacks a certificate or a prefix is worse than none. The context selected in the `nats` tool is not taken unasked, since
-//! a server process should not change with a person's choice.
+//! If a context asks for something that this program does not support, the error names it, because a connection that
+//! silently lacks a certificate or a prefix is worse than none. The context selected in the `nats` tool is not used
+//! unasked, because a server process should not change with a person's choice.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The name could lead out of the folder.
-    #[error("the NATS context {0:?} is no name: it may not hold .. or a path separator")]
+    #[error("the NATS context {0:?} is not a valid name: it may not hold .. or a path separator")]
     Name(String),
     /// Neither `XDG_CONFIG_HOME` nor `HOME` is set.
     #[error("there is no folder of NATS contexts, since neither XDG_CONFIG_HOME nor HOME is set")]
@@ -26,8 +26,8 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// It is no JSON object.
-    #[error("the NATS context {} is no JSON object", path.display())]
+    /// It is not a JSON object.
+    #[error("the NATS context {} is not a JSON object", path.display())]
     Json {
         /// The context's file.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum Error {
         key: String,
     },
     /// A value is not a text.
-    #[error("in the NATS context {}, {key} is no text", path.display())]
+    #[error("in the NATS context {}, {key} is not a text", path.display())]
     NoText {
         /// The context's file.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum Error {
     },
 }
 
-/// What a context says, as far as it is supported.
+/// The supported settings of a context.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Context {
     pub(crate) url: Option<String>,
@@ -87,7 +87,7 @@ impl Context {
             serde_json::from_slice(text).map_err(|source| Error::Json { path: path.to_owned(), source })?;
         let mut context = Self::default();
         for (key, value) in object {
-            // Tools write every key they know; what is empty or off asks for nothing.
+            // Tools write every key they know; a value that is empty or off asks for nothing.
             if matches!(&value, Value::Null | Value::Bool(false)) || value.as_str() == Some("") {
                 continue;
             }
@@ -173,8 +173,8 @@ mod tests {
             assert_eq!(parse(&format!(r#"{{"{key}":"x"}}"#)), Err(refusal(key)));
         }
         assert_eq!(parse(r#"{"tls_first":true}"#), Err(refusal("tls_first")));
-        assert_eq!(parse("[]"), Err("the NATS context x.json is no JSON object".to_owned()));
-        assert_eq!(parse(r#"{"url":1}"#), Err("in the NATS context x.json, url is no text".to_owned()));
+        assert_eq!(parse("[]"), Err("the NATS context x.json is not a JSON object".to_owned()));
+        assert_eq!(parse(r#"{"url":1}"#), Err("in the NATS context x.json, url is not a text".to_owned()));
         assert!(matches!(Context::load("../x"), Err(Error::Name(_))));
     }
 }

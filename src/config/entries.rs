@@ -1,8 +1,8 @@
 //! Every setting, once.
 //!
 //! The commented file, `config check`, `config show`, the names in the environment and the errors come from here. To
-//! add a setting: an entry, its place in a table below, and the line in `check` that asks for it. Defaults are taken
-//! from the rooms that use them, so that a node embedded in another program has the same.
+//! add a setting: an entry, its line in a table below, and the line in `check` that reads it. Defaults are taken from
+//! the crates that use them, so that a node embedded in another program has the same.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// How long running jobs may take after a drain began, where nothing is set. Kubernetes kills after 30 s by default, too.
+/// How long running jobs may take after a drain began, if nothing is set. Kubernetes kills after 30 s by default, too.
 pub(crate) const SHUTDOWN_GRACE: Duration = secs(30);
 
 pub(crate) static ROOT: Table = Table::of(
@@ -56,30 +56,32 @@ static NODE: Table =
 pub(crate) static NODE_NAME: Entry<Option<Token>> = Entry::new(
     "name",
     || None,
-    "The node's name in events, records and logs. Unique in the cluster. Made of the machine's name and some random \
-     letters where it is not set.",
+    "The node's name in events, records and logs. Unique in the cluster. If it is not set, the node makes one of the \
+     machine's name and some random letters.",
 )
 .example("\"node-1\"");
 
 pub(crate) static LEASE: Entry<Duration> = Entry::new(
     "lease",
     || Storage::default().lease,
-    "How long a node may be silent before its jobs go to another. Renewed at a third of it. An election among NATS \
-     servers takes 4 to 8 s: shorter leases then lose jobs that are alive. The same on all nodes.",
+    "How long a node may be silent before its jobs go to another node. The node renews leases at a third of this time. \
+     An election among NATS servers takes 4 to 8 s: with a shorter lease, jobs that still run lose their lease then. The \
+     same on all nodes.",
 )
 .at_least(|| secs(1));
 
 pub(crate) static SHUTDOWN_GRACE_ENTRY: Entry<Duration> = Entry::new(
     "shutdown_grace",
     || SHUTDOWN_GRACE,
-    "How long running jobs may take to end after SIGTERM. What still runs then is handed back to the cluster; its \
-     attempt starts again elsewhere.",
+    "How long running jobs may take to end after SIGTERM. Jobs that still run then are returned; their attempt starts \
+     again on another node.",
 );
 
 pub(crate) static REPLY_PREFIX: Entry<Text> = Entry::new(
     "reply_prefix",
     || Text(Storage::default().reply_prefix),
-    "A node answers only to reply subjects that begin with this, so that no client can use its rights to write elsewhere.",
+    "A node answers only to reply subjects that begin with this, so that no client can use the node's permissions to \
+     write elsewhere.",
 );
 
 // [http]
@@ -93,7 +95,7 @@ static HTTP_LISTEN: Entry<Option<Listen>> =
 
 // [storage]
 
-/// For so long the server remembers message ids; it makes no stream that is kept for shorter than that.
+/// How long the server remembers message ids; it refuses a stream that keeps its messages for less.
 const DUPLICATE_WINDOW: Duration = secs(120);
 
 static STORAGE: Table = Table::of(
@@ -124,19 +126,20 @@ pub(crate) static REPLICAS: Entry<usize> = Entry::new(
 pub(crate) static ALLOW_SHRINK: Entry<bool> = Entry::new(
     "allow_shrink",
     || Storage::default().allow_shrink,
-    "Whether a node may take away replicas, bytes, messages or age from what it finds larger than is set here. Without it \
-     such a stream stays as it is, and a warning says so.",
+    "Whether a node may take replicas, bytes, messages or age away from a stream that has more than is set here. If \
+     false, such a stream stays as it is, and the node logs a warning.",
 );
 
 pub(crate) static JOBS_MAX_MESSAGES: Entry<u64> = Entry::new(
     "jobs_max_messages",
     || Storage::default().jobs_max_messages,
-    "Most jobs that wait in one lane; every queue has nine, one a priority, and one for parked jobs. A full lane refuses further jobs.",
+    "At most so many jobs in one lane. Every queue has nine lanes, one per priority, and one for parked jobs. A full lane \
+     refuses further jobs.",
 )
 .at_least(|| 1);
 
 pub(crate) static JOBS_MAX_BYTES: Entry<Size> =
-    Entry::new("jobs_max_bytes", || Size(Storage::default().jobs_max_bytes), "Most bytes in one lane.")
+    Entry::new("jobs_max_bytes", || Size(Storage::default().jobs_max_bytes), "At most so many bytes in one lane.")
         .at_least(|| Size(1 << 20));
 
 pub(crate) static EVENTS_MAX_AGE: Entry<Duration> =
@@ -146,14 +149,15 @@ pub(crate) static EVENTS_MAX_AGE: Entry<Duration> =
 pub(crate) static EVENTS_MAX_BYTES: Entry<Size> = Entry::new(
     "events_max_bytes",
     || Size(Storage::default().events_max_bytes),
-    "Most bytes in the event log; the oldest events go first.",
+    "At most so many bytes in the event log; the oldest events are dropped first.",
 )
 .at_least(|| Size(1 << 20));
 
 pub(crate) static COMPLETED_MAX_AGE: Entry<Duration> = Entry::new(
     "completed_max_age",
     || Storage::default().completed_max_age,
-    "How long the record of a run that completed is kept. Shorter than two leases, a job may run again after a crash.",
+    "How long the record of a run that completed is kept. If this is shorter than two leases, a job may run again after \
+     a crash.",
 )
 .at_least(|| secs(1));
 
@@ -167,23 +171,23 @@ pub(crate) static FAILED_MAX_AGE: Entry<Duration> = Entry::new(
 pub(crate) static RUNS_MAX_RECORDS: Entry<u64> = Entry::new(
     "runs_max_records",
     || Storage::default().runs_max_records,
-    "About how many run records are kept (0.6 KiB of the server's memory each). Near it, those of completed runs are \
-     kept for shorter.",
+    "About how many run records are kept (0.6 KiB of the server's memory each). Near this number, records of completed \
+     runs are kept for a shorter time.",
 )
 .at_least(|| 1_000);
 
 pub(crate) static DLQ_MAX_AGE: Entry<Duration> = Entry::new(
     "dlq_max_age",
     || Storage::default().dlq_max_age,
-    "How long dead letters are kept, unless discarded or replayed before; also beyond the record of their run (keep, \
-     failed_max_age).",
+    "How long dead letters are kept, unless they are discarded or replayed before. They may outlive the record of their \
+     run (keep, failed_max_age).",
 )
 .at_least(|| DUPLICATE_WINDOW);
 
 pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
     "dlq_max_bytes",
     || Size(Storage::default().dlq_max_bytes),
-    "Most bytes of dead letters; the oldest go first.",
+    "At most so many bytes of dead letters; the oldest are dropped first.",
 )
 .at_least(|| Size(1 << 20));
 
@@ -194,12 +198,9 @@ static IDEMPOTENCY: Table = Table::of(
     &[One(&IDEMPOTENCY_WINDOW), One(&IDEMPOTENCY_RELEASE_ON)],
 );
 
-pub(crate) static IDEMPOTENCY_WINDOW: Entry<Duration> = Entry::new(
-    "window",
-    || Storage::default().idempotency_window,
-    "How long a key holds where the client does not say.",
-)
-.at_least(|| secs(1));
+pub(crate) static IDEMPOTENCY_WINDOW: Entry<Duration> =
+    Entry::new("window", || Storage::default().idempotency_window, "How long a key holds, if the client does not say.")
+        .at_least(|| secs(1));
 
 static IDEMPOTENCY_RELEASE_ON: Entry<Vec<ReleaseOn>> =
     Entry::new("release_on", Vec::new, "Ends of a run that free its key before the window is over.")
@@ -230,15 +231,15 @@ pub(crate) static QUEUE_CONCURRENCY: Entry<usize> = Entry::new(
 pub(crate) static QUEUE_AGING: Entry<Duration> = Entry::new(
     "aging",
     || QueuePolicy::default().aging,
-    "How much later a job of the next more urgent priority may come and still overtake. \"0s\": strict priorities, under \
-     which the least urgent may wait for ever.",
+    "How much later a job of the next more urgent priority may come and still overtake. \"0s\": strict priorities; then \
+     the least urgent jobs may wait for ever.",
 );
 
 // [retries.<name>], and every `backoff`
 
 pub(crate) static RETRIES: Named = Named {
     name: "retries",
-    doc: "Back-off presets: named by a type's backoff, or by the header Longshore-Retry of a job.",
+    doc: "Back-off presets. A type's backoff, or a job's header Longshore-Retry, names one.",
     example: ("fast", &["base", "factor", "max", "jitter", "spread"]),
     check: check_token,
     table: &BACKOFF,
@@ -246,7 +247,7 @@ pub(crate) static RETRIES: Named = Named {
 };
 
 static BACKOFF: Table = Table::of(
-    "The delays between attempts: base × factorⁿ, max at most.",
+    "The delays between attempts: base × factorⁿ, at most max.",
     &[
         One(&BACKOFF_BASE),
         One(&BACKOFF_FACTOR),
@@ -257,7 +258,7 @@ static BACKOFF: Table = Table::of(
     ],
 );
 
-/// 1 s × 3ⁿ up to 10 min, ± 25 %: the domain's default back-off, in parts. A test holds the two together.
+/// 1 s × 3ⁿ up to 10 min, ± 25 %: the domain's default back-off, in parts. A test compares the two.
 pub(crate) static BACKOFF_BASE: Entry<Duration> =
     Entry::new("base", || secs(1), "Delay after the first failure.").at_least(|| millis(1));
 
@@ -270,12 +271,12 @@ pub(crate) static BACKOFF_MAX: Entry<Duration> =
 pub(crate) static BACKOFF_JITTER: Entry<JitterForm> = Entry::new(
     "jitter",
     || JitterForm::Proportional,
-    "How delays are spread, so that what failed together does not come back together. \"proportional\": ± spread, a share \
-     of the delay; \"additive\": up to spread more, a duration; \"full\": anything from nothing to the delay.",
+    "How delays are spread, so that jobs that failed together do not come back together. \"proportional\": ± spread, a \
+     share of the delay; \"additive\": up to spread more, a duration; \"full\": anything from nothing to the delay.",
 );
 
 pub(crate) static BACKOFF_SPREAD: Entry<Option<Spread>> =
-    Entry::new("spread", || None, "How far: 0.25 where jitter is proportional and nothing is set.").example("0.25");
+    Entry::new("spread", || None, "How far: 0.25 if jitter is proportional and nothing is set.").example("0.25");
 
 pub(crate) static BACKOFF_DELAYS: Entry<Vec<Duration>> =
     Entry::new("delays", Vec::new, "The delays one by one; the last serves for all that follow.")
@@ -288,7 +289,7 @@ pub(crate) static BACKOFF_PRESET: Entry<Text> =
 // [defaults] and [types.<name>]
 
 static TYPE: Table = Table::of(
-    "How jobs are treated, where [types] does not say otherwise.",
+    "How jobs are treated, if [types] does not say otherwise.",
     &[
         One(&HANDLER),
         One(&MAX_ATTEMPTS),
@@ -322,8 +323,9 @@ pub(crate) static TYPES: Named = Named {
 pub(crate) static HANDLER: Entry<Option<Text>> = Entry::new(
     "handler",
     || None,
-    "Who runs the jobs: \"remote\" (programs that subscribe to longshore.work.…), or a handler inside the node: \"noop\", \
-     \"echo\", \"sleep\", \"fail\". Where it is not set, a type named like one of these is run by it, every other remotely.",
+    "Which handler runs the jobs: \"remote\" (programs that subscribe to longshore.work.…), or one inside the node: \
+     \"noop\", \"echo\", \"sleep\", \"fail\". If it is not set, a handler inside the node runs the type that has its name, \
+     and remote handlers run every other type.",
 )
 .example("\"remote\"");
 
@@ -345,8 +347,8 @@ pub(crate) static TIMEOUT: Entry<Duration> = Entry::new(
 pub(crate) static HEARTBEAT: Entry<Option<Duration>> = Entry::new(
     "heartbeat",
     || TypePolicy::default().heartbeat,
-    "A remote handler that is silent for longer than this loses its attempt. Where it is not set, only the time limit \
-     ends an attempt.",
+    "A remote handler that is silent for longer than this loses its attempt. If it is not set, only the time limit ends \
+     an attempt.",
 )
 .example("\"15s\"")
 .at_least(|| Some(millis(100)));
@@ -354,7 +356,7 @@ pub(crate) static HEARTBEAT: Entry<Option<Duration>> = Entry::new(
 pub(crate) static SLOTS: Entry<u32> = Entry::new(
     "slots",
     || TypePolicy::default().slots,
-    "How many jobs of a type a node gives remote handlers at once, where these announce no number themselves.",
+    "How many jobs of a type a node gives remote handlers at once, if these announce no number themselves.",
 )
 .at_least(|| 1)
 .at_most(|| 10_000);
@@ -368,14 +370,14 @@ pub(crate) static NO_HANDLER_GRACE: Entry<Duration> = Entry::new(
 pub(crate) static HISTORY: Entry<History> = Entry::new(
     "history",
     || TypePolicy::default().history,
-    "What is kept. \"failures\": neither record nor event log for runs that complete at the first attempt; faster, but \
-     such a job may run again after a crash of the server.",
+    "Which runs leave a history. \"failures\": runs that complete at the first attempt have neither record nor event log; \
+     this is faster, but such a job may run again after a crash of the server.",
 );
 
 pub(crate) static TIMEOUT_MAX: Entry<Option<Duration>> = Entry::new(
     "timeout_max",
     || TypePolicy::default().timeout_max,
-    "Longest time limit of an attempt that a job may ask for (Longshore-Timeout); a longer one is cut to this.",
+    "The longest time limit of an attempt that a job may ask for (Longshore-Timeout); a longer one is cut to this.",
 )
 .example("\"10m\"")
 .at_least(|| Some(millis(1)));
@@ -383,15 +385,15 @@ pub(crate) static TIMEOUT_MAX: Entry<Option<Duration>> = Entry::new(
 pub(crate) static MAX_SNOOZES: Entry<u32> = Entry::new(
     "max_snoozes",
     || TypePolicy::default().max_snoozes,
-    "How often in a row a handler may put a job back before that counts as a failed attempt.",
+    "How often in a row a handler may snooze a job before that counts as a failed attempt.",
 )
 .at_most(|| 1_000_000);
 
 pub(crate) static KEEP: Entry<Option<Duration>> = Entry::new(
     "keep",
     || TypePolicy::default().keep,
-    "How long the record of an ended run is kept, however it ended; two leases at least. A job may say otherwise \
-     (Longshore-Keep). Where neither does, [storage] has it.",
+    "How long the record of an ended run is kept, however it ended; at least two leases. A job may say otherwise \
+     (Longshore-Keep). If neither says it, [storage] applies.",
 )
 .example("\"1h\"")
 .at_least(|| Some(secs(1)));
@@ -399,14 +401,14 @@ pub(crate) static KEEP: Entry<Option<Duration>> = Entry::new(
 pub(crate) static RETRYABLE_CODES: Entry<Vec<u16>> = Entry::new(
     "retryable_codes",
     || TypePolicy::default().retryable_codes,
-    "Error codes of remote handlers that are worth another attempt, beside 408, 425, 429 and all that are no 4xx.",
+    "Error codes of remote handlers that are worth another attempt, beside 408, 425, 429 and all codes outside 4xx.",
 )
 .example("[404, 409]");
 
 pub(crate) static PERMANENT_CODES: Entry<Vec<u16>> = Entry::new(
     "permanent_codes",
     || TypePolicy::default().permanent_codes,
-    "Error codes of remote handlers that no other attempt mends, beside the other 4xx.",
+    "Error codes of remote handlers that fail a job for good, beside the other 4xx.",
 )
 .example("[501]");
 
@@ -435,7 +437,8 @@ static RATE: Entry<u32> = Entry::new("rate", || 100, "Jobs in each span of time.
 
 static RATE_PER: Entry<Duration> = Entry::new("per", || secs(1), "The span.").at_least(|| millis(1));
 
-static RATE_BURST: Entry<u32> = Entry::new("burst", || 100, "Most at once, after a quiet time.").at_least(|| 1);
+static RATE_BURST: Entry<u32> =
+    Entry::new("burst", || 100, "At most so many at once, after a quiet time.").at_least(|| 1);
 
 static BREAKER: Table = Table::of(
     "Stops starting jobs of a type that keeps failing; one per tenant and type.",
@@ -450,8 +453,9 @@ static BREAKER_FAILURES: Entry<u32> =
 static BREAKER_COOL_DOWN: Entry<Duration> =
     Entry::new("cool_down", || secs(30), "How long it stays open.").at_least(|| millis(1));
 
-static BREAKER_PROBES: Entry<u32> =
-    Entry::new("probes", || 1, "Jobs let through to try, once it has cooled down.").at_least(|| 1).at_most(|| 1_000);
+static BREAKER_PROBES: Entry<u32> = Entry::new("probes", || 1, "Jobs let through as a trial, once it has cooled down.")
+    .at_least(|| 1)
+    .at_most(|| 1_000);
 
 // [tenants.<name>]
 
@@ -472,7 +476,9 @@ static TENANT: Table = Table::of(
 .accepted_only();
 
 static TENANT_WEIGHT: Entry<u32> =
-    Entry::new("weight", || 1, "Its share of a queue, beside those of other tenants.").at_least(|| 1).at_most(|| 1_000);
+    Entry::new("weight", || 1, "Its share of a queue, beside the shares of other tenants.")
+        .at_least(|| 1)
+        .at_most(|| 1_000);
 
 static TENANT_MAX_WAITING: Entry<Option<u64>> =
-    Entry::new("max_waiting", || None, "Most of its jobs that may wait.").example("100000").at_least(|| Some(1));
+    Entry::new("max_waiting", || None, "At most so many of its jobs may wait.").example("100000").at_least(|| Some(1));

@@ -1,12 +1,12 @@
-//! Settings from the environment: `LONGSHORE_<SECTION>__<KEY>`, laid over what the file says.
+//! Settings from the environment: `LONGSHORE_<SECTION>__<KEY>`, which win over the file.
 //!
-//! The parts of a key are joined by two underscores. A name of the user's own (of a queue, a type, …) is the one in the
-//! file that reads the same in capitals with `_` for `-`; where the file has none such, it is the name in small letters. A
+//! The parts of a key are joined by two underscores. A name of the user's own (of a queue, a type, …) means the name in
+//! the file that reads the same in capitals with `_` for `-`; if the file has none, it means the name in small letters. A
 //! type's dots are two underscores as well: `LONGSHORE_TYPES__EMAIL__SEND__TIMEOUT`. Empty variables count as not set,
 //! because compose files and charts leave those behind.
 //!
-//! Variables without a double underscore are none of ours but `LONGSHORE_NAMESPACE`: Kubernetes, for one, sets
-//! `LONGSHORE_PORT` and others by itself where a service is called longshore.
+//! A variable without a double underscore is not a setting, except `LONGSHORE_NAMESPACE`: Kubernetes, for one, sets
+//! `LONGSHORE_PORT` and others by itself if a service is called longshore.
 
 use toml::Value;
 
@@ -16,7 +16,7 @@ use super::schema::{Field, Setting, Table};
 
 const PREFIX: &str = "LONGSHORE_";
 
-/// Lays the variables over `tree`. Those that name no setting are problems; values are checked with the whole tree.
+/// Merges the variables into `tree`. A variable that names no setting is a problem; values are checked with the tree.
 pub(crate) fn merge(tree: &mut Tree, table: &Table, variables: impl Iterator<Item = (String, String)>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (variable, text) in variables.filter(|(_, text)| !text.is_empty()) {
@@ -67,14 +67,14 @@ fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<Target> {
     };
     let target = match field {
         Field::Setting(setting) => rest.is_empty().then(|| Target { path: vec![], setting: Some(*setting) }),
-        // A section is no setting; `backoff` and the like, which stand within one, may be written whole.
+        // A section is not a setting; a table within one, such as `backoff`, may be written whole.
         Field::Table { or: setting, table, .. } if rest.is_empty() => {
             (setting.is_some() || table.optional).then(|| Target { path: vec![], setting: *setting })
         }
         Field::Table { name, table, .. } => resolve(rest, table, &inside(name, tree)),
         Field::Named(named) => {
             let tree = inside(named.name, tree);
-            // The longest key that fits is meant, so the shortest name.
+            // The longest key that fits wins, so the shortest name.
             (1..rest.len()).find_map(|at| {
                 let name = name(&rest[..at], &tree);
                 resolve(&rest[at..], named.table, &inside(&name, &tree)).map(|target| target.below(name))
@@ -84,7 +84,7 @@ fn resolve(parts: &[&str], table: &Table, tree: &Tree) -> Option<Target> {
     target.map(|target| target.below(field.name().to_owned()))
 }
 
-/// The user's own name that is meant.
+/// The user's own name that the variable means.
 fn name(parts: &[&str], tree: &Tree) -> String {
     let written = parts.join(".");
     let plain = |name: &str| name.to_lowercase().replace('-', "_");

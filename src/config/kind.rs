@@ -1,7 +1,7 @@
-//! What a setting can be: durations, numbers, sizes, names, choices and lists of them.
+//! The kinds of values: durations, numbers, sizes, names, choices and lists of them.
 //!
-//! Each kind reads itself from what was written and writes itself as the reference and `config show` have it, so that
-//! every setting of one kind is written in the same way. No kind knows any particular setting.
+//! Each kind reads the written value, and writes it as the reference and `config show` need it, so that every setting of
+//! one kind is written in the same way. No kind knows any particular setting.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -11,26 +11,26 @@ use longshore_domain::policy::History;
 use longshore_domain::{DurationText, Queue, duration};
 use toml::Value;
 
-/// A kind of value. Its order is what bounds are checked by; kinds without one need no bounds.
+/// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
 pub(crate) trait Kind: Sized + 'static {
-    /// What is expected, as a noun phrase: "a duration".
+    /// The expected value, as a noun phrase: "a duration".
     fn noun() -> String;
 
-    /// Reads what was written.
+    /// Reads the written value.
     ///
     /// # Errors
     /// Says what was found and what to write instead.
     fn read(value: &Value) -> Result<Self, String>;
 
-    /// As it is written; `None` for "not set".
+    /// The value as it is written; `None` for "not set".
     fn write(&self) -> Option<Value>;
 
-    /// Reads an environment variable as TOML, so that numbers and lists can be had there; as plain text where it is none.
+    /// Reads an environment variable as TOML, so that it can hold numbers and lists; as plain text if it is not TOML.
     fn from_environment(text: &str) -> Value {
         text.parse().unwrap_or_else(|_| Value::String(text.to_owned()))
     }
 
-    /// The words it can be, if it is one of a few; quoted.
+    /// The words to choose from, if the value is one of a few; quoted.
     fn words() -> &'static [&'static str] {
         &[]
     }
@@ -198,7 +198,7 @@ impl Kind for Token {
     }
 }
 
-/// All tokens are alike; that of a queue stands for them here. The error is the reason alone.
+/// All tokens follow the same rule; it is checked here as that of a queue. The error is the reason alone.
 pub(crate) fn check_token(text: &str) -> Result<(), String> {
     Queue::parse(text).map(|_| ()).map_err(|error| error.reason)
 }
@@ -314,7 +314,7 @@ macro_rules! choice {
 
 choice!(History { "all" => History::All, "failures" => History::Failures });
 
-/// Which form of jitter; how far is [`Spread`]'s affair.
+/// The form of jitter; [`Spread`] says how far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JitterForm {
     /// Evenly within ± a share of the delay.
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_what_is_right() {
+    fn an_error_says_what_would_be_right() {
         let sizes = r#""4GB" is not a number of bytes such as "64MiB" or "4GiB" (KiB, MiB, GiB, TiB)"#;
         assert_eq!(read::<Size>("\"4GB\"").unwrap_err(), sizes);
         assert!(read::<Size>("-1").is_err() && read::<Size>("\"9999999TiB\"").is_err());

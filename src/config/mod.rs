@@ -1,8 +1,8 @@
 //! Configuration: one TOML file and the environment, checked as a whole.
 //!
-//! Read in this order: `entries` (every setting, once), `kind` and `schema` (what entries are made of), `raw` and
-//! `environment` (what was written), `check` (what it means), `problem` (what is wrong with it), `reference` (the
-//! commented file and what is in force), [`nats`] and `context` (how NATS is reached, which is not ours to define).
+//! Read in this order: `entries` (every setting, once), `kind` and `schema` (the parts of an entry), `raw` and
+//! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the commented
+//! file and the settings in force), [`nats`] and `context` (the connection to NATS, whose options NATS defines).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 
@@ -49,7 +49,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Something in it is wrong: all mistakes, each with its place.
+    /// It has mistakes: all of them, each with its place.
     #[error(transparent)]
     Invalid(#[from] Problems),
 }
@@ -63,8 +63,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads `file`, if any, and the process's environment, over which `extra` is laid: variables and their texts, from a
-    /// command line for example. `handlers` are those that the node will have.
+    /// Reads `file`, if any, and the process's environment. `extra` holds further variables, from a command line for
+    /// example, which win over the environment. `handlers` are those that the node will have.
     ///
     /// # Errors
     /// All mistakes at once, each with file, line and key, or variable, and what would be right.
@@ -74,7 +74,7 @@ impl Configuration {
             let text = text.map_err(|source| Error::Read { path: path.to_owned(), source })?;
             Ok::<_, Error>(Source { path: path.to_owned(), text })
         };
-        // A name that is not Unicode is none of ours; a text that is not is told when it does not read.
+        // A name that is not Unicode is not a setting's; a value that is not Unicode is reported when it is read.
         let variables = std::env::vars_os();
         let variables =
             variables.filter_map(|(name, text)| Some((name.into_string().ok()?, text.to_string_lossy().into())));
@@ -87,7 +87,7 @@ impl Configuration {
         handlers: &Handlers,
     ) -> Result<Self, Error> {
         let (mut tree, broken) = source.map(|source| raw::parse(&Arc::new(source))).unwrap_or_default();
-        // Behind a broken table header nothing means what it says: what the rest has wrong would be noise.
+        // After a broken table header nothing means what it says: mistakes found in the rest would be noise.
         if !broken.is_empty() {
             return Err(Problems(broken).into());
         }
@@ -102,23 +102,23 @@ impl Configuration {
             return Ok(Self { tree, settings, warnings });
         }
         problems.sort_by_key(Problem::place);
-        problems.dedup(); // what [defaults] has wrong, every type inherits
+        problems.dedup(); // every type inherits the mistakes of [defaults]
         Err(Problems(problems).into())
     }
 
-    /// What the node is to be started with.
+    /// The settings for [`Node::start`](longshore_actors::Node::start).
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What is set but not yet acted upon, and what is hardly wanted: a sentence each.
+    /// Settings that have no effect yet, or an effect that is hardly wanted: one sentence each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Every setting in force with where it comes from, as TOML.
+    /// Every setting in force, with the place where it was set, as TOML.
     #[must_use]
     pub fn in_force(&self) -> String {
         reference::in_force(&self.tree)

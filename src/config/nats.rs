@@ -1,4 +1,4 @@
-//! How NATS is reached: the options and variables of NATS tools, none of our own.
+//! The connection to NATS: the options and variables of NATS tools, none of our own.
 //!
 //! An option wins over its variable, a variable over the context, the context over the default address.
 
@@ -10,10 +10,10 @@ use longshore_backbone::Connection;
 
 use super::context::{self, Context};
 
-/// Where a NATS server is looked for if nothing says otherwise.
+/// The address of NATS if nothing else is set.
 pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 
-/// What the command line and the environment say about NATS.
+/// The options for NATS from the command line and the environment.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "NATS")]
 pub struct Options {
@@ -53,7 +53,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What the environment alone says.
+    /// The options that the environment alone sets.
     ///
     /// # Errors
     /// A variable is not Unicode.
@@ -62,16 +62,16 @@ impl Options {
         Self::from_arg_matches(&command.try_get_matches_from(["longshore"])?)
     }
 
-    /// Whether anything says which server is meant.
+    /// Whether an option or a variable names a server.
     #[must_use]
     pub fn names_a_server(&self) -> bool {
         some(&self.server).is_some() || some(&self.context).is_some()
     }
 
-    /// The connection that is meant.
+    /// The connection that these options describe.
     ///
     /// # Errors
-    /// A context that cannot be read, or that asks for what is not supported here.
+    /// The context cannot be read, or asks for something that is not supported here.
     pub fn connection(&self) -> Result<Connection, context::Error> {
         let context = match some(&self.context) {
             Some(name) => Context::load(&name)?,
@@ -94,7 +94,7 @@ impl Options {
             jetstream_domain: some(&self.js_domain).or(context.jetstream_domain),
             ..Connection::to(some(&self.server).or(context.url).unwrap_or_else(|| DEFAULT_URL.to_owned()))
         };
-        // Credentials go together: a user from here with a token from there would be neither's.
+        // Credentials belong together: a user from here with a token from there would not be valid anywhere.
         let Connection { creds, nkey, user, token, .. } = &connection;
         if creds.is_none() && nkey.is_none() && user.is_none() && token.is_none() {
             let password = connection.password.or(context.password);
@@ -105,12 +105,12 @@ impl Options {
     }
 }
 
-/// Takes an empty variable, too, where clap's own parser of paths ends the program.
+/// Accepts an empty variable, too, for which clap's own parser of paths ends the program.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// An empty variable is one that is not set.
+/// An empty variable counts as not set.
 fn some(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
 }

@@ -1,11 +1,11 @@
-//! A name for a node that was given none: the machine's, and some random letters, since one machine may run several.
+//! The default name of a node: the machine's name and some random letters, since one machine may run several nodes.
 
 use rand::RngExt;
 
-/// Enough of the machine's name to know it by; the rest of a token's 64 bytes is for the letters.
+/// Enough of the machine's name to recognize it; the rest of a token's 64 bytes is for the letters.
 const HOST: usize = 50;
 
-/// As `web-7-k3xq9a`.
+/// A name such as `web-7-k3xq9a`.
 pub(crate) fn make() -> String {
     let mut random = rand::rng();
     let letters: String =

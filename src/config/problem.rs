@@ -1,5 +1,5 @@
-//! What is wrong with a configuration, shown so that it can be put right at once: where, which key, why, and the line
-//! itself with a mark under the place.
+//! The mistakes of a configuration, each shown so that it can be corrected at once: place, key, reason, and the line
+//! itself with a marker under the place.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 pub(crate) struct Source {
     /// The path, as given.
     pub(crate) path: PathBuf,
-    /// What stands in it.
+    /// Its content.
     pub(crate) text: String,
 }
 
-/// Where something was written.
+/// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// In the file, at these bytes.
@@ -39,16 +39,16 @@ impl Origin {
 /// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Where it was written; `None` for what is missing altogether.
+    /// Where it was written; `None` if something is missing altogether.
     pub(crate) origin: Option<Origin>,
     /// The setting's whole key, or nothing.
     pub(crate) key: String,
-    /// What is wrong, and what would be right.
+    /// Why it is wrong, and what would be right.
     pub(crate) reason: String,
 }
 
 impl Problem {
-    /// In which order they are told: as they stand in the file, then the environment, then what is missing.
+    /// The order of the report: as they stand in the file, then the environment, then what is missing.
     pub(crate) fn place(&self) -> (u8, usize, String) {
         match &self.origin {
             Some(Origin::File(_, span)) => (0, span.start, String::new()),
@@ -84,7 +84,7 @@ impl fmt::Display for Problem {
                 let Position { line, column, text } = Position::of(&source.text, span.start);
                 writeln!(f, "{}:{line}:{column}: {key}{}", source.path.display(), self.reason)?;
                 let margin = line.to_string();
-                // The mark never runs beyond the line's end, however long the value is.
+                // The marker never runs beyond the line's end, however long the value is.
                 let room = (text.chars().count() + 2).saturating_sub(column).max(1);
                 let marked = source.text.get(span.clone()).map_or(1, |text| text.chars().count()).clamp(1, room);
                 writeln!(f, "  {margin} | {}", text.replace('\t', " "))?;

@@ -1,8 +1,8 @@
-//! What was written: the file and the environment, put together into one tree in which everything knows where it stands.
+//! The written settings: file and environment, merged into one tree in which every value knows where it was written.
 //!
-//! The tree holds only what the entries know. Whatever else was written, or is of the wrong kind or out of bounds, is a
-//! [`Problem`] with its place; reading goes on, so that all of them are told at once. Nothing is judged here that needs
-//! two settings: that is `check`'s. A generic deserializer was rejected because it ends at the first mistake.
+//! An unknown key, or a value of the wrong kind or out of bounds, is a [`Problem`] with its place; reading goes on, so
+//! that all problems are reported at once. Rules that need two settings belong to `check`. A generic deserializer was
+//! rejected because it ends at the first mistake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use toml::{Spanned, Value};
 use super::problem::{Origin, Problem, Source};
 use super::schema::{Field, Named, Standing, Table};
 
-/// Something that was written.
+/// A key as written.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    /// Where its value stands.
+    /// Where its value was written.
     pub(crate) origin: Origin,
-    /// Where its key stands, to point at what should not be there at all.
+    /// Where the key was written, to point at keys that should not be there at all.
     pub(crate) key_origin: Origin,
-    /// What it is.
+    /// Its value, or the keys below it.
     pub(crate) content: Content,
 }
 
-/// A value or more of the tree.
+/// A value, or a table of further keys.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     /// Anything but a table.
     Value(Value),
-    /// Keys and what they hold.
+    /// Keys with their contents.
     Table(Tree),
 }
 
-/// What was written under one key, or at the top.
+/// The keys of one table, or of the whole file.
 pub(crate) type Tree = BTreeMap<String, Node>;
 
-/// Reads a file's text. What is no TOML is a problem each.
+/// Reads a file's text. Each piece that is not valid TOML is a problem.
 pub(crate) fn parse(source: &Arc<Source>) -> (Tree, Vec<Problem>) {
     let (table, errors) = DeTable::parse_recoverable(&source.text);
     let problem = |error: &toml::de::Error| Problem {
@@ -59,7 +59,7 @@ fn tree(source: &Arc<Source>, table: &DeTable<'_>) -> Tree {
     table.iter().map(node).collect()
 }
 
-/// The value without its places. Numbers too large for TOML's own types stay texts, which no kind of number accepts.
+/// The value without its positions. Numbers too large for TOML's own types stay strings, which no kind of number accepts.
 fn plain(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::String(text.to_string()),
@@ -88,7 +88,7 @@ pub(crate) fn quoted(part: &str) -> String {
     if bare { part.to_owned() } else { Value::String(part.to_owned()).to_string() }
 }
 
-/// Checks what was written against the entries, each value by itself.
+/// Checks each written value by itself against its entry.
 pub(crate) fn problems(tree: &Tree, table: &Table) -> Vec<Problem> {
     let mut found = Vec::new();
     check_table(tree, table, &mut Vec::new(), &mut found);
@@ -156,15 +156,15 @@ fn check_named<'t>(tree: &'t Tree, named: &Named, path: &mut Vec<&'t str>, found
     }
 }
 
-/// Why a key is not known, with what may be meant.
+/// Why a key is not known, with the key that may be meant.
 fn unknown(name: &str, node: &Node, table: &Table, path: &[&str]) -> String {
     if let (["types", job_type, ..], Content::Table(_)) = (path, &node.content) {
         return format!(
-            "is no setting of a type; a type with dots is written in quotes, [types.\"{job_type}.{name}\"]"
+            "is not a setting of a type; a type with dots is written in quotes, [types.\"{job_type}.{name}\"]"
         );
     }
     let names = table.fields.iter().map(Field::name);
-    // 0.8 lets a slip or two pass and keeps out words that only begin alike (Jaro-Winkler).
+    // 0.8 lets a typo or two pass and keeps out words that only begin alike (Jaro-Winkler).
     let alike = names.clone().map(|known| (strsim::jaro_winkler(known, name), known));
     match alike.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((_, known)) => format!("is not known; did you mean {known}?"),
@@ -172,7 +172,7 @@ fn unknown(name: &str, node: &Node, table: &Table, path: &[&str]) -> String {
     }
 }
 
-/// The settings that were written and that nothing acts upon yet: where, and the key.
+/// The written settings that have no effect yet: where they were written, and the key.
 pub(crate) fn accepted_only(tree: &Tree, table: &Table) -> Vec<(Origin, String)> {
     let mut found = Vec::new();
     find_accepted_only(tree, table, &mut Vec::new(), &mut found);

@@ -1,4 +1,4 @@
-//! The entries, written out: as the commented file that ships, and as what is in force on a node.
+//! The entries, written out: as the commented file that ships, and as the settings in force on a node.
 
 use std::fmt::Write as _;
 
@@ -14,16 +14,16 @@ const WIDTH: usize = 110;
 const HEAD: &str = "\
 # Every setting of Longshore, with its default. Generated from the entries: longshore config print.
 #
-# A line that begins with # and no space is a setting, at its default or (where it has none) at an example: take the #
-# away and change it. Each setting is an environment variable, too: it is named behind, and wins over the file.
+# A line that begins with # and no space is a setting, at its default or (if it has none) at an example: remove the #
+# and change it. Each setting is an environment variable, too: the line names it at its end, and it wins over the file.
 # Durations are whole numbers with a unit: 500ms, 30s, 5m, 2h, 7d. Sizes are bytes, or have a unit: 64MiB, 4GiB.
 #
-# How NATS is reached is not set here but as for every NATS tool: NATS_URL, NATS_CREDS, NATS_NKEY, NATS_USER,
+# The connection to NATS is not set here but as for every NATS tool: NATS_URL, NATS_CREDS, NATS_NKEY, NATS_USER,
 # NATS_PASSWORD, NATS_TOKEN, NATS_CA, NATS_CERT, NATS_KEY, NATS_JS_DOMAIN, NATS_CONTEXT; logs: LONGSHORE_LOG,
 # LONGSHORE_LOG_FORMAT.
 ";
 
-/// The commented file. As it stands it changes nothing; with every setting uncommented it is valid, too.
+/// The commented file. Unchanged it sets nothing; with every setting uncommented it is valid, too.
 pub(crate) fn file() -> String {
     let mut out = HEAD.to_owned();
     for field in ROOT.fields {
@@ -73,7 +73,7 @@ fn describe_named(out: &mut String, named: &Named) {
     comment(out, "\n", &doc);
     let _ = writeln!(out, "#[{}.{}]", named.name, quoted(name));
     let path = [named.name, name];
-    // What [defaults] has explained is only named again.
+    // Settings that [defaults] has explained are only named again.
     let terse = named.fallback.is_some();
     for field in named.table.fields.iter().filter(|field| shown.contains(&field.name())) {
         match field {
@@ -153,7 +153,7 @@ fn lower_first(text: &str) -> String {
     letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect()
 }
 
-/// Every setting in force and where it comes from, as TOML.
+/// Every setting in force, with the place where it was set, as TOML.
 pub(crate) fn in_force(tree: &Tree) -> String {
     let mut out = String::new();
     for field in ROOT.fields {

@@ -1,7 +1,7 @@
 //! What the entries are made of: a setting, a table of settings, and a table per name.
 //!
-//! An [`Entry`] knows its kind, so that whoever asks for its value gets the right type. [`Setting`] is the same entry
-//! seen by those who treat all settings alike: the reader, the reference, `config show`.
+//! An [`Entry`] knows its kind, so that its value is read with the right type. [`Setting`] is the same entry for the
+//! code that treats all settings alike: the reader, the reference, `config show`.
 
 use std::cmp::Ordering;
 
@@ -9,16 +9,16 @@ use toml::Value;
 
 use super::kind::{Kind, shown};
 
-/// Whether a setting does what it says.
+/// Whether a setting has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It does.
+    /// It has.
     Enforced,
-    /// It is read and checked, so that files written for later versions work with this one; nothing acts upon it yet.
+    /// It is read and checked, so that files written for later versions work with this one, but has no effect yet.
     AcceptedOnly,
 }
 
-/// One setting: everything that is known about it, said once.
+/// One setting, with everything that is known about it.
 pub(crate) struct Entry<K> {
     /// The key, last part.
     pub(crate) name: &'static str,
@@ -56,7 +56,7 @@ impl<K: Kind> Entry<K> {
         self
     }
 
-    /// A value in TOML for the reference, where there is no default or a better one to show.
+    /// A value in TOML for the reference, if there is no default or a better value to show.
     pub(crate) const fn example(mut self, example: &'static str) -> Self {
         self.example = example;
         self
@@ -73,12 +73,12 @@ impl<K: Kind> Entry<K> {
         self
     }
 
-    /// What holds where nothing is written.
+    /// The value that applies if none is written.
     pub(crate) fn default(&self) -> K {
         (self.default)()
     }
 
-    /// Reads what was written, within its bounds.
+    /// Reads the written value and checks its bounds.
     ///
     /// # Errors
     /// Says what is wrong and what would be right.
@@ -112,23 +112,23 @@ fn plain(value: &Value) -> String {
 pub(crate) trait Setting: Sync {
     /// The key, last part.
     fn name(&self) -> &'static str;
-    /// What it is for.
+    /// Its purpose.
     fn doc(&self) -> &'static str;
-    /// What is to be written.
+    /// The kind of value, as a noun: "a duration".
     fn noun(&self) -> String;
-    /// Which of these, where not all will do: "1s or more".
+    /// The allowed values, if not all are allowed: "1s or more".
     fn range(&self) -> String;
-    /// What holds where nothing is written; `None` if nothing does.
+    /// The value that applies if none is written; `None` if there is none.
     fn default_value(&self) -> Option<Value>;
     /// A value to show.
     fn example(&self) -> String;
-    /// Whether it does what it says.
+    /// Whether it has an effect.
     fn standing(&self) -> Standing;
     /// Whether it stands in place of all other settings of its table.
     fn alone(&self) -> bool;
     /// Reads an environment variable's text.
     fn environment_value(&self, text: &str) -> Value;
-    /// Checks what was written.
+    /// Checks the written value.
     ///
     /// # Errors
     /// Says what is wrong and what would be right.
@@ -185,23 +185,23 @@ impl<K: Kind> Setting for Entry<K> {
 
 /// Some settings under one key.
 pub(crate) struct Table {
-    /// What they are about.
+    /// Their common purpose.
     pub(crate) doc: &'static str,
     /// The settings, in reading order.
     pub(crate) fields: &'static [Field],
-    /// Whether they do what they say, taken together.
+    /// Whether the table as a whole has an effect.
     pub(crate) standing: Standing,
-    /// Where nothing of it is written, nothing of it holds: its defaults serve only to fill up what was written.
+    /// The table applies only if it is written: its defaults fill in the settings that it leaves out.
     pub(crate) optional: bool,
 }
 
 impl Table {
-    /// A table that holds by its defaults.
+    /// A table that applies by its defaults.
     pub(crate) const fn of(doc: &'static str, fields: &'static [Field]) -> Self {
         Self { doc, fields, standing: Standing::Enforced, optional: false }
     }
 
-    /// Nothing of it holds unless it is written.
+    /// The table applies only if it is written.
     pub(crate) const fn optional(mut self) -> Self {
         self.optional = true;
         self
@@ -218,11 +218,11 @@ impl Table {
     }
 }
 
-/// What may stand in a table.
+/// One field of a table.
 pub(crate) enum Field {
     /// A setting.
     Setting(&'static dyn Setting),
-    /// A table of settings, or, where there is an entry in its place too, that.
+    /// A table of settings; `or` is a setting that may be written instead of it.
     Table { name: &'static str, table: &'static Table, or: Option<&'static dyn Setting> },
     /// A table of settings for each of some names.
     Named(&'static Named),
@@ -232,7 +232,7 @@ pub(crate) enum Field {
 pub(crate) struct Named {
     /// The key before the name.
     pub(crate) name: &'static str,
-    /// What the names are.
+    /// What the names stand for.
     pub(crate) doc: &'static str,
     /// A name for the reference, and the settings shown under it.
     pub(crate) example: (&'static str, &'static [&'static str]),
@@ -240,7 +240,7 @@ pub(crate) struct Named {
     pub(crate) check: fn(&str) -> Result<(), String>,
     /// The settings of each.
     pub(crate) table: &'static Table,
-    /// Key of the table that holds what these leave out.
+    /// Key of the table that has the settings that these leave out.
     pub(crate) fallback: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! What a person sees of the configuration: errors to the letter, the file that ships, what is in force.
+//! What users see of the configuration: errors word by word, the file that ships, the settings in force.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn problems(text: &str) -> String {
 }
 
 #[test]
-fn without_a_file_everything_is_as_the_rooms_have_it() {
+fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
     let Settings { name, shutdown_grace, policies, storage } = settings("");
     assert!(Queue::parse(&name).is_ok(), "{name}");
     assert_eq!(shutdown_grace, Duration::from_secs(30));
@@ -39,7 +39,7 @@ fn without_a_file_everything_is_as_the_rooms_have_it() {
     assert_eq!(policies, Policies { queues, default_type: TypePolicy::default(), ..Policies::default() });
 }
 
-/// Every setting of the contract, in its words.
+/// Every setting of the contract, as the contract writes it.
 const CONTRACT: &str = r#"
 namespace = "ls2"
 [node]
@@ -115,7 +115,7 @@ fn the_contracts_own_example_is_read() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place_and_remedy() {
+fn every_mistake_is_reported_with_its_place_and_remedy() {
     let text = r#"
 [node]
 lease = "2x"
@@ -138,7 +138,7 @@ jobs_max_bytes = "4GB"
         problems(text),
         r#"the configuration has 11 mistakes
 
-longshore.toml:3:9: node.lease: "2x" is no duration; write a whole number and a unit, such as 500ms, 30s, 5m, 2h or 7d (3650d at most)
+longshore.toml:3:9: node.lease: "2x" is not a valid duration; write a whole number and a unit, such as 500ms, 30s, 5m, 2h or 7d (3650d at most)
   3 | lease = "2x"
     |         ^^^^
 
@@ -158,7 +158,7 @@ longshore.toml:9:11: types."email.send".timeout: 30 is not a duration such as "5
   9 | timeout = 30
     |           ^^
 
-longshore.toml:10:14: types.email.send: is no setting of a type; a type with dots is written in quotes, [types."email.send"]
+longshore.toml:10:14: types.email.send: is not a setting of a type; a type with dots is written in quotes, [types."email.send"]
   10 | [types.email.send]
      |              ^^^^
 
@@ -185,7 +185,7 @@ longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, s
 }
 
 #[test]
-fn rules_over_several_settings_are_told_beside_the_others() {
+fn rules_over_several_settings_are_reported_beside_the_others() {
     let text = r#"
 [node]
 reply_prefix = "longshore.x"
@@ -236,11 +236,11 @@ longshore.toml:14:10: retries.wide.spread: is a duration, but jitter is proporti
   14 | spread = "2s"
      |          ^^^^
 
-longshore.toml:16:11: defaults.handler: "nop" is no handler of this program; there are: remote, echo, fail, noop, sleep
+longshore.toml:16:11: defaults.handler: "nop" is not a handler of this program; there are: remote, echo, fail, noop, sleep
   16 | handler = "nop"
      |           ^^^^^
 
-longshore.toml:18:11: types.a.backoff: "quick" is no preset of [retries]; there are: added, empty, mixed, slow, wide
+longshore.toml:18:11: types.a.backoff: "quick" is not a preset of [retries]; there are: added, empty, mixed, slow, wide
   18 | backoff = "quick"
      |           ^^^^^^^
 
@@ -255,7 +255,7 @@ longshore.toml:21:11: types.b.timeout: "0s" is out of bounds; 1ms or more
 }
 
 #[test]
-fn what_is_no_toml_is_shown_with_its_line() {
+fn invalid_toml_is_shown_with_its_line() {
     assert_eq!(
         problems("[node\nlease = \"2s\"\nname = \"a\" \"b\"\n"),
         "the configuration has 2 mistakes\n\n\
@@ -318,7 +318,7 @@ fn a_mistake_in_the_environment_names_the_variable() {
 }
 
 #[test]
-fn what_does_nothing_yet_is_said() {
+fn settings_without_effect_are_warned_about() {
     let text = r#"
 [http]
 listen = "127.0.0.1:8080"
@@ -350,7 +350,7 @@ weight = 2
 fn the_file_that_ships_is_the_generated_one() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/longshore.toml");
     let shipped = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(shipped == reference(), "write it anew: cargo run -- config print > config/longshore.toml");
+    assert!(shipped == reference(), "generate it again: cargo run -- config print > config/longshore.toml");
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn what_is_in_force_is_shown_with_its_origin() {
 }
 
 #[test]
-fn what_does_not_go_together_is_told_before_the_start() {
+fn settings_that_contradict_each_other_are_reported_before_the_start() {
     for (text, told) in [
         ("namespace = 'Shop'", "namespace: \"Shop\" has 'S'; allowed are a-z 0-9 -"),
         ("namespace = 'my_shop'", "namespace: \"my_shop\" has '_'"),

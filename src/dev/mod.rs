@@ -1,8 +1,8 @@
-//! `longshore dev`: everything on one machine by one command, and jobs going by before one's eyes.
+//! `longshore dev`: everything on one machine by one command, with a live view of the jobs.
 //!
-//! Where no NATS server is named it runs a private one, in a folder of the project's own, and starts it anew should it
-//! die. The node lives in this process, as under `serve`. On Ctrl-C both are drained and ended; a second one ends at once,
-//! and the server goes with us all the same: [`longshore_natsd`] sees to that however we end.
+//! If no NATS server is named, it runs a private one, in a folder of the project's own, and restarts it if it dies. The
+//! node lives in this process, as under `serve`. Ctrl-C drains the node and ends both; a second Ctrl-C ends them at once.
+//! [`longshore_natsd`] ends the server with this process, however the process ends.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ use view::{Screen, View};
 pub(crate) struct Arguments {
     #[command(flatten)]
     file: crate::cli::File,
-    /// Keep nothing: jobs and records go with the server
+    /// Keep nothing: jobs and records are lost when the server ends
     #[arg(long, conflicts_with = "dir")]
     ephemeral: bool,
     /// Where the private server keeps its data [default: .longshore in the current folder]
@@ -47,10 +47,10 @@ pub(crate) struct Arguments {
     port: Option<u16>,
 }
 
-/// Four pictures a second are smooth enough for the eye and cost nothing.
+/// Four frames a second are smooth enough for the eye and cost nothing.
 const PICTURE_EVERY: Duration = Duration::from_millis(250);
 
-/// How often the queues are asked what waits.
+/// How often the node is asked how many jobs wait in its queues.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
@@ -98,12 +98,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     ended
 }
 
-/// What a newcomer can do next.
+/// Tells a newcomer what to try next.
 fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, named: bool) -> String {
     let kept = match server.map(PrivateServer::kept) {
         Some(Some(folder)) => format!("data in {}", folder.display()),
-        Some(None) => "data goes when it ends".to_owned(),
-        None => "not ours: it goes on when we end".to_owned(),
+        Some(None) => "its data is deleted when it ends".to_owned(),
+        None => "not started by dev: it stays when dev ends".to_owned(),
     };
     let usual = named || connection.url == longshore::config::nats::DEFAULT_URL;
     let address = if usual { String::new() } else { format!("  export NATS_URL={}\n", connection.url) };
@@ -120,7 +120,7 @@ fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, 
     )
 }
 
-/// Shows what happens until somebody asks for an end, or something has failed; then drains the node.
+/// Shows the events until a signal comes or something fails; then drains the node.
 async fn watch(
     mut node: Node,
     client: &Client,
@@ -138,7 +138,7 @@ async fn watch(
     loop {
         tokio::select! {
             Some(first) = events.next() => {
-                // All that has come, so that no picture shows the first half of a burst.
+                // All that have arrived, so that no frame shows the first half of a burst.
                 let mut next = Some(first);
                 while let Some((_, payload)) = next {
                     let Ok(event) = serde_json::from_slice::<Value>(&payload) else { break };
@@ -165,7 +165,7 @@ async fn watch(
     }
 }
 
-/// What waits, asked of the node as anybody can.
+/// Asks the node by its API how many jobs wait, as any client can.
 async fn ask_queues(client: &Client) -> Option<Queues> {
     tokio::time::sleep(ASK_EVERY).await;
     let answer = client.ask::<QueuesList>(OPERATOR, &QueuesRequest::default(), ASK_EVERY).await;

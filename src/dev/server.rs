@@ -1,5 +1,5 @@
-//! The private NATS server of `dev`: on the usual port if that is free, in a folder of the project's own, started anew
-//! when it dies.
+//! The private NATS server of `dev`: on the usual port if that is free, in a folder of the project's own, restarted when
+//! it dies.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use longshore::config::nats::DEFAULT_URL;
 use longshore_domain::restart::{Restarts, Verdict};
 use longshore_natsd::{Error, Options, Server};
 
-/// The port on which everybody looks for NATS.
+/// The port on which clients expect NATS.
 const USUAL: u16 = 4222;
 
 /// Kept out of version control by the line that `dev` writes into it.
 const FOLDER: &str = ".longshore";
 
-/// JetStream sets aside what every stream may grow to, by our defaults 11 GiB and 5 more for each further queue, of
-/// which a laptop that tries things out uses next to nothing. So the server is told that there is room; the disk is the
-/// bound.
+/// JetStream reserves the size that every stream may grow to, by our defaults 11 GiB and 5 more for each further queue.
+/// A laptop that runs trials uses next to nothing of it. So the server is told that it may store this
+/// much; the disk is the bound.
 const ROOM: u64 = 1 << 40;
 
-/// A server that keeps dying is not helped by another start.
+/// Another start does not help a server that keeps dying.
 const MAX_DEATHS: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -32,21 +32,21 @@ pub(crate) struct PrivateServer {
 }
 
 impl PrivateServer {
-    /// Starts it; downloads nats-server first where there is none new enough.
+    /// Starts it; downloads nats-server first if none is new enough.
     pub(crate) async fn start(ephemeral: bool, dir: Option<PathBuf>, port: Option<u16>) -> anyhow::Result<Self> {
         let kept = (!ephemeral).then(|| dir.unwrap_or_else(|| PathBuf::from(FOLDER)));
         let folder = kept.as_deref().map(prepare).transpose()?;
         let options = |port| Options { port, dir: folder.clone(), max_file: ROOM, ..Options::default() };
         let wanted = port.or_else(|| is_free(USUAL).then_some(USUAL));
         let started = match Server::start(options(wanted)).await {
-            // Somebody was faster.
+            // Another program took the port meanwhile.
             Err(Error::PortTaken { .. }) if port.is_none() => Server::start(options(None)).await,
             other => other,
         };
         Ok(Self { server: started.context("no private NATS server")?, kept })
     }
 
-    /// Its address. On the usual port as everybody writes it, so that nothing needs to be set.
+    /// Its address. On the usual port it is the default one, so that nothing needs to be set.
     pub(crate) fn url(&self) -> String {
         if self.server.port() == USUAL { DEFAULT_URL.to_owned() } else { self.server.url() }
     }
@@ -66,7 +66,7 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// Makes the folder, absolute since the server's configuration names it, and invisible to git.
+/// Makes the folder, invisible to git; its path is absolute, since the server's configuration names it.
 fn prepare(folder: &Path) -> anyhow::Result<PathBuf> {
     let failed = || format!("cannot make the folder {}", folder.display());
     std::fs::create_dir_all(folder).with_context(failed)?;
@@ -77,7 +77,7 @@ fn prepare(folder: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(folder.join("nats")).with_context(failed)
 }
 
-/// Starts the server anew whenever it has died, and returns only when that is of no use. Without a server it never does.
+/// Restarts the server whenever it has died, and returns only when that does not help. Without a server it never returns.
 pub(crate) async fn supervise(server: Option<&PrivateServer>) -> anyhow::Error {
     let Some(PrivateServer { server, .. }) = server else { return std::future::pending().await };
     let mut restarts = Restarts::new(MAX_DEATHS, WITHIN);

@@ -1,7 +1,7 @@
-//! Counts what the events tell, by job type: what runs, what waits to be tried again, what ended and how fast.
+//! Counts jobs from events, by job type: how many run, wait for a retry or have ended, and how fast.
 //!
-//! Live events can be missed, so a run's place is kept by its id, and a missed event puts right itself with the run's next
-//! one. What waits in a queue is not counted from events but asked: jobs published while nobody looked have told nothing.
+//! Live events can be missed, so each run's state is kept by its id, and the run's next event corrects the count. How many
+//! jobs wait in a queue is not counted from events but asked: jobs that were published before `dev` started sent none.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::cli::output::text;
 /// Rates are over this long.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// Runs followed by id at most; beyond it, what waits for another attempt is no longer counted exactly.
+/// At most so many runs are followed by id; beyond it, runs that wait for a retry are no longer counted exactly.
 const FOLLOWED: usize = 100_000;
 
-/// What was counted of one type.
+/// The counts of one type.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) running: u64,
@@ -50,7 +50,7 @@ impl Tally {
         Self { start, types: BTreeMap::new(), runs: HashMap::new() }
     }
 
-    /// Takes an event in.
+    /// Counts an event.
     pub(crate) fn count(&mut self, event: &Value, now: Instant) {
         let (job_type, run_id) = (text(event, "type"), text(event, "run_id"));
         if job_type.is_empty() || run_id.is_empty() {
@@ -62,7 +62,7 @@ impl Tally {
             "started" | "progress" => Some(Place::Running),
             "failed" if event.get("retry_at").is_some() => Some(Place::Retrying),
             "deferred" if text(event, "reason") == "snoozed" => Some(Place::Retrying),
-            // A job that was not even started stays where it was.
+            // A job that was not even started keeps its state.
             "deferred" => self.runs.get(&run).copied(),
             _ => None,
         };
@@ -81,7 +81,7 @@ impl Tally {
         counts.moved(before, place);
     }
 
-    /// The types, the busiest lately first.
+    /// The types, the one with the newest event first.
     pub(crate) fn types(&self) -> Vec<(&str, &Counts)> {
         let mut types: Vec<_> = self.types.iter().map(|(name, counts)| (name.as_str(), counts)).collect();
         types.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.last));

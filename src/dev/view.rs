@@ -1,9 +1,9 @@
-//! The live view of `dev`: a few lines at the bottom of the terminal that are drawn anew four times a second, above which
-//! log lines scroll by. Where stdout is no terminal, one line an event.
+//! The live view of `dev`: a few lines at the bottom of the terminal that are drawn again four times a second, with log
+//! lines scrolling above. If stdout is not a terminal, one line per event.
 //!
-//! Nothing but plain lines, "up" and "erase": no alternate screen and no raw mode, so that whatever ends us leaves the
-//! terminal as it was and the last picture to be read. Lines are cut to the width; when the window changes its size, it is
-//! wiped first, since the terminal has then broken the old lines who knows how.
+//! It uses only plain lines, "up" and "erase": no alternate screen and no raw mode, so that the terminal stays as it was
+//! and the last picture stays readable, however the program ends. Lines are cut to the width. When the window changes its
+//! size, it is wiped first, since the terminal has then wrapped the old lines in a way that the program cannot know.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -22,10 +22,10 @@ use crate::cli::{events, queues};
 /// Events in the picture.
 const LATEST: usize = 6;
 
-/// Types in the picture; the others are summed up.
+/// Types in the picture; the others share one line.
 const TYPES: usize = 10;
 
-/// What is written to by the view and by the log, in turns.
+/// The terminal, to which view and log write in turns.
 #[derive(Clone)]
 pub(crate) struct Screen(Arc<Mutex<Inner>>);
 
@@ -33,17 +33,17 @@ struct Inner {
     live: bool,
     muted: bool,
     colours: bool,
-    /// Lines of the picture that stands at the bottom.
+    /// Lines of the picture at the bottom.
     drawn: u16,
     /// Columns and rows when it was drawn.
     size: (u16, u16),
     picture: String,
-    /// What was said first, and is said again where the window was wiped.
+    /// The first message, which is written again when the window was wiped.
     welcome: String,
 }
 
 impl Screen {
-    /// `live`: a terminal, on which lines can be drawn anew.
+    /// `live`: a terminal, on which lines can be drawn again.
     pub(crate) fn new(live: bool) -> Self {
         let colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
         let (picture, welcome) = (String::new(), String::new());
@@ -60,24 +60,24 @@ impl Screen {
         move || Lines(screen.clone())
     }
 
-    /// The first words, which stay in sight.
+    /// The first message, which stays in sight.
     pub(crate) fn welcome(&self, words: &str) {
         self.say(words);
         self.lock().welcome = format!("{words}\n");
     }
 
-    /// Words for people that stay, above the picture.
+    /// A message for people that stays, above the picture.
     pub(crate) fn say(&self, words: &str) {
         self.lock().above(&format!("{words}\n"));
     }
 
-    /// No log from now on: that connections end when the server does is no news.
+    /// No log from now on: connections end with the server, which is expected.
     pub(crate) fn mute(&self) {
         self.lock().muted = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // What a panicking writer leaves behind is a picture, and the next one mends it.
+        // A writer that panics leaves a broken picture behind, and the next one replaces it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,7 +91,7 @@ impl Inner {
         self.write(&out);
     }
 
-    /// Puts another picture in place of the one that stands.
+    /// Replaces the picture.
     fn draw(&mut self, rows: &[String]) {
         let size = terminal_size();
         let room = usize::from(size.1.saturating_sub(1)).min(rows.len());
@@ -110,13 +110,13 @@ impl Inner {
         if self.drawn == 0 { String::new() } else { format!("\u{1b}[{}A\r\u{1b}[J", self.drawn) }
     }
 
-    /// The whole window, but nothing of what has scrolled out of it. Not needed before the first picture.
+    /// Wipes the whole window, but not the lines that have scrolled out of it. Not needed before the first picture.
     fn wipe(&self) -> String {
         if self.drawn == 0 { String::new() } else { format!("\u{1b}[2J\u{1b}[H{}", self.welcome) }
     }
 
     fn write(&self, text: &str) {
-        // One write a picture, so that none is seen half. A terminal that has gone away is no reason to stop working.
+        // One write per picture, so that none is seen half. A terminal that has gone away is no reason to stop working.
         let mut out = io::stdout().lock();
         let written =
             if self.colours { out.write_all(text.as_bytes()) } else { out.write_all(without_colours(text).as_bytes()) };
@@ -124,7 +124,7 @@ impl Inner {
     }
 }
 
-/// Takes the log's lines.
+/// Writes the log's lines to the screen.
 struct Lines(Screen);
 
 impl io::Write for Lines {
@@ -146,7 +146,7 @@ impl io::Write for Lines {
     }
 }
 
-/// What is to be seen.
+/// The content of the picture.
 pub(crate) struct View<'s> {
     screen: &'s Screen,
     live: bool,
@@ -160,7 +160,7 @@ impl<'s> View<'s> {
         Self { screen, live, latest: VecDeque::new(), queues: String::new() }
     }
 
-    /// Takes an event in.
+    /// Adds an event.
     pub(crate) fn happened(&mut self, event: Value) {
         if !self.live {
             self.screen.say(&events::line(&event));
@@ -169,10 +169,10 @@ impl<'s> View<'s> {
         if self.latest.len() == LATEST {
             self.latest.pop_front();
         }
-        self.latest.push_back(event); // put into words only if it is drawn
+        self.latest.push_back(event); // made a line only if it is drawn
     }
 
-    /// Takes an answer of `queues.list` in.
+    /// Adds an answer of `queues.list`.
     pub(crate) fn queues(&mut self, answer: &Queues) {
         let queue = |queue: &QueueStatus| {
             let [waiting, running] = [queues::waiting(queue), queue.running].map(number);
@@ -181,7 +181,7 @@ impl<'s> View<'s> {
         self.queues = answer.queues.iter().map(queue).collect::<Vec<_>>().join("   ");
     }
 
-    /// Draws what is to be seen now.
+    /// Draws the present state.
     pub(crate) fn draw(&mut self, tally: &Tally, now: Instant) {
         if self.live {
             let rows = self.rows(tally, now);
@@ -189,7 +189,7 @@ impl<'s> View<'s> {
         }
     }
 
-    /// Draws for the last time, and lets go of the picture: what is said from now on stands below it.
+    /// Draws for the last time, and leaves the picture where it is: later messages stand below it.
     pub(crate) fn end(&mut self, tally: &Tally, now: Instant) {
         self.draw(tally, now);
         let mut inner = self.screen.lock();
@@ -205,7 +205,7 @@ impl<'s> View<'s> {
             rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
             return rows;
         }
-        // Under way is what has begun and not yet told its end: with short jobs that is more than what runs this instant.
+        // Jobs under way have begun, and their end is not published yet: with short jobs these are more than run right now.
         let heading = ["type", "under way", "retrying", "completed", "failed attempts", "dead", "per second"];
         let mut table = vec![heading.map(str::to_owned).to_vec()];
         table.extend(types.iter().take(TYPES).map(|(name, counts)| row(name, counts, tally.rate(counts, now))));
@@ -241,7 +241,7 @@ fn rest(types: &[(&str, &Counts)], tally: &Tally, now: Instant) -> Vec<String> {
     ]
 }
 
-/// Columns and rows of the terminal; what old terminals had where it does not say.
+/// Columns and rows of the terminal; those of old terminals if it does not say.
 fn terminal_size() -> (u16, u16) {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
@@ -273,7 +273,7 @@ fn without_colours(text: &str) -> String {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
         let end = escape[2..].find(|c: char| c.is_ascii_alphabetic()).map_or(escape.len(), |end| end + 3);
-        // Colours go; moving and erasing is what the view lives by.
+        // Colours are removed; the view needs moving and erasing.
         if !escape[..end].ends_with('m') {
             let _ = write!(out, "{}", &escape[..end]);
         }

@@ -1,6 +1,6 @@
-//! Handlers for trying things out: `noop` succeeds, `echo` returns the payload, `sleep` waits, `fail` fails as told.
+//! Handlers for trials: `noop` succeeds, `echo` returns the payload, `sleep` waits, `fail` fails as its payload says.
 //!
-//! A payload that does not read is a permanent failure that names the field: another attempt would read the same bytes.
+//! A payload that cannot be read is a permanent failure that names the field: another attempt would read the same bytes.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn sleep(context: Context) -> Result<(), HandlerError> {
     }
 }
 
-/// `{"times":2,"kind":"retryable"}`: the first `times` attempts of a round fail, every one where it is absent.
+/// `{"times":2,"kind":"retryable"}`: the first `times` attempts of a round fail; without `times`, all of them.
 async fn fail(context: Context) -> Result<(), HandlerError> {
     let fields = fields(&context)?;
     let times = whole_number(&fields, "times")?;
@@ -51,7 +51,7 @@ async fn fail(context: Context) -> Result<(), HandlerError> {
     }
 }
 
-/// The payload's fields; a job without any payload has none.
+/// The payload's fields; a job without a payload has none.
 fn fields(context: &Context) -> Result<Map<String, Value>, HandlerError> {
     if context.payload.is_empty() {
         return Ok(Map::new());

@@ -1,4 +1,4 @@
-//! All checks, one after the other, each with the time it took; the first that fails ends the run.
+//! All checks, one after the other, each with its duration; the first that fails ends the run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,8 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     step("lints", || cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))?;
     let deny = [("RUSTDOCFLAGS", PathBuf::from("-D warnings"))];
     step("docs", || cargo(root, &["doc", "--workspace", "--no-deps"], &deny))?;
-    // `--workspace` although one program is wanted: with other features chosen, everything would be built once more.
+    // `--workspace` although one program is wanted: with another choice of features, cargo would build everything once
+    // more.
     step("the longshore binary", || cargo(root, &["build", "--workspace", "--bin", "longshore"], &[]))?;
     let found = [("LONGSHORE_NATS_SERVER", server), ("LONGSHORE_BIN", binary()?)];
     step("tests", || cargo(root, &["test", "--workspace"], &found))?;
@@ -38,7 +39,7 @@ fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 
-/// Once here, so that tests do not download it side by side.
+/// Finds the server once here, so that tests do not download it side by side.
 fn find_server() -> anyhow::Result<PathBuf> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(longshore_natsd::find_or_provision())?)

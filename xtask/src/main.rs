@@ -1,7 +1,7 @@
-//! The one command for all checks: `cargo xtask check`. Plain cargo throughout; nothing else need be installed but
-//! python3 with pip, and that only where no new enough nats-server is on PATH.
+//! The one command for all checks: `cargo xtask check`. It uses plain cargo throughout; it needs no other tool except
+//! python3 with pip, and that only if no new enough nats-server is on PATH.
 //!
-//! `cargo xtask tidy` runs the rules of `tidy` alone, which takes no compiling.
+//! `cargo xtask tidy` runs only the rules of `tidy`, without compiling.
 
 mod check;
 mod tidy;

@@ -22,6 +22,7 @@ use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
 use crate::api::filter::{self, Chosen, Filter, unavailable};
 use crate::api::runs;
 use crate::attempt::assignment::Assignment;
+use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::fail_point;
 use crate::shared::{Shared, now};
 
@@ -240,11 +241,7 @@ async fn cancel(
             let noted = shared.backbone.note_cancel(tenant, run_id, shared.backbone.storage().failed_max_age).await;
             noted.map_err(|error| unavailable(&error))?;
             let nodes = nodes(shared).await?;
-            if shared
-                .backbone
-                .ask_who_runs(tenant, run_id, only_if_waiting, &nodes, crate::attempt::cancelled::CONFIRM_TIMEOUT)
-                .await
-            {
+            if shared.backbone.ask_who_runs((tenant, run_id), only_if_waiting, &nodes, CONFIRM_TIMEOUT).await {
                 if only_if_waiting {
                     // It was begun without a record.
                     return Ok(None);

@@ -381,7 +381,7 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
     }
     let payload = checked.payload();
     let published = Published::at_redelivery(run);
-    let mut commit = Commit::is_stored(Box::new(run.clone()), payload, published, &shared.node, &shared.backbone);
+    let mut commit = Commit::of_stored(Box::new(run.clone()), payload, published, shared.author());
     commit.follow_up = Some(FollowUp::Schedule(at));
     shared
         .carry_out(commit)
@@ -427,7 +427,7 @@ async fn schedule(
     run.settle(Settlement::Schedule { at }, now());
     let payload = checked.payload();
     let written = Box::new(run.clone());
-    let mut commit = Commit::to_write(written, payload, 0, Published::nothing(), &shared.node, &shared.backbone);
+    let mut commit = Commit::to_write(written, payload, 0, Published::nothing(), shared.author());
     commit.follow_up = Some(FollowUp::Schedule(at));
     if let Ok(revision) = shared.carry_out(commit).await {
         return mark(shared, checked, run, (revision, claim)).await;

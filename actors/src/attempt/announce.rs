@@ -1,4 +1,4 @@
-//! The start of an attempt, as it is published.
+//! Publishes the start of an attempt.
 
 use std::sync::PoisonError;
 
@@ -8,7 +8,7 @@ use crate::commit::committer::Input;
 use crate::commit::encode::EncodedEvents;
 use crate::shared::Shared;
 
-/// Publishes the start of the attempt in the slot, live and, where it is on record, in the log.
+/// Publishes the start of the current attempt, live and, if its record is stored, in the log.
 pub(crate) async fn announce(shared: &Shared, current: &CurrentAttempt) {
     let (lines, commit) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,7 +32,7 @@ pub(crate) async fn announce(shared: &Shared, current: &CurrentAttempt) {
         shared.backbone.publish_part(subject, body).await;
     }
     if let Some((run, payload, lines)) = commit {
-        let commit = Commit::telling(run, payload, lines);
+        let commit = Commit::with_events(run, payload, lines);
         shared.committer.send(Input::Commit(Box::new(commit))).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A delivery, read as a job: what the scheduler orders and a worker works on.
+//! A delivery, read as a job: the scheduler orders it and a worker works on it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,20 +16,20 @@ use crate::lease_keeper::Entry;
 use crate::shared::capacity::CapacityPermit;
 use crate::shared::park_permits::ParkPermit;
 
-/// A job in hand.
+/// A job that this node has pulled.
 #[derive(Debug)]
 pub(crate) struct Assignment {
     pub(crate) job: Arc<Job>,
     pub(crate) payload: Payload,
     pub(crate) arrival: Arrival,
-    /// When it was published, or fell due.
+    /// When it was published, or became due.
     pub(crate) since: Timestamp,
     pub(crate) leased_from: Instant,
-    /// Its entry among the leases, once it has lasted.
+    /// Its entry among the leases, once it has one.
     pub(crate) entry: Option<Entry>,
-    /// Its place among the jobs of its type that are with remote handlers.
+    /// Its permit to be with a remote handler.
     pub(crate) capacity: Option<CapacityPermit>,
-    /// It cannot start now and is to be parked.
+    /// Its permit to be parked, if it cannot start now.
     pub(crate) park: Option<ParkPermit>,
     /// It was parked and taken back.
     pub(crate) is_returned: bool,
@@ -44,15 +44,15 @@ pub(crate) enum Start {
     FastPath,
     /// The record is read and claimed first.
     Claim,
-    /// A short retry that was kept in hand: its record, and its revision.
+    /// A short retry that was held locally: its record, and the record's revision.
     HeldLocally(Box<Run>, u64),
     /// It cannot be read, for this reason.
     Invalid(String),
 }
 
 impl Assignment {
-    /// Reads a delivery. `mark` is the sequence up to which its delivery count proves nothing; a client's job of more
-    /// than `max` bytes could not be carried on.
+    /// Reads a delivery. `mark` is the lane's high-water mark: the sequence up to which a delivery count proves
+    /// nothing. A client's job of more than `max` bytes is invalid, as it could not be carried on.
     pub(crate) fn read(delivery: Delivery, names: &Names, mark: u64, max: usize) -> Self {
         let Delivery { subject, headers, payload, size, holding, leased_from, ack_token, .. } = delivery;
         let parsed = read_subject(&subject, names);
@@ -69,14 +69,14 @@ impl Assignment {
             start = Start::Invalid(reason);
         }
         let own_id = || RunId::derived(&parsed.queue, parsed.priority, holding.message.sequence);
-        // Of a job that cannot be read whole, the id may be readable.
+        // The id of an invalid job may still be readable.
         let readable = || headers.as_ref().and_then(header::read_run_id);
         let named = said.run_id.or_else(|| readable().filter(|_| matches!(start, Start::Invalid(_))));
         let has_derived_id = named.as_ref().is_none_or(|id| id.as_derived().is_some());
         let run_id = named.unwrap_or_else(own_id);
         let first_hand = said.seal.is_none() && holding.delivery == 1 && holding.message.sequence > mark;
         let options = said.options;
-        // A key or an id of the client's own may be another job's too: those are claimed first.
+        // Another job may have the same key, or the same id if the client chose it: such jobs are claimed first.
         let shared = options.as_ref().is_some_and(|options| options.idempotency_key.is_some() || options.own_run_id);
         if first_hand && !shared && matches!(start, Start::Claim) {
             start = Start::FastPath;
@@ -108,19 +108,19 @@ impl Assignment {
         }
     }
 
-    /// Its place in the order.
+    /// Its position in the order.
     pub(crate) fn rank(&self, aging: Duration) -> Rank {
         Rank::new(self.since, self.job.priority, aging)
     }
 
-    /// Its place among jobs of one kind: jobs that were published in the same millisecond keep the order of their lane,
-    /// also once they were moved.
+    /// Its position among jobs of one kind: jobs that were published in the same millisecond keep the order of their
+    /// lane, also after they were moved.
     pub(crate) fn place(&self, aging: Duration) -> (Rank, u64) {
         (self.rank(aging), number_of(&self.job.run_id, self.arrival.holding.message.sequence))
     }
 
-    /// Whether its lease is over, so that the server may have given it to another node: nothing is sent for it, and no
-    /// handler called. Of a lease that is renewed the lease-keeper knows.
+    /// Whether its lease is over, so that the server may have given it to another node: then nothing is sent for it,
+    /// and no handler is called. If the lease is being renewed, the lease-keeper knows.
     pub(crate) fn lease_is_over(&self, now: Instant, lease: Duration) -> bool {
         match &self.entry {
             Some(entry) => entry.stop.is_lost(),
@@ -128,18 +128,18 @@ impl Assignment {
         }
     }
 
-    /// It is a short retry that this node kept, by its record.
+    /// It is a short retry that this node holds locally, as its record says.
     pub(crate) fn is_held_locally(&self) -> bool {
         matches!(self.start, Start::HeldLocally(..))
     }
 
-    /// The job's headers as they came.
+    /// The job's headers as they were published.
     pub(crate) fn headers(&self) -> Option<&Headers> {
         self.payload.headers.as_deref()
     }
 }
 
-/// The number of a run in its lane, as its id has it; else that of the message that carries it.
+/// The number of a run in its lane, taken from a derived id; else the sequence of the message that carries it.
 pub(crate) fn number_of(run: &RunId, sequence: u64) -> u64 {
     run.as_derived().map_or(sequence, |(_, _, number)| number)
 }
@@ -152,7 +152,7 @@ struct Parsed {
     error: Option<String>,
 }
 
-/// What the headers of a job say, or why it is invalid.
+/// The contents of a job's headers, or why the job is invalid.
 fn read_headers(
     parsed: &Parsed,
     is_returned: bool,
@@ -172,7 +172,7 @@ fn read_headers(
     Ok(said)
 }
 
-/// Reads a job's subject; a token that cannot be read stands as `_`, and the first such is told.
+/// Reads a job's subject; a token that cannot be read becomes `_`, and the first such token is the error.
 fn read_subject(subject: &str, names: &Names) -> Parsed {
     let mut error: Option<String> = None;
     let JobSubject { tenant, queue, priority, job_type } = names.read_job(subject).unwrap_or_default();
@@ -206,7 +206,7 @@ fn too_large((in_headers, most_in_headers): (usize, usize), (size, max): (usize,
     (size > max).then(|| size_refused(size, max))
 }
 
-/// What is said of a job of so many bytes.
+/// The error message for a job of so many bytes.
 pub(crate) fn size_refused(size: usize, max: usize) -> String {
     format!("payload: payload and headers have {size} bytes, {max} are allowed by this NATS server's max_payload")
 }
@@ -217,7 +217,7 @@ pub(crate) fn is_acknowledgement(payload: &[u8]) -> bool {
     if payload.first() != Some(&b'{') || payload.len() > 512 {
         return false;
     }
-    // Most payloads are small objects: those that do not even have the word are not worth reading.
+    // Most payloads are small objects: those without the word need not be parsed.
     if !std::str::from_utf8(payload).is_ok_and(|text| text.contains("\"stream\"")) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! How an attempt begins: by the short way, or by a claim on the run's record.
+//! How an attempt begins: by the fast path, or by a claim on the run's record.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,25 +24,26 @@ use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::shared::{Shared, now};
 
-/// A job whose holder is silent comes again so often while a lease lasts.
+/// How often per lease a job whose holder is silent is delivered again.
 const LOOKS_PER_LEASE: u32 = 4;
 
-/// What came of beginning.
+/// The result of beginning.
 #[expect(clippy::large_enum_variant, reason = "made and taken apart at once, for every job")]
 pub(crate) enum Begun {
-    /// The handler may go to work.
+    /// The handler may be called.
     Work(RunningAttempt),
-    /// There is nothing to be done, or it is on its way to the herald.
+    /// There is nothing to do, or the commit is on its way to the committer.
     Over,
 }
 
-/// Begins the attempt that a delivery is about.
+/// Begins the attempt that a delivery asks for.
 ///
-/// Only the short way is part of this future; the others are boxed, so that the future of a worker's message, which is
-/// allocated for every job, stays small.
+/// Only the fast path is part of this future; the other ways are boxed, so that the future of a worker's message, which
+/// is allocated for every job, stays small.
 pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
-        // What a node has had in hand for longer than others waited for it to hear of a cancel is looked up as well.
+        // A node that cancels waits only so long for this one to confirm: a job that was buffered for longer is
+        // claimed.
         Start::FastPath
             if shared.recently_cancelled.has(&assignment.job) || assignment.leased_from.elapsed() > CONFIRM_TIMEOUT =>
         {
@@ -55,9 +56,9 @@ pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> B
     }
 }
 
-/// A job that cannot be read, or that says of itself what no record proves, becomes a dead letter: under the id it names,
-/// where nothing is on record of that, else under the one derived from its place in the lane. One that claims to be a
-/// node's never takes the id that it names. It may have become a dead letter before, in a node that died over it.
+/// A job that cannot be read, or whose claims about itself no record proves, becomes a dead letter. It gets the id it
+/// names if that id has no record, else the id derived from its position in the lane. A job that claims to be sent by a
+/// node never gets the id that it names. It may have become a dead letter before, in a node that died meanwhile.
 async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: String) -> Begun {
     let is_forged = assignment.arrival.seal.is_some();
     assignment.arrival = as_bare(assignment.arrival);
@@ -81,7 +82,7 @@ async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: St
             }
             _ => continue,
         };
-        // It has one event only, that of its dead letter.
+        // It has only one event, that of its dead letter.
         let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
         let failure = Failure::new(ErrorKind::Invalid, reason);
         tracing::warn!(run_id = %assignment.job.run_id, "invalid job: {}", failure.message);
@@ -94,13 +95,13 @@ async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: St
     Begun::Over
 }
 
-/// The arrival of a client's own publish, whatever it said of itself.
+/// The arrival of a client's own publish, whatever its headers say.
 fn as_bare(arrival: Arrival) -> Arrival {
     Arrival { round: 1, attempt: 1, deferrals: 0, moved: false, seal: None, ..arrival }
 }
 
-/// Ids that a job may run under, the first one that is free: the one it names, the one derived from its place in its
-/// lane, and, where a stream that is gone had that place before, the same with the time it was stored at.
+/// The ids that a job may run under, the first that is free: the id it names; the id derived from its position in the
+/// lane; and, if a stream that is gone had that position before, the derived id with the time the job was stored.
 fn ids_of(assignment: &Assignment) -> [RunId; 3] {
     let (job, message) = (&assignment.job, &assignment.arrival.holding.message);
     let derived = RunId::derived(&job.queue, job.priority, message.sequence);
@@ -116,15 +117,15 @@ pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
     }
 }
 
-/// Whether a run that has a derived id, or that is held by the message of the job, is the job's own: by now perhaps in
-/// another round.
+/// Whether a run is the job's own, by its derived id or because the job's message holds it: by now perhaps in another
+/// round.
 fn is_of(run: &Run, assignment: &Assignment) -> bool {
     let message = &assignment.arrival.holding.message;
     let by_id = assignment.arrival.has_derived_id && run.origin == message.at;
     by_id || run.held_by.as_ref().is_some_and(|held| held.message == *message)
 }
 
-/// A run of which nothing is on record.
+/// A run without a stored record.
 fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
     let mut run = Run::new(&assignment.job, shared.max_attempts(&assignment.job), assignment.since);
     run.origin = assignment.arrival.holding.message.at;
@@ -148,7 +149,7 @@ async fn fast_path(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     }
 }
 
-/// May the job start now? If not, what follows.
+/// Whether the job may start now; if not, the settlement that follows.
 fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Settlement> {
     let waiting = Waiting {
         options: assignment.job.options.as_deref(),
@@ -163,7 +164,7 @@ fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Set
     }
 }
 
-/// Notes the start of an attempt; nothing is written yet.
+/// Sets the start of an attempt in its state; nothing is written yet.
 fn started(shared: &Shared, assignment: &Assignment, mut attempt_state: AttemptState, attempt: u32) -> AttemptState {
     let run = &mut attempt_state.run;
     attempt_state.published = attempt_state.published.at_start(run, attempt);
@@ -172,10 +173,10 @@ fn started(shared: &Shared, assignment: &Assignment, mut attempt_state: AttemptS
     attempt_state
 }
 
-/// Reads the record, claims what this delivery may claim, and looks again whenever another write was faster.
+/// Reads the record, claims what this delivery may claim, and judges again whenever another write was faster.
 async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
     if shared.book.has(&assignment.arrival.holding.message) {
-        // This very node is working on it: the server forgot that it had handed it out. Renewals go on as before.
+        // This very node is working on it: the server forgot that it had delivered it. Renewals go on as before.
         assignment.ack_token.abandon();
         return Begun::Over;
     }
@@ -191,7 +192,7 @@ async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
         let base = match (verdict, found.take()) {
             (Verdict::Begin { round, attempt }, found) => on(shared, &assignment, found, round, attempt),
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
-                // The claim forgets a start that was put back, so that it was and how is in the log before.
+                // The claim drops a start that was released from the record, so the log must have its events before.
                 if shared.publish(&found.run, Published::at_redelivery(&found.run)).await.is_err() {
                     return return_or_abandon(shared, assignment);
                 }
@@ -233,7 +234,8 @@ const UNPROVEN: &str =
 
 type AnothersClaim = (Box<Assignment>, Option<Found>);
 
-/// Claims the attempt; gives the delivery back, with what is on record now, where another write was first.
+/// Claims the attempt; if another write was first, returns the assignment to the caller with the record that is stored
+/// now.
 async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersClaim> {
     let Base { run, expected, published, attempt, fell_due } = base;
     let mut attempt_state = AttemptState::new(run, expected, published, true);
@@ -254,8 +256,8 @@ async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> R
     write_claim(shared, assignment, attempt_state).await
 }
 
-/// Puts the start of an attempt on record; gives the delivery back, with what is on record now, where another write was
-/// first.
+/// Stores the start of an attempt; if another write was first, returns the assignment to the caller with the record
+/// that is stored now.
 async fn write_claim(
     shared: &Shared,
     assignment: Box<Assignment>,
@@ -267,7 +269,7 @@ async fn write_claim(
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-claim");
             if assignment.lease_is_over(Instant::now(), shared.backbone.storage().lease) {
-                // The claim took longer than the lease. Whoever gets the job next settles the attempt as lost.
+                // The claim took longer than the lease. The node that gets the job next settles the attempt as lost.
                 assignment.ack_token.abandon();
                 return Ok(Begun::Over);
             }
@@ -282,7 +284,7 @@ async fn write_claim(
     }
 }
 
-/// What a claim is made on.
+/// The state on which a claim is made.
 struct Base {
     run: Box<Run>,
     expected: u64,
@@ -307,7 +309,7 @@ fn on(shared: &Shared, assignment: &Assignment, found: Option<Found>, round: u32
     Base { run, expected: revision, published, attempt, fell_due }
 }
 
-/// The record says that this delivery is not to begin anything.
+/// The record says that this delivery must not begin an attempt.
 async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, verdict: Verdict) -> Begun {
     let Found { run, revision } = found;
     let run = Box::new(run);
@@ -316,10 +318,11 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::TellEnd => {
-            // Decided under this message, or cancelled: what may be missing is published, and it is carried out again.
+            // Decided under this message, or cancelled: events that may be missing are published, and the decision is
+            // carried out again.
             let follow_up = follow_up::plan(&run).follow_up;
             let published = Published::at_redelivery(&run);
-            let mut commit = Commit::is_stored(run, assignment.payload, published, &shared.node, &shared.backbone);
+            let mut commit = Commit::of_stored(run, assignment.payload, published, shared.author());
             commit.follow_up = follow_up;
             commit.after = AfterCommit::Ack(assignment.ack_token);
             shared.committer.send(Input::Commit(Box::new(commit))).await;
@@ -334,23 +337,24 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
     Begun::Over
 }
 
-/// The run waits for its time, perhaps in another node's hand: the write takes it from there, then it is scheduled.
+/// The run waits for its time, perhaps held locally by another node: the write takes it from there, then it is
+/// scheduled.
 async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
     let published = Published::at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = shared.token();
     let follow_up = follow_up::plan(&run).follow_up;
-    let mut commit = Commit::to_write(run, assignment.payload, revision, published, &shared.node, &shared.backbone);
+    let mut commit = Commit::to_write(run, assignment.payload, revision, published, shared.author());
     commit.arrival = Some(assignment.arrival);
     commit.follow_up = follow_up;
     commit.after = AfterCommit::Ack(assignment.ack_token);
     shared.committer.send(Input::Commit(Box::new(commit))).await;
 }
 
-/// An attempt of the run is on record as running under this very message: its holder lost the lease, or the server
-/// handed the job out too early. Time decides, by the holder's last sign.
+/// The record says that an attempt of the run is running under this very message: its holder lost the lease, or the
+/// server delivered the job again too early. The time of the holder's last sign decides.
 async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
-    // By the time it was asked: this node may be frozen before it judges what it was told.
+    // The time of asking counts: this node may be frozen before it judges the answer.
     let asked_at = now();
     let holder = holders::ask(shared, &run).await;
     if matches!(holder, Holder::NeverStarted) {
@@ -360,8 +364,8 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
     if protocol::lease_is_lost(&run, holder, asked_at, lease) {
         lease_lost(shared, assignment, run, revision).await;
     } else if let Holder::Silent(seen_at) = holder {
-        // It comes again when the lease would be over, unless its holder renews it meanwhile. Sooner than that, a holder
-        // that only had no connection may answer.
+        // The job comes again when the lease would be over, unless its holder renews it meanwhile. It comes sooner than
+        // that, as a holder that only had no connection may answer then.
         let over_at = protocol::last_sign(&run, seen_at).plus(lease);
         let again_after = over_at.since(now()).min(lease / LOOKS_PER_LEASE);
         shared.backbone.nak_after(assignment.ack_token, again_after).await;
@@ -371,8 +375,8 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
     Begun::Over
 }
 
-/// A claim whose answer was lost, this node's own or another's: the attempt was never started. It is written again first,
-/// as another node may be about to settle it as lost.
+/// A claim of this node or another whose answer was lost: the attempt was never started. The claim is written again
+/// first, as another node may be about to settle the attempt as lost.
 async fn take_up_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
     let published = Published::at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
@@ -384,7 +388,8 @@ async fn take_up_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Bo
     })
 }
 
-/// The attempt on record lost its lease: it is settled as that, and told for the node that could not.
+/// The attempt in the record lost its lease: it is settled so, and its events are published for the node that could
+/// not.
 async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
     tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
@@ -396,7 +401,7 @@ async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>,
     conclude::judge(shared, assignment, attempt_state, outcome, conclude::LocalRetry::Never).await;
 }
 
-/// A short retry that this node kept in hand: claimed on the revision it wrote itself.
+/// A short retry that this node held locally: claimed on the revision that the node wrote itself.
 async fn again_held_locally(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     let attempt = run.next_attempt();
     let published = Published::held_locally(&run);
@@ -407,20 +412,19 @@ async fn again_held_locally(shared: &Shared, assignment: Box<Assignment>, run: B
     }
     let attempt_state = started(shared, &assignment, attempt_state, attempt);
     write_claim(shared, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
-        // Cancelled, or taken up elsewhere: whoever did it answers for the run; this message is judged when it comes
-        // again.
+        // Cancelled, or taken up elsewhere: that node answers for the run; this message is judged when it comes again.
         assignment.ack_token.nak();
         Begun::Over
     })
 }
 
-/// The record could not be read or written just now: the job goes back and keeps its place.
+/// The record could not be read or written just now: the job is returned and keeps its place.
 fn put_off(shared: &Shared, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
-    tracing::warn!(run_id = %assignment.job.run_id, "handed back: {}", error.with_causes());
+    tracing::warn!(run_id = %assignment.job.run_id, "returned to its lane: {}", error.with_causes());
     return_or_abandon(shared, assignment)
 }
 
-/// The job goes back and keeps its place, unless another node may have it by now.
+/// Returns the job, which keeps its place, unless another node may have it by now.
 fn return_or_abandon(shared: &Shared, assignment: Box<Assignment>) -> Begun {
     if assignment.lease_is_over(Instant::now(), shared.backbone.storage().lease) {
         assignment.ack_token.abandon();

@@ -7,10 +7,11 @@ use crate::attempt::holders;
 use crate::shared::Shared;
 use crate::supervision::LoopEnd;
 
-/// How long nodes have to say that they heard. One that takes longer is frozen or cut off: what it has in its hand by
-/// then it may no longer start.
+/// How long nodes have to confirm a cancellation. A node that takes longer is frozen or cut off: it may no longer start
+/// the jobs that it has buffered by then.
 pub(crate) const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Hears of cancelled runs until the process ends, and stops those that run here; answers who asks what this node holds.
+/// Receives cancellations until the process ends, and stops those runs if they run here; answers nodes that ask whether
+/// this node holds a job.
 pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
     let cancels = shared.backbone.cancels().await;
     let mut cancels = cancels.map_err(|error| error.with_causes())?;
@@ -19,7 +20,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
     shared.backbone.is_listening().await;
     shared.hears_cancels.cancel();
     if let Err(error) = learn(&shared).await {
-        // Each lane's marks wait for it in any case.
+        // The high-water marks of each lane wait for this list in any case.
         tracing::debug!("cannot read which runs are cancelled: {}", error.with_causes());
     }
     loop {
@@ -41,9 +42,9 @@ pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
     }
 }
 
-/// Reads the durable list of runs that are being cancelled: no job may be begun without a look at its record before that.
+/// Reads the durable list of runs that are being cancelled: before that, no job may begin without reading its record.
 pub(crate) async fn learn(shared: &Shared) -> Result<(), longshore_backbone::Error> {
-    // What is noted from now on is heard of.
+    // From now on this node receives every new cancellation.
     shared.hears_cancels.cancelled().await;
     for (tenant, run_id) in shared.backbone.noted_cancels().await? {
         shared.recently_cancelled.add(&tenant, &run_id);

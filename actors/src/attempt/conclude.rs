@@ -1,4 +1,4 @@
-//! How an attempt ends: judged by the rules, put on record, told, and its delivery settled.
+//! How an attempt ends: it is judged by the rules, and the settlement goes to the committer as a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,13 +19,13 @@ use crate::commit::{AfterCommit, Commit};
 use crate::lease_keeper::Entry;
 use crate::shared::{MAX_LOCAL_RETRIES, Shared, new_seal, now};
 
-/// Retries that are due sooner stay in the node's hand: the server's timers have a grain of 250 ms.
+/// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
 const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 
-/// Where a short retry goes when it is due; to nobody, where the scheduler is gone.
+/// Takes a short retry to the scheduler when it is due; fails if the scheduler is gone.
 pub(crate) type LocalRetries = mpsc::UnboundedSender<Assignment>;
 
-/// Whether a short retry may stay in hand.
+/// Whether a short retry may be held locally.
 pub(crate) enum LocalRetry<'a> {
     /// Its scheduler takes it back.
     With(&'a LocalRetries, &'a Arc<Shared>),
@@ -59,7 +59,7 @@ fn backoff<'a>(shared: &'a Shared, job: &Job) -> &'a Backoff {
     asked.and_then(|name| shared.policies.retries.get(name)).unwrap_or(&shared.policy(job).backoff)
 }
 
-/// Puts a settlement on record, tells it, lets what follows follow, and settles the delivery.
+/// Makes a settlement a commit: record, events, follow-up, and the end of the delivery.
 pub(crate) async fn carry_out(
     shared: &Shared,
     assignment: Box<Assignment>,
@@ -77,7 +77,7 @@ pub(crate) async fn carry_out(
     shared.committer.send(Input::Commit(commit)).await;
 }
 
-/// What [`write_up`] leaves of an assignment: all but the story's part.
+/// The parts of an assignment that [`write_up`] does not move into the commit.
 struct Rest {
     job: Arc<Job>,
     arrival: longshore_domain::protocol::Arrival,
@@ -96,7 +96,7 @@ fn write_up(
     let Assignment { job, payload, arrival, since, leased_from, entry, park, ack_token, .. } = *assignment;
     let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear } = attempt_state;
     let before_it = published;
-    // Progress stands between the start, which the log does not know of, and the end, which it does not know of either.
+    // Progress comes between the start and the end, neither of which the log knows yet.
     let before = (!progress.is_empty()).then(|| {
         let start = EncodedEvents::of(&run, published.for_log_only(), &shared.node, shared.backbone.names());
         published = published.all_logged(&run);
@@ -106,7 +106,7 @@ fn write_up(
     run.held_by = Some(arrival.holding.clone());
     run.token = shared.token();
     if needs_seal(&run) {
-        // What comes back at that time proves by it that a node sent it.
+        // The message that comes back later proves by it that a node sent it.
         run.seal = new_seal();
     }
     count(shared, &run);
@@ -116,17 +116,17 @@ fn write_up(
         && shared.policy(&job).history == History::Failures;
     let mut commit = if nothing_kept && expected == 0 {
         let published = published.for_live_only();
-        let commit = Commit::is_stored(run, payload, published, &shared.node, &shared.backbone);
+        let commit = Commit::of_stored(run, payload, published, shared.author());
         shared.unstored_ends.add(&commit.run);
         commit
     } else {
-        // Of a run that completes, what was published live at its start goes into the log as it was. Other ends may take
-        // a start back.
+        // If the run completes, the events published live at its start go into the log as they were. Other ends may
+        // take a start back.
         let at_start = lines.filter(|_| before.is_none() && run.state == RunState::Completed);
         if at_start.is_some() {
             published = published.log_as_live();
         }
-        let mut commit = Commit::to_write(run, payload, expected, published, &shared.node, &shared.backbone);
+        let mut commit = Commit::to_write(run, payload, expected, published, shared.author());
         commit.live_before = before.or(at_start);
         commit
     };
@@ -153,15 +153,16 @@ fn count(shared: &Shared, run: &Run) {
     if run.parked {
         metrics.parked.inc();
     }
-    // What was deferred before and fails or ends now keeps its deferral as part of its story.
+    // A run that was deferred before and fails or ends now keeps its deferral in the record: it is not counted again.
     let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued) && !run.parked;
     if let Some(deferral) = run.deferral.as_ref().filter(|_| waits) {
         metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
     }
 }
 
-/// A retry that is due within a second: recorded and told like any other, but the delivery stays with this node, which
-/// claims the next attempt itself. Should it die meanwhile, the message comes again and finds the retry on record.
+/// A retry that is due within a second: stored and published like any other, but the delivery stays with this node,
+/// which claims the next attempt itself. Should the node die meanwhile, the message comes again and the record says
+/// that a retry is due.
 async fn hold_locally(
     owner: &Arc<Shared>,
     again: &LocalRetries,
@@ -188,7 +189,7 @@ async fn hold_locally(
             let wait = due.since(now());
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                // A node that drains gives it back: the next holder finds the retry on record and schedules it.
+                // A draining node returns it: the next holder finds the retry in the record and schedules it.
                 () = shared.draining.cancelled() => {}
             }
             if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {
@@ -209,7 +210,7 @@ async fn hold_locally(
                     ack_token,
                     start: Start::HeldLocally(run, revision),
                 };
-                // Dropped with its right if the scheduler is gone: handed back.
+                // If the scheduler is gone, the assignment is dropped with its ack token, which returns the job.
                 let _ = again.send(assignment);
             }
         }

@@ -1,4 +1,4 @@
-//! Who holds a job: this node's questions to others, and its answers to theirs.
+//! Which node holds a job: this node's questions to other nodes, and its answers to theirs.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use longshore_domain::protocol::Holder;
 
 use crate::shared::{Shared, now};
 
-/// How long a node has to answer whether it holds a job. One that takes longer is asked again with the next delivery.
+/// How long a node has to answer whether it holds a job. If it takes longer, it is asked again with the next delivery.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// What is known of the node that the record of a running attempt names.
+/// The state of the node that the record of a running attempt names.
 pub(crate) async fn ask(shared: &Shared, run: &Run) -> Holder {
     let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return Holder::Silent(None) };
     let writer = writer_of(&run.token);
@@ -35,12 +35,12 @@ pub(crate) async fn ask(shared: &Shared, run: &Run) -> Holder {
     }
 }
 
-/// A node that does not answer has perhaps lost its connection for a moment: what counts is when it was last there.
+/// A node that does not answer has perhaps lost its connection for a moment: its last presence decides.
 async fn last_sign(shared: &Shared, run: &Run, node: &str) -> Holder {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
     match shared.backbone.presence_of(node).await {
         Ok(Some(presence)) if Some(presence.started_at) > started_at => Holder::Gone,
-        // It was there until it should have said so again: renewals may be younger than its last word.
+        // It counts as there until its next presence was due: it may have renewed leases after its last presence.
         Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {
             tracing::debug!(run_id = %run.run_id, "cannot tell whether its holder lives: {}", error.with_causes());

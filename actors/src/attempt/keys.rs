@@ -1,8 +1,9 @@
-//! Idempotency keys: whose a key is, when a job of it is about to start, and when `submit` meets it again.
+//! Idempotency keys: which run has a key, when a job with that key is about to start, and when `submit` meets the key
+//! again.
 //!
-//! A claim that is marked published stands for a run whose job is durable. One that is not may be left by a `submit`
-//! that died: then whoever has a job of the key in hand takes it over, and a job of the first run that turns up after
-//! all ends as a duplicate. The claim says whom it was taken from until that run's end is in the log.
+//! A claim that is marked published stands for a run whose job is durable. A claim that is not may come from a `submit`
+//! that died: then the node that has a job with that key takes the claim over, and if a job of the first run turns up
+//! after all, it ends as a duplicate. The claim names the run it was taken from until that run's end is in the log.
 
 use std::time::Duration;
 
@@ -18,15 +19,15 @@ use crate::attempt::assignment::Assignment;
 use crate::fail_point;
 use crate::shared::{Shared, now};
 
-/// The key of a job, and for how long it is claimed.
+/// The key of a job, and how long it stays claimed.
 pub(crate) fn key_of<'j>(shared: &Shared, job: &'j Job) -> Option<(&'j str, Duration)> {
     let options = job.options.as_ref()?;
     let window = options.idempotency_window.unwrap_or(shared.backbone.storage().idempotency_window);
     options.idempotency_key.as_deref().map(|key| (key, window))
 }
 
-/// Makes sure that the key of a job that is about to start for the first time is its run's own, and notes that on the
-/// record, so that it is asked once; says which other run has it.
+/// Makes sure that a job that is about to start for the first time owns its key, and sets that in the run, so that this
+/// is done once; else says which other run has the key.
 pub(crate) async fn claim_at_begin(
     shared: &Shared,
     assignment: &Assignment,
@@ -49,7 +50,8 @@ pub(crate) async fn claim_at_begin(
         claim.taken_from = found.taken_from;
         match (found.published, is_own) {
             (true, true) if claim.taken_from.is_empty() => break,
-            // Should this node die over it, the job comes again and finds here whom the claim was taken from.
+            // Should this node die meanwhile, the job comes again, and the claim still says which runs it was taken
+            // from.
             (true, true) => end_all(shared, job, std::mem::take(&mut claim.taken_from)).await?,
             (true, false) => return Ok(Some(found.run_id)),
             // Confirmed before it starts.
@@ -73,9 +75,9 @@ async fn end_all(shared: &Shared, job: &Job, runs: Vec<RunId>) -> Result<(), Err
     Ok(())
 }
 
-/// Ends the run whose claim was taken over, where nothing has been heard of it but its record, and has that in the log:
-/// its `submit` has died, or is about to learn of it. A job of it that turns up all the same finds that its key is
-/// another's.
+/// Ends the run whose claim was taken over, if it has nothing but its record, and waits until that end is in the log:
+/// its `submit` has died, or is about to learn of this. If a job of that run turns up all the same, it finds that
+/// another run has its key.
 async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(), Error> {
     loop {
         let record = shared.backbone.read_record(&job.tenant, run_id).await?;
@@ -97,8 +99,8 @@ async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(
     }
 }
 
-/// The job or schedule of a submitted run is durable: its claim says so from now on. Says which other run has taken the
-/// claim over meanwhile; then this one ends as its duplicate.
+/// The job or schedule of a submitted run is durable: marks its claim as published. Says which other run has taken the
+/// claim over meanwhile; then this run ends as its duplicate.
 pub(crate) async fn mark_published(
     shared: &Shared,
     job: &Job,

@@ -1,5 +1,6 @@
-//! One attempt: `assignment` reads a delivery as a job, `begin` claims it, `announce` publishes its start, `perform` calls
-//! the handler (`remote` where that is elsewhere) and `conclude` has its end judged.
+//! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `holders` and `cancelled`),
+//! `announce` publishes its start, `perform` calls the handler (`remote`, with `progress`, if the handler is elsewhere)
+//! and `conclude` has its end judged. `running` holds its state.
 
 pub(crate) mod assignment;
 pub(crate) mod running;

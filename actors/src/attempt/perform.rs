@@ -1,7 +1,7 @@
-//! An attempt's work: the handler, under its time limit, its lease and the node's own end.
+//! An attempt's work: calls the handler, under its time limit, its lease and the node's drain.
 //!
-//! A handler that is done at its first step costs nothing but that step. One that is not is entered among the leases;
-//! when it has lasted for [`LASTS`], the record is made to say that it runs.
+//! A handler that is done at its first step costs nothing but that step. Otherwise the attempt is entered among the
+//! leases, and after [`LASTS`] a write makes the record say that it runs.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,13 +34,13 @@ pub(crate) const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How the work ended.
 pub(crate) enum End {
-    /// To be judged.
+    /// It ended with this outcome, which is still to be judged.
     Outcome(Outcome),
     /// The lease is gone, or the run went on elsewhere: nothing is sent.
     NotOurs,
 }
 
-/// Does the work of the attempt in the slot.
+/// Does the work of the current attempt.
 pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt) -> End {
     let Some((context, stop_at)) = prepare(shared, current) else { return End::NotOurs };
     let token = context.cancellation.clone();
@@ -53,14 +53,14 @@ pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt) -> End {
         Ok(work) => AssertUnwindSafe(work).catch_unwind(),
         Err(panic) => return End::Outcome(panicked(&*panic)),
     };
-    // Most handlers in a node's own process are done at the first step; then no timer and no lease is needed.
+    // Most handlers in the node's own process are done at the first step; they need neither a timer nor a lease.
     match futures_util::poll!(&mut work) {
         Poll::Ready(ended) => End::Outcome(outcome_of(ended)),
         Poll::Pending => Box::pin(see_through(shared, current, Box::pin(work.map(outcome_of)), token, stop_at)).await,
     }
 }
 
-/// Sees an attempt through that is not done at its first step.
+/// Waits for an attempt that is not done at its first step.
 async fn see_through(
     shared: &Shared,
     current: &CurrentAttempt,
@@ -108,7 +108,7 @@ async fn see_through(
             }
         }
     };
-    // Its end is decided on the revision that the write leaves, so it waits for that.
+    // The attempt's end is written on the revision that this write leaves, so it waits for the write.
     let whose = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
     match end_of(whose) {
         _ if stop.is_lost() => End::NotOurs,
@@ -117,7 +117,7 @@ async fn see_through(
     }
 }
 
-/// The claim that is being written; never, if there is none.
+/// The result of the claim that is being written; never resolves if there is none.
 async fn in_flight(claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
     match claim {
         Some(claim) => claim.await,
@@ -125,17 +125,17 @@ async fn in_flight(claim: &mut Option<BoxFuture<'_, Owner>>) -> Owner {
     }
 }
 
-/// How an attempt ends whose run is not ours.
+/// How an attempt ends if its run is no longer ours.
 fn end_of(whose: Owner) -> Option<End> {
     match whose {
         Owner::Us => None,
-        // Its end is on record already; judged once more, it is told and acknowledged.
+        // The record has its end already; judging it once more publishes and acknowledges it.
         Owner::Cancelled => Some(End::Outcome(Outcome::Cancelled)),
         Owner::Another => Some(End::NotOurs),
     }
 }
 
-/// Limits are whole milliseconds where they were written; what has passed since is not the reader's concern.
+/// Limits are written in whole milliseconds; rounding hides the time that has passed since.
 fn limit_text(left: Duration) -> Duration {
     Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
 }
@@ -152,7 +152,7 @@ fn prepare(shared: &Shared, current: &CurrentAttempt) -> Option<(Context, Instan
     let policy = shared.policy(job);
     let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
     let now = Instant::now();
-    // The last look before the handler is called: since it began the node may have been frozen.
+    // The last check before the handler is called: the node may have been frozen since the attempt began.
     if assignment.lease_is_over(now, shared.backbone.storage().lease) {
         return None;
     }
@@ -193,14 +193,14 @@ fn is_on_record(current: &CurrentAttempt) -> bool {
         .is_some_and(|running| running.attempt_state.is_stored)
 }
 
-/// Whose a run is that was begun without a record.
+/// The owner of a run that was begun without a record.
 enum Owner {
     Us,
     Cancelled,
     Another,
 }
 
-/// The run lasts: puts on record that it runs. Says whether it is still ours.
+/// The run lasts: stores that it runs. Says whether it is still ours.
 async fn claim_running(shared: &Shared, current: &CurrentAttempt) -> Owner {
     let (mut run, mut expected, arrival) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,7 +211,7 @@ async fn claim_running(shared: &Shared, current: &CurrentAttempt) -> Owner {
     let revision = loop {
         match shared.backbone.write_record(&run, expected).await {
             Ok(Written::Won(revision)) => break Some(revision),
-            // What it was based on has gone.
+            // The record that it was based on is gone.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
             Ok(Written::Lost(Some(found))) => match on_arrival(Some(&found.run), &arrival) {
                 Verdict::BeginAnew if expected != found.revision => {
@@ -232,8 +232,8 @@ async fn claim_running(shared: &Shared, current: &CurrentAttempt) -> Owner {
             Ok(Written::Lost(None)) => return Owner::Another,
             Err(error) => {
                 // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
-                // very write, should it have been stored.
-                tracing::warn!(run_id = %run.run_id, "cannot put on record that it runs: {error}");
+                // very write if it was stored after all.
+                tracing::warn!(run_id = %run.run_id, "cannot store that the attempt runs: {error}");
                 break None;
             }
         }

@@ -1,4 +1,4 @@
-//! What a handler tells of its progress: an event, live and in the log. The record keeps the last one, written with the
+//! A handler's progress reports: each is an event, live and in the log. The record keeps the last one, written with the
 //! attempt's end, so that a chatty handler costs no writes.
 
 use std::sync::PoisonError;
@@ -12,12 +12,13 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::committer::Input;
 use crate::shared::{Shared, now};
 
-/// Most bytes of a progress report.
+/// Maximum bytes of a progress report.
 const MAX_BYTES: usize = 4_096;
-/// Most bytes of reports that wait for the start to be on record: well below what one message of the log may hold.
+/// Maximum bytes of reports that wait until the start is stored: well below what one message of the log may hold.
 const MAX_WAITING: usize = 128 * 1024;
 
-/// Tells how far the attempt in the slot is. What is no JSON, or too long, is dropped with a note in the log.
+/// Publishes the progress of the current attempt. A report that is not valid JSON, or too long, is dropped with a
+/// warning.
 pub(crate) async fn report(shared: &Shared, current: &CurrentAttempt, body: &Bytes) {
     static NTH: AtomicU32 = AtomicU32::new(1);
     let told = {
@@ -27,7 +28,7 @@ pub(crate) async fn report(shared: &Shared, current: &CurrentAttempt, body: &Byt
         match json::compact(body).filter(|_| body.len() <= MAX_BYTES) {
             Some(progress) => run.progress = Some(progress),
             None => {
-                tracing::warn!(run_id = %run.run_id, "progress of {} bytes dropped: it is no JSON of at most {MAX_BYTES}", body.len());
+                tracing::warn!(run_id = %run.run_id, "progress of {} bytes dropped: it is not valid JSON of at most {MAX_BYTES}", body.len());
                 return;
             }
         }
@@ -37,9 +38,9 @@ pub(crate) async fn report(shared: &Shared, current: &CurrentAttempt, body: &Byt
         let told = Event { run, kind, attempt: run.attempt, nth, at: now(), of, reason: None };
         let mut line = Vec::with_capacity(384);
         event::write(&told, &shared.node, &mut line);
-        let subject = shared.backbone.names().event(&run.tenant, kind, &run.queue, &run.run_id, &run.job_type);
+        let subject = shared.backbone.names().event(run, kind);
         let tenant = run.tenant.clone();
-        // Before its record says that it runs, the log does not know of its start either: order comes first.
+        // Before the record says that it runs, the log does not know of its start either: the start must come first.
         if !attempt_state.is_stored && attempt_state.progress.len() + line.len() < MAX_WAITING {
             attempt_state.progress.extend_from_slice(&line);
             attempt_state.progress.push(b'\n');

@@ -1,7 +1,7 @@
 //! Remote handlers: any NATS subscription or micro service, in any language.
 //!
-//! A job is a request on its type's subject. The lease is kept by the node for as long as the time limit allows, so a
-//! slow handler is never run twice for being slow; only where a heartbeat was promised does silence end the attempt.
+//! A job is a request on its type's subject. The node keeps the lease for as long as the time limit allows, so a slow
+//! handler is never run twice for being slow; silence ends the attempt only if a heartbeat was promised.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::handler::Context;
 use crate::shared::{Shared, now};
 
-/// Most handlers answer sooner, and then nothing need be found out. After this long the server is asked whether anybody
-/// is subscribed at all, which it would have said at once; but it may be far away.
+/// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any
+/// handler is subscribed at all. The server would have said that at once, but it may be far away.
 const ASK_AFTER: Duration = Duration::from_millis(50);
-/// The question or its answer may have gone with a connection.
+/// The question or its answer may have been lost with a connection.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// Has the job in the slot done by whoever handles its type.
+/// Has the current attempt done by a remote handler of its type.
 pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt, context: Context) -> Outcome {
     let headers = headers(current, &context);
     let mut call = shared.caller.call(&context.job, headers, context.payload.clone()).await;
@@ -35,7 +35,7 @@ pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt, context: 
     outcome
 }
 
-/// Tells the handler when nobody waits for it any more: the attempt was cancelled, or is over.
+/// Tells the handler when the node no longer waits for it: the attempt was cancelled, or is over.
 struct CancelOnDrop<'a> {
     shared: &'a Shared,
     context: &'a Context,
@@ -68,7 +68,7 @@ async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, ca
         let silence = silence.map(tokio::time::Instant::from_std);
         tokio::select! {
             biased;
-            // Signals first: those that were sent before the reply lie in the channel when it comes.
+            // Signals first: those sent before the reply are in the channel when the reply comes.
             Some(signal) = call.signals.recv() => {
                 heard = Instant::now();
                 if !announced {
@@ -88,7 +88,7 @@ async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, ca
                 }
                 Ok(Reply::Answer(reply)) => {
                     let outcome = outcome_of(*reply, shared.policy(&context.job), announced);
-                    // One that had no room has not started anything.
+                    // A handler without free capacity has not started anything.
                     if !announced && !matches!(outcome, Outcome::Busy { .. }) {
                         announce(shared, current).await;
                     }
@@ -161,7 +161,7 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
-/// Reads a handler's reply by the contract (section 6). `started`: its start was told before it came.
+/// Reads a handler's reply by the contract (section 6). `started`: its start was published before the reply came.
 fn outcome_of(reply: HandlerReply, policy: &TypePolicy, started: bool) -> Outcome {
     if let Some(what) = reply.unreadable {
         let said = match reply.error {
@@ -197,7 +197,7 @@ fn message_of(error: &ServiceError, payload: &[u8]) -> String {
     code.into_iter().chain(text).chain(said).collect::<Vec<_>>().join(": ")
 }
 
-/// 4xx is the job's own fault and no attempt helps, but for those that speak of time or load.
+/// 4xx is the job's own fault and no attempt helps, except for the codes about time or load.
 fn is_retryable(code: u16, policy: &TypePolicy) -> bool {
     if policy.permanent_codes.contains(&code) {
         return false;

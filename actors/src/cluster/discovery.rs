@@ -1,4 +1,4 @@
-//! Asks remote handlers what they announce.
+//! Handler discovery: asks remote handlers what they announce.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use longshore_backbone::work::Announced;
 use crate::shared::Shared;
 use crate::supervision::LoopEnd;
 
-/// How long services have to answer a census.
+/// How long services have to answer.
 const CENSUS_WAIT: Duration = Duration::from_millis(500);
 
-/// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every few
-/// seconds in which there was one.
+/// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and at every
+/// tick (a few seconds) since whose last one there was such a job.
 pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -28,7 +28,7 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
         let announced = match shared.backbone.census(CENSUS_WAIT).await {
             Ok(announced) => announced,
             Err(error) => {
-                tracing::debug!("no census of handlers: {}", error.with_causes());
+                tracing::debug!("remote handlers cannot be asked: {}", error.with_causes());
                 continue;
             }
         };
@@ -40,10 +40,10 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     }
 }
 
-/// Most handlers of which it is remembered that they were warned of.
+/// Maximum number of handlers that are remembered as warned of.
 const MAX_WARNED: usize = 1_024;
 
-/// Says once what a handler announces that cannot be read.
+/// Warns once of an announcement that cannot be read.
 fn warn_of(handler: &Announced, warned: &mut HashSet<(String, String)>) {
     for wrong in &handler.wrong {
         if warned.len() >= MAX_WARNED {

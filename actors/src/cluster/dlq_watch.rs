@@ -1,4 +1,4 @@
-//! Warns before the bounds on dead letters take the oldest of them: a system event, and a line in the log.
+//! Warns before the bounds on dead letters delete the oldest of them: a system event, and a line in the log.
 //!
 //! One node warns for the cluster: the first by name that is there. Should it go, the next one does, and begins with a
 //! warning of its own.
@@ -15,9 +15,10 @@ use crate::cluster::{presence, system_events};
 use crate::shared::{Shared, now};
 use crate::supervision::LoopEnd;
 
-/// How often the letters are looked at. Below the time in which a failing system fills the last fifth of the room.
+/// How often the dead letters are measured. Shorter than the time in which a failing system fills the last fifth of
+/// their stream.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// A warning that still holds is told again after this.
+/// A warning that still holds is repeated after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Watches until the process ends.
@@ -34,7 +35,7 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     }
 }
 
-/// Looks once; what was warned of, and when, is now this.
+/// Checks once; returns the warning that now stands, and when it was given.
 async fn look(shared: &Shared, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
     let (fill, oldest) = shared.backbone.measure_dead_letters().await?;
     shared.metrics.dlq_fill.set(fill);
@@ -52,10 +53,10 @@ async fn warn(shared: &Shared, threat: Threat, fill: f64, oldest: Option<Timesta
     let percent = (fill * 100.0).round();
     match threat {
         Threat::Room => tracing::warn!(
-            "dead letters take {percent} % of their room: when it is full the oldest go; replay or discard some, or raise storage.dlq_max_bytes"
+            "the stream of dead letters is {percent} % full: when it is full the oldest go; replay or discard some, or raise storage.dlq_max_bytes"
         ),
         Threat::Age => tracing::warn!(
-            "the oldest dead letter is of {}: letters go when they are {} old (storage.dlq_max_age)",
+            "the oldest dead letter is of {}: dead letters go when they are {} old (storage.dlq_max_age)",
             oldest.unwrap_or_default(),
             DurationText(max_age)
         ),

@@ -1,4 +1,5 @@
-//! What a node says to the others, and does for all of them.
+//! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
+//! `system_events`; `dlq_watch` and `records_watch`.
 
 pub(crate) mod discovery;
 pub(crate) mod node_name;

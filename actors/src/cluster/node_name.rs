@@ -1,6 +1,7 @@
-//! A node's name is its own: records, events and presence say who by it alone. Whoever has it answers; whoever starts
-//! under it asks first, and waits a little, as the other may be about to end. A question to the living, and not a note of
-//! when somebody was last seen: so a node that was killed and started again need not wait until it is forgotten.
+//! Keeps node names unique: records, events and presence identify a node by its name alone. A node that starts asks
+//! whether another node has its name, which answers; then it waits a little, as the other may be about to end. It asks
+//! running nodes and does not read when a node was last seen: so a node that was killed and started again need not wait
+//! until its presence is forgotten.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,17 +12,17 @@ use longshore_backbone::Backbone;
 use crate::shared::Shared;
 use crate::supervision::LoopEnd;
 
-/// How long a node that starts waits for its name.
+/// How long a starting node waits for its name.
 const WAIT: Duration = Duration::from_secs(10);
-/// How long whoever has the name is given to say so.
+/// How long a node that has the name is given to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How often it asks meanwhile.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
-/// Waits until nobody has the name.
+/// Waits until no other node has the name.
 ///
 /// # Errors
-/// Somebody has it still: what it says of itself.
+/// Another node still has it: what that node says of itself.
 pub(crate) async fn wait_for_name(backbone: &Backbone, name: &str, instance: &str) -> Result<(), String> {
     let until = Instant::now() + WAIT;
     let mut warned = false;
@@ -44,13 +45,13 @@ async fn ask(backbone: &Backbone, name: &str, instance: &str) -> Option<String> 
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Answers whoever asks for this node's name, until the process ends.
+/// Answers nodes that ask for this node's name, until the process ends.
 pub(crate) async fn answer(shared: Arc<Shared>) -> LoopEnd {
     let questions = shared.backbone.questions(shared.backbone.names().node(&shared.node)).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
     let own = shared.instance.as_str();
     let who = format!("running since {}, instance {own}", shared.started_at);
-    // One that asked at the same moment heard as little of us as we of it.
+    // A node that asked at the same moment got no answer from us, nor we from it: so ask once more.
     let (asking, name) = (shared.backbone.clone(), shared.node.clone());
     let own_question = own.to_owned();
     tokio::spawn(async move { ask(&asking, &name, &own_question).await });

@@ -1,4 +1,4 @@
-//! Presence: says every two seconds that this node is there and how busy it is.
+//! Presence: publishes every two seconds that this node is there and how busy it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::cluster::records_watch::look_at_records;
 use crate::shared::{Shared, now};
 use crate::supervision::LoopEnd;
 
-/// What this node is like just now.
+/// This node's presence now.
 pub(crate) fn of(shared: &Shared, queues: BTreeMap<String, QueueLoad>) -> Presence {
     Presence {
         node: shared.node.to_string(),
@@ -22,7 +22,7 @@ pub(crate) fn of(shared: &Shared, queues: BTreeMap<String, QueueLoad>) -> Presen
     }
 }
 
-/// Says that this node is there until it drains.
+/// Publishes this node's presence until the process ends.
 pub(crate) async fn run(shared: Arc<Shared>, loads: impl Fn() -> BTreeMap<String, QueueLoad>) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -36,8 +36,8 @@ pub(crate) async fn run(shared: Arc<Shared>, loads: impl Fn() -> BTreeMap<String
     }
 }
 
-/// Whether it is this node that does what one does for all: the first by name that is there. Should it go, the next one
-/// does.
+/// Whether this node is the one that works for all nodes: the first by name that is there. Should it go, the next one
+/// is.
 pub(crate) async fn is_first(shared: &Shared) -> Result<bool, Error> {
     let nodes = shared.backbone.nodes(now()).await?;
     Ok(nodes.iter().map(|presence| presence.node.as_str()).min().is_none_or(|first| first >= &*shared.node))

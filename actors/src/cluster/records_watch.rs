@@ -1,4 +1,4 @@
-//! How full the room for run records is.
+//! Watches how full the stream of run records is.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,8 @@ use longshore_domain::DurationText;
 
 use crate::shared::Shared;
 
-/// Notes how full the room for run records is, and says so when completed ones are kept for shorter, and no longer.
+/// Measures how full the stream of run records is; logs when completed records begin to be kept for shorter, and when
+/// that is over.
 pub(crate) async fn look_at_records(shared: &Shared, tight: &mut bool) {
     let fill = match shared.backbone.measure_records().await {
         Ok(fill) => fill,
@@ -20,12 +21,12 @@ pub(crate) async fn look_at_records(shared: &Shared, tight: &mut bool) {
         let percent = (fill * 100.0).round();
         if is_tight {
             tracing::warn!(
-                "the room for run records is {percent} % full: completed ones are kept for {} now; storage.runs_max_records sets it",
+                "the stream of run records is {percent} % full: completed ones are kept for {} now; storage.runs_max_records sets it",
                 DurationText(kept)
             );
         } else {
             tracing::info!(
-                "the room for run records is {percent} % full: completed ones are kept for as long as is set again"
+                "the stream of run records is {percent} % full: completed ones are kept for as long as is set again"
             );
         }
     }

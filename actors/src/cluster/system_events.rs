@@ -5,12 +5,12 @@ use longshore_domain::Queue;
 
 use crate::shared::{Shared, now};
 
-/// Tells the cluster of a system event, such as `node_joined`; `details` are fields of its own.
+/// Publishes a system event, such as `node_joined`; `details` are fields of its own.
 pub(crate) async fn publish(shared: &Shared, event: &str, details: serde_json::Value) {
     publish_of(shared, event, "_", details).await;
 }
 
-/// The same of one that is about a queue, such as `lane_full`.
+/// The same for an event about a queue, such as `lane_full`.
 pub(crate) async fn publish_of_queue(shared: &Shared, event: &str, queue: &Queue, details: serde_json::Value) {
     publish_of(shared, event, queue.as_str(), details).await;
 }

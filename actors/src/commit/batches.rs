@@ -1,7 +1,7 @@
-//! Lines on their way into the event log: which of them make one message, and when it goes.
+//! Lines on their way into the event log: which of them make one message, and when it goes out.
 //!
-//! A tenant has one batch in flight at a time: while it is, the next one grows. That keeps the order of events under every
-//! repeat. A small batch waits for more for [`LINGER`].
+//! A tenant has one batch in flight at a time: meanwhile the next one grows. That keeps the order of events in spite of
+//! repeats. A small batch waits up to [`LINGER`] for more.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,21 +11,21 @@ use longshore_domain::Tenant;
 
 use crate::commit::Commit;
 
-/// Most bytes of a batch: well below the server's default bound of 1 MiB on a message.
+/// Maximum bytes of a batch: well below the server's default bound of 1 MiB on a message.
 const MAX_BYTES: usize = 384 * 1024;
-/// So many stories are worth a message of the log: in batches of 8 a job was measured to cost a fifth more.
+/// So many commits are worth a message of the log: with batches of 8, a job was measured to cost a fifth more.
 const WORTH_IT: usize = 64;
-/// A batch with fewer stories waits for so long, from its first line on. The next start waits for no batch.
+/// A batch with fewer commits waits for so long, from its first line on. The next start waits for no batch.
 const LINGER: Duration = Duration::from_millis(2);
 
-/// All tenants' lines that are not in the log.
+/// The lines of all tenants that are not in the log yet.
 #[derive(Debug)]
 pub(crate) struct Batches {
     most_bytes: usize,
     of: HashMap<Tenant, Queue>,
-    /// Tenants whose next batch goes out now, if none of theirs is in flight.
+    /// Tenants whose next batch goes out now, if they have none in flight.
     ready: Vec<Tenant>,
-    /// When the next batch of a tenant goes out at the latest, the first first. It may have gone by then.
+    /// When the next batch of a tenant goes out at the latest, earliest first. It may have gone out by then.
     due: VecDeque<(Instant, Tenant)>,
 }
 
@@ -35,12 +35,12 @@ struct Queue {
     open: VecDeque<Batch>,
 }
 
-/// Lines that go into the log in one message, and the stories that are told when they are there.
+/// Lines that go into the log in one message, and the commits that go on once they are there.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     lines: Vec<u8>,
     due: Option<Instant>,
-    #[expect(clippy::vec_box, reason = "a story goes from hand to hand: its box moves as one word")]
+    #[expect(clippy::vec_box, reason = "a commit moves many times: its box moves as one word")]
     pub(crate) commits: Vec<Box<Commit>>,
 }
 
@@ -52,19 +52,19 @@ impl Batch {
 }
 
 impl Batches {
-    /// For a server that takes messages of so many bytes.
+    /// For a server that takes messages of up to `max_payload` bytes.
     pub(crate) fn new(max_payload: usize) -> Self {
         let most_bytes = MAX_BYTES.min(max_payload / 2);
         Self { most_bytes, of: HashMap::new(), ready: Vec::new(), due: VecDeque::new() }
     }
 
-    /// Takes lines, each with its line break, and the story that is told once the last of them is in the log.
+    /// Takes lines, each with its line break, and the commit that goes on once the last of them is in the log.
     pub(crate) fn add(&mut self, tenant: &Tenant, parts: [&[u8]; 2], commit: Option<Box<Commit>>) {
         if !self.of.contains_key(tenant) {
             self.of.insert(tenant.clone(), Queue::default());
         }
         let Some(queue) = self.of.get_mut(tenant) else { return };
-        // A story stays together where it can: the log is read by people, too.
+        // The lines of a commit stay together where they can: people read the log, too.
         let whole = parts[0].len() + parts[1].len();
         let mut together = whole.min(self.most_bytes);
         for mut lines in parts {
@@ -83,7 +83,7 @@ impl Batches {
         }
         let more = queue.open.len() > 1;
         let Some(next) = queue.open.front_mut() else { return };
-        // Only once where it is full, and once where it begins.
+        // Once when the batch is full, and once when it begins.
         if more || next.commits.len() == WORTH_IT {
             self.ready.push(tenant.clone());
         } else if next.due.is_none() {
@@ -98,12 +98,12 @@ impl Batches {
         !self.ready.is_empty()
     }
 
-    /// When to look for what has become due.
+    /// When the next batch becomes due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.front().map(|(due, _)| *due)
     }
 
-    /// The first time that was waited for has come.
+    /// The earliest due time has come: its batch goes out, if it has not yet.
     pub(crate) fn fall_due(&mut self) {
         let Some((due, tenant)) = self.due.pop_front() else { return };
         let next = self.of.get(&tenant).and_then(|queue| queue.open.front());
@@ -140,7 +140,7 @@ impl Batches {
         }
     }
 
-    /// Puts all in order after a herald that died over it: only these tenants have a batch in flight.
+    /// Tidies up after a committer that died: only these tenants have a batch in flight.
     pub(crate) fn tidy(&mut self, in_flight: &[Tenant]) {
         (self.ready, self.due) = (Vec::new(), VecDeque::new());
         self.of.retain(|tenant, queue| {
@@ -159,7 +159,7 @@ impl Batches {
 }
 
 impl Queue {
-    /// The batch that takes so many bytes more.
+    /// The batch that can take `bytes` more.
     fn last(&mut self, bytes: usize, max: usize) -> &mut Batch {
         match self.open.back() {
             Some(batch) if batch.lines.is_empty() || batch.lines.len() + bytes <= max => {}
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_a_dead_herald_had_in_hand_keeps_nobody_back() {
+    fn a_batch_that_a_dead_committer_was_sending_holds_up_no_other() {
         let (mut batches, acme) = (Batches::new(1 << 20), tenant("acme"));
         batches.add(&acme, [b"1\n", b""], None);
         batches.fall_due();

@@ -1,12 +1,13 @@
-//! The herald: tells what was decided, and acknowledges what the server has confirmed.
+//! The committer: carries out commits. It stores the record, publishes the events and acknowledges.
 //!
-//! Each story goes through four steps, and only a confirmation brings it to the next: record (compare-and-set), events
-//! (live as they are, and into its tenant's open batch of the log), what follows (schedule, dead letter), and the
-//! acknowledgement. The first two are pipelined over one inbox; the rest, and every answer that is not a plain yes, is
-//! slow work in a task of its own.
+//! Each commit goes through four steps, and only a confirmation brings it to the next: record (compare-and-set), events
+//! (live as they are, and into its tenant's open batch of the log), follow-up (schedule, parked job, dead letter), and
+//! the acknowledgement. The first two are pipelined over one inbox; the rest, and every answer that is not a plain yes,
+//! is slow work in a task of its own.
 //!
-//! Bounds: [`QUEUED`] stories wait in the channel, [`IN_FLIGHT`] are being told; beyond that workers wait. Channel and
-//! unconfirmed stories live in a [`Committing`] that outlives the herald: one that comes after a panic finds them all.
+//! Bounds: [`QUEUED`] commits wait in the channel, [`IN_FLIGHT`] are in flight; beyond that workers wait. Channel and
+//! unconfirmed commits live in a [`Committing`] that outlives the committer: the next one, after a panic, finds them
+//! all.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -31,32 +32,32 @@ use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::supervision::LoopEnd;
 
-/// Stories that may wait for the herald.
+/// Commits that may wait for the committer.
 pub(crate) const QUEUED: usize = 512;
-/// Stories that may be between record and acknowledgement.
+/// Commits that may be between record and acknowledgement.
 pub(crate) const IN_FLIGHT: usize = 4_096;
 /// An answer that takes longer was lost, or the server is busy: what was sent is sent again, which is harmless.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// How often overdue answers are looked for.
+/// How often it checks for overdue answers.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What the herald is told.
+/// Input of the committer.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// A decision about a run.
     Commit(Box<Commit>),
     /// One more line for a tenant's log, such as a handler's progress.
     Line(Tenant, Bytes),
-    /// Says when everything told before is confirmed.
+    /// Says when all input before it is confirmed.
     Flush(oneshot::Sender<()>),
 }
 
-/// Where stories are brought. Cheap to clone.
+/// The handle by which commits are sent to the committer. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer(mpsc::Sender<Input>);
 
 impl Committer {
-    /// A herald's door, and the desk behind it.
+    /// A handle, and the committer's state.
     pub(crate) fn open(backbone: Backbone, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Committing>>) {
         let (door, commits) = mpsc::channel(QUEUED);
         let (slow, done) = mpsc::unbounded_channel();
@@ -77,13 +78,13 @@ impl Committer {
         (Self(door), Arc::new(Mutex::new(committing)))
     }
 
-    /// Brings a telling; waits while the herald is full.
+    /// Sends input; waits while the committer is full.
     pub(crate) async fn send(&self, input: Input) {
-        // The desk lives as long as the node: a closed channel means that the process is ending.
+        // The state lives as long as the node: a closed channel means that the process is ending.
         let _ = self.0.send(input).await;
     }
 
-    /// Waits until everything told before is confirmed.
+    /// Waits until all input before is confirmed.
     pub(crate) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         self.send(Input::Flush(done)).await;
@@ -91,7 +92,7 @@ impl Committer {
     }
 }
 
-/// What the herald works on; it outlives the herald.
+/// The committer's state; it outlives the committer.
 #[derive(Debug)]
 pub(crate) struct Committing {
     backbone: Backbone,
@@ -101,11 +102,11 @@ pub(crate) struct Committing {
     slow: mpsc::UnboundedSender<Done>,
     done: mpsc::UnboundedReceiver<Done>,
     next: u64,
-    /// What was sent and not answered, by number from `base` on.
+    /// Messages that were sent and not answered, by number from `base` on.
     pending: VecDeque<Option<Pending>>,
     base: u64,
     batches: Batches,
-    /// Stories between record and acknowledgement: each holds a [`InFlightPermit`].
+    /// How many commits are between record and acknowledgement: each holds an [`InFlightPermit`].
     in_flight: Arc<AtomicUsize>,
     flushes: Vec<oneshot::Sender<()>>,
 }
@@ -122,7 +123,7 @@ enum Sent {
     Batch { tenant: Tenant, id: String, body: Bytes, batch: Batch },
 }
 
-/// Works at the desk until the process ends.
+/// Carries out commits until the process ends.
 pub(crate) async fn run(committing: Arc<Mutex<Committing>>) -> LoopEnd {
     let mut committing = committing.lock().await;
     let backbone = committing.backbone.clone();
@@ -140,7 +141,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>) -> LoopEnd {
         match news {
             News::Answer(number, answer) => committing.answered(number, answer, &mut window).await,
             News::Done(Done::OnRecord(commit)) => committing.publish_events(commit).await,
-            // Its place is free by now, which is all there is to know.
+            // It has given its place up, so the loop can take the next input.
             News::Done(Done::Over) => {}
             News::Input(input) => committing.take(input, &mut window).await,
             News::Ready => committing.send_batches(&mut window).await,
@@ -172,7 +173,7 @@ impl Committing {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// The next thing to do. Answers come first, which make room; what others bring is taken while there is room.
+    /// The next thing to do. Answers come first, because they free places; input is taken only while a place is free.
     fn poll_news(
         &mut self,
         window: &mut Window,
@@ -208,8 +209,8 @@ impl Committing {
         look.poll_tick(context).map(|_| News::Look)
     }
 
-    /// Puts the desk in order after a herald that died in the middle of something. What that one had in its hand is
-    /// gone, its deliveries have gone back; a batch that it had in its hand must not keep its tenant's next ones back.
+    /// Tidies the state after a committer that died in the middle of something. The commits that it was working on are
+    /// gone, and their deliveries are returned; a batch that it was sending must not hold up its tenant's next ones.
     fn tidy(&mut self) {
         let in_flight: Vec<Tenant> = self
             .pending
@@ -272,7 +273,8 @@ impl Committing {
         }
     }
 
-    /// Sends again what was sent more than `overdue` ago: a compare-and-set or a message id makes it harmless.
+    /// Sends again every message that has waited for its answer for `overdue` or longer: a compare-and-set or a message
+    /// id makes this harmless.
     async fn send_again(&mut self, window: &mut Window, overdue: Duration) {
         let now = Instant::now();
         for at in 0..self.pending.len() {
@@ -307,7 +309,7 @@ impl Committing {
                 Some(Sent::Batch { tenant, batch, .. }) => self.logged(&tenant, batch).await,
                 None => {}
             },
-            // Nobody leads the stream just now, or JetStream has no room: it is sent again when it is overdue.
+            // The stream has no leader just now, or JetStream has no resources: it is sent again when it is overdue.
             Answer::Nobody => {}
             Answer::Refused(refusal) => match self.forget(number) {
                 Some(Sent::Record(commit)) => {
@@ -328,7 +330,7 @@ impl Committing {
         }
     }
 
-    /// The record stands: its events go out live, and into their tenant's log.
+    /// The record is stored: its events go out live, and into their tenant's log.
     async fn publish_events(&mut self, mut commit: Box<Commit>) {
         fail_point::pass("before-events");
         let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
@@ -350,12 +352,12 @@ impl Committing {
         }
     }
 
-    /// A batch is in the log: its stories go on, and the tenant's next one may go out.
+    /// A batch is in the log: its commits go on, and the tenant's next batch may go out.
     async fn logged(&mut self, tenant: &Tenant, batch: Batch) {
         fail_point::pass("after-events");
         self.batches.logged(tenant);
-        // Workers end in no order. Acknowledged in that of the lane, a job is its lane's first, which the server deletes
-        // for less than one from the middle.
+        // Workers end in any order. Acknowledged in the order of the lane, a job is the first of its lane, which costs
+        // the server less to delete than one from the middle.
         let mut commits = batch.commits;
         commits.sort_unstable_by_key(|commit| commit.arrival.as_ref().map(|arrival| arrival.holding.message.sequence));
         for commit in commits {
@@ -363,7 +365,7 @@ impl Committing {
         }
     }
 
-    /// The events are in the log: what follows from the story, then the delivery.
+    /// The events are in the log: next the follow-up, then the delivery.
     async fn finish(&mut self, commit: Box<Commit>) {
         if commit.follow_up.is_some() {
             tokio::spawn(follow_up::follow(self.backbone.clone(), commit, self.slow.clone()));

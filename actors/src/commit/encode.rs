@@ -1,8 +1,8 @@
-//! What of a run's story goes over the wire, in one piece of memory: its record, its events, and their subjects.
+//! The bytes of a commit, in one piece of memory: the run's record, its events, and their subjects.
 //!
-//! There are up to ten such texts for every job. Each in memory of its own, taken by a worker and given back by the
-//! connection's task, was a quarter of all that the node did. So one piece holds those of a run, and a page those of
-//! several runs that were told one after the other.
+//! Every job has up to ten such texts. Separate memory for each, allocated by a worker and freed by the connection's
+//! task, was a quarter of all that the node did. So one piece holds the texts of a run, and a page those of several
+//! runs that were published one after the other.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use longshore_domain::events;
 use longshore_domain::publication::Published;
 use smallvec::SmallVec;
 
-/// Bytes of a page: what about ten jobs need from start to end. A page is given back with the last text on it, so a long
+/// Bytes of a page: about ten jobs need so much from start to end. A page is freed with the last text on it, so a long
 /// run may keep a whole one.
 const PAGE: usize = 16 * 1024;
-/// Each thread keeps so much for the next text at most.
+/// Each thread keeps at most so much for the next text.
 const MAX_DRAFT: usize = 64 * 1024;
 
 /// A record's write, a compare-and-set.
@@ -35,7 +35,7 @@ thread_local! {
     static ENCODER: RefCell<Encoder> = RefCell::default();
 }
 
-/// Where a thread writes texts.
+/// The buffers in which a thread writes texts.
 #[derive(Default)]
 struct Encoder {
     draft: Vec<u8>,
@@ -61,39 +61,40 @@ impl Encoder {
 /// Subject and body of an event.
 type Parts = (Range<usize>, Range<usize>);
 
+/// The node in whose name a run's record and events are written, and its way to the server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Author<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) backbone: &'a Backbone,
+}
+
 /// The events of a run that are not published yet: each a line of JSON, and where it goes live.
 #[derive(Debug, Default)]
 pub(crate) struct EncodedEvents {
     text: Bytes,
-    /// Subject and body of each event that is to be told live.
+    /// Subject and body of each event that is to be published live.
     live: SmallVec<[Parts; 2]>,
     log: Range<usize>,
 }
 
 impl EncodedEvents {
-    /// Those of `run` beyond what is published.
+    /// The events of `run` that are not published yet.
     pub(crate) fn of(run: &Run, published: Published, node: &str, names: &Names) -> Self {
         let (text, (live, log)) = Encoder::print(|text| write_events(run, published, node, names, text));
         Self { text, live, log }
     }
 
-    /// The same, with the record's write on `expected`.
-    pub(crate) fn with_record(
-        run: &Run,
-        expected: u64,
-        published: Published,
-        node: &str,
-        backbone: &Backbone,
-    ) -> (Self, Write) {
-        Self::with(run, expected, published, node, backbone.names(), || backbone.max_in_record())
+    /// The same, with the record's write on the revision `expected`.
+    pub(crate) fn with_record(run: &Run, expected: u64, published: Published, author: Author<'_>) -> (Self, Write) {
+        let Author { node, backbone } = author;
+        Self::with(run, expected, published, (node, backbone.names()), || backbone.max_in_record())
     }
 
     fn with(
         run: &Run,
         expected: u64,
         published: Published,
-        node: &str,
-        names: &Names,
+        (node, names): (&str, &Names),
         max: impl FnOnce() -> usize,
     ) -> (Self, Write) {
         let (text, (body, subject, (live, log))) = Encoder::print(|text| {
@@ -107,12 +108,12 @@ impl EncodedEvents {
         (Self { text, live, log }, write)
     }
 
-    /// How many events are to be told live.
+    /// How many events are to be published live.
     pub(crate) fn count(&self) -> usize {
         self.live.len()
     }
 
-    /// Subject and body of each event that is to be told live.
+    /// Subject and body of each event that is to be published live.
     pub(crate) fn live(&self) -> impl Iterator<Item = (Bytes, Bytes)> {
         self.live.iter().map(|(subject, body)| (self.text.slice(subject.clone()), self.text.slice(body.clone())))
     }
@@ -122,7 +123,7 @@ impl EncodedEvents {
         &self.text[self.log.clone()]
     }
 
-    /// The same for the log alone, once the events were told live.
+    /// The same for the log alone, once the events were published live.
     pub(crate) fn for_the_log(&self) -> Self {
         Self { text: self.text.clone(), live: SmallVec::new(), log: self.log.clone() }
     }
@@ -134,7 +135,7 @@ impl EncodedEvents {
     }
 }
 
-/// Writes events and their subjects behind what is in `text`; says where those to be told live lie, and the log's lines.
+/// Appends events and their subjects to `text`; says where those to be published live lie, and the log's lines.
 fn write_events(
     run: &Run,
     published: Published,
@@ -194,7 +195,7 @@ mod tests {
 
     fn rest(published: Published) -> (Vec<String>, Vec<String>) {
         let names = Names::new("longshore");
-        let (lines, write) = EncodedEvents::with(&completed(), 7, published, "n", &names, || usize::MAX);
+        let (lines, write) = EncodedEvents::with(&completed(), 7, published, ("n", &names), || usize::MAX);
         assert_eq!((write.expected, &write.subject[..]), (7, &b"$KV.longshore_runs.default.r"[..]));
         assert_eq!(write.body, record::write(&completed()));
         let name = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap()["event"].to_string();

@@ -1,5 +1,5 @@
-//! The slow steps of carrying a decision out: an unclear record, a schedule, a dead letter, and the delivery's end.
-//! Each can be repeated without harm.
+//! The slow steps of a commit: an unclear record, a schedule, a parked job, a dead letter, and the delivery's end. Each
+//! can be repeated without harm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,24 @@ use longshore_domain::publication::Published;
 use longshore_domain::{ErrorKind, Run, RunId};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::metrics::Metrics;
 
-/// How long something the server did not confirm is left alone before it is tried again.
+/// How long a step that the server did not confirm waits before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// How slow work came out.
+/// How slow work ended.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// The record stands: now the events.
+    /// The record is stored: the events are next.
     OnRecord(Box<Commit>),
-    /// The story is over, one way or another.
+    /// The commit is over, one way or another.
     Over,
 }
 
-/// A record's write was not a plain yes: finds out whose run it is, and goes on if it is ours.
+/// The answer to a record's write was not a plain yes: finds out whose run it is, and goes on if it is ours.
 pub(crate) async fn clear_up(
     backbone: Backbone,
     metrics: Arc<Metrics>,
@@ -55,13 +56,13 @@ pub(crate) async fn clear_up(
     let _ = slow.send(done);
 }
 
-/// Writes the record on what is really there, as long as it is still this run's to write.
+/// Writes the record on the revision that is really stored, as long as this commit may still write it.
 async fn decide(backbone: &Backbone, commit: &mut Commit) -> Written {
     let mut expected = commit.write.as_ref().map_or(0, |write| write.expected);
     loop {
         match backbone.write_record(&commit.run, expected).await {
             Ok(Written::Won(revision)) => return Written::Won(revision),
-            // What it was based on has gone: the run is decided on "none".
+            // The record that it was based on is gone: the decision is written as if there had been none.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
             Ok(Written::Lost(Some(found))) if is_occupied(&found.run, commit) => {
                 commit.rename(backbone);
@@ -81,8 +82,8 @@ async fn decide(backbone: &Backbone, commit: &mut Commit) -> Written {
     }
 }
 
-/// Whether what is on record does not stand in the way of a run that was started without reading it: a run of a stream
-/// that is gone, or a write of this very attempt whose answer was lost.
+/// Whether a run that was started without reading may overwrite the stored record: that is a run of a stream that is
+/// gone, or a write of this very attempt whose answer was lost.
 async fn may_overwrite(backbone: &Backbone, found: &Run, commit: &Commit) -> bool {
     if commit.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
         return true;
@@ -91,15 +92,17 @@ async fn may_overwrite(backbone: &Backbone, found: &Run, commit: &Commit) -> boo
     protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(backbone, found, arrival).await
 }
 
-/// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another one:
-/// that one stays its id. `found` has ended by now. Should that not be clear just now, it is looked at again.
+/// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another id:
+/// that id stays the job's. `found` has ended by now. If the read fails, the answer is yes, and the caller checks
+/// again.
 pub(crate) async fn has_other_id(backbone: &Backbone, found: &Run, arrival: &Arrival) -> bool {
     let other = RunId::derived_at(&found.run_id, arrival.holding.message.at);
     !matches!(backbone.read_record(&found.tenant, &other).await, Ok(None))
 }
 
-/// Whether the id is another run's, and this one goes on under another: a run that was started without reading and has
-/// the id of an unfinished one, of a stream that is gone; or an invalid job, whose id was only read from its headers.
+/// Whether the id belongs to another run, so that this one goes on under another id. Two kinds of runs do so: a run
+/// that was started without reading, whose id an unfinished run of a stream that is gone has; and an invalid job, whose
+/// id was only read from its headers.
 fn is_occupied(found: &Run, commit: &Commit) -> bool {
     let Some(arrival) = &commit.arrival else { return false };
     let is_invalid = commit.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
@@ -107,7 +110,8 @@ fn is_occupied(found: &Run, commit: &Commit) -> bool {
     (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 
-/// The run was cancelled before its attempt's end could be written: what is published, and acknowledged, is that.
+/// The run was cancelled before its attempt's end could be written: the cancellation is published and acknowledged
+/// instead.
 fn end_of_the_cancelled(backbone: &Backbone, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
     let (arrival, found) = (commit.arrival.as_ref()?, found?);
     if protocol::on_arrival(Some(&found.run), arrival) != Verdict::TellEnd {
@@ -115,13 +119,18 @@ fn end_of_the_cancelled(backbone: &Backbone, commit: &mut Commit, found: Option<
     }
     let node = found.run.node.clone().unwrap_or_default();
     let published = Published::at_overtaken(commit.published, &commit.run, &found.run);
-    let mut end = Commit::is_stored(Box::new(found.run.clone()), commit.payload.clone(), published, &node, backbone);
+    let mut end = Commit::of_stored(
+        Box::new(found.run.clone()),
+        commit.payload.clone(),
+        published,
+        Author { node: &node, backbone },
+    );
     let ack_token = std::mem::replace(&mut commit.after, AfterCommit::Nothing).into_ack_token();
     end.after = ack_token.map_or(AfterCommit::Nothing, AfterCommit::Ack);
     Some(Box::new(end))
 }
 
-/// The run is another's: its delivery is acknowledged if another message answers for the run, else left alone.
+/// The run went on elsewhere: the delivery is acknowledged if another message answers for the run, else left alone.
 async fn give_up(backbone: &Backbone, commit: Commit, found: Option<&Found>) {
     let drop_it = match (&commit.arrival, found) {
         (Some(arrival), Some(found)) => protocol::on_arrival(Some(&found.run), arrival) == Verdict::Drop,
@@ -134,7 +143,7 @@ async fn give_up(backbone: &Backbone, commit: Commit, found: Option<&Found>) {
     }
 }
 
-/// Carries out what follows from a told decision, then ends the delivery.
+/// Writes the follow-up of a decision whose events are published, then ends the delivery.
 pub(crate) async fn follow(backbone: Backbone, commit: Box<Commit>, slow: UnboundedSender<Done>) {
     loop {
         let run = &commit.run;
@@ -169,7 +178,7 @@ pub(crate) async fn follow(backbone: Backbone, commit: Box<Commit>, slow: Unboun
     let _ = slow.send(Done::Over);
 }
 
-/// The last step: what becomes of the delivery.
+/// The last step: ends the delivery as the commit says.
 pub(crate) async fn end(backbone: &Backbone, commit: Box<Commit>) {
     let revision = commit.write.as_ref().map_or(0, |write| write.expected);
     match commit.after {
@@ -178,7 +187,7 @@ pub(crate) async fn end(backbone: &Backbone, commit: Box<Commit>) {
             backbone.ack(ack_token).await;
         }
         AfterCommit::HandBack(ack_token) => ack_token.nak(),
-        // Whoever waited may be gone, with the node that drains; then the right is dropped, and so handed back.
+        // The waiting task may be gone, if the node drains; then the ack token is dropped, which returns the job.
         AfterCommit::LocalRetry(ack_token, back) => drop(back.send((ack_token, revision))),
         AfterCommit::Report(done) => drop(done.send(revision)),
         AfterCommit::Nothing => {}

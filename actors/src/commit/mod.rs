@@ -1,6 +1,7 @@
-//! What a worker hands to the herald when something about a run was decided: one value, with the right to settle.
+//! Commits: a decision about a run and all that carries it out, as one value with the ack token.
 //!
-//! The worker encodes record and events, so that the herald, of which there is one, only passes bytes on.
+//! The worker encodes record and events (`encode`), so that the committer, which each node has only one of, only passes
+//! bytes on.
 
 pub(crate) mod encode;
 
@@ -20,18 +21,18 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr};
 use tokio::sync::oneshot;
 
-use crate::commit::encode::{EncodedEvents, Write};
+use crate::commit::encode::{Author, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::shared::park_permits::ParkPermit;
 
-/// The job as it was published: what a schedule or a dead letter carries on.
+/// The job as it was published; a schedule or a dead letter carries it on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Payload {
     pub(crate) headers: Option<Arc<Headers>>,
     pub(crate) body: Bytes,
 }
 
-/// A decision about a run, to be carried out: record, events, what follows, and the delivery last.
+/// A decision about a run, to be carried out: record, events, follow-up, and the delivery last.
 #[derive(Debug)]
 pub(crate) struct Commit {
     pub(crate) run: Box<Run>,
@@ -39,27 +40,27 @@ pub(crate) struct Commit {
     pub(crate) arrival: Option<Arrival>,
     /// The token of an earlier write of this attempt whose answer was lost.
     pub(crate) unclear: Option<SmolStr>,
-    /// What was published before the decision.
+    /// Which events were published before the decision.
     pub(crate) published: Published,
-    /// Its entry among the leases, which are renewed until the decision is on record.
+    /// Its entry among the leases: the lease is renewed until the decision is stored.
     pub(crate) entry: Option<Entry>,
-    /// The record's write. `None`: it stands already, or is not kept.
+    /// The record's write. `None`: the record is stored already, or this run keeps none.
     pub(crate) write: Option<Write>,
-    /// What was published live before, and goes into the log once the record stands.
+    /// Events that were published live before, and go into the log once the record is stored.
     pub(crate) live_before: Option<EncodedEvents>,
-    /// Events to be published once the record stands.
+    /// Events to be published once the record is stored.
     pub(crate) lines: EncodedEvents,
-    /// What follows from the decision.
+    /// What to write after the events.
     pub(crate) follow_up: Option<FollowUp>,
     /// What becomes of the delivery.
     pub(crate) after: AfterCommit,
-    /// Where it is being parked: given back with the story.
+    /// The permit of a job that is being parked: given back when the commit is dropped.
     pub(crate) park: Option<ParkPermit>,
-    /// Its place at the herald's desk, once it is there.
+    /// Its place among the commits in flight, once the committer has it.
     pub(crate) in_flight: Option<InFlightPermit>,
 }
 
-/// A story's place at the desk, given up with the story, however that ends: also in a panic.
+/// A commit's place among those in flight, given up with the commit, however that ends: also in a panic.
 #[derive(Debug)]
 pub(crate) struct InFlightPermit(Arc<AtomicUsize>);
 
@@ -79,16 +80,16 @@ impl Drop for InFlightPermit {
 /// What becomes of the delivery, last.
 #[derive(Debug)]
 pub(crate) enum AfterCommit {
-    /// The job is done with here.
+    /// The delivery is acknowledged.
     Ack(AckToken),
-    /// The job goes back to the server.
+    /// The job is returned to the server.
     HandBack(AckToken),
-    /// The node keeps it in hand: the right goes back to whoever waits, with the record's revision.
+    /// The node holds the job locally: the ack token goes back to the waiting task, with the record's revision.
     LocalRetry(AckToken, oneshot::Sender<(AckToken, u64)>),
-    /// There is none, but the sender waits until all is confirmed, for the record's revision; dropped, it was not ours to
-    /// tell.
+    /// There is no delivery, but the sender waits until all is confirmed, for the record's revision. If the channel is
+    /// dropped instead, this commit did not carry the decision out.
     Report(oneshot::Sender<u64>),
-    /// There is none, or it is still being worked on.
+    /// There is no delivery, or it is still being worked on.
     Nothing,
 }
 
@@ -101,38 +102,31 @@ impl AfterCommit {
     }
 }
 
-/// The log may not have a run's events: nothing that needs them may follow.
+/// The log may lack a run's events: nothing that needs them may follow.
 #[derive(Debug)]
 pub(crate) struct Unlogged;
 
 impl Commit {
-    /// The story of a run whose record is to be written on `expected`.
+    /// The commit of a run whose record is to be written on the revision `expected`.
     pub(crate) fn to_write(
         run: Box<Run>,
         payload: Payload,
         expected: u64,
         published: Published,
-        node: &str,
-        backbone: &Backbone,
+        author: Author<'_>,
     ) -> Self {
-        let (lines, write) = EncodedEvents::with_record(&run, expected, published, node, backbone);
-        Self { write: Some(write), ..Self::telling(run, payload, lines) }
+        let (lines, write) = EncodedEvents::with_record(&run, expected, published, author);
+        Self { write: Some(write), ..Self::with_events(run, payload, lines) }
     }
 
-    /// The story of a run whose record stands as it is.
-    pub(crate) fn is_stored(
-        run: Box<Run>,
-        payload: Payload,
-        published: Published,
-        node: &str,
-        backbone: &Backbone,
-    ) -> Self {
-        let lines = EncodedEvents::of(&run, published, node, backbone.names());
-        Self::telling(run, payload, lines)
+    /// The commit of a run whose record is stored as it is.
+    pub(crate) fn of_stored(run: Box<Run>, payload: Payload, published: Published, author: Author<'_>) -> Self {
+        let lines = EncodedEvents::of(&run, published, author.node, author.backbone.names());
+        Self::with_events(run, payload, lines)
     }
 
-    /// Its id is another run's: it goes on under the next one that its place in the lane gives it, and is published as a
-    /// whole.
+    /// The id belongs to another run: this run goes on under the next id derived from its position in the lane, and is
+    /// published as a whole.
     pub(crate) fn rename(&mut self, backbone: &Backbone) {
         let Some(arrival) = &mut self.arrival else { return };
         let message = &arrival.holding.message;
@@ -140,18 +134,19 @@ impl Commit {
         arrival.has_derived_id = self.run.run_id != derived;
         self.run.run_id = if arrival.has_derived_id { derived } else { RunId::derived_at(&derived, message.at) };
         let node = self.run.node.clone().unwrap_or_default();
-        let (lines, write) = EncodedEvents::with_record(&self.run, 0, Published::nothing(), &node, backbone);
+        let (lines, write) =
+            EncodedEvents::with_record(&self.run, 0, Published::nothing(), Author { node: &node, backbone });
         (self.lines, self.write, self.live_before) = (lines, Some(write), None);
     }
 
-    /// The record stands, at this revision; its bytes are needed no more.
+    /// The record is stored, at this revision; its bytes are no longer needed.
     pub(crate) fn written(&mut self, revision: u64) {
         self.entry = None;
         self.write = Some(Write { expected: revision, subject: Bytes::new(), body: Bytes::new() });
     }
 
-    /// The story of a run whose record stands as it is, and of which this is to be told.
-    pub(crate) fn telling(run: Box<Run>, payload: Payload, lines: EncodedEvents) -> Self {
+    /// The commit of a run whose record is stored as it is, with these events to publish.
+    pub(crate) fn with_events(run: Box<Run>, payload: Payload, lines: EncodedEvents) -> Self {
         Self {
             run,
             payload,

@@ -1,8 +1,8 @@
-//! Jobs in hand that cannot start now, by what they wait for.
+//! Buffered jobs that cannot start now, by kind.
 //!
-//! Of each kind a few are kept here, in order, so that one can start the moment it may: as many as start within a part of
-//! the lease. What comes beyond that is parked ([`crate::queue::parking`]), so that a kind that cannot start never keeps another
-//! from starting. Where jobs of a kind are parked, later ones of it from the lanes go behind them.
+//! A few jobs of each kind are kept here, in order, so that one can start the moment it may: as many as start within a
+//! part of the lease. Jobs beyond that are parked ([`crate::queue::parking`]), so that a kind that cannot start never
+//! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use longshore_domain::rank::Rank;
 
 use crate::shared::capacity::Kind;
 
-/// Kept of each kind at least and at most.
+/// At least and at most so many jobs of each kind are kept.
 const MIN_KEPT: usize = 2;
 const MAX_KEPT: usize = 256;
-/// As many are kept as start within this part of the lease.
+/// As many jobs are kept as start within the lease divided by this.
 const PART_OF_LEASE: u32 = 6;
-/// So long a job may take to where it is parked.
+/// How long parking a job may take until the stream shows it.
 const PARKED_WITHIN: Duration = Duration::from_secs(2);
-/// What was taken back and has not come by then was pulled by another node.
+/// A job that was taken back and has not arrived after this long was pulled by another node.
 const COMES_WITHIN: Duration = Duration::from_secs(1);
 
-/// What jobs of a kind are ordered by: their rank, and their number in the lane.
+/// The order of jobs of a kind: by rank, then by number in the lane.
 type Source = (Rank, u64);
 
-/// Jobs that wait, by kind.
+/// The jobs that wait, by kind.
 #[derive(Debug)]
 pub(crate) struct Blocked<T> {
     kinds: HashMap<Kind, Waiting<T>>,
@@ -39,14 +39,14 @@ pub(crate) struct Blocked<T> {
 struct Waiting<T> {
     /// In order.
     jobs: VecDeque<(Source, T)>,
-    /// Others are parked, and go first.
+    /// Other jobs are parked, and go first.
     are_parked: bool,
-    /// When the last one was given out to be parked.
+    /// When the last job was given out to be parked.
     parked_at: Option<Instant>,
-    /// Starts, of which old ones count less and less; and when that was counted.
+    /// Starts, where older ones count less and less; and when that was counted.
     starts: f64,
     counted: Option<Instant>,
-    /// Taken back and not here yet, and since when.
+    /// How many were taken back and have not arrived yet, and since when.
     coming: (usize, Option<Instant>),
 }
 
@@ -75,18 +75,18 @@ impl<T> Waiting<T> {
         self.starts * (-now.duration_since(counted).as_secs_f64() / over.as_secs_f64()).exp()
     }
 
-    /// How many are to be kept here.
+    /// How many jobs are to be kept here.
     fn kept(&self, now: Instant, over: Duration) -> usize {
         (self.recent(now, over) as usize).clamp(MIN_KEPT, MAX_KEPT)
     }
 
-    /// How many were taken back a moment ago and are not here yet.
+    /// How many were taken back a moment ago and have not arrived yet.
     fn coming(&self, now: Instant) -> usize {
         let (count, since) = self.coming;
         if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
     }
 
-    /// Nothing worth remembering.
+    /// Whether nothing here is worth remembering.
     fn is_over(&self, now: Instant, over: Duration) -> bool {
         self.jobs.is_empty() && !self.are_parked && self.recent(now, over) < 1.0
     }
@@ -117,12 +117,12 @@ impl<T> Blocked<T> {
         self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty() || (waiting.are_parked && !is_returned))
     }
 
-    /// Where a job of this kind goes that cannot start now.
+    /// Where a job of this kind that cannot start now goes.
     pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, now: Instant) -> Goes {
         let Some(waiting) = self.kinds.get(kind) else { return Goes::Here };
         let kept = waiting.kept(now, self.counted_over);
         let has_room = match is_returned {
-            // It was called for; others may have come meanwhile.
+            // It was wanted back; others may have arrived meanwhile.
             true => waiting.jobs.len() < 2 * kept,
             false => !waiting.are_parked && waiting.jobs.len() < kept,
         };
@@ -137,13 +137,13 @@ impl<T> Blocked<T> {
         self.held += 1;
     }
 
-    /// A job of this kind is being parked: those that come after it go behind it.
+    /// A job of this kind is being parked: later ones go behind it.
     pub(crate) fn parks(&mut self, kind: Kind, now: Instant) {
         let waiting = self.kinds.entry(kind).or_default();
         (waiting.are_parked, waiting.parked_at) = (true, Some(now));
     }
 
-    /// Jobs of exactly these kinds were parked at `asked_at`, besides those on their way there.
+    /// Jobs of exactly these kinds were parked at `asked_at`, besides those that are being parked.
     pub(crate) fn are_parked(&mut self, kinds: &[Kind], asked_at: Instant, now: Instant) {
         for waiting in self.kinds.values_mut() {
             waiting.are_parked = waiting.parked_at.is_some_and(|at| at + PARKED_WITHIN > asked_at);
@@ -155,7 +155,7 @@ impl<T> Blocked<T> {
         self.kinds.retain(|_, waiting| !waiting.is_over(now, over));
     }
 
-    /// How many of this kind are wanted back, where `free` could start at once.
+    /// How many of this kind are wanted back, if `free` could start at once.
     pub(crate) fn wants(&self, kind: &Kind, free: usize, now: Instant) -> usize {
         let free = free.min(MAX_KEPT);
         let Some(waiting) = self.kinds.get(kind) else { return free.max(MIN_KEPT) };
@@ -168,14 +168,14 @@ impl<T> Blocked<T> {
         waiting.coming = (waiting.coming(now) + count, Some(now));
     }
 
-    /// One that was taken back is here.
+    /// A job that was taken back has arrived.
     pub(crate) fn came_back(&mut self, kind: &Kind) {
         if let Some(waiting) = self.kinds.get_mut(kind) {
             waiting.coming.0 = waiting.coming.0.saturating_sub(1);
         }
     }
 
-    /// A job of this kind starts. Whether more are to be called for.
+    /// A job of this kind starts. Says whether more are wanted back.
     pub(crate) fn started(&mut self, kind: &Kind, now: Instant) -> bool {
         let over = self.counted_over;
         let Some(waiting) = self.kinds.get_mut(kind) else { return false };
@@ -183,7 +183,8 @@ impl<T> Blocked<T> {
         waiting.are_parked && waiting.jobs.len() * 2 <= waiting.kept(now, over)
     }
 
-    /// Takes the first in order of those whose front may start. Types may share capacity: who comes first has it.
+    /// Takes the first in order of the kinds' first jobs that may start. Types may share capacity: the job that is
+    /// first in order gets it.
     pub(crate) fn take(&mut self, mut may_start: impl FnMut(&mut T) -> bool) -> Option<(Kind, T)> {
         let fronts = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.jobs.is_empty());
         let mut fronts: Vec<(&Kind, &mut Waiting<T>)> = fronts.collect();
@@ -198,7 +199,7 @@ impl<T> Blocked<T> {
         None
     }
 
-    /// What has waited for too long is to be parked.
+    /// Sets aside jobs that have waited for too long, to be parked.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
         for waiting in self.kinds.values_mut() {
             let (old, keep): (VecDeque<_>, _) =
@@ -210,7 +211,7 @@ impl<T> Blocked<T> {
         }
     }
 
-    /// One that has waited for too long.
+    /// Takes a job that has waited for too long.
     pub(crate) fn take_overdue(&mut self) -> Option<T> {
         self.overdue.pop_front()
     }
@@ -239,7 +240,7 @@ mod tests {
         (Rank::new(Timestamp::from_millis(7), Priority::DEFAULT, Duration::ZERO), number)
     }
 
-    /// Keeps what has room, and says which were to be parked.
+    /// Keeps jobs as long as they are to wait here, and says which were to be parked.
     fn fill(blocked: &mut Blocked<u64>, of: &str, numbers: std::ops::Range<u64>, now: Instant) -> Vec<u64> {
         let mut parked = Vec::new();
         for number in numbers {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_first_and_may_start_is_taken() {
+    fn the_first_in_order_that_may_start_is_taken() {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
         for (of, number) in [("a", 4), ("b", 2), ("a", 1), ("b", 3)] {
             blocked.keep(kind(of), place(number), number);
@@ -313,6 +314,6 @@ mod tests {
         let later = now + PARKED_WITHIN;
         blocked.are_parked(&[], later, later);
         assert!(!blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("found"), false));
-        assert!(blocked.kinds.is_empty(), "nothing is kept of kinds of which nothing waits");
+        assert!(blocked.kinds.is_empty(), "kinds without waiting jobs are forgotten");
     }
 }

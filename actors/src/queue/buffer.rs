@@ -1,8 +1,9 @@
-//! The jobs that a queue has in hand, in their order.
+//! The buffered jobs of a queue, in their order.
 //!
-//! The scheduler puts them in and gives idle workers their first; a worker that is done takes its next one itself, so
-//! that under load a job costs neither a message nor a change of tasks. Whoever takes gets what is next in order at that
-//! moment: nothing is dealt out beforehand. It outlives the scheduler, and whatever is dropped here hands itself back.
+//! The scheduler puts jobs in and gives idle workers their first one; a worker that is done takes its next one itself,
+//! so that under load a job costs neither a message nor a change of tasks. Each take returns the job that is next in
+//! order at that moment: no job is assigned beforehand. The buffer outlives the scheduler, and a job that is dropped
+//! here is returned.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,45 +20,45 @@ use crate::queue::lookahead::Lookahead;
 use crate::shared::Shared;
 use crate::shared::capacity::Kind;
 
-/// So many jobs taken by workers are worth a look at the lanes.
+/// After workers have taken so many jobs, the scheduler is called to top up.
 const NOTIFY_AFTER: usize = 32;
 
-/// What a queue has in hand.
+/// The buffer of a queue.
 pub(crate) struct JobBuffer {
     policy: QueuePolicy,
     jobs: Mutex<Jobs>,
     taken: Notify,
-    /// Called where parked jobs of some kind are wanted back.
+    /// Notified when parked jobs of some kind are wanted back.
     wanted_back: Notify,
 }
 
 struct Jobs {
     merge: Merge<Box<Assignment>>,
     coming: Lookahead,
-    /// Until when the next job waits for a more urgent one that is on its way.
+    /// How long the next job waits for a more urgent one that is on its way.
     hold_off: Option<Instant>,
     /// Jobs that cannot start now.
     blocked: Blocked<Box<Assignment>>,
     started: u64,
-    /// Taken by workers since the scheduler was told.
+    /// How many jobs workers have taken since the scheduler was last notified.
     unreported: usize,
 }
 
-/// A job as it came: its lane, and how many more wait there.
+/// A job that arrived: its lane, and how many more wait there.
 pub(crate) struct Arrived {
     pub(crate) lane: usize,
     pub(crate) behind: u64,
     pub(crate) assignment: Box<Assignment>,
 }
 
-/// How many jobs are in hand.
+/// How many jobs are buffered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffered {
     /// By lane.
     pub(crate) of: [usize; Lane::COUNT],
-    /// Those that wait for room at their handlers.
+    /// Those that wait for capacity at their handlers.
     pub(crate) back: usize,
-    /// How many were taken out by now.
+    /// How many were taken out so far.
     pub(crate) started: u64,
 }
 
@@ -75,7 +76,7 @@ impl Jobs {
 }
 
 impl JobBuffer {
-    /// Nothing is in hand.
+    /// Nothing is buffered.
     pub(crate) fn new(policy: QueuePolicy, lease: Duration) -> Self {
         Self { policy, jobs: Mutex::new(Jobs::new(lease)), taken: Notify::new(), wanted_back: Notify::new() }
     }
@@ -84,7 +85,7 @@ impl JobBuffer {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives everything back, and knows of nothing any more.
+    /// Returns every job and forgets all it knew.
     pub(crate) fn clear(&self, lease: Duration) {
         let mut jobs = self.jobs();
         let started = jobs.started;
@@ -96,7 +97,7 @@ impl JobBuffer {
         back.for_each(|assignment| return_or_abandon(*assignment, now, lease));
     }
 
-    /// Takes in what came from the lanes.
+    /// Takes in the jobs that arrived from the lanes.
     pub(crate) fn came(&self, came: impl Iterator<Item = Arrived>) {
         let mut jobs = self.jobs();
         for Arrived { lane, behind, assignment } in came {
@@ -109,19 +110,20 @@ impl JobBuffer {
         }
     }
 
-    /// Takes in a job that was kept in hand until now.
+    /// Takes in a job that was held locally until now.
     pub(crate) fn again(&self, assignment: Box<Assignment>) {
         let lane = Lane::Of(assignment.job.priority).index();
         let rank = assignment.rank(self.policy.aging);
         self.jobs().merge.push(lane, rank, assignment);
     }
 
-    /// The next job in order whose handler has room.
+    /// The next job in order that may start, or is to be parked.
     pub(crate) fn next(&self, shared: &Shared) -> Option<Box<Assignment>> {
         self.jobs().next(shared, self, Instant::now())
     }
 
-    /// The same for a worker that is done: the scheduler hears of it now and then.
+    /// The same for a worker that is done; the scheduler is notified after every [`NOTIFY_AFTER`] such jobs, and when
+    /// none is left.
     pub(crate) fn next_after(&self, shared: &Shared) -> Option<Box<Assignment>> {
         if shared.draining.is_cancelled() {
             return None;
@@ -137,19 +139,19 @@ impl JobBuffer {
         Some(next)
     }
 
-    /// Waits until the scheduler is called: workers have taken so many jobs that the lanes may want topping up.
+    /// Waits until workers have taken so many jobs that the lanes may need topping up.
     pub(crate) async fn taken(&self) {
         self.taken.notified().await;
     }
 
-    /// Calls the scheduler where somebody else found that the next job waits for a more urgent one.
+    /// Notifies the scheduler if a worker found that the next job waits for a more urgent one.
     pub(crate) fn notify_if_held_off(&self) {
         if self.jobs().hold_off.is_some() {
             self.taken.notify_one();
         }
     }
 
-    /// Until when the next job waits for a more urgent one; told once.
+    /// Until when the next job waits for a more urgent one; answered once.
     pub(crate) fn hold_off(&self) -> Option<Instant> {
         self.jobs().hold_off.take()
     }
@@ -163,8 +165,8 @@ impl JobBuffer {
         }
     }
 
-    /// The connection was made anew: what the server gave us it may have forgotten. What is kept in hand by its record
-    /// stays.
+    /// The connection was made anew: the server may have forgotten what it delivered to us. Retries that are held
+    /// locally stay, as their records say.
     pub(crate) fn forget_deliveries(&self, now: Instant, lease: Duration) {
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| !assignment.is_held_locally());
@@ -173,15 +175,15 @@ impl JobBuffer {
         back.into_iter().for_each(|assignment| return_or_abandon(*assignment, now, lease));
     }
 
-    /// What has waited for a third of its lease goes back, so that a node with room may have it; what could not start
-    /// there either is parked.
+    /// Returns jobs that have waited for a third of their lease, so that a node with free capacity may have them. Jobs
+    /// that cannot start there either are parked.
     pub(crate) fn give_back(&self, now: Instant, lease: Duration) {
         let waited = |assignment: &Assignment| {
             !assignment.is_held_locally() && now.duration_since(assignment.leased_from) > lease / 3
         };
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| waited(assignment));
-        // Those that could not be parked either.
+        // Those that could not be parked.
         while let Some(assignment) = jobs.blocked.take_overdue() {
             back.push(assignment);
         }
@@ -190,9 +192,10 @@ impl JobBuffer {
         back.into_iter().for_each(|assignment| return_or_abandon(*assignment, now, lease));
     }
 
-    /// Jobs of these kinds were parked at `asked_at`. How many of each are wanted back, where so many could start at once.
+    /// Jobs of these kinds were parked at `asked_at`. Says how many of each are wanted back; `free` says how many of a
+    /// kind could start at once.
     pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant, free: impl Fn(&Kind) -> usize) -> Vec<usize> {
-        // Asked before the lock is taken, which every worker that looks for a job waits for.
+        // Asked before the lock is taken, because every worker that takes a job waits for that lock.
         let free: Vec<usize> = kinds.iter().map(free).collect();
         let (now, mut jobs) = (Instant::now(), self.jobs());
         jobs.blocked.are_parked(kinds, asked_at, now);
@@ -224,10 +227,10 @@ impl Jobs {
         }
     }
 
-    /// The next job to start, or to park.
+    /// The next job to start or to park, whether or not its lease is over.
     fn next_of_any_kind(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         if self.blocked.held() > 0 {
-            // More handlers may come while jobs wait for them.
+            // Handlers may start while jobs wait for them: discovery must go on.
             shared.discovery.saw_remote();
             if let Some(next) = self.next_blocked(shared, buffer, now) {
                 return Some(next);
@@ -255,7 +258,8 @@ impl Jobs {
         }
     }
 
-    /// The first in order of those that could not start before and can now; or one that has waited here for too long.
+    /// The first in order of the jobs that could not start before and can now; else one that has waited here for too
+    /// long.
     fn next_blocked(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         if let Some((kind, assignment)) = self.blocked.take(|front| passes(shared, front)) {
             self.starts(&kind, buffer, now);
@@ -269,21 +273,22 @@ impl Jobs {
         None
     }
 
-    /// A job of this kind starts: where parked ones are to follow it, they are called for.
+    /// A job of this kind starts: if parked jobs are to follow it, parking is notified.
     fn starts(&mut self, kind: &Kind, buffer: &JobBuffer, now: Instant) {
         if self.blocked.started(kind, now) {
             buffer.wanted_back.notify_one();
         }
     }
 
-    /// Whether another job may be looked at: what cannot start stays here where it cannot be parked, up to a bound.
+    /// Whether another job may be taken out of the order: if it can neither start nor be parked, it stays here, and
+    /// there is a bound on those.
     fn has_room(&self, shared: &Shared, buffer: &JobBuffer) -> bool {
         let can_park = shared.park_permits.is_one_left() && !shared.backbone.parked_is_full();
         can_park || self.blocked.held() < buffer.policy.concurrency
     }
 }
 
-/// Whether the gates let the job start; it has their permit then.
+/// Whether the gates let the job start; if so, it holds their permit.
 fn passes(shared: &Shared, assignment: &mut Assignment) -> bool {
     match gates::ask(shared, assignment) {
         Answer::Go(permit) => {
@@ -294,7 +299,8 @@ fn passes(shared: &Shared, assignment: &mut Assignment) -> bool {
     }
 }
 
-/// Has the job parked instead of started, if that is possible just now. A retry that is kept by its record is not.
+/// Marks the job to be parked instead of started, if that is possible now. A retry that is held locally cannot be
+/// parked.
 fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
     if assignment.is_held_locally() || shared.backbone.parked_is_full() {
         return false;
@@ -303,7 +309,7 @@ fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
     assignment.park.is_some()
 }
 
-/// A job that waited too long in hand goes back; one whose lease is over by now is no longer ours to give.
+/// Returns a job, unless its lease is over: then the node may no longer return it.
 fn return_or_abandon(assignment: Assignment, now: Instant, lease: Duration) {
     if assignment.lease_is_over(now, lease) {
         assignment.ack_token.abandon();

@@ -1,5 +1,5 @@
-//! The dispatcher of one queue: it owns the jobs in hand, the idle workers and the wake permits, and gives the ones to the
-//! others.
+//! The dispatcher of one queue: it owns the buffered jobs, the idle workers and the wake permits, and gives the jobs to
+//! the workers.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -23,7 +23,7 @@ use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
 use crate::shared::Shared;
 
-/// What a worker is sent: a job, and the permit to run. What follows it takes itself.
+/// What a worker is sent: a job, and the permit to run. The jobs after it the worker takes from the buffer itself.
 pub(crate) struct Work {
     pub(crate) assignment: Box<Assignment>,
     pub(crate) permit: WakePermit,
@@ -38,7 +38,7 @@ pub(crate) fn loads(queues: &[Arc<Dispatcher>]) -> BTreeMap<String, QueueLoad> {
     queues.iter().map(load).collect()
 }
 
-/// What a queue's actors share; it outlives them.
+/// The state that a queue's actors share; it outlives them.
 pub(crate) struct Dispatcher {
     pub(crate) name: Queue,
     pub(crate) policy: QueuePolicy,
@@ -46,13 +46,13 @@ pub(crate) struct Dispatcher {
     pub(crate) buffer: JobBuffer,
     pub(crate) wake_permits: Arc<WakePermits>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
-    /// Set when the scheduler has given back all it held.
+    /// Set when the scheduler has returned all it had buffered.
     pub(crate) closed: CancellationToken,
     pub(crate) back: LocalRetries,
-    /// Workers that were started once; fewer than the concurrency only while the queue starts.
+    /// How many workers were ever started; fewer than the concurrency only while the queue starts.
     started_workers: AtomicUsize,
     workers: RwLock<Vec<Option<ActorRef<Work>>>>,
-    /// Where each worker's job lies, and whether its handler still hears.
+    /// Each worker's current attempt, and whether its handler still responds.
     places: RwLock<Vec<(CurrentAttempt, Arc<Responsiveness>)>>,
 }
 
@@ -75,25 +75,25 @@ impl Dispatcher {
         }
     }
 
-    /// Gives jobs in hand to idle workers, in order, for as long as there are both and wake permits are left.
+    /// Gives buffered jobs to idle workers, in order, as long as there are both and a wake permit is left.
     pub(crate) fn dispatch(&self, shared: &Shared) {
         while self.wake_permits.is_one_left() && self.wake_one(shared) {}
     }
 
-    /// The same, however many permits are out.
+    /// The same, regardless of how many permits are out.
     pub(crate) fn dispatch_all(&self, shared: &Shared) {
         while self.wake_one(shared) {}
     }
 
-    /// A worker that has to wait, or has nothing to do, lets another one run.
+    /// A worker that has to wait, or has nothing to do, gives its permit up and lets another one run.
     pub(crate) fn pass_on(&self, permit: WakePermit, shared: &Shared) {
         permit.release();
         self.dispatch(shared);
-        // The scheduler keeps the time for what is not to start yet, and knows only of what it saw itself.
+        // The scheduler keeps the timer for jobs that must not start yet, but knows only of those that it met itself.
         self.buffer.notify_if_held_off();
     }
 
-    /// The same as `future`; the permit is passed on where it has to wait.
+    /// Runs `future`; gives the permit up as soon as `future` has to wait.
     pub(crate) async fn while_running<F: Future>(
         &self,
         permit: &mut Option<WakePermit>,
@@ -124,14 +124,14 @@ impl Dispatcher {
         };
         let work = Work { assignment, permit: self.wake_permits.take() };
         if let Some(Work { permit, .. }) = self.send(number, work) {
-            // The worker is dead; its supervisor brings another, and the job, dropped here, goes back.
+            // The worker is dead; its supervisor starts another, and the job, dropped here, is returned.
             tracing::debug!(worker = number, "a dead worker was given a job; it goes back");
             permit.release();
         }
         true
     }
 
-    /// Gives a worker its work; it comes back if the worker is dead.
+    /// Sends a worker its work; returns the work if the worker is dead.
     fn send(&self, number: usize, work: Work) -> Option<Work> {
         let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
         let Some(worker) = workers.get(number).and_then(Option::as_ref) else { return Some(work) };
@@ -141,19 +141,19 @@ impl Dispatcher {
         }
     }
 
-    /// Where a worker's job lies, and whether its handler still hears.
+    /// A worker's current attempt, and whether its handler still responds.
     pub(crate) fn place(&self, number: usize) -> (CurrentAttempt, Arc<Responsiveness>) {
         self.places.read().unwrap_or_else(PoisonError::into_inner)[number].clone()
     }
 
-    /// A worker begins, or begins anew.
+    /// A worker was started, or started again.
     pub(crate) fn add_worker(&self, number: usize, worker: ActorRef<Work>) {
         self.workers.write().unwrap_or_else(PoisonError::into_inner)[number] = Some(worker);
         self.started_workers.fetch_max(number + 1, Ordering::Relaxed);
         self.idle.put(number);
     }
 
-    /// A worker whose handler does not respond leaves its place: the next one has a new one.
+    /// A worker whose handler does not respond keeps its state; the worker that replaces it gets a new one.
     pub(crate) fn replace_place(&self, number: usize) {
         self.places.write().unwrap_or_else(PoisonError::into_inner)[number] = Default::default();
     }

@@ -1,8 +1,8 @@
-//! From where on the delivery counts of a queue's lanes can be trusted.
+//! High-water marks: from which sequence on the delivery counts of a queue's lanes can be trusted.
 //!
-//! Read beside the scheduler, never by it: a lane without a leader answers late, and the others are not to wait for it.
-//! Until a lane's mark is known, every delivery of it claims its run first, which is always safe. Dropped, it
-//! stops reading.
+//! Tasks beside the scheduler read them, never the scheduler itself: a lane without a leader answers late, and the
+//! others must not wait for it. Until a lane's mark is known, every delivery of it claims its run first, which is
+//! always safe. When this is dropped, reading stops.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use crate::attempt::cancelled;
 use crate::shared::Shared;
 
-/// How long a lane that could not be read is left alone.
+/// A lane that could not be read is tried again after this long.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
-/// How long a scheduler that starts waits for its marks.
+/// How long a starting scheduler waits for its marks.
 const AT_START: Duration = Duration::from_millis(500);
 /// Every sequence lies at or below it.
 const UNKNOWN: u64 = u64::MAX;
@@ -33,12 +33,12 @@ pub(crate) struct HighWaterMarks {
 #[derive(Clone, Copy)]
 struct Lane {
     mark: u64,
-    /// How often its mark was wanted anew; what a reader finds counts for the asking it was sent out for.
+    /// How often its mark was asked for; a reader's answer counts only for the asking it was started for.
     asked: u64,
     being_read: bool,
 }
 
-/// What a reader found: for which asking of which lane.
+/// What a reader found, and for which asking of which lane.
 struct Read {
     lane: usize,
     asked: u64,
@@ -60,7 +60,7 @@ impl HighWaterMarks {
 
     /// The sequence up to which a lane's delivery counts prove nothing.
     pub(crate) fn of(&self, lane: usize) -> u64 {
-        // Of returned jobs every delivery claims first.
+        // Every delivery of the lane of returned jobs claims first.
         self.lanes.get(lane).map_or(UNKNOWN, |lane| lane.mark)
     }
 
@@ -82,8 +82,8 @@ impl HighWaterMarks {
         });
     }
 
-    /// A lane's pulls were forgotten: where its consumer's leader can change, the new one may hand out again as if for
-    /// the first time.
+    /// A lane's pulls were forgotten: if its consumer's leader can change, the new leader may deliver a job again with
+    /// a delivery count of 1.
     pub(crate) fn leader_may_be_new(&mut self, lane: usize) {
         if self.shared.backbone.has_one_server() || lane >= self.lanes.len() {
             return;
@@ -106,7 +106,7 @@ impl HighWaterMarks {
         });
     }
 
-    /// Waits until all lanes are known, but not for long: it only saves the first jobs their claims.
+    /// Waits until the marks of all lanes are known, but not for long: this only saves the first jobs their claims.
     pub(crate) async fn known(&mut self) {
         let known = std::future::poll_fn(|context| {
             self.poll(context);
@@ -116,7 +116,7 @@ impl HighWaterMarks {
         let _ = tokio::time::timeout(AT_START, known).await;
     }
 
-    /// Notes what readers have found; the task is woken when there is more.
+    /// Takes in the marks that readers have found; wakes the task when there are more.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(Some(found)) = self.readers.poll_join_next(context) {
             // A reader does not panic; if one did, its lanes claim first until the connection is made anew.

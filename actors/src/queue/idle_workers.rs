@@ -1,5 +1,5 @@
-//! Which workers are idle. Shared by the scheduler, which takes, and the workers, which put themselves back; it
-//! outlives both, so that a scheduler that was started again knows its free workers.
+//! Which workers are idle. The scheduler takes them, the workers put themselves back. The list outlives both, so that a
+//! scheduler that was started again knows its idle workers.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,18 +20,18 @@ impl IdleWorkers {
         self.came.notify_one();
     }
 
-    /// A worker that was taken was not needed: no news for who looks for one.
+    /// A worker that was taken was not needed: the scheduler is not notified.
     pub(crate) fn put_quietly(&self, number: usize) {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
         self.back.notify_one();
     }
 
-    /// A worker is gone, wherever it stood.
+    /// A worker is gone, idle or not.
     pub(crate) fn remove(&self, number: usize) {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).retain(|idle| *idle != number);
     }
 
-    /// Takes an idle worker; the one that was busy last, whose memory is warm.
+    /// Takes the idle worker that was busy last: its memory is warm.
     pub(crate) fn take(&self) -> Option<usize> {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
@@ -46,7 +46,7 @@ impl IdleWorkers {
         self.came.notified().await;
     }
 
-    /// Waits until one is back, needed or not: for who waits until all are.
+    /// Waits until a worker is back, also one that was not needed: for the drain, which waits until all are idle.
     pub(crate) async fn back(&self) {
         self.back.notified().await;
     }

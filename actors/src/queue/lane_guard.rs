@@ -1,9 +1,11 @@
-//! The lane-guard: keeps the way of jobs clear of what no client library can read, and the lanes' consumers in being.
+//! The lane-guard: removes messages from the lanes that no client library can read, and creates deleted consumers
+//! again.
 //!
-//! After every loss of the jobs' connection it has all lanes of this node and the due jobs looked through. What cannot be
-//! read becomes a dead letter of kind `invalid`, by the same steps as any unreadable job ([`crate::attempt::begin`]): the record
-//! decides, so that several nodes may find the same message; its deletion comes last. What was lost with the connection is
-//! handed back. It has no mailbox; at most [`AT_ONCE`] broken messages are in its hands.
+//! After every loss of the jobs' connection it has all lanes of this node and the due jobs inspected. A message that
+//! cannot be read becomes a dead letter of kind `invalid`, by the same steps as any unreadable job
+//! ([`crate::attempt::begin`]): the record decides, so that several nodes may find the same message; its deletion comes
+//! last. Jobs that were lost with the connection are returned. The lane-guard has no mailbox; it works on at most
+//! [`AT_ONCE`] broken messages at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +20,17 @@ use crate::attempt::begin;
 use crate::shared::{Shared, now};
 use crate::supervision::LoopEnd;
 
-/// Broken messages in hand at once.
+/// Broken messages that it works on at once.
 const AT_ONCE: usize = 16;
-/// How often it looks for consumers that nobody answers for, and for connections that were made anew.
+/// How often it checks for consumers that no server answers for, and for connections that were made anew.
 const TICK: Duration = Duration::from_millis(250);
-/// A consumer that is there and does not answer is looked for again after this long.
+/// A consumer that exists and does not answer is checked again after this long.
 const RESTORE_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// A lane that could not be looked through is tried again after this long, so often.
+/// A lane that could not be inspected is tried again after this long, at most this often.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 const LOOKS: usize = 20;
-/// So often in a row, until every node has said what it holds; after that the lease brings back what was lost.
+/// How often in a row it tries, until every node has said what it holds; after that the lease brings back the lost
+/// jobs.
 const CLEARINGS: usize = 5;
 
 /// Guards the lanes of these queues until the process ends.
@@ -67,7 +70,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) -> LoopEnd {
     Ok(())
 }
 
-/// Looks through all streams at once, and hands back what was lost; false if other nodes have not said what they hold.
+/// Inspects all streams at once, and returns the lost jobs; false if other nodes have not said what they hold.
 async fn clear(shared: &Shared, streams: &[SmolStr]) -> bool {
     let (found, mut poison) = mpsc::channel(AT_ONCE);
     let look = async {
@@ -118,7 +121,7 @@ fn due() -> Queue {
     Queue::parse("due").unwrap_or_else(|_| Queue::main())
 }
 
-/// Hands back what was lost with the connection, once every node has said what it holds; whether all have.
+/// Returns the jobs that were lost with the connection, once every node has said what it holds; false if some have not.
 async fn nak(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
     let nodes = match shared.backbone.nodes(now()).await {
         Ok(nodes) => nodes.into_iter().map(|presence| presence.node).collect::<Vec<_>>(),
@@ -137,12 +140,12 @@ async fn nak(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
     let handed = futures_util::future::join_all(lost).await;
     let jobs: usize = handed.iter().flatten().sum();
     if jobs > 0 {
-        tracing::info!(jobs, "handed back what was lost with the connection");
+        tracing::info!(jobs, "returned the jobs that were lost with the connection");
     }
     handed.iter().all(Option::is_some)
 }
 
-/// Makes consumers anew that somebody has deleted.
+/// Creates deleted consumers again.
 async fn restore(shared: &Shared, asked: &mut BTreeMap<SmolStr, Instant>) {
     let unanswered = shared.backbone.unanswered();
     asked.retain(|stream, _| unanswered.contains(stream));
@@ -153,13 +156,13 @@ async fn restore(shared: &Shared, asked: &mut BTreeMap<SmolStr, Instant>) {
         match shared.backbone.restore(&stream).await {
             Ok(Restored::Anew) => tracing::warn!(%stream, "its consumer was gone and has been made anew"),
             Ok(Restored::There) => tracing::debug!(%stream, "its consumer is there"),
-            Err(error) => tracing::warn!(%stream, "nobody answers for its consumer: {}", error.with_causes()),
+            Err(error) => tracing::warn!(%stream, "no server answers for its consumer: {}", error.with_causes()),
         }
         asked.insert(stream, Instant::now());
     }
 }
 
-/// Brings the counts of messages taken out and of connections made anew up to date.
+/// Updates the counts of removed messages and of connections made anew.
 fn count(shared: &Shared) {
     let removed = &shared.metrics.poison_removed;
     removed.inc_by(shared.backbone.poison_removed().saturating_sub(removed.get()));

@@ -1,27 +1,27 @@
-//! What is on its way from lanes of which nothing is in hand.
+//! Which jobs are on their way from lanes that have none in the buffer.
 //!
-//! The order of a queue is kept by comparing the lanes' heads, so a lane whose head is still on the wire would lose its
-//! turn to any lane that has one in hand. Each delivery says how many more wait behind it: while some do, and until a
-//! pull had time to come back, a job that ranks behind them is left alone. Over a slow network the order is what can be
-//! had within that time.
+//! The order of a queue is kept by comparing the lanes' heads, so a lane whose head is still on the wire would lose to
+//! any lane that has a job in the buffer. Each delivery says how many more jobs wait behind it: while some do, and
+//! until a pull had time to come back, a job that ranks behind them is left alone. Over a slow network the order is as
+//! good as it can be within that time.
 
 use std::time::{Duration, Instant};
 
 use longshore_domain::rank::Rank;
 
-/// How long a head may take from the server: many times a pull's way and back, so that only a server that is very busy,
-/// or a lane of which other nodes took the last, makes a wait end in vain.
+/// How long a head may take from the server: many times the round trip of a pull. So a wait ends in vain only if the
+/// server is very busy, or if other nodes took the last jobs of the lane.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Waits in vain may cost this part of the time: what is urgent must not idle the workers.
+/// The part of the time that waits in vain may cost: waiting for urgent jobs must not idle the workers.
 const COST: f64 = 0.025;
-/// So much of it can be saved up.
+/// How much of that time can be saved up.
 const CREDIT: Duration = Duration::from_secs(1);
 
-/// What is known of each lane's next job.
+/// What the node knows of each lane's next job.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
     lanes: Vec<Lane>,
-    /// How long may still be waited in vain, and when that was last counted up.
+    /// How much time waits in vain may still cost, and when that was last counted up.
     credit: Duration,
     counted: Instant,
 }
@@ -34,11 +34,11 @@ struct Lane {
 
 #[derive(Debug, Clone, Copy)]
 enum Next {
-    /// Nothing was heard of the lane yet.
+    /// No delivery of the lane has arrived yet.
     Unknown,
-    /// More wait, ranking behind this.
+    /// More jobs wait; they rank behind this one.
     Behind(Rank),
-    /// None that is known of.
+    /// No further job is known.
     None,
 }
 
@@ -49,13 +49,13 @@ impl Lookahead {
         Self { lanes: vec![unknown; lanes], credit: CREDIT, counted: now }
     }
 
-    /// A job came, with so many behind it.
+    /// A job arrived, with so many behind it.
     pub(crate) fn came(&mut self, lane: usize, rank: Rank, behind: u64) {
         let next = if behind > 0 { Next::Behind(rank) } else { Next::None };
         self.lanes[lane] = Lane { next, missed_since: None };
     }
 
-    /// Until when a job of this rank is to be left alone, because one of an empty lane goes before it.
+    /// Until when a job of this rank is to be left alone, because one of a lane without buffered jobs goes before it.
     pub(crate) fn hold_off(&mut self, rank: Rank, now: Instant, is_empty: impl Fn(usize) -> bool) -> Option<Instant> {
         let saved = now.saturating_duration_since(self.counted).mul_f64(COST);
         (self.credit, self.counted) = ((self.credit + saved).min(CREDIT), now);
@@ -71,7 +71,7 @@ impl Lookahead {
             }
             let patient_until = *lane.missed_since.get_or_insert(now) + PATIENCE;
             if patient_until <= now {
-                // Another node has it, or there was none.
+                // Another node took it, or there was none.
                 lane.next = Next::None;
                 self.credit = self.credit.saturating_sub(PATIENCE);
             } else if self.credit < PATIENCE {
@@ -103,7 +103,7 @@ mod tests {
 
         coming.came(0, rank(1), 3);
         assert_eq!(coming.hold_off(rank(5), now, |lane| lane == 0), Some(later));
-        assert_eq!(coming.hold_off(rank(5), now, |_| false), None, "it is in hand");
+        assert_eq!(coming.hold_off(rank(5), now, |_| false), None, "it is buffered");
         assert_eq!(coming.hold_off(rank(1), now, |_| true), None, "it does not go before this one");
         assert_eq!(coming.hold_off(rank(5), later, |_| true), None, "another node has it");
         assert_eq!(coming.hold_off(rank(5), later, |_| true), None);

@@ -1,9 +1,11 @@
-//! From the lanes to a worker: one room for each queue of a node.
+//! From the lanes to a worker, once per queue of a node.
 //!
 //! `supervisor` watches the scheduler and the workers. `scheduler` pulls jobs from the lanes into `buffer`, which keeps
-//! them in order, with `lookahead`; `gates` say whether one may start, and `blocked` keeps those that may not yet; `dispatcher` gives them to idle workers, as many as there are wake
-//! permits for; `worker` does one attempt after the other. `parking` brings back jobs that could not start, `lane_guard`
-//! takes out what cannot be read, `unresponsive` finds handlers that block their thread.
+//! them in order; `lookahead` knows which lanes have a more urgent job on its way, and `high_water_marks` from where on
+//! a lane's delivery counts can be trusted. `gates` say whether a job may start, and `blocked` keeps those that may not
+//! yet. `dispatcher` gives jobs to idle workers (`idle_workers`), as many as there are wake permits (`wake_permits`);
+//! `worker` does one attempt after the other, and `unresponsive` finds handlers that block their thread. `parking`
+//! takes back jobs that could not start, and `lane_guard` removes messages that cannot be read.
 
 pub(crate) mod supervisor;
 

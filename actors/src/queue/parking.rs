@@ -1,12 +1,12 @@
-//! Takes parked jobs of a queue back as they can start.
+//! Parking: takes parked jobs of a queue back as they can start.
 //!
-//! One loop a queue and node. It asks which kinds are parked, twice a second while some are and every two seconds else, and
-//! at once where jobs of such a kind start. Of each kind it brings back as many as start within a part of the lease, and at
-//! least as many as its handlers have places free: into the queue's lane of returned jobs, by rank; then it deletes them
-//! where they were parked. Several nodes may take back the same job: it is there once by its id, and begins once by its
-//! record.
+//! One loop per queue and node. It asks which kinds are parked: twice a second while some are, else every two seconds,
+//! and at once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the
+//! lease, and at least as many as its handlers have free capacity for. It publishes them into the queue's lane of
+//! returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back the same job: its
+//! message id keeps it in the lane once, and its record lets it begin once.
 //!
-//! Bounds: [`READ_AHEAD`] messages of a kind and a page of each priority, [`KINDS`] kinds, [`AT_ONCE`] moves.
+//! Bounds: [`READ_AHEAD`] messages of a kind and one page per priority, [`KINDS`] kinds, [`AT_ONCE`] moves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use crate::shared::capacity::Kind;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
-/// How often it looks while jobs are parked, and while none are.
+/// How often it polls while jobs are parked, and while none are.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Messages of a kind that are read ahead at least: more than may be on their way to be parked at once.
+/// At least so many messages of a kind are read ahead: more than may be on their way to be parked at once.
 const READ_AHEAD: usize = 512;
-/// Kinds of which messages are read ahead.
+/// Kinds whose messages are read ahead.
 const KINDS: usize = 64;
 /// Jobs that are brought back at once.
 const AT_ONCE: usize = 32;
@@ -63,21 +63,21 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
 struct Parking {
     shared: Arc<Shared>,
     queue: Arc<Dispatcher>,
-    /// What was read of each kind.
+    /// The jobs of each kind that were read ahead.
     ahead: BTreeMap<Kind, Ahead>,
 }
 
-/// Parked jobs of a kind that were read ahead. Jobs are parked by many at once, so that they lie there a little out of
-/// order: by reading some ahead, they are taken back in order.
+/// Parked jobs of a kind that were read ahead. Many workers and nodes park jobs at once, so that the stream holds them
+/// a little out of order: reading some ahead restores the order.
 #[derive(Default)]
 struct Ahead {
     jobs: BTreeMap<(Rank, u64, u64), Stored>,
-    /// From where on the next ones of each priority are read.
+    /// The sequence from which the next ones of each priority are read.
     from: BTreeMap<u8, u64>,
 }
 
 impl Parking {
-    /// Takes back what is wanted; whether any job is parked.
+    /// Takes back the jobs that are wanted; says whether any job is parked.
     async fn look(&mut self) -> Result<bool, Error> {
         let asked_at = Instant::now();
         let found = self.shared.backbone.parked_kinds(&self.queue.name).await?;
@@ -110,7 +110,8 @@ impl Parking {
         let moves = next.into_iter().map(|stored| bring_back(&self.shared, stored));
         let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(moves).buffered(AT_ONCE).collect().await;
         if moved.iter().any(|moved| !matches!(moved, Ok(true))) {
-            // Another node was faster, or one could not be moved: what was read ahead is not what is there.
+            // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are
+            // there.
             self.ahead.remove(&kind);
         }
         moved.into_iter().find_map(Result::err).map_or(Ok(()), Err)
@@ -131,14 +132,14 @@ impl Parking {
             }
         }
         if ahead.jobs.is_empty() {
-            // Those that were left over when it was last read are gone, or came back: from the first on, next time.
+            // All that was read is gone, or was parked again: the next read begins at the first message.
             self.ahead.remove(kind);
         }
         Ok(())
     }
 }
 
-/// The place of a parked job among its kind.
+/// The position of a parked job among its kind.
 fn place_of(stored: &Stored, priority: Priority, aging: Duration) -> (Rank, u64, u64) {
     let sequence = stored.sequence;
     let read = header::read_job(&stored.headers).ok();
@@ -149,7 +150,8 @@ fn place_of(stored: &Stored, priority: Priority, aging: Duration) -> (Rank, u64,
     (Rank::new(since, priority, aging), number, sequence)
 }
 
-/// Into the lane of returned jobs, then out of where it was parked. Whether it was still there.
+/// Publishes a job into the lane of returned jobs, then deletes it where it was parked. Says whether it was still
+/// there.
 async fn bring_back(shared: &Shared, stored: Stored) -> Result<bool, Error> {
     let (sequence, headers) = (stored.sequence, stored.job_headers());
     let names = shared.backbone.names();

@@ -1,8 +1,9 @@
-//! The scheduler of one queue: pulls from its lanes into the queue's hand ([`crate::queue::buffer`]) and wakes idle workers.
+//! The scheduler of one queue: pulls jobs from its lanes into the queue's buffer ([`crate::queue::buffer`]) and wakes
+//! idle workers.
 //!
-//! A plain loop without a mailbox: a message a job would cost more than all that is done here. It takes no more in hand
-//! than can soon be started. What waits there for too long goes back and keeps its place; so does all of it when the
-//! node drains, because a delivery that is dropped hands itself back.
+//! A plain loop without a mailbox: one message per job would cost more than everything that is done here. It buffers no
+//! more jobs than can soon be started. A job that waits there for too long is returned and keeps its place; a drain
+//! returns all of them, because a delivery that is dropped returns itself.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -21,17 +22,17 @@ use crate::queue::high_water_marks::HighWaterMarks;
 use crate::shared::Shared;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
-/// How often it looks up without being called: to measure its own rate, and to ask how fresh is what comes.
+/// How often the loop runs without another reason: to measure its own rate, and to probe how fresh its deliveries are.
 const TICK: Duration = Duration::from_millis(100);
-/// What may be so much older than it looks is worth a warning: this node, or its server, stood still.
+/// Deliveries that may be older than they seem by this much are worth a warning: this node, or its server, stood still.
 const FROZEN: Duration = Duration::from_secs(2);
-/// Most jobs of one lane in hand or on their way.
+/// At most so many jobs of one lane are buffered or on their way.
 const MAX_PER_LANE: usize = 512;
-/// So much of its present rate it keeps in hand.
+/// It buffers as many jobs as start within this time at the present rate.
 const AHEAD: Duration = Duration::from_millis(50);
-/// So long may a job in hand and an idle worker wait for each other while nothing starts.
+/// How long a buffered job and an idle worker may wait for each other while nothing starts.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// Jobs taken in between two looks at the workers.
+/// Jobs taken in before idle workers are served again.
 const MAX_BATCH: usize = 256;
 
 struct Scheduler {
@@ -39,27 +40,27 @@ struct Scheduler {
     queue: Arc<Dispatcher>,
     puller: Puller,
     marks: HighWaterMarks,
-    /// Most bytes of a client's job.
+    /// Maximum bytes of a client's job.
     max: usize,
-    /// What came in this turn.
+    /// The jobs of this round, not yet in the buffer.
     fresh: Vec<Arrived>,
-    /// What was in hand at the last look.
+    /// How many jobs were buffered when the lanes were last topped up.
     held: Buffered,
-    /// Since when what comes now was sent: leases count from there.
+    /// From when on the server sent the deliveries that are read now: leases count from there.
     freshness: Freshness,
-    /// How often each lane's pulls had been forgotten at the last look.
+    /// How often each lane's pulls had been forgotten at the last check.
     epochs: [u64; Lane::COUNT],
-    /// While jobs in hand and idle workers wait for a turn: until when, and how many jobs had started then.
+    /// While buffered jobs and idle workers wait for a wake permit: until when, and how many jobs had started by then.
     stalled: Option<(Instant, u64)>,
-    /// Jobs that had started when that was last looked into, in this tick.
+    /// How many jobs had started when such a stall was last acted on, within this tick.
     looked_into: Option<u64>,
-    /// Jobs that had started at the last tick.
+    /// How many jobs had started at the last tick.
     counted: u64,
     rate: f64,
     recent: [usize; Lane::COUNT],
 }
 
-/// Why the scheduler looks up.
+/// Why the scheduler's loop runs.
 enum News {
     IdleWorkers,
     Stalled,
@@ -73,10 +74,10 @@ enum News {
 /// Schedules until the node drains.
 pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd {
     let mut again = queue.again.lock().await;
-    // Nothing that comes can be older than the subscription.
+    // No delivery can be older than the subscription.
     let freshness = Freshness::new(Instant::now(), shared.backbone.storage().lease);
     let puller = Puller::of_queue(&shared.backbone, &queue.name).await.map_err(|error| error.with_causes())?;
-    // One that died before has left nothing but what it knew of its own pulls.
+    // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
     let lease = shared.backbone.storage().lease;
     queue.buffer.clear(lease);
     let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, freshness);
@@ -89,7 +90,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
         let stalled = scheduler.stalled.map(|(until, _)| until);
         let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.handler_capacity));
         let news = coalesced(async {
-            // Not biased: under load a worker comes back at every turn, and the lanes must have theirs as well.
+            // Not biased: under load a worker becomes idle in every round, and the lanes must be read as well.
             tokio::select! {
                 () = draining.cancelled() => News::Drain,
                 () = queue.idle.came() => News::IdleWorkers,
@@ -119,7 +120,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
     scheduler.puller.close(scheduler.freshness.since(), lease).await;
     queue.buffer.clear(lease);
     queue.closed.cancel();
-    // The node ends its children itself; a loop that ended would be started again.
+    // The node ends its children itself; a loop that returned would be started again.
     std::future::pending().await
 }
 
@@ -145,10 +146,10 @@ impl Scheduler {
         }
     }
 
-    /// Waits for news from the lanes and takes in what is there, up to a gulp; false if the subscription has ended.
+    /// Waits for news from the lanes and takes in at most [`MAX_BATCH`] of them; false if the subscription has ended.
     async fn pulled(&mut self) -> bool {
         std::future::poll_fn(|context| {
-            // One look at the clock for all of it: a gulp takes a millisecond at most.
+            // The clock is read once for the whole batch, which takes a millisecond at most.
             let now = Instant::now();
             let mut any = false;
             self.marks.poll(context);
@@ -167,7 +168,7 @@ impl Scheduler {
         .await
     }
 
-    /// A probe came back. What was read before it may have been sent right after the one before.
+    /// A probe came back. Deliveries that were read before it may have been sent right after the probe before.
     fn echo(&mut self, number: u64, now: Instant) {
         let stood_still = now.duration_since(self.freshness.since());
         if stood_still > FROZEN {
@@ -176,7 +177,7 @@ impl Scheduler {
         self.freshness.answered(number);
     }
 
-    /// The server said something about a lane's pulls.
+    /// The server sent a status about a lane's pulls.
     fn word(&mut self, lane: usize) {
         let epoch = self.puller.epoch(lane);
         if std::mem::replace(&mut self.epochs[lane], epoch) != epoch {
@@ -184,7 +185,7 @@ impl Scheduler {
         }
     }
 
-    /// Asks how fresh is what comes, if it is time.
+    /// Sends a probe of how fresh the deliveries are, if it is time.
     async fn probe(&mut self) {
         if let Some(number) = self.freshness.ask(Instant::now()) {
             self.puller.probe(number).await;
@@ -208,7 +209,7 @@ impl Scheduler {
         self.recent.iter_mut().for_each(|count| *count /= 2);
         self.queue.buffer.give_back(now, self.shared.backbone.storage().lease);
         if self.puller.reconnected() {
-            // The server may have forgotten our pulls, and what it gave us: both are asked for anew.
+            // The server may have forgotten our pulls and the deliveries it gave us: both are asked for anew.
             self.queue.buffer.forget_deliveries(now, self.shared.backbone.storage().lease);
             self.marks.server_is_new();
             self.puller.forget_pulls();
@@ -223,18 +224,18 @@ impl Scheduler {
         self.shared.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
     }
 
-    /// Jobs and idle workers have waited for a turn. Where none has started meanwhile, those whose turn it is block their
-    /// threads, and the others are not to wait for them.
+    /// Jobs and idle workers have waited for a wake permit. If no job has started meanwhile, the workers that hold the
+    /// permits block their threads, and the other workers need not wait for them.
     fn stalled(&mut self) {
         let now_started = self.queue.buffer.held().started;
         if self.stalled.take().is_some_and(|(_, started)| started == now_started) {
-            // Perhaps none can start; looking again and again would help nobody.
+            // Perhaps no job can start; trying again and again would not help.
             self.looked_into = Some(now_started);
             self.queue.dispatch_all(&self.shared);
         }
     }
 
-    /// Asks the lanes for as many jobs as can soon be started.
+    /// Pulls from the lanes as many jobs as can soon be started.
     async fn top_up(&mut self) {
         let idle = self.queue.idle.count();
         let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);

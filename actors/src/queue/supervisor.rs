@@ -1,9 +1,9 @@
 //! The supervisor of one queue: its scheduler and its workers, one for one.
 //!
-//! A scheduler's death cuts no running job: slots and idle workers are kept in [`Dispatcher`], which outlives them all.
-//! A worker's death is settled as a failure of the attempt it was working on; the scheduler's costs nothing but the
-//! jobs in its hand, which go back. It looks over its workers once a second: see [`crate::queue::unresponsive`]. Mailbox: supervision
-//! events, and that.
+//! A scheduler's death interrupts no running job: current attempts and idle workers are kept in [`Dispatcher`], which
+//! outlives the scheduler and the workers. It costs nothing but the buffered jobs, which are returned. A worker's death
+//! is settled as a failure of the attempt it was working on. Once a second the supervisor checks its workers: see
+//! [`crate::queue::unresponsive`]. Mailbox: supervision events and that check.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::queue::{scheduler, unresponsive};
 use crate::shared::Shared;
 use crate::supervision::{ChildSpec, Deaths};
 
-/// Look over your workers.
+/// Check the workers.
 #[derive(Debug)]
 pub(crate) struct CheckWorkers;
 
@@ -59,7 +59,7 @@ impl Actor for QueueSupervisor {
         for number in 0..state.queue.policy.concurrency {
             let (current, responsiveness) = state.queue.place(number);
             if unresponsive::check(&state.shared, &state.queue.name, number, &current, &responsiveness) {
-                // Its actor is left to itself and ends when the handler comes back: nobody watches it any more.
+                // Nothing watches the old actor any more; it ends by itself when its handler comes back.
                 state.workers.retain(|_, worker| *worker != number);
                 state.queue.replace_place(number);
                 state.start_worker(number, myself.get_cell(), "its handler does not respond").await?;
@@ -98,7 +98,8 @@ impl State {
         if let Some(number) = self.workers.remove(&child) {
             tracing::error!(queue = %self.queue.name, worker = number, "a worker died, starting it again: {reason}");
             self.shared.metrics.restarts.with_label_values(&["worker"]).inc();
-            // A worker dies with its job, which is counted and judged; that alone must not end the queue.
+            // A worker dies with its job, and the job's attempt is counted and settled; that alone must not end the
+            // queue.
             self.start_worker(number, supervisor, reason).await?;
         } else if self.scheduler == Some(child) {
             tracing::error!(queue = %self.queue.name, "the scheduler died, starting it again: {reason}");

@@ -1,9 +1,9 @@
-//! Handlers that do not hear: one that blocks its thread ends neither at its time limit nor when it is told to stop.
+//! Unresponsive handlers: one that blocks its thread ends neither at its time limit nor when it is told to stop.
 //!
-//! Its lease is kept until its time is over, as for any other. Then its attempt is settled as a time-out and the handler
-//! named; the job goes on elsewhere. The worker is replaced, up to [`SPARE_THREADS`] on a node, because each such handler
-//! costs a thread of the runtime; above that the node says that it is not ready. A handler that comes back after all
-//! finds that its job is gone, and gives the thread back.
+//! The lease of such an attempt is kept until its time limit is over, as for any other. Then the attempt is settled as
+//! a time-out and the log names the handler; the job goes on elsewhere. The worker is replaced, up to [`SPARE_THREADS`]
+//! on a node, because each such handler costs a thread of the runtime; above that the node says that it is not ready. A
+//! handler that comes back after all finds that its job is gone, and gives the thread back.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,33 +17,33 @@ use crate::attempt::perform::{STOPS_WITHIN, enter};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::shared::Shared;
 
-/// So many handlers may block a thread each before a node is not ready. A runtime needs more threads than this.
+/// How many handlers may block a thread each before the node is not ready. A runtime needs more threads than this.
 pub const SPARE_THREADS: usize = 2;
 
-/// How often a queue looks over its workers.
+/// How often a queue checks its workers.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// A handler that has not even yielded for so long is entered among the leases by whoever looks.
+/// If a handler has not yielded once for this long, the check enters its attempt among the leases.
 const SILENT: Duration = Duration::from_secs(1);
-/// Beyond its limit and the time it gets to stop, a handler is given this long.
+/// The extra time that a handler gets beyond its limit and its time to stop.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const RESPONDS: u8 = 0;
 const UNRESPONSIVE: u8 = 1;
 const REPLACED: u8 = 2;
 
-/// Whether a worker's handler still hears; shared by the worker and its supervisor.
+/// Whether a worker's handler still responds; shared by the worker and its supervisor.
 #[derive(Debug, Default)]
 pub(crate) struct Responsiveness {
     state: AtomicU8,
     unresponsive: Mutex<Option<Arc<AtomicUsize>>>,
 }
 
-/// What a worker finds when its handler comes back.
+/// Whether a worker still has its place when its handler comes back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CameBack {
-    /// Its place.
+    /// It has.
     InPlace,
-    /// Another one in its place.
+    /// Another worker has replaced it.
     Replaced,
 }
 
@@ -54,7 +54,7 @@ impl Responsiveness {
         self.state.store(state, Ordering::Release);
     }
 
-    /// The handler has come back, in time or not.
+    /// The handler has returned, in time or not.
     pub(crate) fn came_back(&self) -> CameBack {
         if self.state.load(Ordering::Acquire) == RESPONDS {
             return CameBack::InPlace;
@@ -88,7 +88,7 @@ pub(crate) fn check(
     };
     if !is_unresponsive {
         if is_silent {
-            // It has not yielded once, so nobody has entered it yet; its lease is to be kept all the same.
+            // It has not yielded once, so its worker has not entered it yet; its lease must be kept all the same.
             let _ = enter(shared, current);
         }
         return false;
@@ -106,8 +106,8 @@ pub(crate) fn check(
     shared.metrics.unresponsive.with_label_values(&[job_type.as_str()]).inc();
     tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = attempt_state.run.attempt,
         %queue, worker = number, %job_type, replaced,
-        "the handler neither ended in time nor heard that it should: does it block its thread?");
-    let message = "the handler neither ended within its time limit nor heard that it should";
+        "the handler neither ended in time nor reacted to its cancellation: does it block its thread?");
+    let message = "the handler neither ended within its time limit nor reacted to its cancellation";
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::Timeout, message), retry_after: None };
     let is_lost = assignment.entry.as_ref().is_some_and(|entry| entry.stop.is_lost());
     if is_lost {

@@ -1,10 +1,10 @@
-//! How many workers are awake for the jobs in hand.
+//! How many workers are awake for the buffered jobs.
 //!
 //! Jobs that are done at their handler's first step keep one worker per thread busy, which takes one after the other;
-//! woken for each such job, the others would cost more than the jobs. So a queue wakes as many workers as can run at
-//! once, by giving each a permit. One that has to wait, for its handler or for the server, gives its permit up, and
-//! another is woken in its place: jobs that last still have all workers. Where a handler blocks its thread instead, its
-//! permit stays with it; the scheduler sees that nothing starts any more and wakes the others all the same.
+//! waking the other workers for each such job would cost more than the job. So a queue wakes as many workers as can run
+//! at once, by giving each a permit. A worker that has to wait, for its handler or for the server, gives its permit up,
+//! and another is woken in its place: so long jobs still have all workers. A handler that blocks its thread keeps its
+//! permit; the scheduler sees that no job starts any more and wakes the other workers all the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,12 +19,12 @@ pub(crate) struct WakePermits {
     dropped: Notify,
 }
 
-/// A worker may run. Dropped by a worker that dies, it goes back, and the scheduler hears of it.
+/// A worker may run. When a worker dies, its permit is dropped: it goes back, and the scheduler is notified.
 #[derive(Debug)]
 pub(crate) struct WakePermit(Option<Arc<WakePermits>>);
 
 impl WakePermits {
-    /// As many as the runtime has threads, and processors for them.
+    /// As many as the runtime has threads, at most as many as there are processors.
     pub(crate) fn of_runtime() -> Self {
         let threads = tokio::runtime::Handle::current().metrics().num_workers();
         let processors = std::thread::available_parallelism().map_or(threads, usize::from);
@@ -36,13 +36,13 @@ impl WakePermits {
         self.out.load(Ordering::SeqCst) < self.max
     }
 
-    /// One more permit, whether or not there should be.
+    /// Takes a permit, also beyond the maximum.
     pub(crate) fn take(self: &Arc<Self>) -> WakePermit {
         self.out.fetch_add(1, Ordering::SeqCst);
         WakePermit(Some(Arc::clone(self)))
     }
 
-    /// Waits until a permit came back from a worker that died.
+    /// Waits until a permit has come back from a worker that died.
     pub(crate) async fn dropped(&self) {
         self.dropped.notified().await;
     }

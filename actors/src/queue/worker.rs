@@ -1,8 +1,8 @@
 //! A worker: does one attempt at a time.
 //!
-//! begin → announce → perform → judge → carry out → told, one call each; see ARCHITECTURE.md for the way of a job.
-//! Mailbox: one assignment, because the scheduler gives one only to a worker that said it was idle. What follows, as long
-//! as there is something in hand, it takes itself.
+//! Begin → announce → perform → judge, one call each; what was judged goes to the committer. See ARCHITECTURE.md for
+//! the way of a job. Mailbox: one assignment, because the dispatcher gives one only to an idle worker. The jobs after
+//! it the worker takes from the buffer itself, as long as there are any.
 
 use std::sync::{Arc, PoisonError};
 
@@ -21,7 +21,7 @@ use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
 use crate::shared::{Shared, now};
 
-/// Jobs that a worker does one after the other before it looks into its mailbox again.
+/// Jobs that a worker does in a row before it reads its mailbox again.
 const IN_A_ROW: u32 = 32;
 
 pub(crate) struct Worker;
@@ -67,7 +67,7 @@ impl Actor for Worker {
         }
         state.queue.idle.put(state.number);
         if let Some(permit) = permit {
-            // Now, so that the one woken in its place may be this worker.
+            // Only now, so that the worker woken in its place may be this one.
             state.queue.pass_on(permit, &state.shared);
         }
         Ok(())
@@ -95,7 +95,8 @@ impl State {
         }
     }
 
-    /// A start in this process is told now; one at a remote handler once somebody is there to make it.
+    /// Publishes the start now if the handler is in this process; the start at a remote handler is published once a
+    /// handler is there.
     async fn announce(&self) {
         let here = {
             let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,8 +108,8 @@ impl State {
     }
 }
 
-/// Settles what a dead worker was working on, as an attempt that panicked. Beside the caller, a supervisor, which waits
-/// neither for the committer nor for the network.
+/// Settles the attempt of a dead worker as one that panicked, in a task of its own: the caller is a supervisor, which
+/// waits neither for the committer nor for the network.
 pub(crate) fn settle_for_the_dead(shared: &Arc<Shared>, current: &CurrentAttempt, reason: &str) {
     let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     let failure = Failure::new(ErrorKind::Panic, format!("the worker died: {reason}"));

@@ -1,4 +1,4 @@
-//! How many jobs this node has with remote handlers, over all its queues.
+//! Handler capacity: how many jobs this node has with remote handlers, over all its queues.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use longshore_backbone::work::falls_under;
 use longshore_domain::{Job, JobType, Tenant};
 use tokio::sync::Notify;
 
-/// What jobs wait for together: the capacity of the handlers of one tenant's type.
+/// The jobs of one tenant and type: they wait for the capacity of the same handlers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Kind {
     pub(crate) tenant: Tenant,
@@ -20,33 +20,33 @@ impl Kind {
     }
 }
 
-/// The places with remote handlers that this node has taken, by the subject that a job is sent to.
+/// The capacity of remote handlers that this node uses, by the subject that a job is sent to.
 #[derive(Debug, Default)]
 pub(crate) struct HandlerCapacity {
     taken: Mutex<HashMap<String, usize>>,
     freed: Notify,
 }
 
-/// A place with a remote handler; given up when this is dropped.
+/// One job may be with a remote handler; given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct CapacityPermit {
     of: Arc<HandlerCapacity>,
     subject: String,
 }
 
-/// What places there are for a job.
+/// The capacity that there is for a job.
 #[derive(Debug)]
 pub(crate) struct Capacity {
     /// Where the job is sent.
     pub(crate) subject: String,
-    /// Subjects whose jobs share these places, wildcards and all.
+    /// Subjects whose jobs share this capacity; they may have wildcards.
     pub(crate) shared_by: Vec<String>,
-    /// How many places there are.
+    /// How many jobs may be there at once.
     pub(crate) max: usize,
 }
 
 impl HandlerCapacity {
-    /// Takes a place, if there is one.
+    /// Takes a permit, if there is capacity.
     pub(crate) fn take(self: &Arc<Self>, capacity: Capacity) -> Option<CapacityPermit> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if used(&taken, &capacity) >= capacity.max {
@@ -56,24 +56,24 @@ impl HandlerCapacity {
         Some(CapacityPermit { of: Arc::clone(self), subject: capacity.subject })
     }
 
-    /// How many places are free.
+    /// How much capacity is free.
     pub(crate) fn free(&self, capacity: &Capacity) -> usize {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         capacity.max.saturating_sub(used(&taken, capacity))
     }
 
-    /// There may be more places than before, or fewer.
+    /// There may be more capacity than before, or less.
     pub(crate) fn changed(&self) {
         self.freed.notify_waiters();
     }
 
-    /// Waits until a place is given up, by whichever queue.
+    /// Waits until any queue gives a permit back.
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;
     }
 }
 
-/// How many of these places are taken.
+/// How much of this capacity is used.
 fn used(taken: &HashMap<String, usize>, capacity: &Capacity) -> usize {
     let shares = |subject: &str| capacity.shared_by.iter().any(|pattern| falls_under(subject, pattern));
     taken.iter().filter(|(subject, _)| shares(subject)).map(|(_, count)| count).sum()
@@ -98,19 +98,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_no_more_places_than_announced() {
+    fn no_more_permits_are_given_than_announced() {
         let slots = Arc::new(HandlerCapacity::default());
         let take = |subject: &str, shared_by: &str, max| {
             slots.take(Capacity { subject: subject.to_owned(), shared_by: vec![shared_by.to_owned()], max })
         };
         let (first, second) = (take("w.a", "w.a", 2), take("w.a", "w.a", 2));
         assert!(first.is_some() && second.is_some() && take("w.a", "w.a", 2).is_none());
-        assert!(take("w.b", "w.b", 1).is_some(), "another's places");
-        assert!(take("w.b", "w.*", 2).is_none(), "who takes both has two at work");
+        assert!(take("w.b", "w.b", 1).is_some(), "the capacity of other handlers");
+        assert!(take("w.b", "w.*", 2).is_none(), "a handler of both types has two jobs already");
         assert!(take("w.a", "w.a", 0).is_none());
         drop(first);
         assert!(take("w.b", "w.*", 2).is_some());
         drop(second);
-        assert!(slots.taken.lock().unwrap().is_empty(), "nothing is kept of those who have none");
+        assert!(slots.taken.lock().unwrap().is_empty(), "unused subjects are forgotten");
     }
 }

@@ -1,4 +1,4 @@
-//! What remote handlers announced when they were last asked: which are there, and how many jobs each takes at once.
+//! Results of the handler discovery: which remote handlers are there, and how many jobs each takes at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,29 +8,30 @@ use std::time::{Duration, Instant};
 use longshore_backbone::work::{Announced, falls_under};
 use tokio::sync::Notify;
 
-/// Handlers are asked every few seconds while there are jobs for them. What is older says little of who is there now.
+/// Handlers are asked every few seconds while there are jobs for them. Older answers say little about which handlers
+/// are there now.
 const CENSUS_HOLDS: Duration = Duration::from_secs(15);
-/// Where nobody was there for a job, no other is tried for so long: thousands may wait for that handler.
+/// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler.
 const MISSED_FOR: Duration = Duration::from_millis(250);
-/// Most subjects of which it is remembered when they were met; beyond that all are met anew.
+/// Maximum number of subjects that are remembered with the time when they were first met; beyond that all are met anew.
 const MAX_MET: usize = 16_384;
 
 /// What this node knows of remote handlers.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     census: RwLock<Census>,
-    /// A job for a remote handler was seen since the last census.
+    /// A job for a remote handler was seen since the last discovery.
     remote_seen: AtomicBool,
-    /// A job was met whose handlers are not known yet.
+    /// Notified when a job is met whose handlers are not known yet.
     strangers_seen: Notify,
 }
 
-/// What is known of the handlers of one subject.
+/// What the node knows of the handlers of one subject.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// They were not asked yet, or long ago.
     Unknown {
-        /// Nobody was found there a moment ago.
+        /// No handler was found there a moment ago.
         was_missed: bool,
     },
     /// The subjects that they announce, each with its slots.
@@ -43,12 +44,12 @@ impl Discovery {
         self.remote_seen.store(true, Ordering::Relaxed);
     }
 
-    /// Whether one was seen since this was last asked.
+    /// Whether one was seen since the last call.
     pub(crate) fn take_remote_seen(&self) -> bool {
         self.remote_seen.swap(false, Ordering::Relaxed)
     }
 
-    /// Waits until there is a job whose handlers have to be asked before there can be more than one at once.
+    /// Waits until there is a job whose handlers must be asked before more than one job at once may be there.
     pub(crate) async fn met_strangers(&self) {
         self.strangers_seen.notified().await;
     }
@@ -58,13 +59,13 @@ impl Discovery {
         self.census.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
     }
 
-    /// Nobody was there for jobs of this subject: whoever comes is asked first.
+    /// No handler was there for jobs of this subject: the next ones are asked before they get jobs.
     pub(crate) fn forget(&self, subject: &str) {
         self.census.write().unwrap_or_else(PoisonError::into_inner).forget(subject, Instant::now());
         self.strangers_seen.notify_one();
     }
 
-    /// What the handlers of a subject announced; where that is not known, they are asked.
+    /// What the handlers of a subject announced; if that is not known, discovery is told to ask them.
     pub(crate) fn of(&self, subject: &str) -> Known {
         let now = Instant::now();
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +82,7 @@ impl Discovery {
         Known::Unknown { was_missed }
     }
 
-    /// How often the handlers of a subject promised to signal, the longest.
+    /// The longest interval at which the handlers of a subject promised to signal.
     pub(crate) fn heartbeat(&self, subject: &str) -> Option<Duration> {
         let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
         census.of(subject).filter_map(|service| service.heartbeat).max()
@@ -102,14 +103,14 @@ struct Census {
 /// A subject that jobs are sent to.
 #[derive(Debug)]
 struct Met {
-    /// When it was first met, or nobody was found there for the last time.
+    /// When it was first met, or when last no handler was found there.
     at: Instant,
-    /// Nobody was found there.
+    /// No handler was found there.
     missed: bool,
 }
 
 impl Census {
-    /// What came of asking at `at`.
+    /// Replaces all with what was announced to the question of `at`.
     fn replace(&mut self, announced: Vec<Announced>, at: Instant) {
         (self.announced, self.at) = (announced, Some(at));
     }
@@ -121,12 +122,12 @@ impl Census {
         }
     }
 
-    /// Nobody was there at `now`: what was announced before says nothing of who comes.
+    /// No handler was there at `now`: older announcements say nothing about the next handlers.
     fn forget(&mut self, subject: &str, now: Instant) {
         self.remember(subject, Met { at: now, missed: true });
     }
 
-    /// Whether nobody was found there a moment ago.
+    /// Whether no handler was found there a moment ago.
     fn was_missed(&self, subject: &str, now: Instant) -> bool {
         self.met.get(subject).is_some_and(|met| met.missed && now.duration_since(met.at) < MISSED_FOR)
     }
@@ -143,8 +144,9 @@ impl Census {
         self.announced.iter().filter(move |service| falls_under(subject, &service.subject))
     }
 
-    /// Whether it says at `now` what holds for this subject: its handlers were asked after it was met, for they may be as
-    /// new as it is; or it names slots, which they share with subjects that are known.
+    /// Whether it knows at `now` what holds for this subject. It does if the subject's handlers were asked after it was
+    /// met, for they may be as new as it is; or if the announcements name slots for it, which it then shares with
+    /// subjects that are known.
     fn knows(&self, subject: &str, now: Instant) -> bool {
         let Some(asked) = self.at.filter(|at| now.duration_since(*at) < CENSUS_HOLDS) else { return false };
         match self.met.get(subject) {
@@ -169,7 +171,7 @@ mod tests {
         let at = |second: u64| start + Duration::from_secs(second);
         let mut census = Census::default();
         census.meet("w.a", at(0));
-        assert!(!census.knows("w.a", at(0)), "nobody was asked yet");
+        assert!(!census.knows("w.a", at(0)), "no handler was asked yet");
         census.replace(Vec::new(), at(1));
         assert!(census.knows("w.a", at(2)) && !census.knows("w.b", at(2)), "another may have come since");
         census.meet("w.b", at(2));
@@ -194,7 +196,7 @@ mod tests {
         }
         assert!(census.knows("w.acme.a", later) && !census.knows("w.acme.b", later));
         census.forget("w.acme.a", later);
-        assert!(!census.knows("w.acme.a", later), "nobody was there");
+        assert!(!census.knows("w.acme.a", later), "no handler was there");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What all lives of a node have in common: where to reach the others, and the settings they work by.
+//! The state that all parts of a node share: handles of other parts, the settings, and tables that several parts use.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::commit::committer::Committer;
 use crate::commit::committer::Input;
+use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
 use crate::handler::{Handler, Handlers};
 use crate::lease_keeper::Book;
@@ -39,7 +40,7 @@ pub(crate) mod waits;
 pub(crate) struct Shared {
     pub(crate) backbone: Backbone,
     pub(crate) node: SmolStr,
-    /// This very start of it.
+    /// Identifies this start of the node.
     pub(crate) instance: String,
     pub(crate) started_at: Timestamp,
     pub(crate) policies: Policies,
@@ -48,43 +49,43 @@ pub(crate) struct Shared {
     pub(crate) book: Arc<Book>,
     pub(crate) caller: Caller,
     pub(crate) metrics: Arc<Metrics>,
-    /// Set once this node hears of cancels.
+    /// Set once this node receives cancellations.
     pub(crate) hears_cancels: CancellationToken,
     /// Set once the API is served.
     pub(crate) serving: CancellationToken,
     /// Set when the node takes no new work.
     pub(crate) draining: CancellationToken,
-    /// Set when the grace time is over: running jobs are put back.
+    /// Set when the grace time is over: running jobs are released.
     pub(crate) release: CancellationToken,
     /// Runs that were cancelled a moment ago.
     pub(crate) recently_cancelled: RecentlyCancelled,
     /// Claims whose answers were lost.
     pub(crate) unclear_claims: UnclearClaims,
-    /// Short retries that wait in hand.
+    /// How many short retries are held locally.
     pub(crate) local_retries: AtomicUsize,
-    /// Its jobs with remote handlers.
+    /// The capacity of remote handlers that this node uses.
     pub(crate) handler_capacity: Arc<HandlerCapacity>,
-    /// What remote handlers announce of themselves.
+    /// What remote handlers announce.
     pub(crate) discovery: Discovery,
-    /// Who waits for runs' ends.
+    /// How many callers wait for runs' ends.
     pub(crate) waits: Arc<Waits>,
-    /// Ends that stand on no record.
+    /// Ends that no record stores.
     pub(crate) unstored_ends: UnstoredEnds,
-    /// Handlers that neither ended in time nor heard that they should.
+    /// How many handlers neither ended in time nor reacted to their cancellation.
     pub(crate) unresponsive: Arc<AtomicUsize>,
-    /// The room for run records is all but full.
+    /// The stream of run records is all but full.
     pub(crate) records_full: AtomicBool,
     /// Lanes that refused their last due job because they are full.
     pub(crate) full_lanes: Mutex<BTreeSet<crate::time::closed_lanes::Lane>>,
-    /// For jobs that are being parked.
+    /// Permits of jobs that are being parked.
     pub(crate) park_permits: Arc<ParkPermits>,
     writer: SmolStr,
     writes: AtomicU64,
 }
 
-/// So many bits less than 64 name a writer: so its first four billion tokens lie within the value (`SmolStr`).
+/// A writer's name has so many bits less than 64, so that its first four billion tokens are stored inline (`SmolStr`).
 const WRITER_SPARES: u32 = 8;
-/// Short retries that one node may keep in hand; more go through schedules.
+/// Short retries that one node may hold locally; more go through schedules.
 pub(crate) const MAX_LOCAL_RETRIES: usize = 1_024;
 
 impl Shared {
@@ -130,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// A token that no other write of a record has, of this process or any other.
+    /// A write token that no other write has, of this process or any other.
     pub(crate) fn token(&self) -> SmolStr {
         format_smolstr!("{}-{:x}", self.writer, self.writes.fetch_add(1, Ordering::Relaxed))
     }
@@ -140,20 +141,21 @@ impl Shared {
         &self.writer
     }
 
-    /// Publishes what is still to be published of a run whose record is stored; waits until the log has it.
+    /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
     ///
     /// # Errors
-    /// The committer died with it in its hand, or the process is ending: the log may not have it.
+    /// The committer died while it worked on the commit, or the process is ending: the log may lack the events.
     pub(crate) async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
         let run = Box::new(run.clone());
-        let commit = Commit::is_stored(run, Payload::default(), published, &self.node, &self.backbone);
+        let commit = Commit::of_stored(run, Payload::default(), published, self.author());
         self.carry_out(commit).await.map(drop)
     }
 
-    /// Has a commit carried out that no delivery belongs to, and waits for that; the revision of its record.
+    /// Has a commit without a delivery carried out and waits for that; returns the revision of its record.
     ///
     /// # Errors
-    /// The record is another's by now, the committer died with it in its hand, or the process is ending.
+    /// Another write of the record was first, the committer died while it worked on the commit, or the process is
+    /// ending.
     pub(crate) async fn carry_out(&self, mut commit: Commit) -> Result<u64, Unlogged> {
         let (done, carried_out) = oneshot::channel();
         commit.after = AfterCommit::Report(done);
@@ -161,12 +163,17 @@ impl Shared {
         carried_out.await.map_err(|_| Unlogged)
     }
 
-    /// How jobs of this type are treated.
+    /// In whose name records and events are written.
+    pub(crate) fn author(&self) -> Author<'_> {
+        Author { node: &self.node, backbone: &self.backbone }
+    }
+
+    /// The policy for jobs of this type.
     pub(crate) fn policy(&self, job: &Job) -> &TypePolicy {
         self.policies.of(&job.job_type)
     }
 
-    /// The handler inside this node that serves the job; `None`: a remote one.
+    /// The handler inside this node that serves the job; `None`: a remote handler does.
     pub(crate) fn handler(&self, job: &Job) -> Option<&Arc<dyn Handler>> {
         self.handler_of(&job.job_type)
     }
@@ -179,20 +186,21 @@ impl Shared {
         }
     }
 
-    /// Nobody was there for this job: whoever comes is asked first.
+    /// No handler was there for this job: the next ones are asked before they get jobs.
     pub(crate) fn forget_handlers(&self, job: &Job) {
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         self.discovery.forget(&subject);
     }
 
-    /// How many jobs may be with the remote handlers of this one at once, all that those serve together: what they
-    /// announce, in sum, or the type's own number where they announce nothing. One, until they were asked.
+    /// How many jobs may be with the remote handlers of this job at once, of all types that these serve together: the
+    /// sum of what the handlers announce, or the type's own number if they announce nothing; one, until they were
+    /// asked.
     pub(crate) fn capacity_of(&self, job: &Job) -> Capacity {
         self.capacity_of_kind(&job.tenant, &job.job_type)
     }
 
-    /// How many jobs of a kind could start at once: as many as its handlers have places free, or `max` where they run in
-    /// this node.
+    /// How many jobs of a kind could start at once: the free capacity of its handlers, or `max` if they run in this
+    /// node.
     pub(crate) fn free_places(&self, kind: &Kind, max: usize) -> usize {
         match self.handler_of(&kind.job_type) {
             Some(_) => max,
@@ -229,19 +237,20 @@ impl Shared {
         self.policy(job).heartbeat.or_else(|| self.discovery.heartbeat(&subject))
     }
 
-    /// Attempts in a round of this job.
+    /// Maximum number of attempts in a round of this job.
     pub(crate) fn max_attempts(&self, job: &Job) -> u32 {
         let asked = job.options.as_ref().and_then(|options| options.max_attempts);
         asked.unwrap_or(self.policy(job).max_attempts)
     }
 }
 
-/// What proves that a message of a run was written by a node: nobody can guess it.
+/// A seal: proves that a node wrote a message of a run, because it cannot be guessed.
 pub(crate) fn new_seal() -> SmolStr {
     format_smolstr!("{:016x}", rand::random::<u64>())
 }
 
-/// The time of day. The one clock of this room that is not monotonic: for what is written down, never for leases.
+/// The time of day. The only clock of this crate that is not monotonic: for timestamps that are stored, never for
+/// leases.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))

@@ -1,16 +1,16 @@
-//! How many jobs may be on their way to where they are parked.
+//! Limits how many jobs may be on their way to be parked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Permits to park: a full stream of parked jobs must not fill the herald with jobs that wait for room there.
+/// Permits to park: if the stream of parked jobs is full, jobs that wait for it must not fill the committer.
 #[derive(Debug, Default)]
 pub(crate) struct ParkPermits(AtomicUsize);
 
-/// Jobs that may be on their way to where they are parked, of one node.
+/// Jobs of one node that may be on their way to be parked.
 const MAX_PARKING: usize = 256;
 
-/// One job may be parked; given back when it is dropped, with the job's decision.
+/// One job may be parked; given back when it is dropped, with the job's commit.
 #[derive(Debug)]
 pub(crate) struct ParkPermit(Arc<ParkPermits>);
 
@@ -20,7 +20,7 @@ impl ParkPermits {
         self.0.load(Ordering::Relaxed) < MAX_PARKING
     }
 
-    /// A permit, if one is left.
+    /// Takes a permit, if one is left.
     pub(crate) fn take(self: &Arc<Self>) -> Option<ParkPermit> {
         let taken =
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |out| (out < MAX_PARKING).then_some(out + 1));

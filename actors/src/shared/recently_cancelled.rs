@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use longshore_domain::{Job, RunId, Tenant};
 
-/// Cancelled runs that a node remembers, for jobs it has in hand.
+/// Cancelled runs that a node remembers, for the jobs it has buffered.
 const REMEMBERED: usize = 4_096;
-/// Runs that were cancelled a moment ago: a job of theirs that is in hand is not begun without a look at its record.
+/// Runs that were cancelled a moment ago: a buffered job of such a run does not begin without reading its record.
 #[derive(Debug, Default)]
 pub(crate) struct RecentlyCancelled {
     any: AtomicBool,
-    /// By name, and in the order in which they came.
+    /// By name, and in the order in which they were added.
     runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
     /// The nodes that are there, and when that was read.
     nodes: Mutex<Option<(Instant, Arc<[String]>)>>,
@@ -22,7 +22,7 @@ pub(crate) struct RecentlyCancelled {
 type RunKey = (Tenant, RunId);
 
 impl RecentlyCancelled {
-    /// Adds one; the oldest goes where there are too many.
+    /// Adds one; the oldest is forgotten if there are too many.
     pub(crate) fn add(&self, tenant: &Tenant, run: &RunId) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (tenant.clone(), run.clone());
@@ -48,7 +48,7 @@ impl RecentlyCancelled {
         *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(nodes)));
     }
 
-    /// Whether the job's run is one of them. One load where none is.
+    /// Whether the job's run is one of them. Costs one load if there are none.
     pub(crate) fn has(&self, job: &Job) -> bool {
         self.any.load(Ordering::Acquire) && {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,8 +8,8 @@ use longshore_domain::SmolStr;
 /// Claims without a clear answer that are remembered: more than a node has workers.
 const MAX_UNCLEAR: usize = 16_384;
 
-/// Tokens of claims whose answers were lost. Where such a claim turns out to be on record, its attempt was never
-/// started: this node may start it, or leave that to the node that the job came to.
+/// Tokens of claims whose answers were lost. If such a claim turns out to be stored, its attempt was never started:
+/// this node may start it, or leave that to the node that the job was delivered to.
 #[derive(Debug, Default)]
 pub(crate) struct UnclearClaims(Mutex<HashSet<SmolStr>>);
 
@@ -21,7 +21,7 @@ impl UnclearClaims {
         }
     }
 
-    /// Whether it is one; it is none from then on.
+    /// Whether it is one; forgets it.
     pub(crate) fn take(&self, token: &SmolStr) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token)
     }

@@ -1,6 +1,6 @@
-//! The ends of those runs that leave no record. Of a type that keeps its failures only, the end of a run that completes
-//! stands nowhere but in its event; whoever asks for it a moment too late finds it at the node that had it, which the
-//! others ask.
+//! The ends of runs that leave no record. If a type keeps only its failures, the end of a run that completes is stored
+//! nowhere; only its event says so. A caller that asks for such an end a moment too late still gets it: the nodes ask
+//! the one that ran it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use longshore_backbone::wire::api::{Encoded, Record};
 use longshore_backbone::wire::record;
 use longshore_domain::{Run, RunId, Tenant};
 
-/// Most bytes of ends that are remembered; the oldest go first.
+/// Maximum bytes of ends that are remembered; the oldest go first.
 const REMEMBERED: usize = 4 * 1024 * 1024;
 
 /// The last runs that completed here and left no record.
@@ -42,7 +42,7 @@ impl UnstoredEnds {
         }
     }
 
-    /// The end of this run as its record would show it.
+    /// The end of this run, as its record would show it.
     pub(crate) fn find(&self, tenant: &Tenant, run_id: &RunId) -> Option<Encoded<Record>> {
         let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ends.shown.get(&(tenant.clone(), run_id.clone())).cloned()

@@ -1,19 +1,19 @@
-//! How many callers may wait for runs' ends. Who waits keeps a subscription and a task, so both are bounded, for each
-//! tenant and for the node.
+//! Limits how many callers may wait for runs' ends. Each wait keeps a subscription and a task, so waits are bounded,
+//! for each tenant and for the node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longshore_backbone::wire::api::{ApiError, Code};
 
-/// Waits of one tenant.
+/// Maximum number of waits of one tenant.
 const MAX_PER_TENANT: usize = 1_024;
-/// Waits of all tenants.
+/// Maximum number of waits of all tenants.
 const MAX_PER_NODE: usize = 16_384;
-/// When to come again.
+/// When the caller may try again.
 const COME_AGAIN_MS: u64 = 1_000;
 
-/// Who waits for ends on this node.
+/// The waits for ends on this node.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     by_tenant: Mutex<HashMap<String, usize>>,
@@ -27,22 +27,22 @@ pub(crate) struct Waiting {
 }
 
 impl Waits {
-    /// One wait more.
+    /// Adds a wait.
     ///
     /// # Errors
-    /// 429 where the tenant has too many already, 503 where the node has.
+    /// 429 if the tenant has too many already, 503 if the node has.
     pub(crate) fn enter(self: &Arc<Self>, tenant: &str) -> Result<Waiting, ApiError> {
         let mut by_tenant = self.by_tenant.lock().unwrap_or_else(PoisonError::into_inner);
         let (own, all) = (by_tenant.get(tenant).copied().unwrap_or(0), by_tenant.values().sum::<usize>());
         let refused = |code, whose: &str, max: usize| ApiError {
             retry_after_ms: Some(COME_AGAIN_MS),
-            ..ApiError::new(code, format!("{whose} waits for {max} runs on this node already; follow events instead"))
+            ..ApiError::new(code, format!("{whose}: {max} waits for runs on this node already; follow events instead"))
         };
         if own >= MAX_PER_TENANT {
             return Err(refused(Code::RateLimited, &format!("tenant {tenant}"), MAX_PER_TENANT));
         }
         if all >= MAX_PER_NODE {
-            return Err(refused(Code::Unavailable, "everybody together", MAX_PER_NODE));
+            return Err(refused(Code::Unavailable, "all tenants together", MAX_PER_NODE));
         }
         by_tenant.insert(tenant.to_owned(), own + 1);
         Ok(Waiting { waits: Arc::clone(self), tenant: tenant.to_owned() })
@@ -78,6 +78,6 @@ mod tests {
         own.pop();
         assert!(waits.enter("acme").is_ok());
         drop((own, others));
-        assert!(waits.by_tenant.lock().unwrap().is_empty(), "nothing is kept of those who do not wait");
+        assert!(waits.by_tenant.lock().unwrap().is_empty(), "tenants without waits are forgotten");
     }
 }

@@ -1,21 +1,22 @@
-//! Lanes that take no due job just now: full ones, those without a leader, those of queues that nobody declares.
+//! Closed lanes: lanes that take no due job just now, because they are full, have no leader, or belong to a queue that
+//! no node declares.
 //!
-//! A refused job gives its place back. While a lane is closed one job at a time is a trial of it; the others go back to
-//! the server for a while, one a few milliseconds after the other, so that they come again in their order and as a
-//! trickle, however many they are. No clock of its own: the time is an argument.
+//! A refused job does not keep a place among the moves. While a lane is closed, one job at a time is a trial of it; the
+//! others go back to the server for a while, a few milliseconds apart, so that they come again in their order and as a
+//! trickle, however many they are. It has no clock of its own: the time is an argument.
 //!
-//! Bounds: an entry for each lane that refused its last job.
+//! Bounds: one entry per lane that refused its last job.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use longshore_domain::{Priority, Queue};
 
-/// How long a closed lane is left alone before the next trial.
+/// How long a closed lane waits for the next trial.
 const TRIAL_EVERY: Duration = Duration::from_millis(500);
-/// So long a job that is put off stays away at least, and at most where few wait.
+/// How long a job that is put off stays away: at least, and at most if few wait.
 const AWAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// Between two jobs that were put off.
+/// The time between two jobs that were put off.
 const GAP: Duration = Duration::from_millis(2);
 
 /// A lane, by queue and priority.
@@ -24,9 +25,9 @@ pub(crate) type Lane = (Queue, Priority);
 /// What to do with a due job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Bring it into its lane.
+    /// Move it into its lane.
     Move,
-    /// Hand it back for so long.
+    /// Return it for so long.
     PutOff(Duration),
 }
 
@@ -40,7 +41,7 @@ struct Closed {
     /// A trial is under way.
     on_trial: bool,
     next_trial: Instant,
-    /// When the last of those that were put off comes again.
+    /// When the last job that was put off comes again.
     last_back: Instant,
 }
 
@@ -55,7 +56,8 @@ impl ClosedLanes {
         Way::PutOff(closed.put_off(now))
     }
 
-    /// The lane refused a job, or did not answer: for how long that job goes back, and whether the lane was open before.
+    /// The lane refused a job, or did not answer: says for how long that job is returned, and whether the lane was open
+    /// before.
     pub(crate) fn refused(&mut self, lane: &Lane, now: Instant) -> (Duration, bool) {
         let is_new = !self.0.contains_key(lane);
         let new = Closed { since: now, on_trial: false, next_trial: now, last_back: now };
@@ -64,7 +66,7 @@ impl ClosedLanes {
         (closed.put_off(now), is_new)
     }
 
-    /// The lane took a job; whether it was closed before.
+    /// The lane took a job: says whether it was closed before.
     pub(crate) fn took(&mut self, lane: &Lane) -> bool {
         self.0.remove(lane).is_some()
     }
@@ -72,7 +74,7 @@ impl ClosedLanes {
 
 impl Closed {
     fn put_off(&mut self, now: Instant) -> Duration {
-        // What was closed for long is looked at more rarely.
+        // A lane that has been closed for long is tried more rarely.
         let away = (now.duration_since(self.since) / 4).clamp(AWAY.0, AWAY.1);
         self.last_back = (now + away).max(self.last_back + GAP);
         self.last_back.duration_since(now)

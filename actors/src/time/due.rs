@@ -1,8 +1,8 @@
-//! A due job on its way into its lane, whoever brings it there: the timekeeper once its schedule has fired, the sweep
-//! where it has not; and a parked job on its way into the lane of returned jobs.
+//! A due job on its way into its lane: the timekeeper moves it once its schedule has fired, the sweep if it has not
+//! fired; and parking moves a parked job into the lane of returned jobs.
 //!
-//! All publish the same: the headers without what the server put there, under an id of run, round, attempt and wait. A
-//! job that is brought twice is thus mostly caught by the id, and always by the record.
+//! All publish the same: the headers without those that the server added, under an id of run, round, attempt and wait.
+//! So a job that is moved twice is mostly caught by the id, and always by the record.
 
 use bytes::Bytes;
 use longshore_backbone::wire::header;
@@ -12,7 +12,7 @@ use longshore_domain::{JobType, Priority, Queue, Tenant};
 
 use crate::shared::Shared;
 
-/// A job whose time has come, or that is taken back from where it was parked.
+/// A job whose time has come, or a parked job that is taken back.
 #[derive(Debug)]
 pub(crate) struct DueJob {
     pub(crate) queue: Queue,
@@ -24,8 +24,8 @@ pub(crate) struct DueJob {
 }
 
 impl DueJob {
-    /// Reads what lies on, or was to go to, a due subject, or is parked; `None` if that cannot be read. `sequence` names
-    /// the message where its headers do not.
+    /// Reads a message that is on a due subject, was to go to one, or is parked; `None` if it cannot be read.
+    /// `sequence` identifies the message if its headers do not.
     pub(crate) fn read(
         names: &Names,
         due: &str,

@@ -1,13 +1,14 @@
-//! The sweep: looks slowly through what waits for a time, and makes up for what the server forgot.
+//! The sweep: reads slowly through what waits for a time, and recovers schedules that the server forgot to fire.
 //!
-//! A schedule that falls due while its stream has no leader may never fire. Once it is overdue by more than the grace, its
-//! job is brought into its lane as the timekeeper would have done it, under the same id, so that a firing that comes all
-//! the same does no harm; then the schedule is deleted. A run whose record waits for a time that is over, with nothing left
-//! that could bring it on, cannot be made good without its payload: it is named in the log and counted.
+//! A schedule that falls due while its stream has no leader may never fire. Once it is overdue by more than the grace,
+//! its job is moved into its lane as the timekeeper would have done it, under the same id, so that a firing that comes
+//! all the same does no harm; then the schedule is deleted. A run is stranded if its record waits for a time that is
+//! over and nothing is left that could bring it on. Without its payload it cannot be recovered: it is named in the log
+//! and counted.
 //!
 //! One node sweeps for all: the first by name that is there. Two at once, for a while, do no harm either.
 //!
-//! Bounds: [`PAGES`] pages or [`BYTES`] of either stream a round, [`MOVES`] jobs and [`LOOKS`] records a round.
+//! Bounds: [`PAGES`] pages or [`BYTES`] of either stream per round, [`MOVES`] jobs and [`LOOKS`] records per round.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,20 +25,20 @@ use crate::shared::{Shared, now};
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
-/// Pages of 256 messages in a round: a million schedules are looked through within half an hour.
+/// Pages of 256 messages in a round: a million schedules are read within half an hour.
 const PAGES: usize = 20;
 /// Bytes of payload in a round.
 const BYTES: usize = 16 << 20;
-/// Overdue jobs that are brought on in a round; the next round goes on where this one stopped.
+/// Overdue jobs that are moved in a round; the next round goes on where this one stopped.
 const MOVES: usize = 2_048;
-/// Of these at once.
+/// Overdue jobs that are moved at once.
 const AT_ONCE: usize = 16;
-/// Records of a round that are looked into more closely.
+/// Records that are checked more closely in a round.
 const LOOKS: usize = 64;
-/// Runs that are remembered as named in the log.
+/// Runs that are remembered as already named in the log.
 const MAX_NAMED: usize = 10_000;
 
-/// How far a round is, and what was said before.
+/// How far the sweep has read, and which runs it has named.
 struct Sweep {
     shared: Arc<Shared>,
     grace: Duration,
@@ -48,7 +49,7 @@ struct Sweep {
 
 /// Sweeps until the process ends.
 pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
-    // An election takes as long, and a server that has 100,000 to fire at once is 4 s late.
+    // An election takes about as long, and a server that has 100,000 to fire at once is 4 s late.
     let grace = (shared.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
     let mut sweep = Sweep { shared, grace, schedules_from: 1, records_from: 1, named: HashSet::new() };
     let mut tick = tokio::time::interval(grace);
@@ -70,7 +71,7 @@ impl Sweep {
         self.records().await
     }
 
-    /// Brings on the jobs of schedules that should have fired.
+    /// Moves the jobs of schedules that should have fired.
     async fn schedules(&mut self) -> Result<(), Error> {
         let (mut overdue, mut bytes) = (Vec::new(), 0);
         for _ in 0..PAGES {
@@ -129,7 +130,7 @@ impl Sweep {
 
     async fn is_stranded(&self, run: &Run, revision: u64) -> Result<bool, Error> {
         let backbone = &self.shared.backbone;
-        // The record is read last: whoever took the job up meanwhile has written it.
+        // The record is read last: a node that took the job up meanwhile has written it.
         Ok(!backbone.may_come(run).await? && backbone.is_unchanged(run, revision).await?)
     }
 
@@ -138,7 +139,8 @@ impl Sweep {
     }
 }
 
-/// Does what the server should have done: the job into its lane, then the schedule away. Says whether it did.
+/// Does what the server should have done: publishes the job into its lane, then deletes the schedule. Says whether it
+/// did.
 async fn bring_on(shared: Arc<Shared>, standing: Standing) -> Result<bool, Error> {
     if !shared.backbone.still_stands(&standing).await? {
         return Ok(false);

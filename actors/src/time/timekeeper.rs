@@ -1,10 +1,10 @@
-//! The timekeeper: brings due jobs into their lanes.
+//! The timekeeper: moves due jobs into their lanes.
 //!
-//! The server publishes a schedule's job on a due subject when its time has come; here it is published into its lane
-//! ([`crate::time::due`]), and then acknowledged. A lane that refuses keeps nothing here: its jobs go back to the server for a
-//! while ([`crate::time::closed_lanes`]), and other lanes' jobs have their places.
+//! The server publishes a schedule's job on a due subject when its time has come; the timekeeper publishes it into its
+//! lane ([`crate::time::due`]), and then acknowledges it. A lane that refuses holds nothing up here: its jobs go back
+//! to the server for a while ([`crate::time::closed_lanes`]), and other lanes' jobs take their places.
 //!
-//! Bounds: [`AT_ONCE`] moves; it pulls no more than it has room for.
+//! Bounds: [`AT_ONCE`] moves; it pulls no more than it has places for.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
@@ -26,7 +26,7 @@ use crate::time::due::DueJob;
 
 /// Jobs that are being moved at once.
 const AT_ONCE: usize = 256;
-/// How often it looks whether the server still knows of its pulls.
+/// How often it checks whether the server still knows of its pulls.
 const TICK: Duration = Duration::from_millis(250);
 /// A lane that has not answered by then counts as closed: its jobs must not keep the places of others.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -57,14 +57,14 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
         }
         puller.top_up(0, timekeeper.moves.len(), AT_ONCE).await;
     }
-    // A due job that is handed back late does no harm: whoever brings it into its lane, it is there once.
+    // A due job that is returned late does no harm: it is in its lane once, whichever node moves it.
     puller.close(Instant::now(), Duration::MAX).await;
-    // Those that are refused now are handed back by being dropped.
+    // Jobs that are refused now are dropped, which returns them.
     while timekeeper.moves.join_next().await.is_some() {}
     std::future::pending().await
 }
 
-/// The next due job, or a word from the server.
+/// The next due job, or a status from the server (`Some(None)`).
 async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
     std::future::poll_fn(|context| {
         let now = Instant::now();
@@ -87,7 +87,7 @@ struct Timekeeper {
 /// How a move ended.
 struct Moved {
     lane: Lane,
-    /// Why not, and the job that is still to be moved.
+    /// Why it failed, and the job that is still to be moved.
     refused: Option<(Refusal, AckToken)>,
 }
 
@@ -144,7 +144,7 @@ impl Timekeeper {
         }
     }
 
-    /// Notes for `health` whether a lane is full; whether that is news.
+    /// Sets for `health` whether a lane is full; says whether that is a change.
     fn is_full(&self, lane: &Lane, full: bool) -> bool {
         let mut lanes = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news = if full { lanes.insert(lane.clone()) } else { lanes.remove(lane) };
@@ -152,7 +152,7 @@ impl Timekeeper {
         is_news
     }
 
-    /// One that died before has left lanes of which nothing is known any more.
+    /// Clears the full lanes that a timekeeper which died before has left: nothing is known of them any more.
     fn forget_full(&self) {
         self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.shared.metrics.lanes_full.set(0);
@@ -160,7 +160,7 @@ impl Timekeeper {
 }
 
 async fn move_to_lane(shared: Arc<Shared>, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
-    // A publish that is answered too late was made all the same; made again it is known by its id.
+    // A publish that is answered too late may be stored all the same; published again, it is caught by its id.
     let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&shared)).await {
         Ok(Ok(())) => {
             fail_point::pass("after-move");

@@ -505,8 +505,8 @@ mod tests {
         for (name, value, reason) in [
             ("Longshore-Max-Attempts", "0", "is not a whole number from 1 to 1000"),
             ("Longshore-Max-Attempts", "1001", "is not a whole number from 1 to 1000"),
-            ("Longshore-Delay", "-3s", "is no duration"),
-            ("Longshore-Run-At", "tomorrow", "is no RFC 3339 time"),
+            ("Longshore-Delay", "-3s", "is not a valid duration"),
+            ("Longshore-Run-At", "tomorrow", "is not a valid RFC 3339 time"),
             ("Longshore-Run-Id", "main-p5-7", "minted"),
             ("Longshore-Run-Id", "a.b", "'.' at byte 1"),
             ("Longshore-Unique", "never", "not one of"),

@@ -228,9 +228,11 @@ impl Names {
     /// A run's next attempt. Round and attempt stand in the subject, and, where it was deferred, how often, so that a
     /// late writer cannot replace a newer one.
     #[must_use]
-    pub fn retry(&self, tenant: &Tenant, run: &RunId, round: u32, attempt: u32, deferrals: u32) -> String {
-        let wait = if deferrals > 0 { format!("-{deferrals}") } else { String::new() };
-        format!("{}.retries.{tenant}.{run}.{round}-{attempt}{wait}", self.namespace)
+    pub fn retry(&self, run: &Run) -> String {
+        let Run { tenant, run_id, round, deferrals, .. } = run;
+        let (attempt, wait) =
+            (run.next_attempt(), if *deferrals > 0 { format!("-{deferrals}") } else { String::new() });
+        format!("{}.retries.{tenant}.{run_id}.{round}-{attempt}{wait}", self.namespace)
     }
 
     /// Filters over delayed jobs, retries and due jobs of a tenant; `None` stands for any.
@@ -250,8 +252,9 @@ impl Names {
 
     /// Where an event goes live.
     #[must_use]
-    pub fn event(&self, tenant: &Tenant, kind: EventKind, queue: &Queue, run: &RunId, job_type: &JobType) -> String {
-        format!("{}.events.{tenant}.{kind}.{queue}.{run}.{job_type}", self.namespace)
+    pub fn event(&self, run: &Run, kind: EventKind) -> String {
+        let Run { tenant, queue, run_id, job_type, .. } = run;
+        format!("{}.events.{tenant}.{kind}.{queue}.{run_id}.{job_type}", self.namespace)
     }
 
     /// Writes the subject of an event of this run behind what is in `out`: there are three for every job.

@@ -1,5 +1,5 @@
-//! What the event log says of faults: how long nothing started, when what was stored had ended, what never did, and what
-//! ended twice; and what the handler says: which runs it was called for more than once.
+//! What the event log says of faults: how long no attempt started, when the stored jobs had ended, which jobs never
+//! did, and which ended twice; and what the handler says: the runs that it was called for more than once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,13 +14,13 @@ use crate::told;
 #[derive(Debug)]
 pub(super) struct Fault {
     pub at: Timestamp,
-    /// When what was frozen went on; `at` for a kill.
+    /// When the frozen part was thawed; `at` for a kill.
     pub thawed: Timestamp,
-    /// When the next may come.
+    /// When the next fault may come.
     pub over: Timestamp,
 }
 
-/// What came of a round of faults. Times in seconds, one a fault.
+/// The result of a round of faults. Times in seconds, one per fault.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Verdict {
     pub pauses: Vec<f64>,
@@ -34,7 +34,7 @@ pub(super) struct Verdict {
     pub repeats: usize,
 }
 
-/// What the log tells.
+/// The contents of the log.
 #[derive(Debug, Default)]
 struct Log {
     /// When starts happened.
@@ -43,7 +43,7 @@ struct Log {
     repeats: usize,
 }
 
-/// What the log tells of one run.
+/// What the log has of one run.
 #[derive(Debug, Default)]
 struct Life {
     ids: HashSet<String>,
@@ -111,7 +111,7 @@ impl Log {
         verdict
     }
 
-    /// The longest time without a start between a fault and the next.
+    /// The longest time without a start between a fault and the next one.
     fn pause(&self, fault: &Fault) -> f64 {
         let within = self.starts.iter().filter(|at| **at > fault.at && **at < fault.over).copied();
         let marks: Vec<Timestamp> = [fault.at].into_iter().chain(within).chain([fault.over]).collect();
@@ -119,7 +119,7 @@ impl Log {
     }
 }
 
-/// Runs with more than one call. No job here fails, so that each further call is the same work again.
+/// Runs with more than one call. No job here fails, so each further call repeats the same work.
 fn done_twice(calls: &[Call]) -> usize {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for call in calls {

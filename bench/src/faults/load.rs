@@ -1,7 +1,7 @@
 //! A steady load of jobs, each published again until the server has confirmed it.
 //!
-//! A `Nats-Msg-Id` of its own makes the repeats harmless: whatever was stored by a publish whose answer was lost is what
-//! the repeat is answered with.
+//! Each job has its own `Nats-Msg-Id`, which makes the repeats harmless: if a publish was stored but its answer was
+//! lost, the repeat gets the answer for the stored message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::jobs;
 
 /// How long one publish may go unanswered before it is repeated.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Before a repeat after an error.
+/// The pause before a repeat after an error.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Repeats of one publish. A server that is down for longer than these is a fault of its own.
+/// Repeats of one publish. A server that is down for longer than that is a separate fault.
 const TRIES: usize = 600;
-/// One job in so many is done by a remote handler.
+/// One job in this many is done by a remote handler.
 const REMOTE_ONE_IN: u64 = 5;
 
 /// A job that the server has confirmed.
@@ -45,14 +45,14 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// So many jobs a second, each of which works so long.
+    /// Publishes `rate` jobs per second, each of which works for `works_ms`.
     pub(super) fn start(client: Client, rate: u32, works_ms: u64) -> Load {
         let (stop, stopped) = watch::channel(false);
         let publishing = tokio::spawn(publish(client, rate, works_ms, stopped));
         Load { stop, publishing }
     }
 
-    /// Publishes no more, and gives what was confirmed once everything is.
+    /// Stops publishing, waits until all jobs are confirmed, and returns the confirmed jobs.
     pub(super) async fn stop(self) -> anyhow::Result<Vec<Stored>> {
         self.stop.send_replace(true);
         self.publishing.await?

@@ -1,9 +1,9 @@
-//! How long work stands still when a server or a node is killed or frozen, whether it all goes on, and whether every run
-//! still ends exactly once.
+//! How long work stands still when a server or a node is killed or frozen, whether all of it resumes, and whether every
+//! run still ends exactly once.
 //!
-//! One world a kind of fault, under a steady load of short jobs, each published until the server confirms it. What is said
-//! afterwards comes from the event log, by the confirmations that the publisher holds, and from the handler's own account:
-//! the log cannot tell of a job that was done twice and told once.
+//! There is one world per kind of fault, under a steady load of short jobs, each published until the server confirms
+//! it. The results come from the event log, by the confirmations that the publisher holds, and from the calls that the
+//! handler writes down: the log cannot show a job that was done twice and published once.
 
 mod judge;
 mod load;
@@ -23,22 +23,22 @@ use crate::product::ROOM;
 use crate::streams::{self, SCHEDULES, lane};
 use crate::table::{Table, spread};
 
-/// Between start and the first fault.
+/// The time between the start and the first fault.
 const WARM_UP: Duration = Duration::from_secs(3);
 /// How far past its lease a node is frozen.
 const PAST_LEASE: Duration = Duration::from_secs(2);
-/// After a fault, this and a lease until the next.
+/// After a fault, this time plus a lease passes until the next.
 const REST: Duration = Duration::from_secs(4);
 /// How long the last jobs may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 /// How long a job works.
 const WORKS_MS: u64 = 50;
-/// The type of the jobs that a node does by itself.
+/// The type of the jobs that a node runs itself.
 const BUILT_IN: &str = "sleep";
-/// The type of those that a handler does which writes down each call. With the server its requests and replies die, so that
-/// they wait for their time limit; they are left out of what is measured in seconds.
+/// The type of the jobs whose remote handler writes down each call. Its requests and replies die with the server, so
+/// that they wait for their time limit; they are left out of the measurements in seconds.
 const REMOTE: &str = "work";
-/// How it is set: what was lost with the server is soon tried again, and there is room for all.
+/// The settings of that type: jobs lost with the server are soon retried, and there is capacity for all.
 const REMOTE_IS: &str = "handler = 'remote'\ntimeout = '2s'\nslots = 1000";
 
 impl Kind {
@@ -64,7 +64,7 @@ impl Kind {
 
 pub(crate) async fn run(args: &args::Faults) -> anyhow::Result<()> {
     let args::Faults { rate, lease, .. } = args;
-    println!("## Faults: {rate} jobs a second of {WORKS_MS} ms each, lease {lease} s\n\n{}\n", class());
+    println!("## Faults: {rate} jobs per second of {WORKS_MS} ms each, lease {lease} s\n\n{}\n", class());
     println!(
         "Seconds, least / median / greatest over the faults. Pause: the longest time without a start in any node, from the fault"
     );
@@ -72,10 +72,10 @@ pub(crate) async fn run(args: &args::Faults) -> anyhow::Result<()> {
         "until the next one. Caught up: until the last job that was stored at the fault, and not ended, has its end in the log"
     );
     println!(
-        "(the lease included, for jobs that were in hand). Thawed: the same, counted from SIGCONT. Began again: runs whose end is"
+        "(the lease included, for jobs that nodes held). Thawed: the same, counted from SIGCONT. Began again: runs whose end is"
     );
     println!(
-        "that of a second attempt or start. Done twice: runs whose handler was called more than once, by its own account (a fifth of"
+        "that of a second attempt or start. Done twice: runs whose handler was called more than once, by its own record (a fifth of"
     );
     println!(
         "the jobs has such a handler). Lost: confirmed, and no end in the log. Ended twice: two ends with different ids."
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: &args::Faults) -> anyhow::Result<()> {
         "done twice",
         "lost",
         "ended twice",
-        "told again",
+        "published again",
         "load / steal",
     ]);
     let only = |kind: &Kind| args.only.is_empty() || args.only.contains(kind);
@@ -109,7 +109,7 @@ pub(crate) async fn run(args: &args::Faults) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One world, so many faults of one kind, and what the log says of it.
+/// Runs one world with `times` faults of one kind, and returns what the log says of it.
 async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<Verdict> {
     let world = World::new().await;
     let mut nodes = Vec::new();
@@ -130,7 +130,8 @@ async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<
     last.push(SCHEDULES.to_owned());
     streams::emptied(&world, &last, ENDS_WITHIN).await?;
     let deadline = Instant::now() + ENDS_WITHIN;
-    // What waits for a retry is in no stream for a moment while it is moved, so an empty one is not the last word.
+    // A job that waits for a retry is in no stream for a moment while it is moved, so an empty stream is not
+    // conclusive.
     let verdict = loop {
         let verdict = judge::judge(&world, &stored, &faults, &worker.calls()).await?;
         if verdict.lost == 0 || Instant::now() > deadline {
@@ -144,8 +145,8 @@ async fn round(kind: Kind, times: usize, args: &args::Faults) -> anyhow::Result<
     Ok(verdict)
 }
 
-/// Works for a while on each job, and writes down that it was called. It outlives every fault, so that its account is
-/// whole; it announces room for all.
+/// Works for a while on each job, and writes down each call. It outlives every fault, so that its list is complete; it
+/// announces capacity for all jobs.
 async fn worker(world: &World) -> Handler {
     let work = |_: Job| async {
         sleep(Duration::from_millis(WORKS_MS)).await;
@@ -154,7 +155,7 @@ async fn worker(world: &World) -> Handler {
     world.handler(REMOTE).announce("longshore.slots", "1000").start(work).await
 }
 
-/// Strikes once, mends it, and lets the rest pass.
+/// Causes one fault, repairs it, and waits for the rest of its time.
 async fn strike(kind: Kind, world: &World, nodes: &[Node], lease: Duration) -> anyhow::Result<Fault> {
     let at = Timestamp::now();
     let mut thawed = at;

@@ -1,4 +1,4 @@
-//! What each situation publishes: a table of a run with 1,000 attempts, and of one at its first.
+//! What each situation publishes: a table of a run with 1,000 attempts, and of a run at its first attempt.
 
 use super::*;
 use crate::run::{Holding, MessageId, PutBack};
@@ -13,7 +13,7 @@ fn failure() -> Failure {
     Failure::new(ErrorKind::Retryable, "x")
 }
 
-/// A run that waits in its lane, and that a message carries.
+/// A run that waits in its lane and that a message carries.
 fn enqueued() -> Run {
     let job = Job {
         tenant: Tenant::default_tenant(),
@@ -54,7 +54,7 @@ fn dead(attempts: u32) -> Run {
     settled(running(attempts), Settlement::Dead { failure: failure() })
 }
 
-/// Starts the next attempt, as `published` has it.
+/// Starts the next attempt, given what is `published`.
 fn started(published: Published, mut run: Run) -> (Published, Run) {
     let attempt = run.next_attempt();
     let published = published.at_start(&run, attempt);
@@ -106,7 +106,7 @@ fn a_claim_publishes_its_start_alone() {
         let waits = settled(running(1_000), Settlement::Defer { at: at(9), reason, put_back: Some(why) });
         let (arrived, run) = started(Published::at_arrival(&waits), waits);
         assert_eq!((rest(arrived, &run).as_str(), run.attempts.len()), ("1000/started | 1000/started", 1_000));
-        // Nobody is there to start it a second time: the deferral is all that is new.
+        // No handler is there to start it a second time: only the deferral is new.
         let reason = crate::run::DeferReason::NoHandlerOnline;
         let waits = settled(run, Settlement::Defer { at: at(9), reason, put_back: None });
         assert_eq!(rest(arrived, &waits), "1000/deferred | 1000/deferred");
@@ -164,7 +164,7 @@ fn what_the_api_decides_is_published_live_once() {
     let cancelled = settled(replayed.clone(), Settlement::Cancel);
     let published = Published::at_cancel(&replayed, &cancelled, false);
     assert_eq!(rest(published, &cancelled), "0/cancelled | 0/replayed 0/enqueued 0/cancelled");
-    // The job of the new round is published once the log has that.
+    // The job of the new round is published once the log has that round.
     let (arrived, run) = started(Published::at_arrival(&replayed), replayed);
     assert_eq!(rest(arrived, &run), "1/started | 1/started");
 }
@@ -174,7 +174,8 @@ fn the_first_attempt_proves_nothing() {
     let again = |run: &Run| rest(Published::at_redelivery(run), run);
     assert_eq!(again(&running(1)), " | 0/enqueued 1/started");
     assert_eq!(again(&retrying(1)), " | 0/enqueued 1/started 1/failed");
-    // However often it was put back: what began without a record may have been released before the log had anything.
+    // However often it was requeued: an attempt that began without a record may have been released before the log had
+    // anything.
     let mut run = running(1);
     for _ in 0..3 {
         run = settled(run, Settlement::Release);
@@ -201,7 +202,7 @@ fn an_attempt_publishes_its_start_and_its_end_once_each() {
     let completed = || settled(running(1), Settlement::Complete(crate::run::RunResult::None));
     let end = "1/completed | 1/completed";
 
-    // On record: the start goes into the log at once.
+    // With a record: the start goes into the log at once.
     let published = Published::nothing().after_live(2, true);
     assert_eq!(rest(published, &completed()), end);
     // Without a record: the log gets it with the end, or before that where progress was made.

@@ -1,4 +1,4 @@
-//! One try, as the record keeps it.
+//! One attempt, as the record keeps it.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use super::Failure;
 use crate::Timestamp;
 
-/// One try.
+/// One attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Its round.
@@ -26,10 +26,10 @@ pub struct Attempt {
     /// When the next attempt was due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
-    /// It was put back without being used up.
+    /// Why it was requeued without being used up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub put_back: Option<PutBack>,
-    /// Which start of this attempt it was: above 1 after it was put back.
+    /// Which start of this attempt it was: above 1 after the attempt was requeued.
     #[serde(default = "first", skip_serializing_if = "is_first")]
     pub start: u32,
 }
@@ -43,7 +43,7 @@ fn is_first(start: &u32) -> bool {
     *start == 1
 }
 
-/// Why a started attempt was put back without being used up.
+/// Why a started attempt was requeued without being used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PutBack {
@@ -51,8 +51,8 @@ pub enum PutBack {
     Released,
     /// Its handler asked for it.
     Snoozed,
-    /// Its handler had no room after all.
+    /// Its handler had no capacity after all.
     Busy,
-    /// Nobody was there to run it: it was claimed, but never started.
+    /// No handler could run it: it was claimed, but never started.
     NotStarted,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Longest error message that is kept, in bytes.
+/// The longest error message that is kept, in bytes.
 pub const MESSAGE_MAX: usize = 4_096;
 
 /// Why an attempt or a run failed.
@@ -13,13 +13,13 @@ pub enum ErrorKind {
     Retryable,
     /// The handler failed for good.
     Permanent,
-    /// Longer than its time limit.
+    /// The attempt took longer than its time limit.
     Timeout,
     /// Its node fell silent.
     LeaseExpired,
     /// The handler panicked.
     Panic,
-    /// Nobody serves the type.
+    /// No handler serves the type.
     NoHandler,
     /// The job cannot be read.
     Invalid,
@@ -28,7 +28,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The kind as it stands in records, letters and metrics.
+    /// The name of the kind in records, dead letters and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl ErrorKind {
 pub struct Failure {
     /// Its kind.
     pub kind: ErrorKind,
-    /// In words, [`MESSAGE_MAX`] bytes at most.
+    /// In words, at most [`MESSAGE_MAX`] bytes.
     pub message: String,
 }
 

@@ -5,8 +5,8 @@ use smol_str::SmolStr;
 
 use crate::Timestamp;
 
-/// A stored message, named so that no later one can be taken for it: a stream made anew begins at sequence 1 again,
-/// but not at the same time.
+/// Identifies a stored message, so that no later one can be taken for it: a stream that is created again begins at
+/// sequence 1 again, but not at the same time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageId {
     /// Its stream.

@@ -1,9 +1,9 @@
-//! The run record: what is known of a run, and the fence that decides who may go on with it.
+//! The run record: the stored facts about a run, and the fence that decides which node may continue it.
 //!
-//! Its JSON is the contract's (section 3). Some fields more are kept for the protocol: `held_by` names the message
-//! that carries the run and the delivery of it that was claimed, `origin` when the run was first published, `token` who
-//! wrote this version, so that an unclear answer to a write can be cleared up by reading, `seal` what proves a message of
-//! the run to be a node's, `published` and `key_claimed_ms` what `submit` has brought to its end.
+//! The contract defines its JSON (section 3). The protocol needs some more fields: `held_by` names the message that
+//! carries the run and its claimed delivery, `origin` says when the run was first published, `token` identifies the
+//! writer of this version, so that a read can settle an unclear answer to a write, `seal` proves that a node wrote a
+//! message of the run, `published` and `key_claimed_ms` say which steps `submit` has completed.
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ mod holding;
 mod shorten;
 mod wait;
 
-/// So many of a run's last error messages are kept whole; of earlier ones the beginning, 200 bytes.
+/// A record keeps this many of a run's last error messages whole, and the first 200 bytes of earlier ones.
 const WHOLE_MESSAGES: usize = 32;
 const SHORT_MESSAGE: usize = 200;
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
@@ -41,9 +41,9 @@ pub enum RunState {
     Running,
     /// Waits for its next attempt.
     Retrying,
-    /// Ended well.
+    /// Ended successfully.
     Completed,
-    /// Ended badly; a dead letter is kept.
+    /// Ended with a failure; a dead letter is kept.
     Dead,
     /// Ended by a person or program.
     Cancelled,
@@ -51,7 +51,7 @@ pub enum RunState {
     Expired,
     /// Another run has its idempotency key.
     Duplicate,
-    /// Its dead letter was thrown away.
+    /// Its dead letter was discarded.
     Discarded,
 }
 
@@ -62,7 +62,7 @@ impl RunState {
         !matches!(self, Self::Scheduled | Self::Enqueued | Self::Running | Self::Retrying)
     }
 
-    /// The state as it stands in records and filters.
+    /// The name of the state in records and filters.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -92,10 +92,10 @@ pub enum RunResult {
     Other {
         /// The bytes, in base64.
         base64: String,
-        /// What they are.
+        /// Their content type.
         content_type: Option<String>,
     },
-    /// Too large to keep; so many bytes.
+    /// Too large to keep; its size in bytes.
     TooLarge(u64),
 }
 
@@ -114,23 +114,23 @@ fn is_false(value: &bool) -> bool {
 pub struct Run {
     /// Its id, unique within the tenant.
     pub run_id: RunId,
-    /// Whose run it is.
+    /// The tenant that owns it.
     pub tenant: Tenant,
-    /// Where its job waits or waited.
+    /// The queue in which its job waits or waited.
     pub queue: Queue,
     /// How urgent it is.
     pub priority: Priority,
-    /// What is to be done.
+    /// The type of work.
     #[serde(rename = "type")]
     pub job_type: JobType,
-    /// Where it stands.
+    /// Its state.
     pub state: RunState,
     /// 1, and one more with each replay.
     pub round: u32,
     /// The attempt that was last started in this round; 0 before the first.
     #[serde(default)]
     pub attempt: u32,
-    /// Attempts in a round.
+    /// The maximum number of attempts in a round.
     pub max_attempts: u32,
     /// When it began to wait for a worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,13 +141,13 @@ pub struct Run {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// Not before then.
+    /// Its next attempt does not start before this moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
-    /// The node that has or had it.
+    /// The node that works or last worked on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<SmolStr>,
-    /// What its handler last said of its progress.
+    /// The progress that its handler last reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<RawValue>>,
     /// Its result, if it is JSON.
@@ -162,7 +162,7 @@ pub struct Run {
     /// The size of a result that was too large to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_bytes: Option<u64>,
-    /// Why it failed, last.
+    /// Why it last failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
     /// Every attempt of every round.
@@ -177,25 +177,25 @@ pub struct Run {
     /// Its last deferral.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deferral: Option<Deferral>,
-    /// How often it was deferred in this round: tells apart the waits of one attempt.
+    /// How often it was deferred in this round; distinguishes the waits of one attempt.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub deferrals: u32,
-    /// Its job waits among the parked ones, its rank counting from `run_at`, and not in a lane or among the schedules.
+    /// Its job is parked, not in a lane or among the schedules; its rank counts from `run_at`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub parked: bool,
-    /// How long the record is kept once the run has ended, in milliseconds, where the job or its type says.
+    /// How long the record is kept once the run has ended, in milliseconds, if the job or its type sets a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
-    /// When what it held of people was taken out.
+    /// When its personal data was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
-    /// Its idempotency key is its own, claimed for so many milliseconds; absent until that is sure.
+    /// The run owns its idempotency key, claimed for this many milliseconds; absent until that is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_claimed_ms: Option<u64>,
-    /// `submit` made this record, and what it published or scheduled since is durable.
+    /// `submit` made this record, and the message or schedule that it then wrote is durable.
     #[serde(default, skip_serializing_if = "is_false")]
     pub published: bool,
-    /// What proves that a message of this run was written by a node; empty while there was none.
+    /// Proves that a node wrote a message of this run; empty as long as there was no such message.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub seal: SmolStr,
     /// The message that carries it.
@@ -204,19 +204,19 @@ pub struct Run {
     /// When it was first published.
     #[serde(default)]
     pub origin: Timestamp,
-    /// Who wrote this version of the record.
+    /// Identifies the writer of this version of the record.
     #[serde(default)]
     pub token: SmolStr,
 }
 
-/// A span as the record has it.
+/// A time span as the record stores it, in whole milliseconds.
 #[must_use]
 pub fn whole_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Run {
-    /// A run of which nothing is on record yet, waiting since `enqueued_at`.
+    /// A run that has no record yet, waiting since `enqueued_at`.
     #[must_use]
     pub fn new(job: &Job, max_attempts: u32, enqueued_at: Timestamp) -> Self {
         Self {
@@ -257,7 +257,7 @@ impl Run {
         }
     }
 
-    /// The number of the attempt that starts next: a put-back one starts again under its own number.
+    /// The number of the attempt that starts next: a requeued one starts again under its own number.
     #[must_use]
     pub fn next_attempt(&self) -> u32 {
         match self.state {
@@ -290,7 +290,8 @@ impl Run {
     /// Begins attempt `attempt` on `node`.
     pub fn begin(&mut self, attempt: u32, node: &SmolStr, now: Timestamp) {
         let start = match self.attempts.last() {
-            // An entry that was put back has been told by now (see `Verdict::BeginAgain`): one is enough to keep.
+            // The events of a requeued entry are published by now (see `Verdict::BeginAgain`): one entry is enough to
+            // keep.
             Some(last) if last.round == self.round && last.attempt == attempt && last.put_back.is_some() => {
                 let start = last.start + 1;
                 self.attempts.pop();
@@ -321,7 +322,7 @@ impl Run {
         });
     }
 
-    /// Begins the attempt that is claimed, and was never started, on `node` instead.
+    /// Begins an attempt that was claimed but never started, on `node` instead.
     pub fn begin_instead(&mut self, node: &SmolStr, now: Timestamp) {
         self.node = Some(node.clone());
         let Some(attempt) = self.attempts.last_mut() else { return };
@@ -332,11 +333,11 @@ impl Run {
         attempt.started_at = now;
     }
 
-    /// Notes what follows from the attempt that runs, or, where none was started, from the job as it waits.
+    /// Writes down what follows from the running attempt or, if none was started, from the waiting job.
     pub fn settle(&mut self, settlement: Settlement, now: Timestamp) {
         self.parked = match settlement {
             Settlement::Park { .. } => true,
-            // Its message stays where it was parked, until it is taken out or comes back.
+            // Its message stays parked until it is removed or returns.
             Settlement::Cancel => self.parked,
             _ => false,
         };
@@ -404,13 +405,13 @@ impl Run {
         self.held_by = None;
     }
 
-    /// Its dead letter is thrown away.
+    /// Its dead letter is discarded.
     pub fn discard(&mut self, now: Timestamp) {
         self.state = RunState::Discarded;
         self.ended_at = Some(now);
     }
 
-    /// Takes out what the run holds of people; when and how it went stays. Erasing twice changes nothing more.
+    /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
     pub fn erase(&mut self, now: Timestamp) {
         (self.progress, self.result, self.result_base64, self.result_content_type) = (None, None, None, None);
         self.tags.clear();
@@ -452,7 +453,8 @@ impl Run {
         }
     }
 
-    /// Keeps a record of a thousand long failures well below a message's size: only the last few keep their whole text.
+    /// Keeps a record of a thousand long failures well below the size limit of a message: only the last few error
+    /// messages stay whole.
     fn shorten_history(&mut self) {
         let old = self.attempts.len().saturating_sub(WHOLE_MESSAGES);
         for error in self.attempts[..old].iter_mut().filter_map(|attempt| attempt.error.as_mut()) {

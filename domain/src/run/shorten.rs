@@ -1,16 +1,15 @@
-//! How a record that outgrows its room is made smaller: what protocol and story need stays, words go.
+//! Makes a record that exceeds its size limit smaller: the data that the protocol and the events need stays, texts go.
 
 use super::Run;
 
-/// What is left of an error message, first and, if that is not enough, last.
+/// The number of bytes that are left of an error message, first and, if that is not enough, last.
 const CUTS: [usize; 3] = [200, 40, 0];
 
 impl Run {
-    /// Leaves out what can be missed most easily: the texts of earlier errors, then attempts of earlier rounds, the
-    /// oldest half of them at a time, then result and progress, then more of the texts. False: there is nothing left to
-    /// leave out.
+    /// Removes the least important data: the texts of earlier errors, then attempts of earlier rounds, the oldest half
+    /// of them at a time, then result and progress, then more of the texts. Returns false if nothing is left to remove.
     ///
-    /// The attempts of the present round stay, because its events are told from them.
+    /// The attempts of the present round stay, because its events are derived from them.
     pub fn shorten(&mut self) -> bool {
         self.cut_messages(CUTS[0])
             || self.forget_earlier()
@@ -20,7 +19,7 @@ impl Run {
     }
 
     fn cut_messages(&mut self, to: usize) -> bool {
-        // The last one is the reason why the run is where it is; it goes only when all others have gone.
+        // The last message explains why the run is in its state; it goes only when all others have gone.
         let count = self.attempts.len();
         let earlier = if to == CUTS[2] { count } else { count.saturating_sub(1) };
         let errors = self.attempts[..earlier].iter_mut().filter_map(|attempt| attempt.error.as_mut());
@@ -67,7 +66,7 @@ mod tests {
         };
         let at = Timestamp::from_millis(1);
         let mut run = Run::new(&job, attempts, at);
-        // As long as it gets once it is written: each of these is six bytes there.
+        // The longest it can be in the record: each of these characters takes six bytes there.
         let failure = || Failure::new(ErrorKind::Retryable, "\u{1}".repeat(5_000));
         for round in 1..=rounds {
             for attempt in 1..=attempts {

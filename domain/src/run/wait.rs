@@ -1,4 +1,4 @@
-//! How a run waits: since when, until when at most, and why though its time has come.
+//! How a run waits: since when, until when at the latest, and why it waits although its time has come.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,15 +15,15 @@ pub enum DeferReason {
     BreakerOpen,
     /// Too many of its kind are running.
     Concurrency,
-    /// Its key or type is held for everybody.
+    /// Its key or type is held everywhere.
     Held,
     /// Its queue is paused.
     Paused,
-    /// No remote handler is there.
+    /// No remote handler is online.
     NoHandlerOnline,
-    /// Its remote handlers have no room.
+    /// Its remote handlers have no capacity.
     Busy,
-    /// Its handler put it back.
+    /// Its handler snoozed it.
     Snoozed,
 }
 
@@ -44,25 +44,27 @@ impl DeferReason {
     }
 }
 
-/// The last deferral of a run, and since when it is being deferred. It stays while the attempt runs, as the row goes on
-/// if that is put back for the same reason, and where the run ends while it waits, as it is part of the story.
+/// The last deferral of a run, and since when the run is being deferred. It stays while the attempt runs, because the
+/// sequence of deferrals continues if the attempt is requeued for the same reason. It also stays if the run ends while
+/// it waits, because it is one of the run's events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferral {
     /// Why.
     pub reason: DeferReason,
-    /// The first of an unbroken row of deferrals.
+    /// When the first of the consecutive deferrals happened.
     pub since: Timestamp,
-    /// The last one.
+    /// When the last one happened.
     pub at: Timestamp,
-    /// How many, in this row.
+    /// How many consecutive deferrals there were.
     pub count: u32,
-    /// Which wait of the round it is; 0 in records of versions that did not park jobs, where it is the last one.
+    /// The number of the wait in the round; 0 in records of versions that did not park jobs, where it is the last wait.
     #[serde(default)]
     pub nth: u32,
 }
 
 impl Run {
-    /// Its job waits elsewhere, its rank counting from `since`: a wait of its own, which its message speaks for.
+    /// Its job waits elsewhere, and its rank counts from `since`. This is a separate wait, for which its message
+    /// speaks.
     pub(super) fn park(&mut self, since: Timestamp) {
         if self.state == RunState::Scheduled {
             self.state = RunState::Enqueued;
@@ -101,10 +103,10 @@ impl Run {
         self.run_at = Some(at);
     }
 
-    /// The attempt that runs was claimed, but nobody was there to start it: it is as if it had never begun.
+    /// The running attempt was claimed, but no handler could start it: it is as if it had never begun.
     fn take_back_start(&mut self, now: Timestamp) {
         if self.attempts.last().is_some_and(|last| last.start > 1) {
-            // It was started before and put back; its entry keeps count of the starts.
+            // It was started before and requeued; its entry keeps count of the starts.
             self.put_back(PutBack::NotStarted, now);
             self.state = RunState::Enqueued;
             return;
@@ -119,26 +121,26 @@ impl Run {
 }
 
 impl Run {
-    /// Whether no node has worked on it: no attempt is on record, and no message carries the run yet. It waits in its
+    /// Whether no node has worked on it: the record has no attempt, and no message carries the run yet. It waits in its
     /// lane, or has just been started without a record.
     #[must_use]
     pub fn is_unseen(&self) -> bool {
         self.state == RunState::Enqueued && !self.has_started() && self.held_by.is_none()
     }
 
-    /// The row of deferrals for this reason, if the last deferral was one.
+    /// The consecutive deferrals for this reason, if the last deferral was one of them.
     #[must_use]
     pub fn deferred_for(&self, reason: DeferReason) -> Option<&Deferral> {
         self.deferral.as_ref().filter(|deferral| deferral.reason == reason)
     }
 
-    /// Since when it waits for a worker: what its job's spans count from.
+    /// Since when it waits for a worker; its job's time spans count from here.
     #[must_use]
     pub fn waits_since(&self) -> Timestamp {
         self.enqueued_at.unwrap_or(self.origin)
     }
 
-    /// When the whole run must have ended, by what its job asks for.
+    /// When the whole run must have ended, if its job asks for that.
     #[must_use]
     pub fn deadline(&self, options: Option<&JobOptions>) -> Option<Timestamp> {
         Some(options?.deadline?.from(self.waits_since()))

@@ -1,4 +1,4 @@
-//! An attempt, from its clearance to its settlement on record, and what follows from that.
+//! An attempt, from its clearance to its stored settlement, and the follow-up.
 
 use longshore_domain::clearance::{Waiting, clear};
 use longshore_domain::follow_up::{self, AckAction, FollowUp};
@@ -20,7 +20,7 @@ use crate::world::{IN_HAND, LASTS, LEASE, World, stamp};
 /// How long a job waits for a handler before that counts as a failed attempt.
 const GRACE: Duration = Duration::from_millis(2_500);
 
-/// Whether the run is still in this node's hand once a decision is carried out.
+/// Whether this node still holds the run after it has carried out a decision.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Then {
     Done,
@@ -30,18 +30,18 @@ pub(crate) enum Then {
 enum Waited {
     UntilDue,
     UntilDrained,
-    /// The lease is lost: the message comes to somebody else, who goes on from the record.
+    /// The lease is lost: another node gets the message and continues from the record.
     TooLong,
 }
 
-/// Whose a run is that was begun without a record.
+/// The owner of a run that was begun without a record.
 enum Owner {
     Ours,
     Cancelled,
     Anothers,
 }
 
-/// What has to be done about a decision; done in another order, something is lost.
+/// The steps that carry out a decision; in another order, something is lost.
 #[derive(Clone, Copy)]
 enum Step {
     Tell,
@@ -50,7 +50,7 @@ enum Step {
 }
 
 impl Hand<'_> {
-    /// Begins without a claim, or goes on after one.
+    /// Begins without a claim, or continues after one.
     pub(crate) async fn start(&self, mut work: Work) {
         if !work.is_stored {
             if let Some(settlement) = self.turned_away(&work).or_else(|| self.parked(&work)) {
@@ -63,7 +63,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Carries a decision out that was just written, and goes on for as long as the run stays in hand.
+    /// Carries out a decision that was just written, and continues as long as this node holds the run.
     pub(crate) async fn go_on(&self, mut work: Work) {
         while self.carry_out(&work, true).await == Then::NextAttempt {
             work.published = self.world.published_when_held(&work.run);
@@ -84,7 +84,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Claims the attempt; gives back what is on record now, where another write was first. None: nothing is to begin.
+    /// Claims the attempt. The error is the stored record, if another write was first; `None`: nothing is to begin.
     pub(crate) async fn claim_on(&self, mut work: Work) -> Result<Option<Work>, Option<Stored>> {
         let refused = match self.turned_away(&work).or_else(|| self.parked(&work)) {
             Some(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
@@ -120,7 +120,7 @@ impl Hand<'_> {
         Ok(Some(work))
     }
 
-    /// Nobody answered a claim: the job goes back, and the claim, should it turn out to be on record, is remembered.
+    /// A claim got no answer: the job goes back to its lane, and the node remembers the claim, in case it was stored.
     pub(crate) async fn put_off(&self, run: &Run) {
         self.world.nodes[self.client.node].unclear_claims.borrow_mut().push(run.token.clone());
         self.send(Word::HandBack(0)).await;
@@ -133,7 +133,7 @@ impl Hand<'_> {
         work.run.held_by = Some(self.holding());
     }
 
-    /// One attempt that has begun; what is on record after it, if that is this node's to carry out.
+    /// Performs one attempt that has begun; returns the stored result, if this node has to carry it out.
     pub(crate) async fn attempt(&self, mut work: Work) -> Option<Work> {
         if self.is_lost() && !self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork) {
             return None;
@@ -144,7 +144,7 @@ impl Hand<'_> {
         self.put_on_record(&mut work).await.then_some(work)
     }
 
-    /// Puts what follows without an attempt on record, and carries it out.
+    /// Stores a settlement that follows without an attempt, and carries it out.
     pub(crate) async fn settle(&self, mut work: Work, settlement: Settlement) {
         work.run.settle(settlement, self.world.now());
         if self.put_on_record(&mut work).await {
@@ -152,8 +152,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Writes a decision under this delivery, on what is really there, as long as it is still this run's to write. Whether
-    /// it stands; if not, all that is to be done about it is done.
+    /// Writes a decision under this delivery, over the record that is really stored, as long as the run may still write
+    /// it. Returns whether the decision is stored; if not, the delivery is already dealt with.
     pub(crate) async fn put_on_record(&self, work: &mut Work) -> bool {
         work.run.held_by = Some(self.holding());
         if follow_up::needs_seal(&work.run) {
@@ -191,20 +191,20 @@ impl Hand<'_> {
         false
     }
 
-    /// Whether what is on record does not stand in the way: a run of a lane that is gone, or a write of this very attempt
-    /// whose answer was lost.
+    /// Whether the stored record may be overwritten: it is of a run of a lane that is gone, or a write of this very
+    /// attempt whose answer was lost.
     async fn may_overwrite(&self, found: &Stored, work: &Work) -> bool {
         work.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(&found.run), token))
             || self.verdict(Some(found)) == Verdict::BeginAnew && !self.goes_under_another_id().await
     }
 
-    /// Some jobs find no handler with capacity, and are parked. They are taken back by somebody, at any time.
+    /// Some jobs find no handler with capacity, and are parked. They return at any time.
     fn parked(&self, work: &Work) -> Option<Settlement> {
         let since = work.run.waits_since();
         (work.run.deferrals < 3 && self.world.chance.hits(self.world.parks)).then_some(Settlement::Park { since })
     }
 
-    /// What follows if the job may not start now.
+    /// The settlement if the job may not start now.
     fn turned_away(&self, work: &Work) -> Option<Settlement> {
         let waiting = Waiting {
             options: self.plan.options.as_deref(),
@@ -221,7 +221,7 @@ impl Hand<'_> {
         settle(outcome, terms, self.world.now(), self.world.chance.unit())
     }
 
-    /// Calls the handler. `None`: the lease or the race for the record was lost, the attempt is somebody else's.
+    /// Calls the handler. `None`: the lease or the race for the record was lost; another node has the attempt.
     async fn perform(&self, work: &mut Work) -> Option<Outcome> {
         let world = self.world;
         let Some(Script { lasts, ends }) = script(world, self.index, &work.run) else {
@@ -231,7 +231,7 @@ impl Hand<'_> {
         self.enter_in_book();
         let from = world.clock.get();
         world.say(|| format!("{} calls the handler of run {} for {lasts} ms", self.client.name(), self.index));
-        // A handler that has no room says so before anybody could tell that it started.
+        // A handler without capacity says so before its start could be published.
         let mut started = !matches!(ends, End::Returns(Outcome::Busy { started: false }));
         if started {
             self.announce(work).await;
@@ -258,7 +258,7 @@ impl Hand<'_> {
                         started = true;
                         self.announce(work).await;
                     }
-                    // Its end is on record already; judged once more, it is told and acknowledged.
+                    // Its end is stored already; judged once more, it is published and acknowledged.
                     Owner::Cancelled => return Some(Outcome::Cancelled),
                     Owner::Anothers => return None,
                 }
@@ -275,8 +275,8 @@ impl Hand<'_> {
         }
     }
 
-    /// The start of an attempt goes out live. On record, it goes into the log, now or with what follows: the herald is
-    /// slow at times.
+    /// Publishes the start of an attempt live. If the attempt is stored, its start goes into the log, now or with the
+    /// later events: the committer is slow at times.
     async fn announce(&self, work: &mut Work) {
         let is_stored = work.is_stored || self.world.is(Mutation::StartLoggedBeforeItsRecord);
         let logs = is_stored && self.world.chance.hits(5_000);
@@ -285,7 +285,7 @@ impl Hand<'_> {
         work.published = work.published.after_live(live, logs);
     }
 
-    /// The run lasts: puts on record that it runs. Says whether it is still ours.
+    /// The attempt takes long: stores that it runs. Returns whether the run is still this node's.
     async fn claim_running(&self, work: &mut Work) -> Owner {
         let (mut run, mut expected) = (work.run.clone(), work.revision);
         let id = self.id();
@@ -299,9 +299,9 @@ impl Hand<'_> {
                     return Owner::Ours;
                 }
                 Written::Unclear => {
-                    // Its end is decided on the same revision, or on this very write, should it have been stored.
+                    // Its end is written over the same revision, or over this very write if it was stored.
                     work.unclear = Some(run.token.clone());
-                    // Under which id it goes on is found out again then.
+                    // The id under which it continues is determined again then.
                     self.set_id(id);
                     return Owner::Ours;
                 }
@@ -325,8 +325,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Does what follows from a decision on record: the events, then what makes the next thing possible, the ack last.
-    /// A retry that is due soon may stay in hand, if the decision was this delivery's own.
+    /// Carries out a stored decision: the events, then the follow-up, the ack last. The node may hold a retry that is
+    /// due soon locally, if the decision was this delivery's own.
     pub(crate) async fn carry_out(&self, work: &Work, own: bool) -> Then {
         let run = &work.run;
         for step in self.order(run) {
@@ -335,7 +335,7 @@ impl Hand<'_> {
                 Step::MakePossibleWhatFollows => match self.in_hand_for(run).filter(|_| own) {
                     Some(until) => match self.wait_in_hand(until).await {
                         Waited::UntilDue => return Then::NextAttempt,
-                        // The next holder finds the retry on record and schedules it.
+                        // The next holder finds the retry in the record and schedules it.
                         Waited::UntilDrained => {
                             self.send(Word::HandBack(0)).await;
                             return Then::Done;
@@ -376,7 +376,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Until when the run may stay in hand: only a retry after a short wait.
+    /// Until when the node may hold the run locally: only a retry after a short wait.
     fn in_hand_for(&self, run: &Run) -> Option<Timestamp> {
         let at = run.run_at.filter(|_| run.state == RunState::Retrying && run.deferral.is_none() && !run.parked)?;
         let short = at.since(self.world.now()) <= Duration::from_millis(IN_HAND);
@@ -408,7 +408,7 @@ pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
     Schedule { place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
 }
 
-/// A handler at work, in the ledger for as long as it is.
+/// A running handler; the ledger lists it for as long as it runs.
 struct Calling<'w> {
     world: &'w World,
     id: u64,
@@ -423,10 +423,10 @@ impl<'w> Calling<'w> {
         let record = world.record(hand.index).filter(|stored| stored.run.state.is_terminal());
         if let Some(stored) = record {
             let (state, ended_at) = (stored.run.state, stored.run.ended_at.unwrap_or_default());
-            // What was claimed had not been cancelled by then.
+            // A claimed run had not been cancelled by then.
             let cancelled_before = state == RunState::Cancelled && !claimed && ended_at < stamp(now);
             let ended_before = state != RunState::Cancelled && ended_at < stamp(hand.delivery.sent_at);
-            // Nor is begun what lay in a frozen node's socket for longer than the lease.
+            // Nor does a job begin that lay in a frozen node's socket for longer than the lease.
             let lay_long = !claimed && ended_at < stamp(now) && now - hand.delivery.sent_at >= LEASE;
             if cancelled_before || ended_before || lay_long {
                 ledger.accuse(hand.index, format!("its handler was called after its end: {}", state.as_str()));

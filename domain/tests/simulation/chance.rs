@@ -1,7 +1,7 @@
-//! Chance, drawn from a seed: the same seed is the same world, on every machine.
+//! Draws chance from a seed: the same seed gives the same world, on every machine.
 //!
 //! SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", 2014): one multiplication
-//! chain a draw, and good enough to choose who dies. The domain itself draws nothing.
+//! chain per draw, and good enough to choose which node dies. The domain itself draws nothing.
 
 use std::cell::Cell;
 

@@ -1,7 +1,8 @@
-//! A node's way to the server: every call travels there and back, and either way may be lost.
+//! A node's calls to the server: every call travels there and back, and either way may be lost.
 //!
-//! Calls that are idempotent are made until they are answered. A compare-and-set is not: whose write a refusal speaks
-//! of is read from the token in the record. Reads are the leader's; one that was cut off knows no better than it did.
+//! Idempotent calls are made until they are answered. A compare-and-set is not idempotent: after a refusal, the token
+//! in the record says which write was first. The leader answers reads; a leader that was cut off knows no more than it
+//! did then.
 
 use std::rc::Rc;
 
@@ -14,10 +15,10 @@ use crate::world::{OLD_READ_MAX, World};
 
 /// A sender gives up on an answer after this long.
 const TIME_OUT: i64 = 150;
-/// A claim without an answer is given up after so many tries.
+/// A claim without an answer is given up after this many tries.
 const TRIES: u32 = 3;
 
-/// What becomes of one call.
+/// The outcome of one call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answered,
@@ -27,22 +28,22 @@ enum Fate {
     Late,
 }
 
-/// How a compare-and-set came out.
+/// The result of a compare-and-set.
 pub(crate) enum Written {
     Won(u64),
-    /// Another write was first; this is what is on record now.
+    /// Another write was first; this record is stored now.
     Lost(Option<Stored>),
-    /// Nobody answered.
+    /// No answer came.
     Unclear,
 }
 
-/// How a claim of a key came out.
+/// The result of a claim of a key.
 pub(crate) enum Claimed {
     Mine(u64),
     Found(Claim),
 }
 
-/// Nobody answered.
+/// No answer came.
 pub(crate) struct Unclear;
 
 #[derive(Clone, Copy)]
@@ -60,7 +61,7 @@ impl<'w> Client<'w> {
         [Fate::Unanswered, Fate::Lost, Fate::Late].into_iter().nth(world.chance.below(3) as usize).unwrap_or(Fate::Lost)
     }
 
-    /// That of a write, which a leader that was cut off cannot take.
+    /// The fate of a write, which a leader that was cut off cannot take.
     fn fate_of_write(&self) -> Fate {
         if self.cut_since().is_some() { Fate::Lost } else { self.fate() }
     }
@@ -89,7 +90,7 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// What is on record, by the word of the leader.
+    /// The stored record, as the leader answers.
     pub(crate) async fn read(&self, key: Key) -> Option<Stored> {
         let world = self.world;
         let any_replica = world.is(Mutation::RecordsReadFromAnyReplica) && world.chance.hits(3_000);
@@ -123,7 +124,7 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// The same, but given up in the end.
+    /// The same, but it gives up in the end.
     pub(crate) async fn claim(&self, plan: usize, key: Key, expected: u64, run: &mut Run) -> Written {
         self.try_write(plan, key, expected, (run, TRIES)).await
     }
@@ -158,7 +159,7 @@ impl<'w> Client<'w> {
         Written::Unclear
     }
 
-    /// After a refusal: won, if the write that was there first was one's own.
+    /// Decides after a refusal: the write is won if the earlier write was this client's own.
     async fn whose(&self, key: Key, token: &str) -> Written {
         match self.read(key).await {
             Some(found) if protocol::was_mine(Some(&found.run), token) => Written::Won(found.revision),
@@ -166,7 +167,7 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// Claims an idempotency key for a run, if nobody has.
+    /// Claims an idempotency key for a run, if no run has it.
     pub(crate) async fn claim_key(&self, key: usize, plan: usize, published: bool) -> Result<Claimed, Unclear> {
         if let Some(revision) = self.write_claim(key, 0, plan, published).await? {
             return Ok(Claimed::Mine(revision));
@@ -179,7 +180,8 @@ impl<'w> Client<'w> {
         self.call(|server| server.claim_of(key)).await
     }
 
-    /// Writes a claim over that of revision `expected`, 0 for none; its revision, or none if another write was first.
+    /// Writes a claim over that of revision `expected`, 0 for none; returns its revision, or none if another write was
+    /// first.
     pub(crate) async fn write_claim(
         &self,
         key: usize,
@@ -200,8 +202,8 @@ impl<'w> Client<'w> {
         if fate == Fate::Answered { Ok(written) } else { Err(Unclear) }
     }
 
-    /// Publishes what is still to be published of the round: live at once, and in the log in order, each event confirmed
-    /// before the next. Says how many went out live.
+    /// Publishes the round's events that are still to be published: live at once, and in the log in order, in
+    /// batches of which each is confirmed before the next. Returns how many went out live.
     pub(crate) async fn publish_events(&self, plan: usize, run: &Run, published: Published) -> usize {
         let events = events::of_round(run);
         let (mut live, mut logged) = (0, 0);
@@ -214,7 +216,7 @@ impl<'w> Client<'w> {
         }
         let mut rest = &events[events.len() - logged..];
         while !rest.is_empty() {
-            // Nothing is drawn where there is nothing to choose.
+            // Nothing is drawn if there is nothing to choose.
             let at_once = match u32::try_from(rest.len()) {
                 Ok(some @ 2..) => 1 + self.world.chance.below(some) as usize,
                 _ => 1,
@@ -250,12 +252,12 @@ impl<'w> Client<'w> {
         self.call(|server| server.schedules.retain(|schedule| schedule.place != place)).await;
     }
 
-    /// Deletes the first job in the lane that `is_it`; whether there was one.
+    /// Deletes the first job in the lane for which `is_it` is true; returns whether there was one.
     pub(crate) async fn take_out(&self, is_it: impl Fn(&Message) -> bool) -> bool {
         self.call(|server| server.take_out(&is_it)).await
     }
 
-    /// The first job in the lane that `is_it`.
+    /// The first job in the lane for which `is_it` is true.
     pub(crate) async fn look_in_lane(&self, is_it: impl Fn(&Message) -> bool) -> Option<Message> {
         self.call(|server| server.lane.iter().find(|message| is_it(message)).copied()).await
     }
@@ -273,7 +275,7 @@ impl<'w> Client<'w> {
         self.call(|server| server.ack_due(due.sequence)).await;
     }
 
-    /// Sends a word about a delivery, once; it may arrive late or never. Whether it was confirmed.
+    /// Sends a reply about a delivery, once; it may arrive late or never. Returns whether it was confirmed.
     pub(crate) async fn send(&self, sequence: u64, word: Word) -> bool {
         let world = self.world;
         world.travel().await;
@@ -297,12 +299,12 @@ impl<'w> Client<'w> {
     }
 
     pub(crate) async fn put_letter(&self, plan: usize, run: &Run) {
-        self.world.say(|| format!("{} puts the letter of run {plan}, round {}", self.name(), run.round));
+        self.world.say(|| format!("{} puts the dead letter of run {plan}, round {}", self.name(), run.round));
         self.call(|server| server.put_letter(plan, run, &self.world.chance)).await;
     }
 
     pub(crate) async fn delete_letter(&self, sequence: u64) {
-        self.world.say(|| format!("{} deletes letter {sequence}", self.name()));
+        self.world.say(|| format!("{} deletes dead letter {sequence}", self.name()));
         let by_run = self.world.is(Mutation::LettersDeletedByRun);
         self.call(|server| {
             let plan = server.letters.iter().find(|letter| letter.sequence == sequence).map(|letter| letter.plan);
@@ -326,7 +328,7 @@ impl<'w> Client<'w> {
     }
 }
 
-/// The compare-and-set itself, seen by the ledger.
+/// The compare-and-set itself; the ledger sees it.
 pub(crate) fn set(world: &World, plan: usize, (key, expected): (Key, u64), run: &Rc<Run>) -> Option<u64> {
     let mut server = world.server.borrow_mut();
     let before = server.read(key);

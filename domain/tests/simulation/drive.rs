@@ -1,4 +1,5 @@
-//! One world from its first publish to its last word: which task goes on next, who dies, who freezes, what comes due.
+//! Plays one world from its first publish to its end: which task continues next, which node dies or freezes, what
+//! becomes due.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -17,18 +18,18 @@ use crate::server::{DeadLetter, Message, Place};
 use crate::worker::{Delivery, seal_of, work};
 use crate::world::{LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
 
-/// A world that still has something on its way so long after the storm is stuck.
+/// A world is stuck if something is still under way this long after the storm.
 const PATIENCE: i64 = 300_000;
 
 struct Task<'w> {
     node: usize,
-    /// When it goes on, if its node does.
+    /// When it continues, if its node does.
     at: i64,
     is_delivery: bool,
     future: Pin<Box<dyn Future<Output = ()> + 'w>>,
 }
 
-/// What happens at a time that was drawn beforehand.
+/// An event at a time that was drawn beforehand.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Publish(usize),
@@ -48,12 +49,12 @@ struct Drive<'w> {
     /// Runs that were submitted at least once.
     tried: Vec<usize>,
     tasks: Vec<Task<'w>>,
-    /// The next event last.
+    /// The next event comes last.
     agenda: Vec<(i64, Event)>,
     floor: u64,
 }
 
-/// Plays the world of `seed`; what was broken in it, if anything.
+/// Plays the world of `seed`; returns the first broken promise, if any.
 pub(crate) fn simulate(seed: u64, mutation: Option<Mutation>, talks: bool) -> Option<String> {
     let world = World::new(seed, mutation, talks);
     let mut drive = Drive { world: &world, tried: Vec::new(), tasks: Vec::new(), agenda: Vec::new(), floor: 0 };
@@ -142,13 +143,14 @@ impl<'w> Drive<'w> {
         let letters: Vec<u32> = world.server.borrow().letters_of(plan).map(|letter| letter.round).collect();
         let mut ledger = world.ledger.borrow_mut();
         if world.has_two_ids(plan) {
-            // Known, and said in operations.md: a node found the id taken by a run of a lane that is gone, and was frozen
-            // until another one found it free. Only what is broken on the way counts.
+            // Known, and described in operations.md: a node found the id taken by a run of a lane that is gone, and was
+            // frozen until another node found it free. Only promises that were broken on the way count.
             return;
         }
         let run = self.run_of(plan).or_else(|| ledger.last_of(plan));
         let run = run.as_deref();
-        // Of those that share a key only one has to be there, and what was only noted goes by itself.
+        // Of the runs that share a key only one has to be there, and a record that was only pre-created goes away by
+        // itself.
         if world.plans[plan].key.is_none() || run.is_some_and(|run| on_repeat(run) == Repeat::Nothing) {
             ledger.close(plan, run, &letters, world.calm.get());
         }
@@ -159,7 +161,7 @@ impl<'w> Drive<'w> {
         self.agenda.insert(place, (at, event));
     }
 
-    /// Goes on to the next thing that happens; false when nothing will any more.
+    /// Advances to the next thing that happens; false if nothing more will happen.
     fn turn(&mut self) -> bool {
         let world = self.world;
         if world.is_broken() {
@@ -196,7 +198,7 @@ impl<'w> Drive<'w> {
         .min();
         let ready = server.lane.iter().map(|message| message.until).chain(server.due.iter().map(|due| due.until)).min();
         if let Some(ready) = ready {
-            // Without room, something else has to come first: a task's end or a node's return.
+            // Without capacity, something else has to come first: a task's end or a node's return.
             let room = (0..3).filter_map(|node| self.has_room_at(node, now)).min();
             let when = room.map(|room| room.max(ready));
             next = [next, when].into_iter().flatten().min();
@@ -277,8 +279,8 @@ impl<'w> Drive<'w> {
         self.tried.contains(&plan)
     }
 
-    /// The client's first submission was not answered: it publishes the same bare instead. That is the third of those
-    /// that share its key.
+    /// The client's first submission was not answered: it publishes the same job bare instead. That is the third of the
+    /// runs that share its key.
     fn turn_to_publishing(&mut self, plan: usize, now: i64) {
         match self.world.plans[plan].key {
             None => self.publish(plan, now),
@@ -290,7 +292,7 @@ impl<'w> Drive<'w> {
         self.store(job(index, now));
     }
 
-    /// Stores a client's own message; of one without an id, that names its run.
+    /// Stores a client's own message. If it has no id, its sequence gives the run its id.
     fn store(&self, message: Message) {
         let world = self.world;
         let (index, now) = (message.plan, message.at);
@@ -323,7 +325,7 @@ impl<'w> Drive<'w> {
         self.store(Message { place, moved: chance.hits(8_000), seal, ..job(index, now) });
     }
 
-    /// The record of a run that has ended goes, where it has been kept for long enough, and its client asks again.
+    /// The record of an ended run is deleted, if it has been kept for long enough, and its client asks again.
     fn expire(&mut self, index: usize, now: i64) {
         let world = self.world;
         let old = |run: &Run| {
@@ -342,8 +344,8 @@ impl<'w> Drive<'w> {
         self.plan_for(now + 10, Event::Submit(index + 1));
     }
 
-    /// The lane's stream is deleted and made anew, as soon as nothing is in it or in anybody's hand; what waits for its
-    /// time goes on.
+    /// The lane's stream is deleted and created again, as soon as it is empty and no node holds a delivery; jobs that
+    /// wait for their time continue.
     fn make_lane_anew(&mut self, now: i64) {
         let mut server = self.world.server.borrow_mut();
         if server.lane.is_empty() && server.due.is_empty() && self.tasks.is_empty() {
@@ -372,7 +374,7 @@ impl<'w> Drive<'w> {
         }
     }
 
-    /// Of the runs that share a key one is there, and no more.
+    /// Of the runs that share a key, at least one is there.
     fn close_key(&self, key: usize) {
         let world = self.world;
         let of_key = || (key..key + OF_A_KEY).filter(|plan| world.plans[*plan].job.get().is_some());
@@ -413,7 +415,7 @@ impl<'w> Drive<'w> {
         }
     }
 
-    /// What the server does by itself.
+    /// Does the work that the server does by itself.
     fn serve(&mut self, now: i64) {
         let world = self.world;
         loop {
@@ -446,7 +448,7 @@ impl<'w> Drive<'w> {
         }
     }
 
-    /// Lets the next task go on, if fate does.
+    /// Lets the next task continue, unless a fault hits its node.
     fn go_on(&mut self, now: i64) {
         let world = self.world;
         let due = |task: &Task<'_>| task.at.max(world.nodes[task.node].frozen_until.get());

@@ -1,4 +1,4 @@
-//! What a handler does when it is called, and for how long.
+//! How a handler behaves when it is called, and for how long.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) enum End {
     KillsItsNode,
 }
 
-/// What the handler of `plan` does about the attempt that `run` is in; `None`: nobody serves it now.
+/// How the handler of `plan` behaves in the current attempt of `run`; `None`: no handler serves it now.
 pub(crate) fn script(world: &World, plan: usize, run: &Run) -> Option<Script> {
     let calls = world.ledger.borrow().calls_of(plan);
     let first_round = run.round == 1;

@@ -1,4 +1,4 @@
-//! An attempt that runs under a message which was handed out again: whether its holder has lost it.
+//! Decides whether the holder of a running attempt has lost it, after the attempt's message was delivered again.
 
 use longshore_domain::protocol::{Holder, last_sign, lease_is_lost};
 use longshore_domain::settlement::Outcome;
@@ -12,15 +12,15 @@ use crate::world::{LEASE, stamp};
 
 /// A node has this long to say whether it holds a job.
 const ANSWERS_WITHIN: i64 = 60;
-/// A job whose holder is silent comes again so often while a lease lasts.
+/// A job whose holder is silent comes again this often while a lease lasts.
 const LOOKS_PER_LEASE: u32 = 4;
 
 impl Hand<'_> {
-    /// Time decides, by the holder's last sign.
+    /// Time decides, from the holder's last sign of life.
     pub(crate) async fn held_elsewhere(&self, found: &Stored) {
         let world = self.world;
         let run = (*found.run).clone();
-        // By the time it was asked: this node may be frozen before it judges what it was told.
+        // The time of the question counts: this node may freeze before it judges the answer.
         let asked_at = world.now();
         let holder = self.ask_holder(&run).await;
         if world.chance.hits(500) {
@@ -77,7 +77,7 @@ impl Hand<'_> {
         }
     }
 
-    /// What is known of the node that the record of a running attempt names.
+    /// Asks the node that the record of a running attempt names.
     async fn ask_holder(&self, run: &Run) -> Holder {
         let world = self.world;
         let (Some(name), Some(held_by)) = (&run.node, &run.held_by) else { return Holder::Silent(None) };

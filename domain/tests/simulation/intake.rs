@@ -19,7 +19,7 @@ pub(crate) fn job(plan: usize, at: i64) -> Message {
     Message { sequence: 0, at, place, plan, moved: false, seal: 0, since: at, delivered: 0, until: at }
 }
 
-/// Takes a job in. A client that got no answer asks again.
+/// Accepts a job. A client that got no answer asks again.
 pub(crate) async fn submit(world: &World, node: usize, index: usize) {
     let intake = Intake { client: Client { world, node } };
     let answered = match world.plans[index].key {
@@ -36,13 +36,13 @@ pub(crate) async fn submit(world: &World, node: usize, index: usize) {
     if let Ok(answered) = answered {
         let stored = world.server.borrow().read(world.key(answered));
         if stored.is_some_and(|stored| on_repeat(&stored.run) != Repeat::Nothing) {
-            world.ledger.borrow_mut().accuse(answered, "its client was answered, but its record goes by itself");
+            world.ledger.borrow_mut().accuse(answered, "its client was answered, but its record goes away by itself");
         }
         world.submitted(index);
     }
 }
 
-/// The claim that is to be marked, and its revision.
+/// The claim that has to be marked, and its revision.
 type Unmarked = Option<(usize, u64)>;
 
 struct Intake<'w> {
@@ -58,7 +58,7 @@ impl<'w> Intake<'w> {
         self.world().key(index)
     }
 
-    /// The record first, then its message or schedule, then record and claim are marked.
+    /// Writes the record first, then its message or schedule, then marks record and claim.
     async fn note_and_publish(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
         let world = self.world();
         let plan = &world.plans[index];
@@ -78,7 +78,7 @@ impl<'w> Intake<'w> {
         self.mark_claim(index, claim).await
     }
 
-    /// Publishes a job whose record stands, under the record's seal, and marks the record.
+    /// Publishes a job whose record is stored, under the record's seal, and marks the record.
     async fn publish(&self, index: usize, run: Run, revision: u64) {
         let seal = seal_of(&run);
         let sealed = if self.world().is(Mutation::SubmittedUnsealed) { 0 } else { seal };
@@ -93,7 +93,7 @@ impl<'w> Intake<'w> {
         self.mark_record(index, run, revision).await;
     }
 
-    /// Where another write was first, the run has been taken up already.
+    /// If another write was first, a node has taken the run up already.
     async fn mark_record(&self, index: usize, mut run: Run, revision: u64) {
         if !self.world().is(Mutation::RecordNeverMarkedPublished) {
             run.published = true;
@@ -108,7 +108,7 @@ impl<'w> Intake<'w> {
         }
     }
 
-    /// The run is there already. Where its job may never have been published, it is now.
+    /// The run is there already. If its job may never have been published, it is published now.
     async fn found_before(&self, index: usize, found: Stored, claim: Unmarked) -> Result<usize, Unclear> {
         let run = (*found.run).clone();
         match on_repeat(&run) {
@@ -128,7 +128,7 @@ impl<'w> Intake<'w> {
         self.mark_claim(index, claim).await
     }
 
-    /// The key is claimed, for the run `index`: answered with that. Where it was perhaps never published, it is now.
+    /// The run `index` has claimed the key and is the answer. If it may never have been published, it is published now.
     async fn repeated(&self, index: usize, unmarked: Unmarked) -> Result<usize, Unclear> {
         match self.client.read(self.key(index)).await {
             Some(found) => self.found_before(index, found, unmarked).await,

@@ -1,4 +1,4 @@
-//! Idempotency keys: whose a key is, when a job of it is about to start.
+//! Idempotency keys: which run owns a key when a job with that key is about to start.
 
 use longshore_domain::{Run, RunId};
 
@@ -8,8 +8,8 @@ use crate::worker::Hand;
 use crate::world::World;
 
 impl Hand<'_> {
-    /// Makes sure that the key of a job that is about to start for the first time is its run's own, and notes that on the
-    /// record; says which other run has it.
+    /// Makes sure that the run owns the key of its job, which is about to start for the first time, and notes that in
+    /// the record. Returns the other run that has the key, if any.
     pub(crate) async fn claim_own_key(&self, run: &mut Run) -> Result<Option<RunId>, Unclear> {
         let (world, client) = (self.world, &self.client);
         let Some(key) = self.plan.key.filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
@@ -21,7 +21,8 @@ impl Hand<'_> {
                 Claimed::Found(found) => found,
             };
             if found.plan == self.index {
-                // While it is not marked, another job of the key may be about to take it over: one of the two writes wins.
+                // While the claim is not marked, another job with the key may be about to take it over: one of the two
+                // writes wins.
                 let sure = found.published || world.is(Mutation::OwnClaimNotMarkedBeforeItsRunBegins);
                 if sure || client.write_claim(key, found.revision, self.index, true).await?.is_some() {
                     break;
@@ -42,7 +43,7 @@ impl Hand<'_> {
     }
 }
 
-/// Whether the run of a claim that is not marked published has gone on all the same.
+/// Whether the run of a claim that is not marked published has advanced all the same.
 async fn has_gone_on(client: &Client<'_>, plan: usize) -> bool {
     let world: &World = client.world;
     let record = client.read(world.key(plan)).await;
@@ -52,7 +53,8 @@ async fn has_gone_on(client: &Client<'_>, plan: usize) -> bool {
     })
 }
 
-/// The job or schedule of a submitted run is durable: its claim says so from now on. Says whose the key is by then.
+/// The job or schedule of a submitted run is durable: marks its claim accordingly. Returns the run that owns the key by
+/// then.
 pub(crate) async fn mark_published(
     client: &Client<'_>,
     key: usize,

@@ -1,19 +1,19 @@
-//! What must hold, watched from outside: the ledger sees every write to a record, every event told and every call of a
-//! handler, and names the first promise that is broken.
+//! Checks the promises from outside: the ledger sees every write to a record, every published event and every call of a
+//! handler, and names the first broken promise.
 
 use std::rc::Rc;
 
 use longshore_domain::events::{self, Event, EventKind};
 use longshore_domain::{ErrorKind, Run, RunState, Timestamp};
 
-/// An event, once.
+/// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct EventId {
     kind: EventKind,
     round: u32,
     attempt: u32,
     nth: u32,
-    /// About an attempt that was started.
+    /// The event is about an attempt that was started.
     of_attempt: bool,
 }
 
@@ -31,40 +31,40 @@ impl std::fmt::Display for EventId {
     }
 }
 
-/// What is known of one run.
+/// The ledger's knowledge of one run.
 #[derive(Debug, Default)]
 struct Page {
     /// Everything that any decided version of its record implies, in order.
     implied: Vec<EventId>,
-    /// Their ids: readers keep one event of each.
+    /// Their ids: readers keep one event per id.
     ids: Vec<String>,
     /// The event log, repeats left out.
     logged: Vec<EventId>,
-    /// What was published live, repeats and all.
+    /// The events that were published live, with repeats.
     live: Vec<EventId>,
     pub(crate) calls: u32,
-    /// The first time that it was scheduled for: each submission with a delay counts from itself.
+    /// The first time that it was scheduled for: each submission with a delay counts the delay from its own time.
     due: Option<Timestamp>,
-    /// A delayed submission's note, taken up by a publish of the same id before anybody was answered: whether that it was
-    /// scheduled is told does not matter.
+    /// A publish with the same id took up a delayed submission's pre-created record before a client was answered: it
+    /// does not matter whether the `scheduled` event is published.
     note_taken_up: bool,
-    /// Two nodes attend to its dead letter, or it goes on under another id: it is published live again.
+    /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again.
     live_again: bool,
-    /// Its last record, where another run of a lane that was made anew has its id now.
+    /// Its last record, if another run, of a lane that was created again, has its id now.
     overwritten: Option<Rc<Run>>,
-    /// The last look was taken.
+    /// The final check is done.
     closed: bool,
 }
 
-/// A handler at work.
+/// A running handler.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) id: u64,
     pub(crate) plan: usize,
     pub(crate) node: usize,
-    /// Its attempt is on record.
+    /// Its attempt is stored.
     pub(crate) claimed: bool,
-    /// Its node believes to hold the lease until then.
+    /// Its node believes that it holds the lease until then.
     pub(crate) leased_until: i64,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Call {
 pub(crate) struct Ledger {
     pages: Vec<Page>,
     pub(crate) calls: Vec<Call>,
-    /// Keys and the runs of theirs whose handler was called.
+    /// Keys, and their runs whose handler was called.
     of_keys: Vec<(usize, usize)>,
     broken: Option<String>,
 }
@@ -145,18 +145,18 @@ impl Ledger {
         }
     }
 
-    /// A client wanted it not before this.
+    /// A client asked that it should not start before this time.
     pub(crate) fn note_due(&mut self, plan: usize, at: Timestamp) {
         let due = &mut self.pages[plan].due;
         *due = Some(due.map_or(at, |due| due.min(at)));
     }
 
-    /// Two nodes attend to the run's dead letter, or it goes on under another id.
+    /// Two nodes attend to the run's dead letter, or the run continues under another id.
     pub(crate) fn may_be_live_again(&mut self, plan: usize) {
         self.pages[plan].live_again = true;
     }
 
-    /// A run has the id of another now, of a lane that is gone.
+    /// Another run now has the id of this run, whose lane is gone.
     pub(crate) fn overwritten(&mut self, plan: usize, run: &Rc<Run>) {
         if !run.state.is_terminal() {
             self.accuse(plan, "overwritten by another run of its id before it ended");
@@ -174,8 +174,8 @@ impl Ledger {
         self.pages[plan].live.push(EventId::of(event));
     }
 
-    /// An event reached the log. Of an attempt before the last one the log has everything: the claim of the last proves
-    /// it, so nothing of it is published again.
+    /// An event reached the log. The log has every event of the attempts before the last one: the claim of the last one
+    /// proves it, so none of them is published again.
     pub(crate) fn logged(&mut self, plan: usize, event: &Event<'_>) {
         let id = EventId::of(event);
         let page = &mut self.pages[plan];
@@ -186,7 +186,7 @@ impl Ledger {
         }
     }
 
-    /// A handler is called. What a node had in hand, unclaimed, when the server was killed may be another's by then.
+    /// A handler is called. An unclaimed job that a node held when the server was killed may be another node's by then.
     pub(crate) fn called(&mut self, call: Call, is_of_this_server: bool, now: i64) {
         let sure = call.claimed || is_of_this_server;
         let overlaps = |other: &Call| sure && other.plan == call.plan && other.claimed && other.leased_until > now;
@@ -209,7 +209,7 @@ impl Ledger {
         self.pages[plan].closed
     }
 
-    /// The last look at a run, when nothing is on its way any more.
+    /// The final check of a run, when nothing is on its way any more.
     pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32], calm: bool) {
         self.pages[plan].closed = true;
         let Some(run) = run else { return self.accuse(plan, "no record: lost") };
@@ -220,7 +220,7 @@ impl Ledger {
         let mut rounds = letters.to_vec();
         rounds.dedup();
         if rounds != expected && self.pages[plan].overwritten.is_none() {
-            let what = format!("{} in round {}, letters of rounds {letters:?}", run.state.as_str(), run.round);
+            let what = format!("{} in round {}, dead letters of rounds {letters:?}", run.state.as_str(), run.round);
             self.accuse(plan, what);
         }
         let page = &mut self.pages[plan];
@@ -231,24 +231,28 @@ impl Ledger {
             page.live.retain(counts);
         }
         let page = &self.pages[plan];
-        // Cancelled before a client was answered or a message of it was there: nobody comes after who died over the telling.
+        // Cancelled before a client was answered or a message of it was there: if the node died while it published, no
+        // other node continues.
         let was_nobodys = run.state == RunState::Cancelled && !run.published && run.held_by.is_none();
         let was_nobodys = was_nobodys && run.round == 1 && !run.seal.is_empty();
-        // Overwritten by a run of a lane that was made anew, before all of it was told: known, and nobody's promise.
+        // Overwritten by a run of a lane that was created again, before all of its events were published: known, and
+        // not part of any promise.
         let is_gone = page.overwritten.is_some();
         if (was_nobodys || is_gone) && page.implied.starts_with(&page.logged) {
             return;
         }
         if page.logged != page.implied {
-            let what = format!("told    {}\n      implied {}", list(&page.logged), list(&page.implied));
+            let what = format!("logged  {}\n      implied {}", list(&page.logged), list(&page.implied));
             return self.accuse(plan, what);
         }
-        // A cancel may overtake what the node that has the run is about to publish: then that is published later or not.
+        // A cancel may overtake the events that the run's node is about to publish: then they are published later or
+        // not at all.
         let least = usize::from(run.state != RunState::Cancelled || run.held_by.is_none());
         let times = |event: &EventId| page.live.iter().filter(|other| *other == event).count();
         let each_once = page.implied.iter().all(|event| (least..=1).contains(&times(event)));
         let is_fine = each_once && page.live.iter().all(|event| page.implied.contains(event));
-        // So may a cancel of a run that was begun without a record: then its start was published live, and is nowhere else.
+        // So may a cancel of a run that was begun without a record: then its start was published live, and appears
+        // nowhere else.
         let is_lost_start = |event: &EventId| event.kind == EventKind::Started && !page.implied.contains(event);
         let overtaken = run.state == RunState::Cancelled && page.live.iter().any(is_lost_start);
         if calm && !page.live_again && !is_fine && !overtaken {
@@ -270,7 +274,8 @@ fn has_lost_lease(run: &Run) -> bool {
     error.is_some_and(|error| error.kind == ErrorKind::LeaseExpired)
 }
 
-/// What no write may do, whoever wins it. `due` is the first time that a client's submission was to wait for.
+/// Finds a step that no write may make, whichever node wins it. `due` is the first time for which a client's submission
+/// was to wait.
 fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp) -> Option<String> {
     let step = || {
         let show = |run: &Run| format!("{} {}/{}", run.state.as_str(), run.round, run.attempt);
@@ -300,7 +305,7 @@ fn list(events: &[EventId]) -> String {
     events.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// One round as its reader sees it.
+/// Checks one round as its reader sees it.
 fn check_round(told: &[EventId], last: bool, state: RunState) -> Result<(), &'static str> {
     use EventKind::{Cancelled, Completed, Deferred, Discarded, Dlq, Duplicate, Enqueued, Expired};
     use EventKind::{Failed, Progress, Released, Replayed, Scheduled, Started};
@@ -310,7 +315,7 @@ fn check_round(told: &[EventId], last: bool, state: RunState) -> Result<(), &'st
     let mut waits = false;
     for event in told {
         if ended && event.kind != Discarded {
-            return Err("told after its end");
+            return Err("published after its end");
         }
         match event.kind {
             Scheduled | Replayed => {}
@@ -329,7 +334,7 @@ fn check_round(told: &[EventId], last: bool, state: RunState) -> Result<(), &'st
             }
             Deferred if event.of_attempt => {
                 if open.take() != Some((event.attempt, event.nth)) {
-                    return Err("an attempt put back that was not started");
+                    return Err("an attempt requeued that was not started");
                 }
             }
             Deferred => {

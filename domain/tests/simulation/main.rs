@@ -1,9 +1,11 @@
-//! The protocol under faults: seeded worlds of three nodes, a model of JetStream and a dozen runs, in which whatever can
-//! go wrong does, and the domain's own functions decide everything.
+//! Tests the protocol under faults, in seeded worlds of three nodes, a model of JetStream and a dozen runs. Everything
+//! that can go wrong does, and the domain's own functions decide everything.
 //!
 //! A world is a function of its seed. `LONGSHORE_SIM_SEED=7 cargo test -p longshore-domain --test simulation` plays one
-//! again and tells what happens in it. `LONGSHORE_SIM_WORLDS` says how many are tried, `LONGSHORE_SIM_FROM` from which
-//! seed on.
+//! again and prints what happens in it. `LONGSHORE_SIM_WORLDS` sets how many are tried, `LONGSHORE_SIM_FROM` the first
+//! seed.
+
+#![expect(clippy::disallowed_methods, reason = "an Instant has no other origin")]
 
 mod chance;
 mod plan;
@@ -41,23 +43,23 @@ use crate::world::RUNS;
 
 /// A million runs; half a minute on two cores.
 const WORLDS: u64 = 84_000;
-/// The rarest mutation shows in one world of some 10,000; where jobs are parked, of some 100,000.
+/// The rarest mutation shows in one of about 10,000 worlds; where jobs are parked, in one of about 100,000.
 const WORLDS_A_MUTATION: u64 = 240_000;
 
-/// Each test takes all cores: side by side, their figures would say nothing.
+/// Each test uses all cores: if the tests ran side by side, their timings would mean nothing.
 static CORES: Mutex<()> = Mutex::new(());
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is not a valid number")))
 }
 
-/// Says it past the test runner, which would show it for a failed test only.
+/// Prints a line past the test runner, which would show it only for a failed test.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// Does the work on every core at once; says how many there are.
+/// Does the work on every core at once; returns the number of cores.
 fn on_all_cores(work: impl Fn() + Sync) -> usize {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(&work))));

@@ -1,4 +1,4 @@
-//! The protocol, broken on purpose in one place: a simulation that lets one of these pass checks nothing.
+//! Each mutation breaks the protocol on purpose in one place: a simulation that lets one of them pass checks nothing.
 
 macro_rules! mutations {
     ($($name:ident),+ $(,)?) => {
@@ -14,7 +14,7 @@ macro_rules! mutations {
 }
 
 mutations! {
-    // Carrying out, in another order.
+    // The steps of carrying out, in another order.
     AckBeforeEvents,
     ScheduleBeforeEvents,
     LetterBeforeEvents,
@@ -64,7 +64,7 @@ mutations! {
     OneScheduleSubjectPerRun,
     MovedUnderTheSameIdAfterADeferral,
     LettersDeletedByRun,
-    // The short way and the lease.
+    // The fast path and the lease.
     ShortWayForNamedRuns,
     ShortWayForKeyedRuns,
     ShortWayAfterTheServerDied,
@@ -84,7 +84,7 @@ mutations! {
     UnpublishedClaimNeverTakenOver,
     PublishedClaimTakenOver,
     OwnClaimNotMarkedBeforeItsRunBegins,
-    // Letters.
+    // Dead letters.
     ReplayNeverResumed,
     StaleLetterKept,
     StaleLetterDeletedUntold,

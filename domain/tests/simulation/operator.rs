@@ -1,4 +1,4 @@
-//! What people do to runs: cancel them, replay or discard their dead letters.
+//! The operations of people: they cancel runs, and replay or discard dead letters.
 
 use longshore_domain::Run;
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
@@ -13,14 +13,14 @@ use crate::server::{DeadLetter, Key, Message, MessageId, Stored};
 use crate::worker::{seal_of, seal_text};
 use crate::world::{HEARD_WITHIN, ToldToStop, World, stamp};
 
-/// A run is replayed this often at most.
+/// A run is replayed at most this often.
 pub(crate) const REPLAYS: u32 = 2;
 
-/// A node that says it is at work on a run has this long to end it.
+/// A node that says that it works on a run has this long to end it.
 const ENDS_WITHIN: i64 = 5_000;
 
-/// Cancels a run, wherever it stands, unless it has ended. An attempt that began without a record is its node's to end:
-/// nodes are asked first, once.
+/// Cancels a run in any state, unless it has ended. Only its own node can end an attempt that began without a record,
+/// so the nodes are asked first, once.
 pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_at: i64) {
     let client = Client { world, node };
     let mut asked = false;
@@ -56,7 +56,8 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
     }
 }
 
-/// The run as it stands, and where it is to be written; as it waits in its lane, where nothing is on record.
+/// The run in its present state, and where it is to be written; if no record is stored, the run as it waits in its
+/// lane.
 async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option<(Run, Key, u64)> {
     let world = client.world;
     let plan = &world.plans[index];
@@ -69,10 +70,10 @@ async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option
     let revision = found.as_ref().map_or(0, |stored| stored.revision);
     let is_anothers = |stored: &Stored| plan.has_derived_id() && stored.run.origin != stamp(published_at);
     if found.as_ref().is_some_and(|stored| is_anothers(stored) && !stored.run.state.is_terminal()) {
-        // Until that run has ended the id is its own, and the job that waits will get another.
+        // Until that run has ended, it owns the id, and the waiting job will get another.
         return None;
     }
-    // Under a minted id the record may be of a lane that is gone: the waiting message says which run is meant.
+    // Under a derived id, the record may be of a lane that is gone: the waiting message says which run is meant.
     match found.filter(|stored| !is_anothers(stored)) {
         Some(own) => Some(((*own.run).clone(), key, revision)),
         None => {
@@ -82,8 +83,8 @@ async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option
     }
 }
 
-/// Tells every node to stop a run, and waits until each has heard it, for a while; whether one has it at work. A frozen
-/// node reads it when it wakes, and not before all else.
+/// Tells every node to stop a run, and waits for a while until each has received the order; returns whether one of them
+/// runs it. A frozen node reads the order when it wakes, and not before everything else.
 async fn ask_who_runs(client: &Client<'_>, plan: usize) -> bool {
     let world = client.world;
     world.travel().await;
@@ -93,7 +94,7 @@ async fn ask_who_runs(client: &Client<'_>, plan: usize) -> bool {
     let mut heard_by = [None; 3];
     for (number, node) in world.nodes.iter().enumerate() {
         if node.dead_until.get() > asked_at {
-            // It knows of the note when it starts.
+            // It reads the noted cancel when it starts.
             all_heard = until;
             continue;
         }
@@ -138,7 +139,8 @@ async fn wait_for_end(client: &Client<'_>, key: Key) {
     }
 }
 
-/// Stops whoever runs it, and takes out what waits: the run needs no message any more, all of it being published.
+/// Stops the nodes that run it, and removes its waiting job or schedule: the run needs no message any more, because all
+/// its events are published.
 async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
     tell_to_stop(client, index).await;
     if before.run_at.is_some() {
@@ -148,7 +150,8 @@ async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
     }
 }
 
-/// Looks after a letter: replays or discards it, as is wished, finishes what another began, removes what is stale.
+/// Attends to a dead letter: replays or discards it, as its plan says, completes what another node began, removes it if
+/// it is stale.
 pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
     let client = Client { world, node };
     let index = letter.plan;

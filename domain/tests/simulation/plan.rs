@@ -1,5 +1,5 @@
-//! What the world's clients ask for: jobs, how they are published, how their handlers behave, who cancels, replays or
-//! discards them.
+//! The plans of the world's clients: jobs, how they are published, how their handlers behave, and whether they are
+//! cancelled, replayed or discarded.
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -10,34 +10,34 @@ use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant,
 
 use crate::chance::Chance;
 
-/// How a job comes to its lane.
+/// How a job gets into its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// A plain publish; its run id is made from its sequence.
+    /// A plain publish; its run id is derived from its sequence.
     Bare,
     /// A plain publish with an id of the client's own, as many times as this says.
     Named(u32),
-    /// By way of the intake, which writes the record first.
+    /// Through the intake, which writes the record first.
     Submitted,
     /// A plain publish that claims to be a node's message of this run.
     Forged(usize),
 }
 
-/// What a client that submits does besides.
+/// What else a client that submits does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Besides {
     Nothing,
-    /// Publishes the same bare, so much later.
+    /// Publishes the same job bare, this much later.
     Publishes(i64),
-    /// Publishes the same bare instead, if its first submission is not answered.
+    /// Publishes the same job bare instead, if its first submission is not answered.
     TurnsToPublishing,
 }
 
-/// What the handler does.
+/// How the handler behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     Succeeds,
-    /// The first so many attempts of the first round fail.
+    /// This many attempts at the beginning of the first round fail.
     Fails(u32),
     /// Every attempt of every round fails.
     AlwaysFails,
@@ -46,15 +46,15 @@ pub(crate) enum Behaviour {
     Kills,
     /// Runs into its time limit in the first round.
     Hangs,
-    /// The first so many calls put the job back.
+    /// This many calls at the beginning snooze the job.
     Snoozes(u32),
-    /// Nobody serves the type before then.
+    /// No handler serves the type before this time.
     Unserved(i64),
     /// Its job cannot be read.
     Unreadable,
 }
 
-/// What becomes of its dead letter.
+/// What its client does with its dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Letter {
     Keep,
@@ -69,7 +69,7 @@ pub(crate) struct Plan {
     pub(crate) besides: Besides,
     /// Its idempotency key, which it shares with the next runs.
     pub(crate) key: Option<usize>,
-    /// When it is published, in its part of the world.
+    /// When it is published, counted from the start of its part of the world.
     pub(crate) at: i64,
     pub(crate) behaviour: Behaviour,
     /// How long its handler takes, most of the time.
@@ -81,13 +81,13 @@ pub(crate) struct Plan {
     pub(crate) letter: Letter,
     /// When its record has been kept for long enough, if that is before the world ends.
     pub(crate) expires_at: Option<i64>,
-    /// Known once it is published: a minted id comes from the sequence.
+    /// Known once it is published: a derived id comes from the sequence.
     pub(crate) job: OnceCell<Job>,
-    /// The same under the id with the time it was stored at, where its own is taken.
+    /// The same job under the id with the time it was stored at, if its own id is taken.
     timed: OnceCell<Job>,
 }
 
-/// Runs that share a key, at most.
+/// The maximum number of runs that share a key.
 pub(crate) const OF_A_KEY: usize = 3;
 
 impl Plan {
@@ -125,8 +125,8 @@ impl Plan {
         plan
     }
 
-    /// Two ids that the intake may give to one client's submissions of a key, and a bare publish of the same key, by the
-    /// same client or another.
+    /// Draws two ids that the intake may give to one client's submissions of a key, and a bare publish of the same key,
+    /// by the same client or another.
     fn draw_of_a_key(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
         let at = chance.between(0, 9_000);
         let besides = chance.pick(&[Besides::Nothing, Besides::TurnsToPublishing]);
@@ -143,7 +143,7 @@ impl Plan {
 
     pub(crate) fn draw_bare(chance: &Chance) -> Self {
         let at = chance.between(0, 12_000);
-        // Soon: about when it is handed out and begun.
+        // Soon: about when the job is delivered and begun.
         let (soon, late) = (at + chance.between(0, 150), chance.between(0, 20_000));
         Self {
             way: Way::Bare,
@@ -187,12 +187,13 @@ impl Plan {
         self.job.get().expect("only published runs are worked on")
     }
 
-    /// The same under the id with the time its message was stored at.
+    /// The same job under the id with the time its message was stored at.
     pub(crate) fn timed_job(&self, at: Timestamp) -> &Job {
         self.timed.get_or_init(|| self.job_as(RunId::derived_at(&self.job().run_id, at)))
     }
 
-    /// Such a job becomes a dead letter as it is: what the intake takes in can be read.
+    /// Whether the job becomes a dead letter as it is because it cannot be read. The intake accepts only jobs that can
+    /// be read.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.behaviour == Behaviour::Unreadable && self.way == Way::Bare
     }

@@ -1,4 +1,5 @@
-//! What is still to be published of a run: the judgements of the domain, each of which may be broken on purpose.
+//! Decides which events of a run are still to be published: with the rules of the domain, each of which a mutation may
+//! break on purpose.
 
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, events};
@@ -7,7 +8,7 @@ use crate::mutation::Mutation;
 use crate::world::World;
 
 impl World {
-    /// A record of a run that waits, found by the message that allows its next attempt.
+    /// The record of a waiting run, found by the message that allows its next attempt.
     pub(crate) fn published_at_arrival(&self, found: &Run) -> Published {
         match self.mutation {
             Some(Mutation::NotedRunTakenForPublished) => Published::held_locally(found),
@@ -30,7 +31,7 @@ impl World {
     pub(crate) fn published_at_redelivery(&self, found: &Run) -> Published {
         let all = events::of_round(found).len();
         let first = is_first(found);
-        // As if the log had so many events.
+        // As if the log had this many events.
         let logged = |events: usize| Published::nothing().after_live(events, true);
         match self.mutation {
             Some(Mutation::RedeliveredRunTakenForPublished) => Published::held_locally(found),
@@ -45,7 +46,7 @@ impl World {
         }
     }
 
-    /// A claim of this very node whose answer was lost.
+    /// A claim whose answer was lost to the node that made it.
     pub(crate) fn published_at_unclear_claim(&self, run: &Run) -> Published {
         match self.mutation {
             Some(Mutation::OwnClaimTakenForPublished) => Published::held_locally(run),
@@ -53,7 +54,7 @@ impl World {
         }
     }
 
-    /// A retry that stayed in hand.
+    /// A retry that this node held locally.
     pub(crate) fn published_when_held(&self, run: &Run) -> Published {
         match self.mutation {
             Some(Mutation::HeldRetryTakenForRedelivered) => Published::at_redelivery(run),
@@ -76,7 +77,7 @@ impl World {
         }
     }
 
-    /// A run whose dead letter is attended to.
+    /// A run whose dead letter a node attends to.
     pub(crate) fn published_at_dead_letter(&self, run: &Run, round: u32) -> Published {
         match self.mutation {
             Some(Mutation::DeadLetterTakenForPublished) => Published::held_locally(run),
@@ -86,7 +87,7 @@ impl World {
     }
 }
 
-/// Whether no second attempt of the round has been claimed: then nothing is proven of the log.
+/// Whether no second attempt of the round has been claimed: then nothing proves what the log has.
 fn is_first(run: &Run) -> bool {
     run.attempts_of_round().last().is_none_or(|last| last.attempt == 1)
 }

@@ -1,4 +1,5 @@
-//! A job that cannot be read, or that says of itself what no record proves: a dead letter of its own.
+//! Refuses a job that cannot be read, or that says of itself what no record proves: it becomes a dead letter of its
+//! own.
 
 use longshore_domain::protocol::{Arrival, Verdict, on_arrival};
 use longshore_domain::publication::Published;
@@ -11,14 +12,15 @@ use crate::worker::Hand;
 use crate::world::{World, stamp};
 
 impl Hand<'_> {
-    /// Ends the job under the id that is derived from its place in the lane, or, where that is taken, under the same with
-    /// the time it was stored at. It may have become a dead letter before, in a node that died over it.
+    /// Ends the job under the id that is derived from its position in the lane or, if that id is taken, under the same
+    /// id with the time it was stored at. It may have become a dead letter before, on a node that died in the middle of
+    /// this.
     pub(crate) async fn refuse(&self) {
         let (world, own) = (self.world, self.delivery.message.plan);
         let plan = &world.plans[own];
         let is_forged = self.index != own;
         if !is_forged && (!plan.is_unreadable() || self.is_moved()) {
-            // A node's own message. It may come once more when its run has ended and the id is another's.
+            // A node's own message. It may come once more when its run has ended and another run has the id.
             if world.ledger.borrow().last_of(own).is_some() {
                 return self.send(Word::Ack).await;
             }
@@ -39,7 +41,7 @@ impl Hand<'_> {
             };
             let at = stamp(self.delivery.message.at);
             let job = if timed { plan.timed_job(at) } else { plan.job() };
-            // It has one event only, that of its dead letter.
+            // It has only one event, that of its dead letter.
             let mut run =
                 Run { enqueued_at: None, held_by: Some(self.holding()), ..Run::new(job, plan.max_attempts, at) };
             run.settle(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "x") }, world.now());
@@ -59,7 +61,7 @@ impl Hand<'_> {
         [(self.world.key(own), false), (World::timed_key(own), true)]
     }
 
-    /// Whether what is on record is of this very message, by now perhaps in another round.
+    /// Whether the stored run is of this very message, by now perhaps in another round.
     fn is_own(&self, run: &Run) -> bool {
         let message = self.holding().message;
         run.origin == message.at || run.held_by.as_ref().is_some_and(|held| held.message == message)
@@ -83,7 +85,7 @@ impl Hand<'_> {
     }
 }
 
-/// The arrival of a client's own publish, whatever it said of itself.
+/// The arrival of a client's own publish, whatever the message says of itself.
 fn as_bare(holding: Holding, timed: bool) -> Arrival {
     Arrival {
         holding,

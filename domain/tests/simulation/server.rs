@@ -1,9 +1,10 @@
-//! A model of JetStream, as far as the protocol leans on it, with the faults that were measured on the real one.
+//! A model of JetStream, as far as the protocol depends on it, with the faults that were measured on the real server.
 //!
-//! What is promised: what was answered is stored, in order; a compare-and-set knows the record's revision. What is not:
-//! an ack, nak or renewal is taken from anybody, whichever delivery it was for, and however late; a schedule fires at
-//! least once; message ids are remembered for a while; a killed server forgets late acks and message ids, and hands out
-//! again too soon, with any delivery count. A leader that was cut off answers reads for a while with what it last knew.
+//! It promises: every answered write is stored, in order; a compare-and-set knows the record's revision. It does not
+//! promise more: it takes an ack, NAK or renewal from any client, for any delivery, and however late; a schedule fires
+//! at least once; message ids are remembered for a while; a killed server forgets late acks and message ids, and
+//! delivers again too soon, with any delivery count. A leader that was cut off answers reads for a while from its last
+//! state.
 
 use std::rc::Rc;
 
@@ -11,29 +12,29 @@ use longshore_domain::{Run, Timestamp};
 
 use crate::chance::Chance;
 
-/// How long the server waits for an ack: the lease and some room for the way there.
+/// How long the server waits for an ack: the lease and some time for the way there.
 pub(crate) const ACK_WAIT: i64 = crate::world::LEASE + 60;
 
-/// Which record: one for each run id.
+/// Identifies a record: one per run id.
 pub(crate) type Key = usize;
 
-/// Keys of ids with the time their job was stored at begin here; the plan is added.
+/// Keys of ids with the time at which their job was stored begin here; the plan is added.
 pub(crate) const TIMED: Key = 32;
-/// Keys of minted ids begin here; the sequence is added.
+/// Keys of derived ids begin here; the sequence is added.
 pub(crate) const MINTED: Key = 64;
 
-/// What a message or a schedule speaks for.
+/// The wait that a message or a schedule speaks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) plan: usize,
     pub(crate) round: u32,
     pub(crate) attempt: u32,
     pub(crate) deferrals: u32,
-    /// Of the run under the id with the time.
+    /// It is of the run under the id with the time.
     pub(crate) timed: bool,
 }
 
-/// What a publish is known by for a while.
+/// The id by which the server knows a publish for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageId {
     Submitted(u64),
@@ -47,17 +48,17 @@ pub(crate) enum MessageId {
 pub(crate) struct Message {
     pub(crate) sequence: u64,
     pub(crate) at: i64,
-    /// What it speaks for.
+    /// The wait that it speaks for.
     pub(crate) place: Place,
-    /// Whose job it is: where it names another's run, a forger's.
+    /// The run whose job it is; if the message names another's run, the forger's.
     pub(crate) plan: usize,
     pub(crate) moved: bool,
-    /// What proves that a node wrote it; 0 for a client's own.
+    /// Proves that a node wrote it; 0 for a client's own.
     pub(crate) seal: u64,
     /// When it was published, or fell due.
     pub(crate) since: i64,
     pub(crate) delivered: u64,
-    /// Until then it is in somebody's hand.
+    /// Until then a node holds it.
     pub(crate) until: i64,
 }
 
@@ -77,7 +78,7 @@ pub(crate) struct Schedule {
     pub(crate) at: i64,
 }
 
-/// Whose an idempotency key is.
+/// The owner of an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) plan: usize,
@@ -85,11 +86,11 @@ pub(crate) struct Claim {
     pub(crate) revision: u64,
 }
 
-/// What is sent about a delivery, and taken from anybody.
+/// A reply to a delivery, which the server takes from any client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Word {
     Ack,
-    /// It comes again after so many milliseconds.
+    /// The message comes again after this many milliseconds.
     HandBack(i64),
     Renew,
 }
@@ -126,11 +127,11 @@ pub(crate) struct Server {
     lane_sequence: u64,
     pub(crate) lane: Vec<Message>,
     acked: Vec<Message>,
-    /// Words about deliveries that arrive later than they should.
+    /// Replies to deliveries; they arrive later than they should.
     pub(crate) late_words: Vec<(i64, u64, Word)>,
     /// Message ids, and whether they are still known.
     ids: Vec<(MessageId, bool)>,
-    /// Every version of each record, and since when it stands.
+    /// Every version of each record, and since when it is stored.
     records: Vec<Vec<(i64, Option<Stored>)>>,
     claims: Vec<(usize, Claim)>,
     revision: u64,
@@ -153,7 +154,7 @@ impl Server {
         false
     }
 
-    /// Stores a job; `None` where its id was known.
+    /// Stores a job; `None` if its id was known.
     pub(crate) fn publish(&mut self, message: Message, id: Option<MessageId>, chance: &Chance) -> Option<u64> {
         if id.is_some_and(|id| self.is_known(id, chance)) {
             return None;
@@ -163,7 +164,7 @@ impl Server {
         Some(self.lane_sequence)
     }
 
-    /// Takes a word about a message, whoever it comes from.
+    /// Takes a reply about a message, from any client.
     pub(crate) fn hear(&mut self, sequence: u64, word: Word, now: i64) {
         let Some(at) = self.lane.iter().position(|message| message.sequence == sequence) else { return };
         match word {
@@ -176,7 +177,8 @@ impl Server {
         }
     }
 
-    /// Deletes a job where it lies, in somebody's hand or not: it never comes again, and an ack of it does nothing.
+    /// Deletes a job from the lane, whether or not a node holds it: it never comes again, and an ack of it does
+    /// nothing.
     pub(crate) fn take_out(&mut self, is_it: impl Fn(&Message) -> bool) -> bool {
         let at = self.lane.iter().position(is_it);
         at.map(|at| self.lane.remove(at)).is_some()
@@ -186,7 +188,7 @@ impl Server {
         self.records.get(key).and_then(|versions| versions.last()?.1.clone())
     }
 
-    /// What stood there at `at`.
+    /// The record as it was stored at `at`.
     pub(crate) fn read_as_of(&self, key: Key, at: i64) -> Option<Stored> {
         let versions = self.records.get(key)?;
         versions.iter().rev().find(|(since, _)| *since <= at).and_then(|(_, stored)| stored.clone())
@@ -211,7 +213,7 @@ impl Server {
         self.records[key].push((now, stored));
     }
 
-    /// Whether a message or a letter of the run is left.
+    /// Whether a message or a dead letter of the run is left.
     pub(crate) fn has_message_of(&self, plan: usize) -> bool {
         self.lane.iter().any(|message| message.place.plan == plan)
             || self.due.iter().any(|due| due.schedule.place.plan == plan)
@@ -252,7 +254,7 @@ impl Server {
         Some((sequence, word))
     }
 
-    /// One schedule a subject: a later write replaces an earlier one.
+    /// One schedule per subject: a later write replaces an earlier one.
     pub(crate) fn schedule(&mut self, schedule: Schedule, same_subject: impl Fn(Place) -> bool) {
         self.schedules.retain(|other| !same_subject(other.place));
         self.schedules.push(schedule);
@@ -298,7 +300,7 @@ impl Server {
         self.lane_sequence
     }
 
-    /// The lane's stream is deleted and made anew: its sequences begin at 1 again. Nothing is in it by then.
+    /// The lane's stream is deleted and created again: its sequences begin at 1 again. It is empty by then.
     pub(crate) fn make_lane_anew(&mut self) {
         self.lane_sequence = 0;
         self.acked.clear();
@@ -314,7 +316,7 @@ impl Server {
             && self.late.is_empty()
     }
 
-    /// Hands a waiting message out: any of them, as several lanes and redeliveries know no order.
+    /// Delivers a waiting message: any of them, because several lanes and redeliveries have no order.
     pub(crate) fn hand_out(&mut self, now: i64, chance: &Chance) -> Option<Message> {
         let waits = |message: &Message| message.until <= now;
         let count = self.lane.iter().filter(|message| waits(message)).count();
@@ -331,8 +333,8 @@ impl Server {
         Some(*due)
     }
 
-    /// Killed and started again: late acks, counts and ids may be forgotten, and what is in somebody's hand, running or
-    /// not, is handed out again at once; nothing that was stored is lost.
+    /// The server is killed and started again: it may forget late acks, counts and ids, and at once delivers again the
+    /// messages that nodes hold, running or not; nothing that was stored is lost.
     pub(crate) fn die(&mut self, now: i64, chance: &Chance) {
         let recent = self.acked.len().saturating_sub(6);
         for message in self.acked.split_off(recent) {

@@ -1,4 +1,4 @@
-//! A delivery in a node's hand: what it means, and what is done about it. Every decision is the domain's.
+//! A delivery that a node holds: what it means, and how the node handles it. The domain makes every decision.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::world::{HEARD_WITHIN, LEASE, OLD_READ_MAX, World, stamp};
 
 pub(crate) const LENGTH: Duration = Duration::from_millis(LEASE.unsigned_abs());
 
-/// How the server handed a message out.
+/// How the server delivered a message.
 #[derive(Clone, Copy)]
 pub(crate) struct Delivery {
     pub(crate) message: Message,
     pub(crate) sent_at: i64,
-    /// How often the server had been killed by then: for the ledger alone.
+    /// How often the server had been killed by then: only for the ledger.
     pub(crate) server_life: u32,
-    /// What lay in the lane when the node last had to connect again.
+    /// The last sequence in the lane when the node last had to connect again.
     pub(crate) floor: u64,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Hand<'w> {
     pub(crate) plan: &'w Plan,
     pub(crate) delivery: Delivery,
     arrival: Arrival,
-    /// The run's id is another's: it goes under the one with the time its message was stored at.
+    /// Another run has the run's id: the run continues under the id with the time its message was stored at.
     timed: Cell<bool>,
     /// Its entry in the node's book.
     entry: RefCell<Option<Entry<'w>>>,
-    /// When the server may have handed it out.
+    /// The earliest time at which the server may have delivered it.
     leased_from: i64,
     lease: Cell<Lease>,
     leased_until: Cell<i64>,
@@ -49,15 +49,15 @@ pub(crate) struct Hand<'w> {
 /// A run as its worker has it.
 pub(crate) struct Work {
     pub(crate) run: Run,
-    /// The record's, as it was read or written last; 0 for none.
+    /// The record's revision, as it was read or written last; 0 for none.
     pub(crate) revision: u64,
-    /// What of the round is published.
+    /// Which events of the round are published.
     pub(crate) published: Published,
     /// A record says that it runs.
     pub(crate) is_stored: bool,
     /// The token of a write of this attempt whose answer was lost.
     pub(crate) unclear: Option<SmolStr>,
-    /// Not the first look: its time has come.
+    /// This is not the first check: its time has come.
     pub(crate) fell_due: bool,
 }
 
@@ -67,7 +67,7 @@ impl Work {
     }
 }
 
-/// Sees a delivery through.
+/// Handles a delivery until its end.
 pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
     let hand = Hand::new(world, node, delivery);
     if hand.is_lost() {
@@ -76,7 +76,7 @@ pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
     if hand.plan.is_unreadable() && !hand.arrival.moved {
         hand.refuse().await;
     } else if hand.takes_the_short_way() {
-        world.say(|| format!("{} takes {} the short way", hand.client.name(), hand.sequence()));
+        world.say(|| format!("{} takes {} on the fast path", hand.client.name(), hand.sequence()));
         hand.start(Work::new(hand.fresh(), 0, Published::nothing())).await;
     } else {
         hand.claim().await;
@@ -120,17 +120,17 @@ impl<'w> Hand<'w> {
         self.arrival.holding.clone()
     }
 
-    /// A message: its sequence and its time, as the stream may be another of the same name.
+    /// Identifies the message: its sequence and its time, because the stream may be another one of the same name.
     pub(crate) fn message(&self) -> (u64, i64) {
         (self.sequence(), self.delivery.message.at)
     }
 
-    /// Where the run is on record.
+    /// The key of the run's record.
     pub(crate) fn key(&self) -> Key {
         if self.timed.get() { World::timed_key(self.index) } else { self.world.key(self.index) }
     }
 
-    /// Whether the run goes under the id with the time.
+    /// Whether the run continues under the id with the time.
     pub(crate) fn id(&self) -> bool {
         self.timed.get()
     }
@@ -148,15 +148,15 @@ impl<'w> Hand<'w> {
         Run::new(self.job(), self.plan.max_attempts, stamp(self.delivery.message.at))
     }
 
-    /// Goes on under the id with the time.
+    /// Continues under the id with the time.
     pub(crate) fn rename(&self, run: &mut Run) {
         self.timed.set(true);
         self.world.ledger.borrow_mut().may_be_live_again(self.index);
         run.run_id = self.job().run_id.clone();
     }
 
-    /// Nothing is read or written before the work: only where nothing can be on record, neither of another message of the
-    /// run nor of its cancel.
+    /// Whether the job takes the fast path, which reads and writes nothing before the work: only if nothing can be
+    /// stored, neither for another message of the run nor for its cancel.
     fn takes_the_short_way(&self) -> bool {
         let Message { sequence, seal, delivered, .. } = self.delivery.message;
         let world = self.world;
@@ -164,7 +164,7 @@ impl<'w> Hand<'w> {
         let own = self.plan.has_derived_id() || world.is(Mutation::ShortWayForNamedRuns);
         let alone = own && (self.plan.key.is_none() || world.is(Mutation::ShortWayForKeyedRuns));
         let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
-        // What comes to a node that was just frozen counts as sent before that.
+        // A delivery that comes to a node just after a freeze counts as sent before the freeze.
         let (now, thawed_at) = (world.clock.get(), world.nodes[self.client.node].frozen_until.get());
         let just_thawed =
             thawed_at > 0 && now - thawed_at <= HEARD_WITHIN && !world.is(Mutation::LeaseClockFromReading);
@@ -173,14 +173,14 @@ impl<'w> Hand<'w> {
         first && alone && sure && soon && !self.is_told_to_stop(0)
     }
 
-    /// Whether this node heard that the run is to be stopped, after the world's number `since`.
+    /// Whether this node received an order to stop the run, after the world's number `since`.
     pub(crate) fn is_told_to_stop(&self, since: u64) -> bool {
         let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
         told.iter().any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
     }
 
-    /// The record turned out to be another's when an attempt was to be written there. A cancelled run's end is published
-    /// and acknowledged at once; an end that was lost to others is acknowledged if another message answers for the run.
+    /// Another write took the record when an attempt was to be written there. A cancelled run's end is published and
+    /// acknowledged at once; an end that was lost to other nodes is acknowledged if another message carries the run.
     pub(crate) async fn give_up(&self, found: Option<&Stored>, work: &Work) {
         match (self.verdict(found), found) {
             (Verdict::TellEnd, Some(found)) => {
@@ -197,7 +197,7 @@ impl<'w> Hand<'w> {
         self.client.send(self.sequence(), word).await;
     }
 
-    /// Reads the record, claims what this delivery may claim, and looks again whenever another write was faster.
+    /// Reads the record, claims what this delivery may claim, and judges again whenever another write was faster.
     async fn claim(&self) {
         if self.is_in_book() {
             return;
@@ -239,7 +239,7 @@ impl<'w> Hand<'w> {
         look && self.client.read(World::timed_key(self.index)).await.is_some()
     }
 
-    /// What a claim is made on.
+    /// The state on which a claim is made.
     fn based_on(&self, found: Option<Stored>) -> Work {
         let Some(stored) = found else { return Work::new(self.fresh(), 0, Published::nothing()) };
         let mut run = (*stored.run).clone();
@@ -251,7 +251,7 @@ impl<'w> Hand<'w> {
         Work { fell_due, ..Work::new(run, stored.revision, published) }
     }
 
-    /// The record says that this delivery is not to begin anything.
+    /// Handles a delivery that, as the record says, must not begin anything.
     pub(crate) async fn not_begun(&self, verdict: Verdict, found: &Stored) {
         let world = self.world;
         match verdict {
@@ -279,12 +279,12 @@ impl<'w> Hand<'w> {
         }
     }
 
-    /// What is on record, as this node has to go on with it.
+    /// The stored run, as this node has to continue it.
     pub(crate) fn found(&self, found: &Stored) -> Work {
         Work::new((*found.run).clone(), found.revision, self.world.published_at_redelivery(&found.run))
     }
 
-    /// Publishes what its writer may not have published.
+    /// Publishes the events that the record's writer may not have published.
     async fn publish_found(&self, run: &Run) {
         self.client.publish_events(self.index, run, self.world.published_at_redelivery(run)).await;
     }
@@ -354,7 +354,7 @@ impl<'w> Hand<'w> {
         self.leased_until.get()
     }
 
-    /// Lets time pass until `until`, for a part of the lease at most, and renews it where that is due.
+    /// Lets time pass until `until`, for at most a part of the lease, and renews the lease if that is due.
     pub(crate) async fn hold_until(&self, until: i64) {
         let now = self.world.clock.get();
         self.world.pause((until - now).clamp(1, LEASE / 6)).await;
@@ -374,7 +374,7 @@ impl<'w> Hand<'w> {
     }
 }
 
-/// A message that its node works on; dropped, it is struck out.
+/// A message that its node works on; dropping the entry removes it from the node's book.
 struct Entry<'w> {
     world: &'w World,
     node: usize,
@@ -398,12 +398,12 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// A seal as records have it.
+/// A seal as records store it.
 pub(crate) fn seal_text(seal: u64) -> SmolStr {
     SmolStr::from(format!("{seal:x}"))
 }
 
-/// A seal as messages have it.
+/// A seal as messages carry it.
 pub(crate) fn seal_of(run: &Run) -> u64 {
     u64::from_str_radix(&run.seal, 16).unwrap_or(0)
 }

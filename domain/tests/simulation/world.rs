@@ -1,7 +1,8 @@
-//! What all tasks of a world share: the clock, chance, the server, the nodes and the ledger; and how a task waits.
+//! The state that all tasks of a world share: the clock, chance, the server, the nodes and the ledger; and how a task
+//! waits.
 //!
-//! A task is an async function that runs on no runtime. Every wait is a point where its node may die, freeze or be
-//! overtaken, and every look at the server lies between two waits. A world is single-threaded: nothing here locks.
+//! A task is an async function that runs on no runtime. At every wait, its node may die, freeze or be overtaken, and
+//! every access to the server lies between two waits. A world is single-threaded: nothing here locks.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -16,35 +17,35 @@ use crate::mutation::Mutation;
 use crate::plan::Plan;
 use crate::server::{Key, MINTED, Server, Stored, TIMED};
 
-/// Runs of a world.
+/// The number of runs in a world.
 pub(crate) const RUNS: usize = 12;
-/// In one of ten worlds so many more, when all others have ended and the lane was made anew.
+/// One of ten worlds has this many more, after all others have ended and the lane was created again.
 const LATER_RUNS: usize = 4;
 
-/// How long a delivery is its node's, in milliseconds. Everything else is drawn around it.
+/// How long a delivery belongs to its node, in milliseconds. Everything else is drawn in relation to it.
 pub(crate) const LEASE: i64 = 1_000;
-/// Faults end after this long; what is still on its way has to come to its end.
+/// Faults end after this long; everything that is still under way then has to come to its end.
 pub(crate) const STORM: i64 = 25_000;
 /// A handler that lasts longer gets a `running` record.
 pub(crate) const LASTS: i64 = 120;
-/// Waits up to this long stay in a node's hand.
+/// A node holds a run locally for waits up to this long.
 pub(crate) const IN_HAND: u64 = 400;
 
-/// One in so many worlds is calm: nothing goes wrong but what handlers do.
+/// One in this many worlds is calm: nothing goes wrong except in handlers.
 const ONE_IN_CALM: u64 = 32;
 
-/// How often a node says that it is there: as rarely beside the lease as in the product.
+/// How often a node reports its presence: as rarely, compared with the lease, as in the product.
 pub(crate) const PRESENCE_EVERY: i64 = LEASE / 15;
 /// No read is older than this.
 pub(crate) const OLD_READ_MAX: i64 = 2 * LEASE;
-/// How long nodes have to say that they heard of a cancel.
+/// How long nodes have to confirm that they received a cancel.
 pub(crate) const HEARD_WITHIN: i64 = LEASE / 5;
 
-/// A node was told to stop a run.
+/// An order to a node to stop a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ToldToStop {
     pub(crate) plan: usize,
-    /// The world's number of the word.
+    /// The world's number of the order.
     pub(crate) told_as: u64,
     /// When the node reads it.
     pub(crate) from: i64,
@@ -52,7 +53,7 @@ pub(crate) struct ToldToStop {
 
 #[derive(Debug, Default)]
 pub(crate) struct Node {
-    /// It starts then; later than that it is alive.
+    /// It starts at this time; after that it is alive.
     pub(crate) dead_until: Cell<i64>,
     pub(crate) frozen_until: Cell<i64>,
     pub(crate) draining: Cell<bool>,
@@ -60,13 +61,14 @@ pub(crate) struct Node {
     pub(crate) doomed: Cell<bool>,
     /// How often it was started: another process each time.
     pub(crate) life: Cell<u32>,
-    /// When it last said that it was there, before it died or froze; `None`: it took its leave.
+    /// When it last reported its presence, before it died or froze; `None`: it withdrew its presence as it ended.
     last_seen: Cell<Option<i64>>,
     /// Since its start it has read which runs are being cancelled.
     pub(crate) learned: Cell<bool>,
-    /// Until then leaders that it reaches answer with what they knew at the first of the two, and take no write.
+    /// Until the second time, the leaders that it reaches answer with the state that they knew at the first, and take
+    /// no write.
     pub(crate) cut: Cell<(i64, i64)>,
-    /// Runs that it was told to stop, in its memory only.
+    /// Runs that it was told to stop, only in its memory.
     pub(crate) told_to_stop: RefCell<Vec<ToldToStop>>,
     /// Messages it works on: sequence and time.
     pub(crate) book: RefCell<Vec<(u64, i64)>>,
@@ -74,13 +76,13 @@ pub(crate) struct Node {
     pub(crate) unclear_claims: RefCell<Vec<SmolStr>>,
 }
 
-/// How often what goes wrong, in shares of 10,000 of each step.
+/// How often each fault happens, in shares of 10,000 of each step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Weather {
     pub(crate) dies: u32,
     pub(crate) freezes: u32,
     pub(crate) unclear: u32,
-    /// Words about deliveries that arrive late.
+    /// Late replies to deliveries.
     pub(crate) late: u32,
     pub(crate) cut: u32,
 }
@@ -95,11 +97,11 @@ pub(crate) struct World {
     pub(crate) ledger: RefCell<Ledger>,
     pub(crate) weather: Cell<Weather>,
     pub(crate) storm: Weather,
-    /// Nothing has gone wrong: what goes out live goes out once.
+    /// Nothing has gone wrong: every event goes out live once.
     pub(crate) calm: Cell<bool>,
     pub(crate) quiet_from: Cell<i64>,
     pub(crate) mutation: Option<Mutation>,
-    /// Deliveries in one node's hand.
+    /// How many deliveries one node holds at once.
     pub(crate) room: usize,
     /// How many of 10,000 jobs that could start are parked.
     pub(crate) parks: u32,
@@ -170,7 +172,7 @@ impl World {
         self.ledger.borrow().broken().is_some()
     }
 
-    /// What was broken first, if anything.
+    /// The first broken promise, if any.
     pub(crate) fn broken(&self) -> Option<String> {
         self.ledger.borrow().broken().map(str::to_owned)
     }
@@ -198,7 +200,7 @@ impl World {
         }
     }
 
-    /// The record of a run. Minted ids name their sequence, and so does their key.
+    /// The key of a run's record. A derived id contains its sequence, and so does its key.
     pub(crate) fn key(&self, plan: usize) -> Key {
         self.plans[plan]
             .job()
@@ -207,12 +209,12 @@ impl World {
             .map_or(plan, |(_, _, sequence)| MINTED + usize::try_from(sequence).expect("a world has few messages"))
     }
 
-    /// Where the run is on record where its own id was another's.
+    /// The key of the run's record if another run has its own id.
     pub(crate) fn timed_key(plan: usize) -> Key {
         TIMED + plan
     }
 
-    /// What is on record of a run. Under a minted id that may be another run, of a lane that is gone.
+    /// The stored record of a run. Under a derived id, the record may be another run's, of a lane that is gone.
     pub(crate) fn record(&self, plan: usize) -> Option<Stored> {
         let server = self.server.borrow();
         let has_derived_id = self.plans[plan].has_derived_id();
@@ -220,7 +222,7 @@ impl World {
         server.read(Self::timed_key(plan)).or_else(|| server.read(self.key(plan)).filter(own))
     }
 
-    /// Whether one job went on as two runs, under its own id and under the one with the time.
+    /// Whether one job continued as two runs, under its own id and under the id with the time.
     pub(crate) fn has_two_ids(&self, plan: usize) -> bool {
         let server = self.server.borrow();
         let is_own = |stored: Stored| stored.run.origin == stamp(self.published_at(plan));
@@ -230,7 +232,7 @@ impl World {
             && server.read(self.key(plan)).is_some_and(is_own)
     }
 
-    /// What a node last said of itself: when it was there, and since when; as the control bucket has it.
+    /// The node's last presence, as the control bucket has it: when it was last there, and since when.
     pub(crate) fn presence(&self, node: usize) -> Option<(i64, i64)> {
         let (state, now) = (&self.nodes[node], self.clock.get());
         let started_at = state.dead_until.get();
@@ -240,7 +242,7 @@ impl World {
         Some(((now - now % PRESENCE_EVERY).max(started_at), started_at))
     }
 
-    /// The node says nothing from now on.
+    /// The node reports nothing from now on.
     pub(crate) fn falls_silent(&self, node: usize, takes_leave: bool) {
         let seen = self.presence(node).map(|(seen, _)| seen);
         self.nodes[node].last_seen.set(seen.filter(|_| !takes_leave));
@@ -269,7 +271,7 @@ impl World {
         self.submitted.borrow()[plan]
     }
 
-    /// Lets `millis` pass, and others act.
+    /// Lets `millis` pass and other tasks act.
     pub(crate) fn pause(&self, millis: i64) -> Pause<'_> {
         Pause { world: self, millis: Some(millis) }
     }
@@ -279,7 +281,7 @@ impl World {
         self.wait.get()
     }
 
-    /// The way to the server or back.
+    /// Waits as long as a message travels to the server or back.
     pub(crate) fn travel(&self) -> Pause<'_> {
         self.pause(if self.chance.hits(9_000) { self.chance.between(1, 10) } else { self.chance.between(10, 150) })
     }

@@ -1,10 +1,10 @@
-//! Chaos by the seed: `cargo run -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3 [--rate 150]`.
+//! Chaos from a seed: `cargo run -p longshore-harness --bin chaos -- --seed 7 --jobs 20000 --nodes 3 [--rate 150]`.
 //!
-//! `--servers 3` runs it on three servers, which are killed, frozen, cut off and asked to step down. `--raw-bytes 1` puts jobs
-//! among the others whose bytes no client library would send.
+//! `--servers 3` runs it on three servers, which are killed, frozen, cut off and asked to step down. `--raw-bytes 1`
+//! adds jobs whose bytes no client library would send.
 //!
-//! Needs the `longshore` binary, from the environment variable `LONGSHORE_BIN` or beside this one. Prints what was done
-//! and found; exit code 1 if anything is wrong. `LONGSHORE_KEEP=1` keeps the world's folder with all logs.
+//! Needs the `longshore` binary, from the environment variable `LONGSHORE_BIN` or beside this one. Prints the faults
+//! and the findings; exit code 1 if anything is wrong. `LONGSHORE_KEEP=1` keeps the world's folder with all logs.
 
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ fn read(mut words: impl Iterator<Item = String>) -> anyhow::Result<Chaos> {
     };
     while let Some(word) = words.next() {
         let value = words.next().context(USAGE)?;
-        let number: u64 = value.parse().with_context(|| format!("{word} {value:?} is no number\n{USAGE}"))?;
+        let number: u64 = value.parse().with_context(|| format!("{word} {value:?} is not a number\n{USAGE}"))?;
         match word.as_str() {
             "--seed" => chaos.seed = number,
             "--jobs" => chaos.jobs = usize::try_from(number)?,

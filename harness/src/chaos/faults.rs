@@ -1,5 +1,5 @@
-//! The trouble of a chaos run: what is killed, frozen and asked to end, one after the other. What happens to servers is
-//! in `server_faults`.
+//! The faults of a chaos run: it kills, freezes and ends nodes and handlers, one after the other. `server_faults` has
+//! the faults of servers.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use crate::node::{Node, NodeBuilder};
 use crate::remote::Asked;
 use crate::world::World;
 
-/// Between two faults, in milliseconds.
+/// The pause between two faults, in milliseconds.
 const PAUSE: std::ops::Range<u64> = 500..3_000;
 
-/// Between two freezes in a row, in milliseconds: too short for a node to find out about the first.
+/// The pause between two freezes in a row, in milliseconds: too short for a node to notice the first.
 const BETWEEN_FREEZES: std::ops::Range<u64> = 20..1_000;
 
-/// How long a node is left to come to its fail point.
+/// How long a node may take to reach its fail point.
 const COMES_WITHIN: Duration = Duration::from_secs(4);
 
 /// How long a node may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// How often a node that ends at its start is started again.
+/// How many times a node that ends at its start is started again.
 const STARTS: usize = 5;
 
-/// The points of the protocol at which a node can be told to kill itself, by the documentation of `fail-points`.
+/// The steps of the protocol at which a node can be made to kill itself, from the documentation of `fail-points`.
 const POINTS: [&str; 15] = [
     "before-claim",
     "after-claim",
@@ -56,13 +56,13 @@ const POINTS: [&str; 15] = [
 pub struct Fault {
     /// When it began.
     pub at: Timestamp,
-    /// What it was.
+    /// Its name.
     pub what: &'static str,
-    /// To whom.
+    /// The part it was done to.
     pub whom: String,
 }
 
-/// Nodes and handlers, and who of them was hurt when.
+/// Nodes and handlers, and when each of them was hurt.
 pub(super) struct Faults<'w> {
     pub(super) world: &'w World,
     pub(super) chance: StdRng,
@@ -79,7 +79,7 @@ pub(super) struct Faults<'w> {
 }
 
 impl<'w> Faults<'w> {
-    /// Nodes and handlers, all well.
+    /// Nodes and handlers, all healthy.
     pub(super) async fn new(world: &'w World, chance: StdRng, nodes: usize) -> Faults<'w> {
         let mut started = Vec::new();
         for number in 0..nodes.max(1) {
@@ -91,7 +91,7 @@ impl<'w> Faults<'w> {
         Faults { world, chance, nodes: started, crew, handlers, killers, told, interruptions, silences, wrong }
     }
 
-    /// Makes trouble until it is over.
+    /// Causes faults until `over` says that the run is over.
     pub(super) async fn trouble(&mut self, mut over: watch::Receiver<bool>) {
         loop {
             let pause = Duration::from_millis(self.chance.random_range(PAUSE));
@@ -112,7 +112,7 @@ impl<'w> Faults<'w> {
     async fn one(&mut self) {
         self.revive().await;
         let at = self.chance.random_range(0..self.nodes.len());
-        // Of three servers one is hurt as often as nodes are.
+        // With three servers, a server is hurt as often as a node.
         let faults = if self.world.server_cluster().is_some() { 24 } else { 15 };
         match self.chance.random_range(0..faults) {
             0..3 => self.kill_node(at, "kill -9 of a node").await,
@@ -142,7 +142,8 @@ impl<'w> Faults<'w> {
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
 
-    /// From now on what this node, or with the server everybody, held may be another's.
+    /// Notes that from now on another node may take the jobs of this node; or, if the server was hurt, the jobs of any
+    /// node.
     pub(super) fn interrupted(&mut self, node: Option<&str>) {
         self.interruptions.push(Interruption { node: node.map(str::to_owned), at: Timestamp::now() });
     }
@@ -156,7 +157,7 @@ impl<'w> Faults<'w> {
         self.start_again(number).await;
     }
 
-    /// For less than a lease, about as long, or far longer.
+    /// Freezes a node for less than a lease, about a lease, or far longer.
     async fn freeze(&mut self, number: usize) {
         let lease = u64::try_from(self.lease().as_millis()).unwrap_or(u64::MAX);
         let (what, span) = match self.chance.random_range(0..3) {
@@ -196,7 +197,7 @@ impl<'w> Faults<'w> {
         self.start_again(number).await;
     }
 
-    /// Has a node kill itself between two steps of the protocol; if it does not come there soon, it lives on.
+    /// Makes a node kill itself between two steps of the protocol; if it does not reach that point soon, it lives on.
     async fn fail_point(&mut self, number: usize) {
         let name = self.nodes[number].name().to_owned();
         let point = POINTS[self.chance.random_range(0..POINTS.len())];
@@ -234,7 +235,7 @@ impl<'w> Faults<'w> {
         self.crew.hire(self.world, kind).await;
     }
 
-    /// Starts again who ended without being asked to; that is wrong.
+    /// Restarts the nodes that ended without being asked to; such an end is wrong.
     pub(super) async fn revive(&mut self) {
         for number in 0..self.nodes.len() {
             if !self.nodes[number].is_running() {
@@ -255,7 +256,7 @@ impl<'w> Faults<'w> {
         }
     }
 
-    /// Ends all nodes; says which did not end well.
+    /// Ends all nodes, and notes those that ended with a failure.
     pub(super) async fn stop(&mut self) {
         for node in &self.nodes {
             let status = node.stop().await;
@@ -265,18 +266,18 @@ impl<'w> Faults<'w> {
         }
     }
 
-    /// What the handlers did, and who asked them to.
+    /// The calls of the handlers, and the connections that asked for them.
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.crew.asked().into_iter().chain(self.handlers.asked()).collect()
     }
 
-    /// The handlers of the sorts that are chaos's own.
+    /// The handlers of the sorts that only a chaos run has.
     pub(super) fn handlers(&self) -> &Handlers {
         &self.handlers
     }
 }
 
-/// Short enough for many takings-over, long enough for a loaded machine; among three servers longer than an election.
+/// Short enough for many takeovers, long enough for a loaded machine; with three servers, longer than an election.
 pub(super) fn lease(world: &World) -> Duration {
     Duration::from_secs(if world.server_cluster().is_some() { 6 } else { 2 })
 }

@@ -1,4 +1,4 @@
-//! The handlers of a chaos run's own sorts of jobs. They write down every call; some publish follow-ups.
+//! The handlers of the job sorts that only a chaos run has. They write down every call; some publish follow-ups.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::publish::{Receipt, acknowledgement};
 use crate::remote::{Asked, Handler, Job, Reply};
 use crate::world::{NAMESPACE, TENANT, World};
 
-/// How many there are at once.
+/// The number of handlers that run at once.
 const HANDLERS: usize = 2;
 
 /// How long the work on a job that may be cancelled takes.
@@ -20,10 +20,10 @@ const CANCELLED_WORKS: Duration = Duration::from_millis(400);
 /// How long a follow-up's publish may go unanswered before the handler gives up and fails.
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
-/// What handlers pass on to a follow-up if they do it right.
+/// The headers that a correct handler passes on to a follow-up.
 const PASSED_ON: [&str; 3] = ["traceparent", "Content-Type", "X-Own"];
 
-/// The running handlers, what those before them did, and the follow-ups of all.
+/// The running handlers, the calls of those before them, and the follow-ups of all.
 #[derive(Debug, Default)]
 pub(super) struct Handlers {
     running: Vec<Handler>,
@@ -31,11 +31,11 @@ pub(super) struct Handlers {
     follow_ups: Arc<Mutex<FollowUps>>,
 }
 
-/// What became of follow-ups.
+/// The results of the follow-ups.
 #[derive(Debug, Default)]
 struct FollowUps {
     stored: Vec<Accepted>,
-    /// Parents whose headers were passed on whole, and whose follow-up ran all the same.
+    /// Parents that passed on all their headers, and whose follow-up ran all the same.
     ran_wrongly: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Handlers {
         handlers
     }
 
-    /// Kills one, as by a signal, and starts another after that time.
+    /// Kills one handler, as by a signal, and starts another after `pause`.
     pub(super) async fn replace(&mut self, world: &World, pause: Duration) {
         let gone = self.running.remove(0);
         self.before.extend(gone.asked());
@@ -63,7 +63,7 @@ impl Handlers {
         self.running.push(world.handler("chaos.>").start(answer).await);
     }
 
-    /// What all of them were asked to do.
+    /// All calls to these handlers.
     pub(super) fn asked(&self) -> Vec<Asked> {
         let now = self.running.iter().flat_map(Handler::asked);
         self.before.iter().cloned().chain(now).collect()
@@ -74,7 +74,7 @@ impl Handlers {
         lock(&self.follow_ups).stored.clone()
     }
 
-    /// Parents whose follow-up should have been refused and ran.
+    /// Parents whose follow-up should have been refused but ran.
     pub(super) fn ran_wrongly(&self) -> Vec<String> {
         lock(&self.follow_ups).ran_wrongly.clone()
     }
@@ -132,7 +132,7 @@ async fn publish(job: &Job, client: &Client, mut headers: HeaderMap) -> Option<R
     Some(Receipt::of(&acknowledgement(&answer).ok()?, TENANT, "main-p5"))
 }
 
-/// Whose follow-up a dead letter with this payload is.
+/// The parent of the follow-up whose dead letter has this payload.
 pub(super) fn parent_of(payload: &[u8]) -> Option<String> {
     let payload: Value = serde_json::from_slice(payload).ok()?;
     Some(payload["follow_up_of"].as_str()?.to_owned())

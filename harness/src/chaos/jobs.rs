@@ -1,4 +1,4 @@
-//! What a chaos run publishes, and how each of it must end.
+//! The jobs that a chaos run publishes, and how each of them must end.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -7,30 +7,30 @@ use serde_json::{Value, json};
 use crate::load::Kind;
 use crate::publish::Receipt;
 
-/// A sort of job: one of the load's kinds, or one that is about something else than its own end.
+/// A sort of job: one of the load's kinds, or a sort that tests something other than its own end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sort {
-    /// As in any load.
+    /// A job as in any load.
     Load(Kind),
-    /// Submitted twice under one idempotency key, or published bare and submitted: one of them runs, once.
+    /// Submitted twice under one idempotency key, or published bare and submitted: only one of them runs, once.
     Keyed,
-    /// Submitted under an id of the client's own and published bare under the same: one call.
+    /// Submitted under a client's own id and published bare under the same id: one call.
     OwnId,
-    /// Cancelled soon after: once that was answered its handler is not called any more.
+    /// Cancelled soon after; once the cancel was answered, its handler is not called any more.
     Cancelled,
-    /// Its handler publishes a follow-up, and passes on only what it may.
+    /// Its handler publishes a follow-up, and passes on only the headers that it may.
     Follows,
     /// Its handler publishes a follow-up with all headers it got: the follow-up is invalid, the parent unharmed.
     Forwards,
-    /// A follow-up of one that passes on what it may.
+    /// A follow-up whose parent passed on only the headers that it may.
     Child,
-    /// Headers or a payload that cannot be a job's.
+    /// Headers or a payload that are not a valid job's.
     Hostile,
     /// Bytes that no client library would send.
     Raw,
 }
 
-/// The sorts, each as often as it stands here. [`Sort::Raw`] comes in the place of some hostile ones where it is asked for.
+/// The sorts with their weights. If raw bytes are wanted, [`Sort::Raw`] replaces some hostile ones.
 const MIX: [(Sort, u32); 19] = [
     (Sort::Load(Kind::Quick), 240),
     (Sort::Load(Kind::Slow), 60),
@@ -53,7 +53,7 @@ const MIX: [(Sort, u32); 19] = [
     (Sort::Hostile, 15),
 ];
 
-/// What nodes must be set to for the sorts that are not the load's own.
+/// The settings that nodes need for the sorts that are not the load's own.
 pub(super) const SETTINGS: &str = "
 [types.\"chaos.keyed\"]
 timeout = '5s'
@@ -124,7 +124,7 @@ pub(super) struct Job {
     pub receipt: Receipt,
     /// How it may end.
     pub ends: &'static [&'static str],
-    /// Jobs of one number were sent under one key: one of them completes.
+    /// Jobs with the same number were sent under one key: one of them completes.
     pub number: usize,
 }
 
@@ -134,7 +134,7 @@ impl Job {
     }
 }
 
-/// What cannot be a job: a header with its value, or none and a payload.
+/// Parts of a message that are not a valid job: a header with its value, or no header and a payload.
 pub(super) fn hostile(which: usize) -> (Option<(&'static str, &'static str)>, Value) {
     const HEADERS: [(&str, &str); 6] = [
         ("Longshore-Run-Id", "a b"),
@@ -146,7 +146,7 @@ pub(super) fn hostile(which: usize) -> (Option<(&'static str, &'static str)>, Va
     ];
     match HEADERS.get(which % (HEADERS.len() + 1)) {
         Some(header) => (Some(*header), json!({})),
-        // As a server's acknowledgement reads, which a forged reply subject makes into a job.
+        // This payload looks like a server's acknowledgement, which a forged reply subject turns into a job.
         None => (None, json!({"stream": "LONGSHORE_JOBS_main_P5", "seq": 1})),
     }
 }

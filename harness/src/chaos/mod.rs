@@ -1,10 +1,10 @@
-//! A chaos run: jobs of every kind on several nodes, while nodes, handlers and servers are killed, frozen, cut off and asked
-//! to end every few seconds; then the checker judges what came of it.
+//! A chaos run: jobs of every kind on several nodes, while every few seconds a node, handler or server is killed,
+//! frozen, cut off or asked to end; then the checker judges the result.
 //!
-//! The seed decides which jobs and which faults there are and in which order; how they fall together is up to the
-//! machine, so a seed makes a failure likely again, not sure. `jobs` says what is published and how it must end, `producer`
-//! brings it (`raw` what no client library would send), `handlers` do the work and write it down, `faults` and
-//! `server_faults` are the trouble, `report` is what came of it.
+//! The seed decides the jobs, the faults and their order; the machine decides how they coincide, so a seed makes a
+//! failure likely again, not certain. `jobs` defines the jobs and how they must end, `producer` publishes them (`raw`
+//! the bytes that no client library would send), `handlers` do the work and write it down, `faults` and `server_faults`
+//! cause the faults, `report` is the result.
 
 mod faults;
 mod handlers;
@@ -35,26 +35,26 @@ use crate::world::World;
 use faults::Faults;
 use jobs::Job;
 
-/// How long all jobs may take to end once the trouble is over.
+/// How long all jobs may take to end once the faults are over.
 const ENDS_WITHIN: Duration = Duration::from_secs(300);
 
-/// Clocks on the wire have a grain of 1 ms.
+/// Times on the wire have a resolution of 1 ms.
 const GRAIN: Duration = Duration::from_millis(2);
 
-/// What a run is to be like.
+/// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Chaos {
-    /// What decides over jobs and faults.
+    /// The seed of the jobs and the faults.
     pub seed: u64,
     /// How many jobs are published.
     pub jobs: usize,
-    /// How many of them in a second.
+    /// How many jobs are published per second.
     pub rate: u32,
     /// How many nodes there are.
     pub nodes: usize,
     /// Whether there are three servers instead of one.
     pub three_servers: bool,
-    /// Whether bytes are among the jobs that no client library would send.
+    /// Whether some jobs consist of bytes that no client library would send.
     pub raw_bytes: bool,
 }
 
@@ -62,7 +62,7 @@ impl Chaos {
     /// Runs it in a world of its own.
     ///
     /// # Panics
-    /// If something cannot be started, or jobs do not come to their end; with the story of one.
+    /// If something cannot be started, or jobs do not end; with the story of one.
     pub async fn run(self) -> Report {
         let world = if self.three_servers { World::cluster().await } else { World::new().await };
         let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), self.nodes).await;
@@ -78,7 +78,7 @@ impl Chaos {
         }
         faults.revive().await;
         let mut states = world.ends(&receipts(&accepted), ENDS_WITHIN).await;
-        // Whoever publishes follow-ups has ended now, so these are all.
+        // The handlers that publish follow-ups have ended now, so these are all.
         let children = faults.handlers().children();
         states.extend(world.ends(&receipts(&children), ENDS_WITHIN).await);
         accepted.extend(children);
@@ -146,7 +146,7 @@ fn leases_lost(history: &History) -> usize {
     failed.filter(|logged| lost(&logged.event)).map(|logged| &logged.event.id).collect::<BTreeSet<_>>().len()
 }
 
-/// Jobs that did not end as they must, and keys under which not just one job completed.
+/// Jobs that did not end as they must, and keys that do not have exactly one completed job.
 fn wrong_ends(accepted: &[Job], states: &[String]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut completed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();

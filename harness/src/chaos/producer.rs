@@ -1,4 +1,4 @@
-//! Brings the jobs of a chaos run, each by one of the ways a client has, through all the trouble.
+//! Publishes the jobs of a chaos run, each in one of the ways a client has, and keeps trying through all the faults.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -18,51 +18,51 @@ use crate::load::Kind;
 use crate::publish::Receipt;
 use crate::world::{TENANT, World};
 
-/// Jobs on their way at once: enough to go on publishing while some wait for a server that is gone.
+/// Jobs that may be in progress at once: enough to go on publishing while some wait for a server that is gone.
 const OPEN: usize = 256;
 
-/// Before a question that was not answered is repeated.
+/// The pause before an unanswered request is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Questions to the nodes before that is no accident any more.
+/// How many tries a request gets: more failures than that are no accident.
 const TRIES: usize = 1_000;
 
-/// After a job was accepted, until it is cancelled, in milliseconds.
+/// The delay between a job's acceptance and its cancel, in milliseconds.
 const CANCELLED_AFTER: std::ops::Range<u64> = 0..900;
 
 /// How a client sends a job.
 #[derive(Debug, Clone, Copy)]
 enum Way {
-    /// Published once; not confirmed means not accepted, though it may have been taken.
+    /// Published once; without a confirmation it does not count as accepted, though the server may have stored it.
     Bare,
-    /// Published under an id of the client's own until it is confirmed.
+    /// Published under a client's own id until it is confirmed.
     Named,
-    /// Submitted under an id of the client's own until it is answered.
+    /// Submitted under a client's own id until it is answered.
     Submitted,
 }
 
-/// What all the jobs share.
+/// The state that all jobs share.
 struct Producer<'w> {
     world: &'w World,
     /// Answers of nodes that no client should get.
     wrong: Mutex<BTreeSet<String>>,
 }
 
-/// One job, as chance drew it.
+/// One job, as drawn at random.
 #[derive(Debug, Clone)]
 struct Draft {
     sort: Sort,
     way: Way,
     number: usize,
-    /// An id of the client's own.
+    /// The client's own id.
     id: String,
     which: usize,
     cancelled_after: Duration,
 }
 
-/// Publishes all jobs at their rate. Gives those whose acceptance was confirmed, and wrong answers of nodes.
+/// Publishes all jobs at their rate. Returns the jobs whose acceptance was confirmed, and the nodes' wrong answers.
 pub(super) async fn publish(world: &World, chaos: Chaos) -> (Vec<Job>, BTreeSet<String>) {
-    // Not the faults' own chance: one more draw there must not change the jobs.
+    // A generator of its own, apart from the faults': one more draw there must not change the jobs.
     let mut chance = StdRng::seed_from_u64(!chaos.seed);
     let producer = Producer { world, wrong: Mutex::default() };
     let mut tick = tokio::time::interval(Duration::from_secs(1) / chaos.rate.max(1));
@@ -87,7 +87,7 @@ pub(super) async fn publish(world: &World, chaos: Chaos) -> (Vec<Job>, BTreeSet<
 fn draw(chance: &mut StdRng, chaos: Chaos, number: usize) -> Draft {
     let sort = Sort::draw(chance, chaos.raw_bytes);
     let way = match chance.random_range(0..10) {
-        // What cannot be read has no id of its own either, and `submit` would refuse it.
+        // An unreadable job has no client's id either, and `submit` would refuse it.
         _ if sort == Sort::Load(Kind::Invalid) => Way::Bare,
         0..5 => Way::Bare,
         5..8 => Way::Named,
@@ -99,7 +99,7 @@ fn draw(chance: &mut StdRng, chaos: Chaos, number: usize) -> Draft {
 }
 
 impl Producer<'_> {
-    /// Sends it, however often that takes, and gives what runs it became.
+    /// Sends it until it is accepted, and returns the runs it became.
     async fn send(&self, draft: Draft) -> Vec<Job> {
         let Draft { sort, number, .. } = draft;
         let receipts = match sort {
@@ -116,7 +116,7 @@ impl Producer<'_> {
                 let publish = self.world.publish(sort.job_type());
                 let publish = header.into_iter().fold(publish, |publish, (name, value)| publish.header(name, value));
                 let receipt = publish.send(payload.to_string()).await.ok();
-                // Whatever id it asked for, the one it has is made from its place.
+                // Whatever id it asked for, its run has the id derived from its position in the lane.
                 let minted = |receipt: Receipt| Receipt { run_id: format!("main-p5-{}", receipt.sequence), ..receipt };
                 receipt.map(minted).into_iter().collect()
             }
@@ -147,7 +147,7 @@ impl Producer<'_> {
         }
     }
 
-    /// One key twice at once: by two calls of `submit`, or by one and a bare publish.
+    /// Sends one key twice at once: by two calls of `submit`, or by one `submit` and one bare publish.
     async fn send_keyed(&self, draft: &Draft) -> Vec<Receipt> {
         let key = format!("key-{}", draft.id);
         let job = json!({"type": draft.sort.job_type(), "payload": {"first": true}, "idempotency_key": key});
@@ -161,7 +161,7 @@ impl Producer<'_> {
         if one.run_id == other.run_id { vec![one] } else { vec![one, other] }
     }
 
-    /// Submitted, and published bare under the same id.
+    /// Submits it, and publishes it bare under the same id.
     async fn send_own_id(&self, draft: &Draft) -> Vec<Receipt> {
         let job_type = draft.sort.job_type();
         let receipt = self.submit(json!({"type": job_type, "payload": {}, "run_id": draft.id})).await;
@@ -204,7 +204,8 @@ impl Producer<'_> {
         Receipt { tenant, run_id, stream, sequence: 0, duplicate: false, at }
     }
 
-    /// Asks until there is an answer. That something is over already is one; what else no client should get is noted.
+    /// Repeats a request until it is answered. "Already finished" is an answer, too; an answer that no client should
+    /// get is noted.
     async fn ask(&self, endpoint: &str, body: Value) -> Value {
         for _ in 0..TRIES {
             match self.world.try_request(TENANT, endpoint, body.clone()).await {

@@ -1,4 +1,4 @@
-//! What came of a chaos run, for people and for the test that asks whether it was sound.
+//! The result of a chaos run, for people and for the test that asks whether it was sound.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +8,21 @@ use super::{Chaos, Fault};
 use crate::history::Violation;
 use crate::standstill::in_seconds;
 
-/// Wrong things and violations printed in full; of more only the number of each kind is told.
+/// Errors and violations printed in full; beyond that only the number of each kind is printed.
 const SHOWN: usize = 40;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What it was.
+    /// The parameters of the run.
     pub chaos: Chaos,
     /// Jobs whose acceptance was confirmed, by sort.
     pub sorts: BTreeMap<String, usize>,
-    /// Runs there are records of: a job may be taken though its confirmation was lost.
+    /// Runs that have a record: the server may have stored a job though its confirmation was lost.
     pub runs: usize,
-    /// Calls of remote handlers, by their own account.
+    /// Calls of remote handlers, as the handlers wrote them down.
     pub calls: usize,
-    /// Calls that did work again that an earlier call had begun, by the fault before them.
+    /// Calls that repeated work an earlier call had begun, by the fault before them.
     pub again: BTreeMap<String, usize>,
     /// Attempts that failed because their node was gone.
     pub leases_lost: usize,
@@ -30,10 +30,10 @@ pub struct Report {
     pub faults: Vec<Fault>,
     /// How long work stood still after each fault.
     pub still: Vec<Duration>,
-    /// Jobs that ended otherwise than they must, nodes that did not end well or ended by themselves, answers that no
-    /// client should get.
+    /// Jobs that ended in a wrong state, nodes that ended with a failure or by themselves, and answers that no client
+    /// should get.
     pub wrong: Vec<String>,
-    /// What the checker found.
+    /// The checker's findings.
     pub violations: Vec<Violation>,
     /// The story of one run for each kind of violation.
     pub evidence: Vec<String>,
@@ -61,7 +61,7 @@ impl Report {
         }
         writeln!(
             f,
-            "faults {}: how long no attempt started (in the middle, at most), calls that did work again",
+            "faults {}: how long no attempt started (in the middle, at most), calls that repeated work",
             self.faults.len()
         )?;
         for (what, mut still) in by_kind {
@@ -84,9 +84,9 @@ impl fmt::Display for Report {
         writeln!(f, "seed {seed}: {jobs} jobs at {rate}/s{raw} on {nodes} nodes, {servers} server(s)")?;
         let accepted: usize = self.sorts.values().sum();
         let sorts: Vec<String> = self.sorts.iter().map(|(sort, count)| format!("{sort} {count}")).collect();
-        writeln!(f, "accepted {accepted} ({}), runs on record {}", sorts.join(", "), self.runs)?;
+        writeln!(f, "accepted {accepted} ({}), runs with a record {}", sorts.join(", "), self.runs)?;
         let again: usize = self.again.values().sum();
-        writeln!(f, "calls of remote handlers {}, of which work done again {again}", self.calls)?;
+        writeln!(f, "calls of remote handlers {}, of those with repeated work {again}", self.calls)?;
         writeln!(f, "attempts that lost their lease {}", self.leases_lost)?;
         self.write_faults(f)?;
         for wrong in self.wrong.iter().take(SHOWN) {

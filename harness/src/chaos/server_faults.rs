@@ -1,7 +1,7 @@
-//! What happens to servers in a chaos run: the only one is killed; of three, one is killed, frozen or cut off, or leaders
-//! are asked to step down.
+//! The faults of servers in a chaos run: the only server is killed; or one of three is killed, frozen or cut off, or
+//! leaders are asked to step down.
 //!
-//! While a server is away, and until the others have elected anew, nobody's lease need have been renewed.
+//! While a server is away, and until the others have a new leader, no node may have been able to renew its leases.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::faults::Faults;
 use crate::cluster::{SERVERS, ServerCluster};
 use crate::history::Silence;
 
-/// How long nodes may take to find a server that is back.
+/// How long nodes may need to reconnect to a server that is back.
 const RECONNECT: SignedDuration = SignedDuration::from_millis(500);
 
-/// How long an election may take, and nodes to find the new leaders.
+/// How long an election may take, including the time in which nodes find the new leaders.
 const ELECTION: SignedDuration = SignedDuration::from_secs(10);
 
 /// How long one of three servers is away, in milliseconds: with an election and without.
@@ -32,7 +32,7 @@ impl Faults<'_> {
         self.silences.push(Silence { node: None, from, until: Timestamp::now() + RECONNECT });
     }
 
-    /// One of three servers, or the cut between two.
+    /// Hurts one of three servers, or cuts the route between two.
     pub(super) async fn hurt_servers(&mut self) {
         let servers = self.world.servers();
         let one = self.chance.random_range(0..SERVERS);
@@ -68,7 +68,7 @@ impl Faults<'_> {
                 from
             }
             4 => {
-                let from = self.tell("a server deaf to another", format!("server {other} to {one}"));
+                let from = self.tell("a server cut off from another, one way", format!("server {other} to {one}"));
                 servers.cut_one_way(one, other);
                 self.pause(AWAY).await;
                 from
@@ -92,7 +92,7 @@ impl Faults<'_> {
             _ => (self.tell("step-down of the cluster's leader", "it"), servers.step_down_meta().await),
         };
         if let Err(error) = done {
-            // An answer may be lost with its leader.
+            // The answer may be lost together with the leader.
             tokio::time::sleep(Duration::from_millis(100)).await;
             self.told.last_mut().expect("told above").whom.push_str(&format!(" ({error})"));
         }

@@ -1,9 +1,9 @@
-//! Whether what handlers did is what was told, whether two of them ever worked on one run at the same time, and whether
-//! one was called that should not have been.
+//! Checks three things: whether the handlers' calls agree with the published events, whether two calls ever worked on
+//! one run at the same time, and whether a call was made that should not have been.
 //!
 //! A call holds its run until the first of: its own end, the moment at which the log says that its attempt was over or
-//! handed back, the death of its node or of the server, and the end of its lease if it could not be renewed. After that
-//! moment another may start, however long the first goes on.
+//! returned, the death of its node or of the server, and the end of its lease if the lease could not be renewed. After
+//! that moment another call may start, however long the first one goes on.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ use crate::wire::{Event, EventName};
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {
     for call in &run.calls {
         let none_is_told = rounds.is_empty() && run.may_be_traceless();
-        // A node that died at once could tell nobody, and a run that is cancelled then has no next holder who would.
+        // A node that died at once could publish nothing; and if the run is then cancelled, no next holder publishes it
+        // either.
         let died_with_it = was_lost(call, Timestamp::MAX, rules);
         if !none_is_told && !died_with_it && !run.starters.iter().any(|event| is_of_attempt(event, call)) {
             let detail = format!("a handler was called for attempt {} of round {}", call.attempt, call.round);
@@ -38,8 +39,8 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
     judge_overlaps(run, rules, &stale, found);
 }
 
-/// Whether this call should never have begun: the run had ended, or another node had taken it over while this one was
-/// frozen. True if so.
+/// Whether this call should never have begun: the run had ended, or another node had taken it over while the call's
+/// node was frozen.
 fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) -> bool {
     let frozen = call.node.as_deref().and_then(|node| lease::back_from(node, call.start, rules));
     let name = format!("attempt {} of round {}", call.attempt, call.round);
@@ -67,8 +68,8 @@ fn judge_lateness(call: &Call, run: &Run<'_>, rules: &Rules, found: &mut Vec<Vio
     true
 }
 
-/// An earlier call, by another node, of the same attempt or a later one, which still held the run: it was not handed
-/// back, its node and the servers lived, its lease was not over.
+/// An earlier call, by another node, of the same attempt or a later one, which still held the run: the attempt had not
+/// been returned, its node and the servers lived, and its lease was not over.
 fn taken_over<'r>(call: &Call, run: &Run<'r>, rules: &Rules) -> Option<&'r Call> {
     let place = |call: &Call| (call.round, call.attempt);
     run.calls.iter().copied().find(|other| {
@@ -78,7 +79,7 @@ fn taken_over<'r>(call: &Call, run: &Run<'r>, rules: &Rules) -> Option<&'r Call>
     })
 }
 
-/// Whether what `call` held may have been another's by then.
+/// Whether another node may have taken the job of `call` by `until`.
 fn was_lost(call: &Call, until: Timestamp, rules: &Rules) -> bool {
     let its_node = |node: &str| call.node.as_deref() == Some(node);
     let since = call.start - span(rules.clock_skew);
@@ -87,14 +88,14 @@ fn was_lost(call: &Call, until: Timestamp, rules: &Rules) -> bool {
     died.map(|kill| kill.at).filter(|at| *at >= since).chain(lease_over).any(|at| at <= until)
 }
 
-/// Whether the attempt of `call` was handed back after the call began and before `until`. The word of that may have
-/// been told with a clock that is a little behind.
+/// Whether the attempt of `call` was returned before `until`. The event's clock may be a little behind, so the event
+/// may carry a time before the call's start.
 fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>) -> bool {
     let back = |event: &&&Event| matches!(event.event, EventName::Released | EventName::Deferred);
     run.told.iter().filter(back).any(|event| is_of_attempt(event, call) && event.at <= until)
 }
 
-/// When a round had ended, by its first telling or by the record, whichever says the earlier.
+/// When a round ended, by the first copy of its end event or by the record, whichever is earlier.
 fn ended_at(round: u32, run: &Run<'_>) -> Option<Timestamp> {
     let ends = run.told.iter().filter(|event| event.round.max(1) == round && event.event.is_end());
     let record = run.record.filter(|record| record.is_terminal() && record.round.max(1) == round);
@@ -105,9 +106,9 @@ fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec
     let mut calls = run.calls.clone();
     calls.retain(|call| !was_held_back(call, run, rules));
     calls.sort_by_key(|call| call.start);
-    // Any earlier call, not the one before only: a long one may span several short ones.
+    // Every earlier call counts, not just the one before: a long call may span several short ones.
     for (position, later) in calls.iter().enumerate() {
-        // What should not have begun at all is reported as that.
+        // A call that should not have begun at all has been reported as that.
         if stale.contains(later) {
             continue;
         }
@@ -122,12 +123,12 @@ fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec
     }
 }
 
-/// Whether the call's attempt was over before it began, and silent servers had kept its request until then.
+/// Whether the call's attempt was over before the call began, and silent servers had delayed its request until then.
 fn was_held_back(call: &Call, run: &Run<'_>, rules: &Rules) -> bool {
     closings(call, run).any(|over| over < call.start) && lease::servers_were_silent(call.start, rules)
 }
 
-/// When the call's attempt was over, by each telling of that.
+/// When the call's attempt was over, by each event that says so.
 fn closings(call: &Call, run: &Run<'_>) -> impl Iterator<Item = Timestamp> {
     run.told.iter().filter(|event| is_of_attempt(event, call) && closes(event.event)).map(|event| event.at)
 }
@@ -136,13 +137,13 @@ fn is_of_attempt(event: &Event, call: &Call) -> bool {
     event.round.max(1) == call.round && event.attempt == call.attempt
 }
 
-/// Until when the call had the run to itself.
+/// Until when no other call may work on the run.
 fn held_until(call: &Call, run: &Run<'_>, rules: &Rules) -> Timestamp {
-    // Without an end it died with its process, at an unknown moment: nothing can be held against it.
+    // Without an end, the call died with its process at an unknown moment: no overlap can be proved.
     let Some(end) = call.end else { return call.start };
     let ran_on = |node: &str| match &call.node {
         Some(own) => own == node,
-        // A remote handler does not know who asked: any node that told of the start may have.
+        // A remote handler does not know the node that asked it: any node that published the start may be the one.
         None => run.starters.iter().any(|event| is_of_attempt(event, call) && event.node.as_deref() == Some(node)),
     };
     let concerned = rules.interruptions.iter().filter(|interruption| interruption.node.as_deref().is_none_or(ran_on));
@@ -156,7 +157,7 @@ fn span(duration: std::time::Duration) -> jiff::SignedDuration {
     jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX)
 }
 
-/// Whether an attempt is over, or handed back, with this event.
+/// Whether this event ends an attempt or returns it.
 fn closes(event: EventName) -> bool {
     matches!(event, EventName::Failed | EventName::Released | EventName::Deferred) || event.is_end()
 }

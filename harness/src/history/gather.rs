@@ -1,4 +1,4 @@
-//! Sorts a history by run, and folds events that are told again into their first telling.
+//! Sorts a history by run, and keeps only the first copy of an event that was published again.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -12,9 +12,9 @@ pub(super) struct Run<'h> {
     pub tenant: String,
     pub id: String,
     pub accepted: Option<&'h Accepted>,
-    /// First tellings, in the order of the log.
+    /// The first copy of each event, in the order of the log.
     pub told: Vec<&'h Event>,
-    /// Every telling of a `started`: who told it, not only who did so first.
+    /// Every copy of each `started`: any node that published it, not only the first.
     pub starters: Vec<&'h Event>,
     pub record: Option<&'h Record>,
     pub letters: Vec<&'h Letter>,
@@ -26,13 +26,13 @@ impl Run<'_> {
         Violation { tenant: self.tenant.clone(), run_id: self.id.clone(), kind, detail: detail.into() }
     }
 
-    /// Whether its tracelessness is as it was set.
+    /// Whether the run may lack all traces because its settings say so.
     pub(super) fn may_be_traceless(&self) -> bool {
         self.accepted.is_some_and(|accepted| accepted.kept == Kept::Failures)
     }
 }
 
-/// Every run that is named anywhere.
+/// Every run that appears anywhere.
 pub(super) fn runs<'h>(history: &'h History, found: &mut Vec<Violation>) -> Vec<Run<'h>> {
     let mut runs = Runs(BTreeMap::new());
     for accepted in &history.accepted {
@@ -85,8 +85,8 @@ impl<'h> Runs<'h> {
     }
 }
 
-/// What differs between two tellings of one event. Who tells it and when may differ, and with them how long it took and
-/// the words of an error: a holder may have to tell what a dead one could not.
+/// The difference between two copies of one event. The publishing node and the time may differ, and with them the
+/// duration and an error's text: one holder may have to publish an event that a dead holder could not.
 fn difference(first: &Event, again: &Event) -> Option<String> {
     let facts = |event: &Event| {
         let error = event.error.as_ref().map_or("", |error| &error.kind).to_owned();
@@ -110,5 +110,5 @@ fn difference(first: &Event, again: &Event) -> Option<String> {
     };
     let pairs = facts(first).into_iter().zip(facts(again));
     let mut differing = pairs.filter(|(before, after)| before.1 != after.1);
-    differing.next().map(|((name, before), (_, after))| format!("{name} was {before}, told again as {after}"))
+    differing.next().map(|((name, before), (_, after))| format!("{name} was {before}, published again as {after}"))
 }

@@ -1,9 +1,9 @@
-//! Who could hold what, and until when: leases, as far as they can be judged from outside.
+//! Which node could hold a run, and until when: leases, as far as they can be judged from outside.
 //!
-//! A holder gives signs (renewals, records) all the while, at least every third of its lease; a busy one is allowed a half.
-//! It stops where it is frozen, cut off, or the servers are silent. So the last sign before a silence is between nothing and half a
-//! lease old, and what it held may be taken from half a lease after the silence began, if the silence lasts as long.
-//! A silence shorter than that takes no lease from anybody.
+//! A holder sends signs of life (renewals, records), at least every third of its lease; the checker allows a busy one
+//! half a lease. It sends none while it is frozen or cut off, or while the servers are silent. So the last sign before
+//! a silence is at most half a lease old, and another node may take its jobs from half a lease after the silence began,
+//! if the silence lasts that long. A shorter silence costs no holder its lease.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use super::gather::Run;
 use super::{Call, Kind, Rules, Silence, Violation};
 use crate::wire::{Event, EventName};
 
-/// An attempt that is said to have lost its lease.
+/// An attempt that is reported to have lost its lease.
 struct Lost<'r> {
     round: u32,
     attempt: u32,
     started: Timestamp,
     lost: Timestamp,
-    /// By the record; `None` where that does not say, so that it may have been any node.
+    /// The node in the record; `None` if the record names none, so that it may have been any node.
     holder: Option<&'r str>,
 }
 
-/// Judges every attempt that is said to have lost its lease.
+/// Judges every attempt that is reported to have lost its lease.
 pub(super) fn judge(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     let Some(lease) = rules.lease else { return };
     for failed in run.told.iter().filter(|event| is_lost_lease(event)) {
@@ -57,10 +57,10 @@ impl<'r> Lost<'r> {
         let is_start = |event: &&&Event| {
             event.event == EventName::Started && (event.round.max(1), event.attempt) == (round, attempt)
         };
-        // Started again after a hand-back, it is the last start that counts.
+        // If it started again after a return, the last start counts.
         let told = run.told.iter().filter(is_start).map(|event| event.at).filter(|at| *at <= failed.at).max();
         let started = tried.and_then(|tried| tried.started_at).max(told)?;
-        // The events of a dead holder are told by another, under its own name.
+        // Another node publishes the events of a dead holder, under its own name.
         let holder = tried.and_then(|tried| tried.node.as_deref());
         Some(Lost { round, attempt, started, lost: failed.at, holder })
     }
@@ -75,22 +75,22 @@ impl<'r> Lost<'r> {
         rules.interruptions.iter().filter(of_it).any(|kill| kill.at >= since && kill.at <= self.lost)
     }
 
-    /// Whether it could not give a sign for so long that its lease may have run out.
+    /// Whether its holder was silent for so long that the lease may have run out.
     fn holder_was_silent(&self, lease: Duration, rules: &Rules) -> bool {
         let silences = joined(rules, |node| self.is_holder(node), lease);
         let long = |from: Timestamp, until: Timestamp| until.min(self.lost).duration_since(from) >= span(lease / 2);
         silences.iter().any(|&(from, until)| until > self.started && long(from, until))
     }
 
-    /// Whether this call of it was still at work when it was said to be lost.
+    /// Whether this call of it was still at work when the attempt was reported as lost.
     fn went_on(&self, call: &Call) -> bool {
         let of_it = (call.round, call.attempt) == (self.round, self.attempt);
         of_it && call.start <= self.lost && call.end.is_some_and(|end| end > self.lost)
     }
 }
 
-/// From when on what was begun at `start` may be another's because the lease could not be renewed; `None` if it always
-/// could.
+/// From when on another node may take the job of a call that began at `start`, because its lease could not be renewed;
+/// `None` if the lease could always be renewed.
 pub(super) fn over_after(start: Timestamp, ran_on: impl Fn(&str) -> bool, rules: &Rules) -> Option<Timestamp> {
     let lease = rules.lease?;
     let half = span(lease / 2);
@@ -99,7 +99,8 @@ pub(super) fn over_after(start: Timestamp, ran_on: impl Fn(&str) -> bool, rules:
     long.map(|(from, _)| *from.max(&start) + half).min()
 }
 
-/// Silences of these nodes and of the servers, in order. Between two that are close there need not have been a sign.
+/// Silences of these nodes and of the servers, in order. Two that are close together are joined: there need not have
+/// been a sign between them.
 fn joined(rules: &Rules, concerns: impl Fn(&str) -> bool, lease: Duration) -> Vec<(Timestamp, Timestamp)> {
     join(rules.silences.iter().filter(|silence| silence.node.as_deref().is_none_or(&concerns)), lease)
 }
@@ -117,17 +118,17 @@ fn join<'s>(silences: impl Iterator<Item = &'s Silence>, lease: Duration) -> Vec
     joined
 }
 
-/// The freeze or cut of this node alone from which it had just come back at that moment: what it did was perhaps in its
-/// hand before. `None` without a lease to say what is just.
+/// The freeze or cut of this node alone from which it had just come back at that moment: it may have held its jobs from
+/// before. `None` without a lease, which defines how long "just" is.
 pub(super) fn back_from(node: &str, at: Timestamp, rules: &Rules) -> Option<(Timestamp, Timestamp)> {
     let lease = rules.lease?;
-    // The clock of who thaws it is read around the signal, not at it.
+    // The test reads the clock around the signal that thaws the node, not exactly at it.
     let latest = at + span(rules.call_delay);
     let own = rules.silences.iter().filter(|silence| silence.node.as_deref() == Some(node) && silence.until <= latest);
     join(own, lease).into_iter().next_back().filter(|(_, until)| at.duration_since(*until) <= span(lease))
 }
 
-/// Whether the servers were silent at that moment or just before: what was sent before comes late then.
+/// Whether the servers were silent at that moment or just before: messages sent before that arrive late.
 pub(super) fn servers_were_silent(at: Timestamp, rules: &Rules) -> bool {
     let delay = span(rules.call_delay);
     rules.silences.iter().any(|silence| silence.node.is_none() && silence.from <= at && at <= silence.until + delay)

@@ -1,4 +1,4 @@
-//! Whether dead letters and events agree: a run that is dead now has one letter, any other has none.
+//! Checks whether dead letters and events agree: a run that is dead now has one dead letter, any other run has none.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::round::Round;
 use super::{Kind, Violation};
 use crate::wire::EventName;
 
-/// Judges the dead letters of `run` by the rounds that the log told.
+/// Judges the dead letters of `run` by the rounds in the log.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, found: &mut Vec<Violation>) {
     let last = rounds.values().next_back();
     let dead = last.filter(|round| round.end == Some(EventName::Dlq) && !round.discarded);
@@ -24,7 +24,7 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, found: &mut Ve
         let detail = format!("a dead letter of round {of}, but the run died in round {}", round.number);
         found.push(run.violation(Kind::LetterUnexpected, detail));
     }
-    // Its letter goes with what it held of people; the record says so.
+    // An erasure deletes the dead letter with its personal data; the record says so.
     let is_erased = run.record.is_some_and(|record| record.rest.contains_key("erased_at"));
     match run.letters.iter().filter(|letter| is_of_now(letter.round)).count() {
         0 if is_erased => {}

@@ -1,25 +1,27 @@
-//! The history checker: what was accepted, told, recorded, kept and really done, and what of it breaks the contract.
+//! The history checker: it compares accepted jobs, published events, records, dead letters and handler calls, and finds
+//! every breach of the contract.
 //!
-//! Pure: no clock, no network, no order of its own. It is given everything at once and gives a list of [`Violation`]s,
-//! empty if the history is sound: [`History::check`] where all has come to rest, [`History::judge`] where work goes on.
-//! Its modules read in this order: `gather` (who is who, and repeats folded), `round` (one round of one run, event by
-//! event), `record`, `letter` and `call` (do the others say the same), `lease` (who could hold what, and when), `reading`
-//! (what may not be known yet), `violation`. The program `history` (docs/history.md) reads a cluster and asks it.
+//! Pure: no clock, no network, no state of its own. It gets everything at once and returns a list of [`Violation`]s,
+//! which is empty if the history is sound: [`History::check`] where all work is at rest, [`History::judge`] where work
+//! goes on. Its modules read in this order: `gather` (sorts by run, drops repeats), `round` (one round of one run,
+//! event by event), `record`, `letter` and `call` (whether the other sources agree), `lease` (which node could hold a
+//! run, and until when), `reading` (facts that may not be known yet), `violation`. The program `history`
+//! (docs/history.md) reads a cluster and asks this checker.
 //!
-//! What it proves of each run, from the contract's sections 3 and 4:
-//! * an accepted run is not lost: the log tells its end, and its record agrees;
-//! * each round ends exactly once, and a further round follows a dead letter only, opened by `replayed`;
-//! * in the log's order `enqueued` < `started` < the end, none missing, none told under two ids, none twice with another
-//!   content under one id (the same again is allowed: events are told at least once);
-//! * attempts count 1, 2, 3 … without gap, never above the limit, the same one starts again only when it was handed back,
-//!   and a retry not before its time;
-//! * a dead run has one dead letter, any other none, and only a dead letter is `discarded`;
-//! * no two calls of one run overlap while the first held its lease; no call was left untold;
-//! * no handler is called after its run's end, nor by a node that was frozen while another took the run over;
-//! * no attempt is said to have lost its lease whose holder lived and could give signs.
+//! What it proves for each run, from the contract's sections 3 and 4:
+//! * an accepted run is not lost: the log has its end, and its record agrees;
+//! * each round ends exactly once; a further round follows only a dead letter, and `replayed` opens it;
+//! * in the log's order `enqueued` < `started` < the end; none is missing, none is published under two ids, none has
+//!   two different contents under one id (an identical repeat is allowed: events are published at least once);
+//! * attempts count 1, 2, 3 … without a gap and never above the limit; the same attempt starts again only after it was
+//!   returned, and a retry does not start before its time;
+//! * a dead run has one dead letter, any other run has none, and only a dead letter is `discarded`;
+//! * no two calls of one run overlap while the first one holds its lease; every call has its published start;
+//! * no handler is called after its run's end, nor by a node that was frozen while another node took the run over;
+//! * no attempt is called lost while its holder lives and can renew its lease.
 //!
-//! Where the contract leaves freedom it takes the side of the accused: a `progress` may come late, `cancelled` may
-//! come before anything else was told, an attempt that found no handler may fail without having started.
+//! Where the contract leaves freedom, the checker accepts every permitted order: a `progress` may come late,
+//! `cancelled` may come before any other event, an attempt that found no handler may fail without having started.
 
 mod call;
 mod gather;
@@ -44,38 +46,38 @@ pub use violation::{Kind, Violation};
 use crate::observe::Logged;
 use crate::wire::Record;
 
-/// Everything there is to judge by. What is left empty is not held against anybody, but for events and records.
+/// All inputs of the checker. An empty input proves nothing against a run, except for events and records.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// The jobs whose acceptance was confirmed to a client.
     pub accepted: Vec<Accepted>,
     /// The event log of all tenants, in its order, repeats included.
     pub events: Vec<Logged>,
-    /// Every run record there is.
+    /// All run records.
     pub records: Vec<Record>,
-    /// Every dead letter there is.
+    /// All dead letters.
     pub letters: Vec<Letter>,
-    /// What handlers did, as they wrote it down themselves.
+    /// The calls of handlers, as the handlers wrote them down.
     pub calls: Vec<Call>,
-    /// What only the driver of the test knows.
+    /// Facts that only the driver of the test knows.
     pub rules: Rules,
 }
 
 /// A job whose acceptance was confirmed: by JetStream's acknowledgement or an answer of `submit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// Whose it is.
+    /// The tenant it belongs to.
     pub tenant: String,
     /// The run it became.
     pub run_id: String,
     /// When the confirmation came; for people only.
     pub at: Timestamp,
-    /// How much of it is kept.
+    /// Which parts of its history are kept.
     pub kept: Kept,
 }
 
 impl Accepted {
-    /// A job of which all is kept, accepted just now.
+    /// A job that was accepted just now and whose whole history is kept.
     pub fn of(tenant: &str, run_id: &str) -> Accepted {
         Accepted { tenant: tenant.to_owned(), run_id: run_id.to_owned(), at: Timestamp::now(), kept: Kept::All }
     }
@@ -91,14 +93,14 @@ pub enum Kept {
     Failures,
 }
 
-/// A dead letter, as far as it matters here.
+/// The parts of a dead letter that the checker needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
-    /// Whose run it is.
+    /// The tenant of its run.
     pub tenant: String,
-    /// Which run; empty if it does not say.
+    /// The id of its run; empty if the dead letter does not name it.
     pub run_id: String,
-    /// Which round of it, if it says so.
+    /// The round of its run, if the dead letter names it.
     pub round: Option<u32>,
 }
 
@@ -112,44 +114,44 @@ impl From<&crate::observe::Letter> for Letter {
     }
 }
 
-/// One call of a handler, by its own account.
+/// One call of a handler, as the handler wrote it down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Whose run it was.
+    /// The tenant of its run.
     pub tenant: String,
-    /// Which run.
+    /// The id of its run.
     pub run_id: String,
-    /// Which round of it.
+    /// The round of the run.
     pub round: u32,
-    /// Which attempt of that round.
+    /// The attempt of that round.
     pub attempt: u32,
     /// When it began.
     pub start: Timestamp,
-    /// When it ended; `None` if it never did, its process having died.
+    /// When it ended; `None` if it never did because its process died.
     pub end: Option<Timestamp>,
-    /// The node that ran it, where the handler knows.
+    /// The node that asked for it, if the handler knows.
     pub node: Option<String>,
 }
 
-/// What cannot be read off the wire.
+/// Facts that cannot be read from the wire.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// By how much clocks of different machines may differ; zero by default.
     pub clock_skew: Duration,
-    /// Runs, as (tenant, run id), that a client hurried or moved (`run_now`, `reschedule`): they may start early.
+    /// Runs, as (tenant, run id), that a client moved with `run_now` or `reschedule`: they may start early.
     pub hurried: BTreeSet<(String, String)>,
-    /// When nodes or servers were killed: what a dead node held may be taken at once.
+    /// When nodes or servers were killed: another node may take a dead node's jobs at once.
     pub interruptions: Vec<Interruption>,
-    /// When nodes could give no sign though they lived. What they held is theirs until the lease is over.
+    /// When nodes lived but could not renew. Their jobs stay theirs until the lease is over.
     pub silences: Vec<Silence>,
-    /// How long a lease lasts. `None` if that is not known; what is judged by it alone is not judged then.
+    /// How long a lease lasts. `None` if unknown; judgements that depend only on the lease are then skipped.
     pub lease: Option<Duration>,
-    /// How much later than it began a call may be written down by its handler. 250 ms by default.
+    /// The maximum delay between a call's start and the handler's note of it. 250 ms by default.
     pub call_delay: Duration,
-    /// Whether every handler wrote down every call, so that a run without a call has not run.
+    /// Whether every handler wrote down every call; if so, a run without a call has not run.
     pub calls_complete: bool,
-    /// Whether records are kept for longer than the test ran, so that an ended run without one has lost it. True by
-    /// default.
+    /// Whether records are kept for longer than the test runs; if so, a finished run without a record has lost it. True
+    /// by default.
     pub records_kept: bool,
 }
 
@@ -168,19 +170,19 @@ impl Default for Rules {
     }
 }
 
-/// A node, or the server, killed. (Or frozen, where no lease is given to judge by.)
+/// The kill of a node or of the server. (Or a freeze, where no lease is given to judge by.)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interruption {
-    /// Which node; `None` for the server, which concerns every lease.
+    /// The node; `None` for the server, which concerns every lease.
     pub node: Option<String>,
     /// When.
     pub at: Timestamp,
 }
 
-/// A time in which a node could give no sign: it was frozen, cut off from the servers, or these were frozen or down.
+/// A period in which a node could not renew: it was frozen, cut off from the servers, or these were frozen or down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silence {
-    /// Which node; `None` for all of them, because it was the servers.
+    /// The node; `None` for all nodes, because the servers were silent.
     pub node: Option<String>,
     /// When it began.
     pub from: Timestamp,

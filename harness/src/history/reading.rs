@@ -1,10 +1,11 @@
-//! Judging a history that was read while work went on: what may be held against whom, and what may not be known yet.
+//! Judges a history that was read while work went on: which findings are breaches, and which may only be unknown yet.
 //!
-//! Log, records and letters are read one after the other, so a run that moves meanwhile looks different in each. Of such
-//! a run only that is a breach which nothing that comes later can heal: two ends, a gap, one id with two contents. Of a run at rest
-//! everything is. Streams that have let go of what was old speak for the runs they have whole.
+//! Log, records and dead letters are read one after the other, so a run that moves meanwhile looks different in each.
+//! For such a run, only a finding that no later event can heal is a breach: two ends, a gap, one id with two contents.
+//! For a run at rest, every finding is a breach. If a stream has deleted old messages, it is used only for the runs
+//! that it holds completely.
 //!
-//! Forbidden here: judging what a run did; that is the other modules'.
+//! Forbidden here: judging what a run did; the other modules do that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -19,41 +20,41 @@ use crate::wire::EventName;
 /// How a history was read.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    /// A run with a sign of life after this moment may not be at rest; nor is one that has not ended.
+    /// A run that moved after this moment may not be at rest; neither is a run that has not ended.
     pub rested_since: Timestamp,
-    /// Nothing is at work any more: every run is judged as one at rest, and must have ended.
+    /// No node works any more: every run is judged as one at rest, and must have ended.
     pub all_ended: bool,
-    /// Records and letters of runs that ended before this moment may be gone by age.
+    /// Records and dead letters of runs that ended before this moment may have been deleted by age.
     pub kept_since: Timestamp,
-    /// The log begins here, older messages being gone; `None` if it is whole.
+    /// The log begins at this moment because older messages are deleted; `None` if it is complete.
     pub cut_before: Option<Timestamp>,
 }
 
-/// What came of it.
+/// The result of judging a history.
 #[derive(Debug, Clone, Default)]
 pub struct Judgement {
     /// Everything that is wrong, by run.
     pub violations: Vec<Violation>,
     /// Runs that have not ended.
     pub open: Vec<Open>,
-    /// Runs that were named anywhere.
+    /// Runs that appear anywhere.
     pub runs: usize,
-    /// Runs that have ended, but so lately that not everything about them need be in its place yet.
+    /// Runs that ended so recently that some of their data may not be in place yet.
     pub restless: usize,
-    /// Runs whose beginning the log does not hold any more: not judged.
+    /// Runs whose beginning the log does not hold any more: they are not judged.
     pub cut: usize,
 }
 
 /// A run that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Open {
-    /// Whose it is.
+    /// The tenant it belongs to.
     pub tenant: String,
-    /// Which run.
+    /// The id of the run.
     pub run_id: String,
-    /// The last thing known of it.
+    /// The last fact known of it.
     pub last: String,
-    /// When that was.
+    /// The time of that fact.
     pub since: Option<Timestamp>,
 }
 
@@ -88,7 +89,7 @@ impl History {
         judgement
     }
 
-    /// The story of each of these runs, a line for everything known of it. For people.
+    /// The story of each of these runs, one line per known fact. For people.
     pub fn evidence(&self, of: &BTreeSet<(String, String)>) -> BTreeMap<(String, String), Vec<String>> {
         let mut stories: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
         let mut say = |tenant: &str, run: &str, line: String| {
@@ -147,17 +148,18 @@ fn event_line(logged: &crate::observe::Logged) -> String {
     line
 }
 
-/// Whether a breach is one whatever may still come. What is known of a run nobody has heard of may come any time, but
-/// that is for the reader to find out, who can look whether its job still waits.
+/// Whether a finding is a breach whatever may still follow. A run without any trace may still leave one; the caller
+/// decides about such a run, because the caller can check whether its job still waits.
 fn stands(kind: Kind, unheard_of: bool) -> bool {
     use Kind::{CallUntold, Lost, Missing, NoEnd, NotCalled, Overlap};
     use Kind::{LetterMissing, LetterUnexpected, RecordDisagrees, RecordMissing, StaleStart};
     match kind {
         Lost => unheard_of,
         NoEnd | CallUntold | NotCalled | LetterMissing | LetterUnexpected | RecordDisagrees | RecordMissing => false,
-        // The loss of the lease, or the hand-back, that excuses it may not be told yet.
+        // The event that excuses it (the lost lease, or the return of the job) may not be published yet.
         Overlap | StaleStart => false,
-        // Of the log it stands, as it would come out of order now. With nothing told yet it is the log that is behind.
+        // The log has a gap here, because the event would be out of order if it came now. If the log has no event of
+        // the run at all, the log is only behind.
         Missing => !unheard_of,
         _ => true,
     }
@@ -180,7 +182,7 @@ fn last_sign(run: &Run<'_>) -> Option<Timestamp> {
     run.told.iter().map(|event| event.at).chain(record.flatten()).max()
 }
 
-/// Whether what the log still holds of it may begin in the middle.
+/// Whether the events that the log still holds of it may begin in the middle.
 fn is_cut(run: &Run<'_>, reading: &Reading) -> bool {
     let Some(begin) = reading.cut_before else { return false };
     let Some(first) = run.told.first() else {

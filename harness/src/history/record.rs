@@ -1,4 +1,4 @@
-//! Whether a run's record says what its events say, and whether anything is known of it at all.
+//! Checks whether a run's record agrees with its events, and whether the run has left any trace at all.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::round::Round;
 use super::{Kind, Rules, Violation};
 use crate::wire::{EventName, Record};
 
-/// Judges the record of `run` by the rounds that the log told.
+/// Judges the record of `run` by the rounds in the log.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {
     let Some(round) = rounds.values().next_back() else {
         return judge_untold(run, rules, found);
@@ -28,7 +28,7 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
     if record.state != state {
         disagrees(format!("record {}, events {state}", record.state));
     }
-    // An attempt that found no handler fails without having started; the record may count it or not.
+    // An attempt that found no handler fails without having started; the record may or may not count it.
     let failed = round.failures.last().map_or(0, |(attempt, _)| *attempt);
     if round.started > 0 && record.attempt != round.started && record.attempt != failed {
         disagrees(format!("record at attempt {}, events at attempt {}", record.attempt, round.started));
@@ -41,13 +41,13 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
     compare_attempts(record, rounds, &mut disagrees);
 }
 
-/// A run of which no event is told.
+/// Judges a run that has no events in the log.
 fn judge_untold(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     if let Some(record) = run.record {
         if record.is_terminal() && !run.may_be_traceless() {
-            found.push(run.violation(Kind::Missing, format!("its record is {}, and no event was told", record.state)));
+            found.push(run.violation(Kind::Missing, format!("its record is {}, and it has no event", record.state)));
         } else if !record.is_terminal() && !is_unanswered(run, record) {
-            found.push(run.violation(Kind::NoEnd, format!("its record is {}, and no event was told", record.state)));
+            found.push(run.violation(Kind::NoEnd, format!("its record is {}, and it has no event", record.state)));
         }
         return;
     }
@@ -58,7 +58,7 @@ fn judge_untold(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     }
 }
 
-/// A submission that was never answered may leave a record that goes by itself, where nobody asks again.
+/// A submission that was never answered may leave a record that expires by itself if the client does not ask again.
 fn is_unanswered(run: &Run<'_>, record: &Record) -> bool {
     run.accepted.is_none() && record.attempt == 0 && matches!(record.state.as_str(), "enqueued" | "scheduled")
 }
@@ -76,8 +76,8 @@ fn state_after(end: EventName, discarded: bool) -> &'static str {
     }
 }
 
-/// The failed attempts of all rounds, by the record and by the events. A running attempt that was cancelled may stand in
-/// the record with that error, while the log tells it as the run's end.
+/// Compares the failed attempts of all rounds, by the record and by the events. The record may list a cancelled running
+/// attempt with that error, while the log has it as the run's end.
 fn compare_attempts(record: &Record, rounds: &BTreeMap<u32, Round>, disagrees: &mut impl FnMut(String)) {
     let recorded: BTreeMap<(u32, u32), &str> = record
         .attempts

@@ -1,6 +1,7 @@
-//! One round of one run, followed event by event in the order of the log.
+//! Follows one round of one run, event by event, in the order of the log.
 //!
-//! After a breach it goes on as if that had been right, so that one mistake is reported once and not by all that follows.
+//! After a breach it continues as if the event had been right, so that one mistake is reported once and not again by
+//! every later event.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +11,15 @@ use super::gather::Run;
 use super::{Kind, Rules, Violation};
 use crate::wire::{Event, EventName};
 
-/// What the log told of one round.
+/// What the log says about one round.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub number: u32,
-    /// The end, if one was told.
+    /// Its end, if the log has one.
     pub end: Option<EventName>,
     /// The kind of error it ended with.
     pub end_error: Option<String>,
-    /// Thrown away after it had become a dead letter.
+    /// Discarded after it had become a dead letter.
     pub discarded: bool,
     /// The last attempt that started.
     pub started: u32,
@@ -27,17 +28,17 @@ pub(super) struct Round {
     replayed: bool,
     scheduled: bool,
     enqueued: bool,
-    /// Something came that `enqueued` must come before.
+    /// An event came that requires `enqueued` before it.
     wants_enqueued: bool,
     running: Option<u32>,
-    /// The attempt that was handed back and starts again.
+    /// The attempt that was returned and starts again.
     handed_back: Option<u32>,
     /// The last failure: its attempt and when the next one is due.
     failed: Option<(u32, Option<Timestamp>)>,
     due: Option<Timestamp>,
 }
 
-/// Follows all rounds of a run and gives them by number.
+/// Follows all rounds of a run and returns them by number.
 pub(super) fn judge(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) -> BTreeMap<u32, Round> {
     let mut rounds: BTreeMap<u32, Round> = BTreeMap::new();
     let hurried = rules.hurried.contains(&(run.tenant.clone(), run.id.clone()));
@@ -63,10 +64,10 @@ pub(super) fn judge(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) ->
     rounds
 }
 
-/// Whether round `number` may begin after those that there were.
+/// Whether round `number` may begin after the rounds so far.
 fn may_open(rounds: &BTreeMap<u32, Round>, number: u32) -> Result<(), String> {
     let Some((last, round)) = rounds.last_key_value() else {
-        return if number == 1 { Ok(()) } else { Err(format!("the first thing told is of round {number}")) };
+        return if number == 1 { Ok(()) } else { Err(format!("the first event published is of round {number}")) };
     };
     if number != last + 1 {
         return Err(format!("round {number} came after round {last}"));
@@ -80,7 +81,7 @@ fn may_open(rounds: &BTreeMap<u32, Round>, number: u32) -> Result<(), String> {
 type Report<'r> = &'r mut dyn FnMut(Kind, String);
 
 impl Round {
-    /// Says what is wrong with `event` coming now.
+    /// Reports what is wrong if `event` comes at this point.
     fn follow(&self, event: &Event, report: Report<'_>) {
         use EventName as Name;
         if event.event == Name::Unknown {
@@ -100,7 +101,7 @@ impl Round {
                 report(Kind::OutOfOrder, format!("attempt {} was released while none was running", event.attempt));
             }
             Name::Deferred if self.running.is_none() && event.reason.as_deref() == Some("snoozed") => {
-                report(Kind::Missing, format!("attempt {} was snoozed, but not told to run", event.attempt));
+                report(Kind::Missing, format!("attempt {} was snoozed; its start was not published", event.attempt));
             }
             Name::Progress if event.attempt == 0 || event.attempt > self.started => {
                 report(Kind::OutOfOrder, format!("progress of attempt {}, which had not started", event.attempt));
@@ -109,7 +110,7 @@ impl Round {
                 if let Some(attempt) = self.running {
                     report(
                         Kind::Missing,
-                        format!("it became a dead letter, but how attempt {attempt} failed was not told"),
+                        format!("it became a dead letter, but how attempt {attempt} failed was not published"),
                     );
                 }
             }
@@ -119,7 +120,7 @@ impl Round {
             Name::Discarded if self.running.is_some() => {
                 report(Kind::OutOfOrder, "discarded while it was running".to_owned());
             }
-            Name::Discarded => report(Kind::Missing, "discarded, but dlq was not told".to_owned()),
+            Name::Discarded => report(Kind::Missing, "discarded, but dlq was not published".to_owned()),
             _ => {}
         }
     }
@@ -128,9 +129,9 @@ impl Round {
         use EventName as Name;
         match event.event {
             Name::Discarded if end == Name::Dlq && !self.discarded => {}
-            // Told by a holder that did not know of the end yet; it changes nothing.
+            // Published by a holder that did not know of the end yet; it changes nothing.
             Name::Deferred if self.running.is_none() && event.reason.as_deref() == Some("snoozed") => {
-                report(Kind::Missing, format!("attempt {} was snoozed, but not told to run", event.attempt));
+                report(Kind::Missing, format!("attempt {} was snoozed; its start was not published", event.attempt));
             }
             Name::Progress if event.attempt <= self.started => {}
             name if name.is_end() => report(Kind::SecondEnd, format!("{name} after {end}")),
@@ -160,7 +161,7 @@ impl Round {
         if self.enqueued {
             report(Kind::Doubled, "enqueued under two ids".to_owned());
         } else if self.wants_enqueued {
-            report(Kind::OutOfOrder, "enqueued after what comes behind it".to_owned());
+            report(Kind::OutOfOrder, "enqueued after an event that must follow it".to_owned());
         }
     }
 
@@ -168,12 +169,12 @@ impl Round {
         let attempt = event.attempt;
         match self.running {
             Some(running) if running == attempt => {
-                report(Kind::Doubled, format!("attempt {attempt} started under two ids without being handed back"));
+                report(Kind::Doubled, format!("attempt {attempt} started under two ids without being returned"));
             }
             Some(running) if running + 1 == attempt => {
                 report(
                     Kind::Missing,
-                    format!("attempt {attempt} started, but how attempt {running} ended was not told"),
+                    format!("attempt {attempt} started, but how attempt {running} ended was not published"),
                 );
             }
             _ if attempt != self.next_attempt() => {
@@ -200,7 +201,7 @@ impl Round {
         if self.failed.is_some_and(|(failed, _)| failed == attempt) && self.running.is_none() {
             report(Kind::Doubled, format!("attempt {attempt} failed under two ids"));
         } else if self.running != Some(attempt) && !(no_handler && attempt == self.next_attempt()) {
-            report(Kind::Missing, format!("attempt {attempt} failed, but was not told to run"));
+            report(Kind::Missing, format!("attempt {attempt} failed, but its start was not published"));
         }
         if event.max_attempts > 0 && attempt >= event.max_attempts && event.retry_at.is_some() {
             report(Kind::AboveLimit, format!("attempt {attempt} of {} announced a retry", event.max_attempts));
@@ -209,11 +210,11 @@ impl Round {
 
     fn follow_completed(&self, event: &Event, report: Report<'_>) {
         if self.running != Some(event.attempt) {
-            report(Kind::Missing, format!("attempt {} completed, but was not told to run", event.attempt));
+            report(Kind::Missing, format!("attempt {} completed; its start was not published", event.attempt));
         }
     }
 
-    /// Which attempt may start now, if none is running.
+    /// The attempt that may start now, if none is running.
     fn next_attempt(&self) -> u32 {
         self.handed_back.unwrap_or_else(|| self.failed.map_or(1, |(failed, _)| failed + 1))
     }
@@ -232,7 +233,7 @@ impl Round {
         }
     }
 
-    /// Takes `event` as having happened.
+    /// Updates the round with `event`.
     fn advance(&mut self, event: &Event) {
         use EventName as Name;
         let invalid = event.error.as_ref().is_some_and(|error| error.kind == "invalid");
@@ -267,18 +268,18 @@ impl Round {
         }
     }
 
-    /// Says what is missing once nothing more will come.
+    /// Reports what is missing when no more events will come.
     fn close(&self, report: Report<'_>) {
         if self.wants_enqueued && !self.enqueued {
-            report(Kind::Missing, "enqueued was not told".to_owned());
+            report(Kind::Missing, "enqueued was not published".to_owned());
         }
         if self.number > 1 && !self.replayed {
-            report(Kind::Missing, "replayed was not told".to_owned());
+            report(Kind::Missing, "replayed was not published".to_owned());
         }
         if self.end.is_none() {
             let last =
                 if self.started > 0 { format!("attempt {} started", self.started) } else { "not started".to_owned() };
-            report(Kind::NoEnd, format!("no end was told ({last})"));
+            report(Kind::NoEnd, format!("no end was published ({last})"));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Every kind of breach is seeded and must be the one found; sound histories, told and drawn, must pass.
+//! Each kind of breach is seeded, and the checker must find exactly that one; sound histories, written or drawn at
+//! random, must pass.
 
 mod drawn;
 mod leases;

@@ -1,4 +1,4 @@
-//! What can be wrong with a history, and how it is said.
+//! The kinds of breach that a history can contain, and how they are reported.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// Every kind there is.
+            /// All kinds.
             pub const ALL: &'static [Kind] = &[$(Kind::$name),+];
 
-            /// What it is, in a sentence.
+            /// The meaning of the kind, in a sentence.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Kind::$name => concat!($($words),+).trim_start(),)+
@@ -28,23 +28,23 @@ macro_rules! kinds {
 kinds! {
     /// Accepted, and nothing is known of it: no event, no record.
     Lost,
-    /// A round whose end the log does not tell.
+    /// A round whose end is not in the log.
     NoEnd,
     /// A round that ended twice.
     SecondEnd,
-    /// Something told of a round after its end.
+    /// An event of a round after the round's end.
     AfterEnd,
-    /// An event that must be there is not: `enqueued`, `started`, `failed`, `replayed`.
+    /// A required event is not in the log: `enqueued`, `started`, `failed`, `replayed`.
     Missing,
-    /// Told when it cannot have happened: out of order.
+    /// Published when it cannot have happened: out of order.
     OutOfOrder,
-    /// The same fact told under two ids.
+    /// The same fact published under two ids.
     Doubled,
-    /// One id, two contents.
+    /// One id with two different contents.
     Rewritten,
     /// An event that the contract does not know.
     Unknown,
-    /// Attempts that do not count 1, 2, 3 …
+    /// Attempt numbers other than 1, 2, 3 …
     AttemptGap,
     /// An attempt above the limit.
     AboveLimit,
@@ -54,13 +54,13 @@ kinds! {
     Unannounced,
     /// A round that does not follow a dead letter, or skips a number.
     RoundOutOfTurn,
-    /// An ended run without record.
+    /// A finished run without a record.
     RecordMissing,
-    /// A record that says something else than the events.
+    /// A record that contradicts the events.
     RecordDisagrees,
-    /// A dead run without dead letter.
+    /// A dead run without a dead letter.
     LetterMissing,
-    /// A dead run with two.
+    /// A dead run with two dead letters.
     LetterDoubled,
     /// A dead letter of a run, or a round, that is not dead.
     LetterUnexpected,
@@ -68,26 +68,26 @@ kinds! {
     Overlap,
     /// A handler was called after its run had ended.
     CallAfterEnd,
-    /// A handler was called by a node that had been frozen while another took the run over, or ended it.
+    /// A handler was called by a node that had been frozen while another node took the run over or ended it.
     StaleStart,
-    /// An attempt ended as `lease_expired` though its holder lived and could give signs.
+    /// An attempt ended as `lease_expired` though its holder lived and could renew.
     LeaseLostTooSoon,
-    /// A call of an attempt that the log does not tell.
+    /// A call of an attempt that is not in the log.
     CallUntold,
-    /// Completed, by the log, without its handler having been called to the end.
+    /// Completed according to the log, but no call of its handler ran to the end.
     NotCalled,
 }
 
 /// One breach of the contract by one run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
-    /// Whose run.
+    /// The tenant of the run.
     pub tenant: String,
-    /// Which run.
+    /// The id of the run.
     pub run_id: String,
-    /// What kind of breach.
+    /// The kind of breach.
     pub kind: Kind,
-    /// What was seen.
+    /// The observed facts.
     pub detail: String,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// For people: how many of each kind, and the first twenty.
+/// For people: the number of each kind, and the first twenty in full.
 pub(super) fn report(found: &[Violation]) -> String {
     let mut counts = BTreeMap::new();
     for violation in found {

@@ -14,21 +14,21 @@ fn silent() -> LineSink {
     Box::new(|_| ())
 }
 
-/// A sink, and what it was given.
+/// A sink, and the lines it was given.
 fn collecting() -> (LineSink, Arc<Mutex<Vec<String>>>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let into = Arc::clone(&lines);
     (Box::new(move |line| into.lock().unwrap().push(line.to_owned())), lines)
 }
 
-/// Whether a process of this id exists, dead but unreaped ones aside.
+/// Whether a process of this id exists; a dead but unreaped one does not count.
 fn is_alive(pid: u32) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     state.is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))
 }
 
 #[tokio::test]
-async fn its_end_is_told_after_all_it_printed() {
+async fn its_end_is_reported_after_all_it_printed() {
     let (out, printed) = collecting();
     let (err, complained) = collecting();
     let process = Process::spawn(sh("echo one; printf 'tw\\377o'; echo three >&2; exit 7"), out, err).unwrap();
@@ -36,7 +36,7 @@ async fn its_end_is_told_after_all_it_printed() {
     assert_eq!(*printed.lock().unwrap(), ["one", "tw\u{fffd}o"]);
     assert_eq!(*complained.lock().unwrap(), ["three"]);
     assert!(!process.is_running());
-    assert!(!process.signal(Signal::TERM), "nobody is there to get a signal");
+    assert!(!process.signal(Signal::TERM), "no process is left to get a signal");
     assert_eq!(process.ended().await.code(), Some(7), "its end can be asked for again");
 }
 
@@ -68,7 +68,7 @@ async fn dropped_it_is_dead_with_its_whole_group() {
     assert!(is_alive(pid) && is_alive(grandchild));
     drop(process);
     assert!(!is_alive(pid));
-    // The grandchild was killed in the same call, but is reaped by whoever inherits it.
+    // The grandchild was killed in the same call, but the process that inherits it reaps it.
     tokio::time::timeout(Duration::from_secs(10), async {
         while is_alive(grandchild) {
             tokio::task::yield_now().await;
@@ -78,7 +78,7 @@ async fn dropped_it_is_dead_with_its_whole_group() {
     .expect("the grandchild dies with the group");
 }
 
-/// The leash as such: its other end closes as it would if we were killed.
+/// The leash alone: its other end closes as it would if this process were killed.
 #[tokio::test]
 async fn the_leash_kills_the_group_when_its_holder_is_gone() {
     let mut command = sh("exec sleep 1000");
@@ -90,7 +90,7 @@ async fn the_leash_kills_the_group_when_its_holder_is_gone() {
 }
 
 #[tokio::test]
-async fn a_leash_let_go_kills_nobody() {
+async fn a_dropped_leash_kills_no_process() {
     let process = Process::spawn(sh("sleep 1000 & wait $!"), silent(), silent()).unwrap();
     lock(&process.held).leash = None;
     assert!(process.signal(Signal::CONT) && is_alive(process.pid()));

@@ -26,11 +26,16 @@ impl File {
         self.path.split('/').any(|part| part == "tests" || part == "tests.rs")
     }
 
-    /// Lines before the unit tests, with their numbers from 1. Unit tests stand at a file's end.
+    /// Lines before the unit tests, with their numbers from 1. Unit tests stand at a file's end, or in a file of their
+    /// own, whose `mod tests;` may stand anywhere.
     pub(super) fn lines_without_tests(&self) -> impl Iterator<Item = (usize, &str)> {
-        let end = if self.is_test() { 0 } else { usize::MAX };
-        let own = self.text.lines().take(end).take_while(|line| !line.starts_with("#[cfg(test)]"));
-        (1..).zip(own)
+        let lines: Vec<&str> = self.text.lines().collect();
+        let begins = |at: &usize| {
+            let next = lines.get(at + 1).copied().unwrap_or_default();
+            lines[*at].starts_with("#[cfg(test)]") && !next.ends_with(';')
+        };
+        let end = if self.is_test() { 0 } else { (0..lines.len()).find(begins).unwrap_or(lines.len()) };
+        (1..).zip(lines.into_iter().take(end))
     }
 
     /// All lines, with their numbers from 1.
@@ -69,7 +74,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<File>) -> anyhow::Result
 }
 
 fn is_looked_at(path: &str) -> bool {
-    let endings = [".rs", ".toml", ".sh", ".py", ".yml", ".yaml"];
+    let endings = [".rs", ".md", ".toml", ".sh", ".py", ".yml", ".yaml"];
     endings.iter().any(|ending| path.ends_with(ending)) || path.starts_with(".ci/")
 }
 
@@ -85,6 +90,7 @@ mod tests {
     fn tests_are_told_from_code() {
         let text = "//! A.\nfn a() {}\n\n#[cfg(test)]\nmod tests {}\n";
         assert_eq!(count("domain/src/a.rs", text), 3);
+        assert_eq!(count("domain/src/a.rs", "//! A.\n#[cfg(test)]\nmod tests;\nfn a() {}\n"), 4);
         for path in ["tests/main_job.rs", "domain/src/a/tests.rs", "domain/src/a/tests/b.rs", "harness/tests/bare.rs"] {
             assert_eq!(count(path, text), 0, "{path}");
         }

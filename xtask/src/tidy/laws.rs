@@ -1,11 +1,12 @@
-//! Laws of a single file: which crates it may name, what it may not contain.
+//! Laws of a single file: which crates it may name, and what it may not contain.
 //!
-//! Sources are looked at as text, comments cut off. That is coarse, and enough: a false alarm is one rename away, and
-//! what is missed here the room's own manifest still refuses.
+//! The laws read sources as text, without comments. That is coarse, and enough: a false alarm costs one rename, and the
+//! crate's own manifest refuses what is missed here.
 
 use super::files::File;
 
-/// Crates that only some rooms may name. A room is a folder at the root; the root package's own code is `src`.
+/// External crates that only some of our crates may name. One of our crates is a folder at the root; the root package's
+/// own code is `src`.
 const ROOMS: [(&str, &[&str]); 4] = [
     ("async_nats", &["backbone", "harness", "bench", "tests"]),
     ("ractor", &["actors"]),
@@ -79,7 +80,7 @@ fn opening(file: &File, report: Report<'_>) {
     }
 }
 
-/// The same law where it is broken first: in the list of dependencies.
+/// The same law for the list of dependencies, where it is broken first.
 fn foreign_dependencies(file: &File, report: Report<'_>) {
     let mut table = "";
     for (number, line) in file.lines() {
@@ -111,7 +112,7 @@ fn aborts(file: &File, report: Report<'_>) {
     }
 }
 
-/// The line without its comment. What stands behind `//` in a text, as in an address, goes with it.
+/// The line without its comment. The text after `//` in a string, as in an address, is cut off, too.
 fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or("")
 }

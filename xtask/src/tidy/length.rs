@@ -1,4 +1,4 @@
-//! No file of more than 500 lines, tests aside, unless it is listed here with a reason.
+//! No file has more than 500 lines without tests, unless it is listed here with a reason.
 
 use super::files::File;
 

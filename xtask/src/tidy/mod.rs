@@ -1,9 +1,12 @@
 //! Rules of the house that no compiler checks: which room may name which crate, how long a file may be, what may not be
-//! left lying about. Each rule is a pure function over the files; every breach of every rule is reported at once.
+//! left lying about, which words are not used any more, what documents say of the code's shape. Each rule is a pure
+//! function over the files; every breach of every rule is reported at once.
 
+mod drawings;
 mod files;
 mod laws;
 mod length;
+mod words;
 
 use std::path::Path;
 
@@ -14,6 +17,8 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let files = files::under(root)?;
     let mut found: Vec<String> = files.iter().flat_map(laws::breaches).collect();
     found.extend(length::breaches(&files));
+    found.extend(files.iter().flat_map(words::breaches));
+    found.extend(drawings::breaches(root, &files));
     if found.is_empty() {
         return Ok(());
     }

@@ -1,6 +1,6 @@
-//! The files a user hands over: receipts, calls and faults, one JSON object a line, read a line at a time.
+//! Reads the user's files: receipts, calls and faults, one JSON object per line, one line at a time.
 //!
-//! A line that cannot be read ends the reading with its number: a history judged by half of its receipts proves nothing.
+//! An unreadable line ends the reading with its line number: a history judged by half of its receipts proves nothing.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,21 +12,21 @@ use longshore_harness::history::{Accepted, Call, Interruption, Kept, Rules, Sile
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// What a line that does not say so speaks of.
+/// The defaults for a line that does not name its tenant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) tenant: &'a str,
 }
 
-/// Where a job was stored.
+/// The position at which a job was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) lane: String,
     pub(crate) sequence: u64,
 }
 
-/// A time of day as the contract writes them.
+/// A timestamp in the contract's format.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
 struct At(Timestamp);
@@ -73,7 +73,7 @@ fn first() -> u32 {
     1
 }
 
-/// Every receipt within `scope`, and where its job was stored as far as that can be told.
+/// Reads every receipt within `scope`, and where its job was stored if that can be derived.
 pub(crate) fn receipts(
     path: &Path,
     scope: Scope<'_>,
@@ -99,7 +99,7 @@ pub(crate) fn receipts(
     })
 }
 
-/// Every call within `scope`.
+/// Reads every call within `scope`.
 pub(crate) fn calls(path: &Path, scope: Scope<'_>, mut each: impl FnMut(Call)) -> anyhow::Result<()> {
     lines(path, |called: Called| {
         let Called { run_id, round, attempt, start, end, tenant, node } = called;
@@ -111,7 +111,8 @@ pub(crate) fn calls(path: &Path, scope: Scope<'_>, mut each: impl FnMut(Call)) -
     })
 }
 
-/// Every fault: a death, or a silence that had an end. Without a lease to judge it by, a silence counts as a death does.
+/// Reads every fault: a death, or a silence that had an end. Without a lease to judge it by, a silence counts as a
+/// death.
 pub(crate) fn faults(path: &Path, rules: &mut Rules) -> anyhow::Result<()> {
     lines(path, |Fault { at: At(at), until, node }| {
         match until {
@@ -136,7 +137,7 @@ fn lines<T: DeserializeOwned>(path: &Path, mut each: impl FnMut(T) -> anyhow::Re
 }
 
 impl Scope<'_> {
-    /// Whose a line is; `None` if it is not looked at.
+    /// The tenant of a line; `None` if the line is ignored.
     fn of(&self, said: Option<String>) -> Option<String> {
         match (self.tenant, said) {
             ("*", said) => Some(said.unwrap_or_else(|| "default".to_owned())),
@@ -145,16 +146,16 @@ impl Scope<'_> {
         }
     }
 
-    /// The run of a job that was published bare: lane `LONGSHORE_JOBS_main_P5`, number 7 is `main-p5-7`.
+    /// The run id of a job that was published bare: lane `LONGSHORE_JOBS_main_P5`, sequence 7 gives `main-p5-7`.
     fn minted(&self, place: &Place) -> anyhow::Result<String> {
         let Place { lane, sequence } = place;
         let prefix = format!("{}_JOBS_", self.namespace.to_uppercase());
         let named = lane.strip_prefix(&prefix).and_then(|rest| rest.rsplit_once("_P"));
-        let (queue, priority) = named.ok_or_else(|| anyhow!("{lane} is no lane of namespace {}", self.namespace))?;
+        let (queue, priority) = named.ok_or_else(|| anyhow!("{lane} is not a lane of namespace {}", self.namespace))?;
         Ok(format!("{queue}-p{priority}-{sequence}"))
     }
 
-    /// The reverse: where the job of a minted run id was stored.
+    /// The reverse: where the job of a derived run id was stored.
     fn lane_of(&self, run_id: &str) -> Option<Place> {
         let (rest, sequence) = run_id.rsplit_once('-')?;
         let (queue, priority) = rest.rsplit_once("-p")?;

@@ -1,7 +1,9 @@
-//! The history checker as a tool: what a cluster durably holds of its runs, and what of it breaks the contract.
+//! The history checker as a tool: it reads what a cluster durably holds of its runs, and finds every breach of the
+//! contract.
 //!
-//! It reads and never writes. Exit status: 0 sound, 1 violations, 2 it could not read. Belongs here: options, gathering
-//! in passes, asking whether an unheard-of job still waits. Forbidden here: judging, which is `longshore_harness::history`.
+//! It reads and never writes. Exit status: 0 sound, 1 violations, 2 it could not read. Belongs here: options, reading
+//! in passes, asking whether a job without any trace still waits. Forbidden here: judging, which is
+//! `longshore_harness::history`.
 
 mod input;
 mod report;
@@ -24,7 +26,7 @@ use serde_json::Value;
 use crate::input::Place;
 use crate::report::{Finding, Looked, Report};
 
-/// Bytes of log judged in one pass, unless told otherwise: some 700 MB of memory, as measured five times the log.
+/// Bytes of log judged in one pass by default: some 700 MB of memory, measured at five times the log.
 const BYTES_A_PASS: u64 = 128 << 20;
 
 /// Results up to here are compared in full, longer ones by their hash.
@@ -62,37 +64,37 @@ struct Args {
     /// The cluster's namespace
     #[arg(long, env = "LONGSHORE_NAMESPACE", value_name = "NAME", default_value = "longshore")]
     namespace: String,
-    /// Whose runs; * for everybody's
+    /// The tenant whose runs are judged; * for all tenants
     #[arg(long, value_name = "NAME", default_value = "default")]
     tenant: String,
     /// The jobs whose acceptance was confirmed to you
     #[arg(long, value_name = "FILE")]
     receipts: Option<PathBuf>,
-    /// What handlers really did, by their own account
+    /// The calls of handlers, as the handlers wrote them down
     #[arg(long, value_name = "FILE")]
     calls: Option<PathBuf>,
-    /// The calls are all there were: a run that completed without one is a violation
+    /// The file has every call: a run that completed without a call is a violation
     #[arg(long, requires = "calls")]
     calls_complete: bool,
     /// When nodes and servers were killed, frozen or cut off
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
-    /// The nodes' lease: with it, what frozen nodes held is judged, and every lease that was called lost
+    /// The nodes' lease: with it, the jobs that frozen nodes held are judged, and every lease that was reported lost
     #[arg(long, value_name = "SPAN", value_parser = span)]
     lease: Option<Duration>,
     /// By how much clocks may differ
     #[arg(long, value_name = "SPAN", default_value = "5ms", value_parser = span)]
     clock_skew: Duration,
-    /// Runs that moved in this time before the reading are not held to what need not be in its place yet
+    /// Runs that moved within this time before the reading need not have all their data in place yet
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = span)]
     settle: Duration,
-    /// How long records and dead letters are kept at least, by your settings
+    /// The minimum time for which your settings keep records and dead letters
     #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = span)]
     kept: Duration,
     /// All work is over: a run that has not ended is a violation
     #[arg(long)]
     ended: bool,
-    /// Reads everything so many times, each time for a part of the runs [default: one for each 128 MiB of log]
+    /// Reads everything N times, each time for a part of the runs [default: one for each 128 MiB of log]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     passes: Option<u64>,
     /// Prints one JSON object
@@ -153,7 +155,7 @@ async fn look(args: &Args) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// One part of the runs: memory is bounded by having several.
+/// One part of the runs: several passes bound the memory.
 struct Pass<'a> {
     args: &'a Args,
     reader: &'a Reader,
@@ -186,7 +188,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Records and letters first, the log last: whatever moved them meanwhile is told there, and seen to be on the move.
+    /// Reads records and dead letters first, the log last: if an event moves a run meanwhile, the log has that event,
+    /// and the run is seen to be moving.
     async fn gather(&self, looked: &mut Looked, places: &mut HashMap<Run, Place>) -> anyhow::Result<History> {
         let Args { tenant, .. } = self.args;
         let mut history = History::default();
@@ -257,7 +260,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// A job that nobody took up yet has left no trace but itself: only those that do not wait any more are lost.
+    /// Judges the runs without any trace: a job that no node has started leaves no trace but itself, so a job is lost
+    /// only if it does not wait any more.
     async fn ask_for_the_lost(
         &self,
         violations: Vec<Violation>,
@@ -278,8 +282,8 @@ impl Pass<'_> {
             };
             let (state, excused) = match place {
                 Some(Place { lane, sequence }) if waits => (format!("waits as message {sequence} of {lane}"), true),
-                // Taken up since the log was read.
-                Some(_) if self.reader.record(&run.0, &run.1).await?.is_some() => ("just taken up".to_owned(), true),
+                // A node took it after the log was read.
+                Some(_) if self.reader.record(&run.0, &run.1).await?.is_some() => ("a node took it".to_owned(), true),
                 Some(Place { lane, sequence }) => (format!("message {sequence} of {lane} is gone"), false),
                 None => ("nothing is known of it yet; its receipt names no lane to look in".to_owned(), true),
             };
@@ -306,7 +310,7 @@ impl Pass<'_> {
 /// Tenant and run id.
 type Run = (String, String);
 
-/// Only what is judged: the rest of a large log need not be held.
+/// Keeps only the fields that are judged: the rest of a large log need not be held.
 fn slim_event(mut event: Event) -> Event {
     event.rest.clear();
     if let Some(error) = &mut event.error {

@@ -1,4 +1,4 @@
-//! What was looked at and what was found, as text and as JSON.
+//! What the tool read and what it found, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,10 +8,10 @@ use longshore_harness::Event;
 use longshore_harness::history::{Kind, Open, Violation};
 use serde_json::{Value, json};
 
-/// Runs that have not ended are shown up to this many, the oldest first; violations all.
+/// Open runs are shown up to this number, the oldest first; violations are shown without a limit.
 pub(crate) const SHOWN: usize = 20;
 
-/// Everything to be said.
+/// The whole report.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) looked: Looked,
@@ -26,7 +26,7 @@ pub(crate) struct Finding {
     pub(crate) evidence: Vec<String>,
 }
 
-/// What there was to judge by.
+/// The data that was judged.
 #[derive(Debug, Default)]
 pub(crate) struct Looked {
     pub(crate) namespace: String,

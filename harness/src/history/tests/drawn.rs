@@ -1,7 +1,7 @@
-//! Drawn histories: thousands of sound ones pass, and with one deciding event taken out none does.
+//! Drawn histories: thousands of sound ones pass, and none passes after one deciding event is removed.
 //!
-//! Runs are lived through by chance (delays, deferrals, drains, snoozes, failures of every kind, replays, cancels,
-//! kills, freezes), their events interleaved and told again at random, with records, letters and calls to match.
+//! Runs are simulated at random (delays, deferrals, drains, snoozes, failures of every kind, replays, cancels, kills,
+//! freezes). Their events are interleaved and repeated at random, with matching records, dead letters and calls.
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRng};
@@ -13,17 +13,17 @@ use crate::wire::{Event, EventName, Failure};
 /// How long a lease lasts here, in seconds.
 const LEASE: i64 = 4;
 
-/// One run as it was lived.
+/// One simulated run.
 #[derive(Default)]
 struct Life {
     events: Vec<Event>,
     calls: Vec<Call>,
     failed: Vec<(u32, u32, String)>,
-    /// Of each failed attempt, who had begun it and when.
+    /// For each failed attempt, the node that had begun it and when.
     holders: Vec<(String, i64)>,
     interruptions: Vec<Interruption>,
     silences: Vec<Silence>,
-    /// Who runs it now, and since when.
+    /// The node that runs it now, and since when.
     held: (String, i64),
     state: &'static str,
     place: (u32, u32),
@@ -64,7 +64,7 @@ fn live(run: &str, rng: &mut TestRng) -> Life {
     life
 }
 
-/// True if it ended as a dead letter.
+/// Returns true if the round ended as a dead letter.
 fn live_round(run: &str, life: &mut Life, rng: &mut TestRng) -> bool {
     if chance(rng, 20) {
         let due = at(life.second + 4);
@@ -127,7 +127,7 @@ fn wait(run: &str, life: &mut Life, rng: &mut TestRng) {
     }
 }
 
-/// Its node dies over it, or freezes until its lease is over and works on when it wakes.
+/// Its node dies, or freezes until its lease is over and goes on working when it thaws.
 fn lose_lease(life: &mut Life, rng: &mut TestRng) {
     let (node, call) = (life.held.0.clone(), life.calls.last_mut().unwrap());
     if chance(rng, 50) {
@@ -146,7 +146,7 @@ fn take(life: &mut Life, rng: &mut TestRng) -> Option<String> {
     Some(life.held.0.clone())
 }
 
-/// Starts the attempt, and again each time it is handed back, and calls its handler.
+/// Starts the attempt, and again each time it is returned, and calls its handler.
 fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
     for start in 0.. {
         life.tell(run, "started", start);
@@ -162,7 +162,7 @@ fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
         });
         life.calls.last_mut().unwrap().node = take(life, rng);
         if killed {
-            // Its node died at once; whoever took the same attempt up calls again, and tells the start again.
+            // Its node died at once; the node that takes the same attempt calls again, and publishes the start again.
             life.interruptions.push(Interruption { node: Some(life.held.0.clone()), at: at(life.second) });
             life.second += 2;
             let node = take(life, rng);
@@ -180,7 +180,7 @@ fn run_attempt(run: &str, life: &mut Life, rng: &mut TestRng) {
     }
 }
 
-/// A history of `runs` runs, told in turn by chance, with repeats.
+/// A history of `runs` runs, whose events are mixed at random, with repeats.
 fn draw(seed: u64, runs: usize) -> History {
     let mut rng = TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &seed_bytes(seed));
     let mut history = History::default();
@@ -232,8 +232,8 @@ fn seed_bytes(seed: u64) -> [u8; 32] {
     std::array::from_fn(|position| seed.to_le_bytes()[position % 8])
 }
 
-/// Events without which a history cannot be sound. Waiting runs may be cancelled, and scheduled ones expire, without
-/// having been enqueued; a start after a hand-back cannot be missed where the run was cancelled instead.
+/// Whether a history cannot be sound without this event. Waiting runs may be cancelled, and scheduled ones may expire,
+/// without having been enqueued; a start after a return is not required if the run was cancelled instead.
 fn decides(history: &History, event: &Event) -> bool {
     let ended = |by: &[EventName]| {
         let same = |other: &&Logged| (&other.event.run_id, other.event.round) == (&event.run_id, event.round);
@@ -253,7 +253,7 @@ fn without_repeats(mut history: History) -> History {
     history
 }
 
-/// Places of deciding events that follow another at once.
+/// Positions of deciding events that directly follow another one.
 fn deciding_pairs(history: &History) -> Vec<usize> {
     let decides = |place: usize| decides(history, &history.events[place].event);
     (1..history.events.len()).filter(|place| decides(*place) && decides(place - 1)).collect()
@@ -301,12 +301,12 @@ proptest! {
 
     #[test]
     fn a_deciding_event_moved_before_the_one_ahead_of_it_is_noticed(seed: u64, pick: prop::sample::Index) {
-        // Not every life has two such events in a row; most do.
+        // Most lives, but not all, have two such events in a row.
         let mut lives = (0..).map(|more| without_repeats(draw(seed.wrapping_add(more), 1)));
         let mut history = lives.find(|life| !deciding_pairs(life).is_empty()).unwrap();
         let pairs = deciding_pairs(&history);
         let place = *pick.get(&pairs);
         history.events.swap(place - 1, place);
-        prop_assert!(!history.check().is_empty(), "nobody noticed {:?}", history.events[place].event.id);
+        prop_assert!(!history.check().is_empty(), "not noticed: {:?}", history.events[place].event.id);
     }
 }

@@ -1,5 +1,5 @@
-//! What is judged by the lease: calls that come too late, overlaps on frozen nodes, leases called lost too soon. The lease is
-//! four seconds, so what a silent node held may be another's from two seconds on.
+//! Tests the judgements that depend on the lease: calls that come too late, overlaps on frozen nodes, leases called
+//! lost too soon. The lease is four seconds, so another node may take a silent node's job from two seconds on.
 
 use std::time::Duration;
 
@@ -37,14 +37,15 @@ fn a_call_after_the_end_is_found() {
         }
         history.calls = vec![call("a", 1, 2, Some(3)), call("a", 1, 3 + late, Some(9))];
         assert_eq!(kinds(&history), [Kind::CallAfterEnd], "{end}");
-        // As long as a handler may take to write down that it was called, and clocks may differ, it is nobody's fault.
+        // A handler needs time to write its call down, and clocks may differ: within that time a late call is no
+        // breach.
         history.rules.clock_skew = Duration::from_millis(800);
         assert_eq!(kinds(&history), [], "{end}");
     }
 }
 
 #[test]
-fn the_record_may_know_of_the_end_before_it_was_told() {
+fn the_record_may_have_the_end_before_it_was_published() {
     let mut history = told("enqueued; started 1 @2; completed @8");
     history.calls = vec![call("a", 1, 2, Some(3)), call("a", 1, 7, Some(8))];
     assert_eq!(kinds(&history), []);
@@ -62,7 +63,7 @@ fn the_next_round_is_not_the_end_of_the_last() {
 }
 
 #[test]
-fn a_call_that_died_with_its_node_need_not_be_told_of() {
+fn a_call_that_died_with_its_node_need_not_be_published() {
     let mut history = told("enqueued @2; cancelled @5");
     history.calls = vec![call("a", 1, 3, Some(4))];
     assert_eq!(kinds(&history), [Kind::CallUntold]);
@@ -88,13 +89,13 @@ fn what_silent_servers_held_back_overlaps_nothing() {
     assert_eq!(kinds(&history), [Kind::Overlap]);
     history.rules.silences = vec![silent(None, 3, 5)];
     assert_eq!(kinds(&history), []);
-    // Its attempt was not over when it began, so it held the run.
+    // Its attempt was not over when the call began, so the call held the run.
     history.calls[0] = call("a", 1, 3, Some(8));
     history.calls[1] = call_on("n2", "a", 1, 3, Some(5));
     assert_eq!(kinds(&history), [Kind::Overlap]);
 }
 
-/// Attempt 1 is begun by `n1`, which freezes from second 3 to 9; `n2` finds its lease lost and completes the run.
+/// `n1` begins attempt 1 and is frozen from second 3 to 9; `n2` finds the lease lost and completes the run.
 fn taken_over(thawed_call: Option<Call>) -> History {
     let mut history = told("enqueued; started 1 @2; failed lease_expired @7 +1; started 2 @8; completed @12");
     history.calls = vec![call("a", 1, 2, Some(3)), call_on("n2", "a", 2, 8, Some(12))];
@@ -106,20 +107,20 @@ fn taken_over(thawed_call: Option<Call>) -> History {
 #[test]
 fn a_call_by_a_thawed_node_of_what_another_has_taken_over_is_found() {
     assert_eq!(kinds(&taken_over(None)), []);
-    // While the other works on it, and after the run's end.
+    // While the other node works on it, and after the run's end.
     assert_eq!(kinds(&taken_over(Some(call("a", 1, 9, Some(10))))), [Kind::StaleStart]);
     assert_eq!(kinds(&taken_over(Some(call("a", 2, 10, None)))), [Kind::StaleStart]);
     assert_eq!(kinds(&taken_over(Some(call("a", 1, 13, Some(14))))), [Kind::StaleStart]);
-    // The other need not have written its calls down.
+    // The other node's handler need not have written its calls down.
     let mut history = taken_over(Some(call("a", 1, 13, Some(14))));
     history.calls.remove(1);
     assert_eq!(kinds(&history), [Kind::StaleStart]);
-    // Long after its freeze it was not that.
+    // This long after its freeze, the freeze is no longer the cause.
     let mut history = taken_over(Some(call("a", 1, 14, Some(15))));
     assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
     history.rules.silences.push(silent(Some("n1"), 10, 11));
     assert_eq!(kinds(&history), [Kind::StaleStart], "two in a row are one");
-    // Who was not frozen has no excuse either.
+    // A node that was not frozen has no excuse either.
     let mut history = taken_over(Some(call_on("n3", "a", 2, 13, Some(14))));
     assert_eq!(kinds(&history), [Kind::CallAfterEnd]);
     history.calls.pop();
@@ -128,17 +129,17 @@ fn a_call_by_a_thawed_node_of_what_another_has_taken_over_is_found() {
 
 #[test]
 fn a_thawed_node_may_call_what_came_back_to_it() {
-    // The other's attempt failed, and the next one is the thawed node's.
+    // The other node's attempt failed, and the next one belongs to the thawed node.
     let mut history = told("enqueued; started 1 @2; failed retryable @6 +1; started 2 @10; completed @12");
     history.calls = vec![call_on("n2", "a", 1, 5, Some(6)), call("a", 2, 10, Some(12))];
     history.rules.silences = vec![silent(Some("n1"), 3, 9)];
     assert_eq!(kinds(&history), []);
-    // The other handed the attempt back.
+    // The other node returned the attempt.
     let mut history = told("enqueued; started 1 @5; released @7; started 1 #again @10; completed @12");
     history.calls = vec![call_on("n2", "a", 1, 5, Some(6)), call("a", 1, 10, Some(12))];
     history.rules.silences = vec![silent(Some("n1"), 3, 9)];
     assert_eq!(kinds(&history), []);
-    // The other died, or froze for longer than its lease, before its attempt was on record.
+    // The other node died, or froze for longer than its lease, before its attempt was stored.
     for (kills, freeze) in [(vec![killed(Some("n2"), 6)], None), (vec![], Some(silent(Some("n2"), 5, 12)))] {
         let mut history = told("enqueued; started 1 @10; completed @12");
         history.calls = vec![call_on("n2", "a", 1, 5, None), call("a", 1, 10, Some(12))];
@@ -160,20 +161,20 @@ fn what_a_frozen_node_holds_is_its_own_until_its_lease_is_over() {
     };
     assert_eq!(frozen(3, 9, 5), []);
     assert_eq!(frozen(3, 9, 4), [Kind::Overlap]);
-    // A freeze that is shorter than the lease takes nothing from anybody.
+    // A freeze that is shorter than the lease takes no job from its holder.
     let mut history = told("enqueued; started 1 @2; completed @13");
     history.calls = vec![call("a", 1, 2, Some(12)), call_on("n2", "a", 1, 8, Some(13))];
     history.rules.silences = vec![silent(Some("n1"), 3, 4)];
     assert_eq!(kinds(&history), [Kind::Overlap]);
-    // Two in a row, without time for a sign between them, are one.
+    // Two freezes in a row, too close for a renewal between them, count as one.
     history.rules.silences.push(silent(Some("n1"), 5, 7));
     assert_eq!(kinds(&history), []);
-    // Somebody else's freeze is no excuse.
+    // Another node's freeze is no excuse.
     history.rules.silences = vec![silent(Some("n3"), 3, 9)];
     assert_eq!(kinds(&history), [Kind::Overlap]);
 }
 
-/// Attempt 1 began on `n1` at second 2 and is said to be lost at `lost`; its handler works from 2 to `worked`.
+/// Attempt 1 begins on `n1` at second 2 and is called lost at `lost`; its handler works from 2 to `worked`.
 fn lost(lost: i64, worked: i64) -> History {
     let words = format!("enqueued; started 1 @2; failed lease_expired @{lost} +1; started 2 @20; completed @21");
     let mut history = told(&words);
@@ -197,11 +198,11 @@ fn a_lease_that_cannot_have_run_out_is_found() {
             kinds(&history)
         };
         assert_eq!(judged(&|rules| rules.lease = None), []);
-        // Its node is known to be dead; another's death is no reason, nor the server's.
+        // Its node is known to be dead; another node's death is no reason, nor is the server's.
         assert_eq!(judged(&|rules| rules.interruptions = vec![killed(Some("n1"), 4)]), []);
         assert_eq!(judged(&|rules| rules.interruptions = vec![killed(Some("n2"), 4)]), [Kind::LeaseLostTooSoon]);
         assert_eq!(judged(&|rules| rules.interruptions = vec![killed(None, 4)]), [Kind::LeaseLostTooSoon]);
-        // It could give no sign for long enough, or not for that.
+        // Whether its node was silent for long enough, or for too short a time.
         assert_eq!(judged(&|rules| rules.silences = vec![silent(Some("n1"), 3, 9)]), []);
         assert_eq!(judged(&|rules| rules.silences = vec![silent(None, 3, 9)]), []);
         assert_eq!(judged(&|rules| rules.silences = vec![silent(Some("n1"), 3, 4)]), [Kind::LeaseLostTooSoon]);

@@ -1,9 +1,10 @@
-//! What is held against a run that is still on its way, or of which streams have let go, and what is not.
+//! Tests which findings count for a run that is still under way, or whose old data a stream has deleted, and which do
+//! not.
 
 use super::super::*;
 use super::teller::{at, call, letter, record, tell};
 
-/// As if read at second 100, ten seconds being enough to come to rest.
+/// As if read at second 100, with ten seconds as the time in which a run comes to rest.
 fn reading() -> Reading {
     Reading { rested_since: at(90), all_ended: false, kept_since: at(0), cut_before: None }
 }
@@ -43,7 +44,7 @@ fn what_nothing_can_heal_is_found_of_any_run() {
 }
 
 #[test]
-fn what_ended_just_now_may_be_without_record_letter_and_told_calls() {
+fn a_run_that_ended_just_now_may_lack_record_dead_letter_and_published_calls() {
     let mut history = History::default();
     tell(&mut history, "a", "enqueued @93; started 1 @94; failed x @95; dlq @96");
     history.calls = vec![call("a", 1, 94, Some(96)), call("a", 2, 94, Some(97))];
@@ -59,7 +60,7 @@ fn a_record_that_was_set_back_is_no_sign_of_life() {
     tell(&mut history, "a", "enqueued; started 1; completed");
     record(&mut history, "a", "enqueued", (1, 1), &[]);
     assert_eq!(kinds(&history.judge(&reading())), [Kind::RecordDisagrees]);
-    // Replayed long ago by the log, dead in the former round by the record.
+    // By the log, replayed long ago; by the record, dead in the former round.
     let mut history = History::default();
     tell(&mut history, "a", "enqueued; started 1; failed x; dlq; round 2; replayed; enqueued; started 1; completed");
     record(&mut history, "a", "dead", (1, 1), &[(1, 1, "x")]);
@@ -67,7 +68,7 @@ fn a_record_that_was_set_back_is_no_sign_of_life() {
 }
 
 #[test]
-fn what_streams_have_let_go_of_is_not_asked_for() {
+fn what_streams_have_deleted_is_not_asked_for() {
     let mut history = History::default();
     tell(&mut history, "a", "enqueued; started 1; failed x; dlq");
     assert_eq!(kinds(&history.judge(&reading())), [Kind::RecordMissing, Kind::LetterMissing]);
@@ -82,7 +83,7 @@ fn what_streams_have_let_go_of_is_not_asked_for() {
 }
 
 #[test]
-fn a_receipt_of_which_nothing_is_known_is_left_to_who_can_look_in_its_lane() {
+fn a_receipt_without_any_trace_is_left_to_the_caller_that_can_check_its_lane() {
     let mut history = History::default();
     tell(&mut history, "a", "");
     let judgement = history.judge(&reading());

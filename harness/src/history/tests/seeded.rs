@@ -1,11 +1,11 @@
-//! One breach each, and the sound history beside it where the line is fine.
+//! Seeds one breach in each history, and tests the sound history beside it where the difference is small.
 
 use std::time::Duration;
 
 use super::super::*;
 use super::teller::{TENANT, at, call, letter, record, tell};
 
-/// What is found in a history of one run, told in words, of which only the events are judged.
+/// The breaches in a history of one run, written in words; only its events are judged.
 fn found(words: &str) -> Vec<Kind> {
     let mut history = History::default();
     history.rules.records_kept = false;
@@ -53,7 +53,7 @@ fn sound_lives_pass() {
 }
 
 #[test]
-fn the_same_told_again_is_no_breach_whoever_tells_it() {
+fn the_same_event_published_again_is_no_breach_from_any_node() {
     let mut history = History::default();
     history.rules.records_kept = false;
     tell(&mut history, "a", "enqueued; started 1; completed");
@@ -115,7 +115,7 @@ fn broken_lives_are_found() {
         ("enqueued; started 1; failed x; dlq; round 3; replayed; enqueued; started 1; completed", Kind::RoundOutOfTurn),
     ] {
         let mut kinds = found(words);
-        // Where the run is not dead after all, the letter that `found` gave it is none too many.
+        // Where the run is not dead after all, the dead letter that `found` gave it is not one too many.
         kinds.retain(|found| *found != Kind::LetterUnexpected || kind == Kind::LetterUnexpected);
         assert_eq!(kinds, [kind], "{words}");
     }
@@ -124,12 +124,12 @@ fn broken_lives_are_found() {
 #[test]
 fn an_attempt_above_the_limit_is_found() {
     let four = "enqueued; started 1; failed x +1; started 2; failed x +1; started 3; failed x +1; started 4; completed";
-    // Both the retry announced by the last attempt and the attempt that followed it.
+    // Two breaches: the retry announced by the last attempt, and the attempt that followed it.
     assert_eq!(found(four), [Kind::AboveLimit, Kind::AboveLimit]);
 }
 
 #[test]
-fn who_was_hurried_may_come_early_and_clocks_may_differ() {
+fn a_hurried_run_may_start_early_and_clocks_may_differ() {
     let words = "enqueued; started 1; failed 1 x +9; started 2 @11; completed";
     let mut history = History::default();
     history.rules.records_kept = false;
@@ -180,7 +180,7 @@ fn a_run_of_which_nothing_is_kept_must_at_least_have_run() {
 }
 
 #[test]
-fn a_run_that_nobody_has_a_receipt_for_is_judged_all_the_same() {
+fn a_run_without_a_receipt_is_judged_all_the_same() {
     let mut history = History::default();
     tell(&mut history, "a", "enqueued; started 1");
     history.accepted.clear();
@@ -228,7 +228,7 @@ fn a_record_that_ended_by_another_error_is_found() {
 }
 
 #[test]
-fn letters_must_be_there_once_for_the_dead_alone() {
+fn dead_letters_must_be_there_once_for_dead_runs_alone() {
     let mut history = History::default();
     history.rules.records_kept = false;
     tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
@@ -242,7 +242,7 @@ fn letters_must_be_there_once_for_the_dead_alone() {
 
     tell(&mut history, "a", "discarded");
     history.letters.truncate(1);
-    assert_eq!(kinds(&history), [Kind::LetterUnexpected], "thrown away, its letter must be gone");
+    assert_eq!(kinds(&history), [Kind::LetterUnexpected], "discarded, its dead letter must be gone");
 }
 
 /// A run whose first attempt holds from second 2 to 3 by the log, with these calls.
@@ -256,14 +256,14 @@ fn with_calls(calls: Vec<Call>) -> History {
 #[test]
 fn calls_must_not_overlap_while_the_lease_is_held() {
     assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, Some(3)), call("a", 2, 8, Some(9))])), []);
-    // Its lease was lost at 6, so that it went on until 20 is nobody's fault.
+    // Its lease was lost at 6; the handler may go on until 20 without a breach.
     assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, Some(20)), call("a", 2, 8, Some(9))])), []);
     // The second began while the first held the run.
     assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, Some(20)), call("a", 2, 5, Some(9))])), [Kind::Overlap]);
-    // Three at once are two with the first and one with the second.
+    // Three calls at once make three overlaps: two with the first call and one with the second.
     let three = vec![call("a", 1, 2, Some(5)), call("a", 1, 3, Some(5)), call("a", 2, 4, Some(9))];
     assert_eq!(kinds(&with_calls(three)), [Kind::Overlap; 3]);
-    // A process that died has told no end.
+    // A process that died has written no end.
     assert_eq!(kinds(&with_calls(vec![call("a", 1, 2, None), call("a", 2, 5, Some(9))])), []);
 }
 
@@ -282,7 +282,7 @@ fn a_lease_ends_with_its_node_or_its_server() {
 }
 
 #[test]
-fn a_call_of_an_untold_attempt_is_found() {
+fn a_call_of_an_unpublished_attempt_is_found() {
     let calls = vec![call("a", 1, 2, Some(3)), call("a", 2, 8, Some(9)), call("a", 3, 9, Some(13))];
     assert_eq!(kinds(&with_calls(calls)), [Kind::CallUntold]);
 }
@@ -298,7 +298,7 @@ fn a_completion_without_a_call_is_found() {
 
 #[test]
 #[should_panic(
-    expected = "the history has 1 violations (NoEnd 1)\nNoEnd acme/a: round 1: no end was told (attempt 1 started)"
+    expected = "the history has 1 violations (NoEnd 1)\nNoEnd acme/a: round 1: no end was published (attempt 1 started)"
 )]
 fn an_unsound_history_is_reported_in_words() {
     let mut history = History::default();
@@ -316,7 +316,7 @@ fn every_kind_of_breach_is_seeded_here() {
 }
 
 #[test]
-fn an_erased_run_has_no_letter() {
+fn an_erased_run_has_no_dead_letter() {
     let mut history = History::default();
     tell(&mut history, "a", "enqueued; started 1; failed permanent; dlq permanent");
     record(&mut history, "a", "dead", (1, 1), &[(1, 1, "permanent")]);

@@ -1,8 +1,9 @@
-//! Tells histories in a few words, for tests: `"enqueued; started 1; failed 1 retryable +5; started 2; completed 2"`.
+//! Writes histories from a few words, for tests: `"enqueued; started 1; failed 1 retryable +5; started 2; completed
+//! 2"`.
 //!
-//! Each event is one second later than the one before. Words of an event, in this order: its name; the attempt (the last
-//! one where left out); a kind of error, or the reason of a deferral; `+5`: a retry, or a due time, five seconds after the event; `#x`: an id of its
-//! own instead of the usual one; `@7`: at second 7. `round 2;` begins the second round.
+//! Each event is one second later than the one before. The words of an event, in this order: its name; the attempt (if
+//! left out, the attempt before); a kind of error, or the reason of a deferral; `+5`: a retry or due time five seconds
+//! after the event; `#x`: its own id instead of the usual one; `@7`: at second 7. `round 2;` begins the second round.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -13,7 +14,7 @@ use crate::wire::{Event, Record};
 
 pub(super) const TENANT: &str = "acme";
 
-/// Second `second` of the test's time.
+/// Second `second` of the test's clock.
 pub(super) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
