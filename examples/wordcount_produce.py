@@ -1,4 +1,4 @@
-"""Publishes jobs that count the words of text files in a folder: python3 wordcount_produce.py FOLDER [suffix, .md for example]
+"""Publishes jobs that count the words of a folder's text files: python3 wordcount_produce.py FOLDER [suffix, such as .md]
 
 Publishes one job per file, waits for every run's end, and prints as wc -w does: words, path. Needs wordcount.py to run.
 """

@@ -1,7 +1,7 @@
 //! Longshore, a distributed job queue on NATS JetStream, as a library: a node of your own with handlers in Rust.
 //!
-//! The `longshore` program serves jobs by its built-in handlers and by programs that subscribe on NATS. To run a handler
-//! inside the node, add it as below: a closure, or a type that implements [`Handler`].
+//! The `longshore` program serves jobs by its built-in handlers and by programs that subscribe on NATS. To run a
+//! handler inside the node, add it as below: a closure, or a type that implements [`Handler`].
 //!
 //! ```no_run
 //! use longshore::{Configuration, Context, HandlerError, Node, handlers, nats};

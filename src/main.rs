@@ -1,9 +1,8 @@
-//! The `longshore` program: reads the command line, runs one command, and turns an error into a message and an exit code.
+//! The `longshore` program: reads the command line, runs one command, and turns an error into a message and an exit
+//! code.
 
 use std::process::ExitCode;
 use std::time::Duration;
-
-use clap::Parser as _;
 
 mod cli;
 mod dev;
@@ -16,7 +15,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::read();
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // A message that the NATS client cannot read costs its connection, which is replaced and reported in the log.

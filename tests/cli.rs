@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use longshore_harness::World;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 
 use crate::{AT_ONCE, served_by, workers, world};
 
@@ -214,4 +214,32 @@ async fn runs_are_cancelled_and_erased() {
     let shown = say(&world, &format!("runs get {done}")).await.well().out;
     assert!(shown.contains("erased") && !shown.contains("Anna"), "{shown}");
     node.stop().await;
+}
+
+/// Given a variable that names a cluster, when `dev` is started, then it keeps to a server of its own; named on the
+/// command line, that cluster is joined.
+#[tokio::test]
+async fn dev_joins_a_cluster_only_if_the_command_line_says_so() {
+    let world = world().await;
+    let url = world.urls();
+    for (by_hand, arguments) in [(false, vec!["dev", "--ephemeral"]), (true, vec!["dev", "--server", &url])] {
+        let mut dev = world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = tokio::io::BufReader::new(dev.stdout.take().unwrap()).lines();
+        let welcome = async {
+            while let Some(line) = said.next_line().await.unwrap() {
+                if line.contains("NATS at ") {
+                    return line;
+                }
+            }
+            panic!("dev ended")
+        };
+        let welcome = tokio::time::timeout(std::time::Duration::from_secs(60), welcome).await.unwrap();
+        assert_eq!(welcome.contains(&url), by_hand, "{welcome}");
+        assert_eq!(world.jetstream().get_stream("LONGSHORE_EVENTS").await.is_ok(), by_hand);
+        let interrupt = format!("kill -INT {}", dev.id().unwrap());
+        assert!(tokio::process::Command::new("sh").args(["-c", &interrupt]).status().await.unwrap().success());
+        let ended = dev.wait_with_output().await.unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(ended.status.success() && err.contains("--server joins") != by_hand, "{err}");
+    }
 }

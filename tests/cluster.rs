@@ -166,8 +166,8 @@ async fn a_name_is_one_nodes() {
     assert!(status.success() && third.is_ok(), "{third:?}");
 }
 
-/// Given a cluster with running jobs, when a node restarts under its name, then its old jobs are not mistaken for new
-/// ones.
+/// Given a cluster with running jobs, when a node restarts under its name, then the jobs that it held before
+/// complete, and the history is sound.
 #[tokio::test]
 async fn a_node_comes_back_under_its_name() {
     let world = world().await;

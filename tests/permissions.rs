@@ -81,3 +81,35 @@ async fn a_node_needs_no_more_than_the_document_grants() {
         world.server().log().since(0).into_iter().filter(|line| line.contains("Violation")).collect();
     assert!(refused.is_empty(), "{refused:#?}");
 }
+
+/// Given a server with passwords, when its address holds one, then a node and a command use it, and nothing shows it.
+#[tokio::test]
+async fn a_login_in_the_address_is_used_and_never_shown() {
+    use_binary();
+    let options = Options {
+        max_file: longshore_harness::ROOM,
+        extra: "authorization {users: [{user: all, password: p}, {user: ann, password: \"s3cr:t@x\"}]}".to_owned(),
+        ..Options::default()
+    };
+    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let host = world.urls().replace("nats://", "");
+    let url = format!("nats://ann:s3cr%3At%40x@{host}");
+
+    let node = world.node().env("NATS_URL", &url).start().await;
+    let run = world.publish("noop").json(json!({})).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    let listed = world.command(["nodes"]).env("NATS_URL", &url).output().await.unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+
+    let wrong = format!("nats://ann:n0tthis@{host}");
+    let refused = world.command(["nodes"]).env("NATS_URL", &wrong).output().await.unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains(&host) && !said.contains("n0tthis"), "{said}");
+    let two = format!("{url},nats://bob:n0tthis@{host}");
+    let refused = world.command(["nodes"]).env("NATS_URL", &two).output().await.unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("two different users") && !said.contains("n0tthis") && !said.contains("s3cr"), "{said}");
+    let log = node.log().since(0).join("\n");
+    assert!(!log.contains("s3cr"), "{log}");
+    node.stop().await;
+}

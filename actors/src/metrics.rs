@@ -55,7 +55,8 @@ pub struct Metrics {
     /// `longshore_overdue_restored_total`: jobs whose schedule had not fired and that were moved into their lanes all
     /// the same.
     pub overdue_restored: IntCounter,
-    /// `longshore_runs_stranded_total`: runs that wait for a time that is over, with no message that could bring them on.
+    /// `longshore_runs_stranded_total`: runs that wait for a time that is over, with no message that could bring them
+    /// on.
     pub stranded: IntCounter,
     /// `longshore_job_wait_seconds`: from enqueued or due to started.
     pub wait: Histogram,

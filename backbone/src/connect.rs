@@ -15,6 +15,7 @@ use futures_util::StreamExt as _;
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 
+use crate::address::{self, Login};
 use crate::error::{Cause, Error};
 use crate::settings::Connection;
 use crate::subscription::{Slot, Subscription};
@@ -319,7 +320,10 @@ async fn connect(
 ) -> Result<Client, Error> {
     let counts = Arc::clone(counts);
     let first = Arc::new(AtomicBool::new(true));
-    let options = options(connection)?
+    let (plain, login) = address::read(&connection.url);
+    let refused = |source: Cause| Error::Connect { url: plain.join(","), source };
+    let login = login.map_err(|mistake| refused(mistake.into()))?;
+    let options = options(connection, login)?
         .name(shown)
         .ping_interval(PING_EVERY)
         .connection_timeout(Duration::from_secs(5))
@@ -330,14 +334,12 @@ async fn connect(
             let (counts, first) = (Arc::clone(&counts), Arc::clone(&first));
             async move { note(&event, name, &counts, &first) }
         });
-    let refused = |source: Cause| Error::Connect { url: connection.url.clone(), source };
-    let addresses = addresses(&connection.url, known);
+    let addresses = addresses(plain.clone(), known);
     options.connect(addresses).await.map_err(|error| refused(Box::new(error)))
 }
 
 /// The configured addresses, and those that the servers announced, which may be the only ones left.
-fn addresses(url: &str, known: &[String]) -> Vec<String> {
-    let mut addresses: Vec<String> = url.split(',').map(|address| address.trim().to_owned()).collect();
+fn addresses(mut addresses: Vec<String>, known: &[String]) -> Vec<String> {
     let scheme = addresses.first().and_then(|first| first.split_once("://")).map(|(scheme, _)| scheme.to_owned());
     for host in known {
         let address = scheme.as_ref().map_or_else(|| host.clone(), |scheme| format!("{scheme}://{host}"));
@@ -385,7 +387,8 @@ fn is_new_enough(version: &str) -> bool {
     found >= NEEDED
 }
 
-fn options(connection: &Connection) -> Result<ConnectOptions, Error> {
+/// A login in the address counts where the connection has no credentials of its own.
+fn options(connection: &Connection, login: Option<Login>) -> Result<ConnectOptions, Error> {
     let unusable = |path: &std::path::Path, source: Cause| Error::File { path: path.display().to_string(), source };
     let mut options = ConnectOptions::new();
     if let Some(path) = &connection.creds {
@@ -398,6 +401,11 @@ fn options(connection: &Connection) -> Result<ConnectOptions, Error> {
         options = options.user_and_password(user.clone(), connection.password.clone().unwrap_or_default());
     } else if let Some(token) = &connection.token {
         options = options.token(token.clone());
+    } else if let Some(login) = login {
+        options = match login {
+            Login::User(user, password) => options.user_and_password(user, password),
+            Login::Token(token) => options.token(token),
+        };
     }
     if let Some(path) = &connection.ca {
         options = options.add_root_certificates(path.clone()).require_tls(true);

@@ -1,4 +1,4 @@
-//! Dead letters: the job as it was published, its headers and payload, beside the history of its run.
+//! Dead letters: the job as it was published, its headers and payload, together with the history of its run.
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -12,38 +12,39 @@ use crate::wire::record;
 
 /// The record as it was when the run died. In a header, so that the payload stays the user's own bytes.
 pub const RECORD: &str = "Longshore-Record";
-/// Where a payload is too large to be carried on: how many bytes it had.
+/// Set if a payload is too large to be kept: how many bytes it had.
 pub const LEFT_OUT: &str = "Longshore-Payload-Left-Out";
 
-/// When the run was first published: tells it from a later one of the same id.
+/// When the run was first published: distinguishes it from a later run of the same id.
 const ORIGIN: &str = "Longshore-Origin";
-/// What stood under one of a letter's own names in the headers of a job that could not be read.
+/// Prefix for a header of an unreadable job that has the name of one of the dead letter's own headers.
 const ORIGINAL: &str = "Original-";
 
-/// Largest record in a letter. The server takes 64 KiB of headers at most; the job has up to [`HEADERS_MAX`] as well.
+/// Maximum size of the record in a dead letter. The server accepts at most 64 KiB of headers; the job has up to
+/// [`HEADERS_MAX`] as well.
 const RECORD_MAX: usize = 36 * 1024;
-/// Beside record and payload: the letter's own headers.
+/// Size of the dead letter's own headers, beside record and payload.
 const OWN_HEADERS: usize = 1_024;
-/// A record is not made smaller than this; rather the payload is left out.
+/// A record is not made smaller than this; the payload is left out instead.
 const MIN_RECORD: usize = 4 * 1024;
 
 /// A dead letter as it was found.
 #[derive(Debug, Clone)]
 pub struct StoredDeadLetter {
-    /// Where it lies.
+    /// Its sequence in the stream.
     pub sequence: u64,
-    /// The run as it was when it died. Of a long history only what a letter can hold.
+    /// The run as it was when it died. A long history is cut to what a dead letter can hold.
     pub run: Run,
     /// The job's own headers.
     pub headers: HeaderMap,
     /// Its payload.
     pub payload: Bytes,
-    /// The payload was too large to be kept; so many bytes.
+    /// The size in bytes of a payload that was too large to be kept.
     pub left_out: Option<u64>,
 }
 
 impl StoredDeadLetter {
-    /// Reads a stored letter; `None` if nobody of ours wrote it.
+    /// Reads a stored dead letter; `None` if no node wrote it.
     #[must_use]
     pub fn read(stored: Stored) -> Option<Self> {
         let record = stored.headers.get(RECORD)?.as_str().to_owned();
@@ -63,8 +64,8 @@ impl StoredDeadLetter {
 }
 
 impl Backbone {
-    /// Writes the letter of a dead run; of one round there is one letter, however often this is repeated within the
-    /// server's memory for message ids. A later repeat is told apart by run and round.
+    /// Writes the dead letter of a dead run. There is one per round, however often this is repeated while the server
+    /// remembers the message id. A later repeat is recognized by run and round.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -79,17 +80,17 @@ impl Backbone {
         request::publish(self.client(), subject, headers, payload).await
     }
 
-    /// Looks for the letter of a run, from about when the run died on where that is known.
+    /// Finds the dead letter of a run; starts at about the time when the run died, if that is known.
     ///
     /// # Errors
-    /// The letters cannot be read.
+    /// The dead letters cannot be read.
     pub async fn find_dead_letter(
         &self,
         tenant: &Tenant,
         run_id: &RunId,
         dead: Option<&Run>,
     ) -> Result<Option<StoredDeadLetter>, Error> {
-        /// Nodes and servers need not agree on the time any better.
+        /// How far the clocks of nodes and servers may differ.
         const APART: std::time::Duration = std::time::Duration::from_secs(600);
         let place = crate::scan::Source::DeadLetters;
         let died = dead.filter(|run| run.state == RunState::Dead).and_then(|run| Some((run, run.ended_at?)));
@@ -122,11 +123,12 @@ impl Backbone {
     }
 }
 
-/// A letter's headers and payload, together no larger than the server takes.
+/// A dead letter's headers and payload, together no larger than the server accepts.
 fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, max: usize) -> (HeaderMap, Bytes) {
-    // A job with more than that is dead for just this reason, and its headers cannot be kept either.
+    // A job with larger headers is dead for just this reason, and its headers cannot be kept either.
     let original = original.filter(|all| size_of(all) <= HEADERS_MAX);
-    // What cannot be read is kept as it was, so that a person sees why; of what nodes wrote nothing is anybody's concern.
+    // The headers of an unreadable job are kept as they were, so that a person sees why. Otherwise the headers that nodes
+    // wrote are left out: they are of no use to a reader.
     let is_invalid = run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
     let mut headers = if is_invalid { without_servers(original) } else { as_published(original) };
     let taken = payload.len() + size_of(&headers) + OWN_HEADERS;
@@ -147,7 +149,8 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, max: usize) 
     headers.insert(ORIGIN, run.origin.to_string());
     let record = record::show_within(run, room.min(RECORD_MAX)).into_bytes();
     headers.insert(RECORD, String::from_utf8_lossy(&record).as_ref());
-    // Of this run, not of its id: another run may have that a moment later, and its letter must not be taken for this one.
+    // It names this run, not just its id: another run may have that id a moment later, and its dead letter must not be
+    // taken for this one.
     headers.insert(names::MSG_ID, format!("{}/{}/{}/{}", run.tenant, run.run_id, run.origin.millis(), run.round));
     (headers, payload)
 }
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_fits_whatever_it_is_made_of() {
+    fn a_dead_letter_fits_whatever_it_is_made_of() {
         const MOST: usize = 1 << 20;
         for attempts in [1, 12, 1_000] {
             for bytes in [0, MOST - 16 * 1024, MOST] {

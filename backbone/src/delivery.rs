@@ -1,7 +1,7 @@
-//! A job in hand, and the right to settle it.
+//! A delivered job, and the ack token that settles it.
 //!
-//! The right is an owned value. Settling consumes it, so twice does not compile; dropped, in a dead actor's mailbox or
-//! a cancelled future, the job goes back to the server at once and keeps its place.
+//! The ack token is an owned value. Settling consumes it, so settling twice does not compile. If it is dropped, in a dead
+//! actor's mailbox or a cancelled future, the job goes back to the server at once (NAK) and keeps its place.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use longshore_domain::{SmolStr, Timestamp};
 use crate::custody::Custody;
 use crate::wire::header::size_of;
 
-/// A message that a consumer handed out.
+/// A message that a consumer delivered.
 #[derive(Debug)]
 pub struct Delivery {
-    /// Where it was published.
+    /// The subject it was published to.
     pub subject: Subject,
     /// Its headers.
     pub headers: Option<HeaderMap>,
@@ -27,16 +27,16 @@ pub struct Delivery {
     pub size: usize,
     /// Which message, and which delivery of it.
     pub holding: Holding,
-    /// How many more of its lane the server had to hand out just then.
+    /// How many more messages of its lane the server had to deliver at that moment.
     pub behind: u64,
-    /// The server counts the lease from here or later.
+    /// The server counts the lease from this moment or later.
     pub leased_from: Instant,
-    /// The right to settle it.
+    /// The ack token that settles it.
     pub ack_token: AckToken,
 }
 
 impl Delivery {
-    /// A stored message as if it had been handed out.
+    /// A stored message as if it had been delivered.
     pub(crate) fn of_stored(
         message: MessageId,
         (subject, payload): (String, Bytes),
@@ -56,25 +56,25 @@ impl Delivery {
     }
 }
 
-/// The right to settle one delivery, once.
+/// Settles one delivery, once.
 #[derive(Debug)]
 pub struct AckToken {
     reply: Option<Subject>,
     of: Of,
 }
 
-/// What a right is about.
+/// What an ack token settles.
 #[derive(Debug)]
 enum Of {
-    /// A delivery, which is this node's for as long as the right lives.
+    /// A delivery, which this node holds for as long as the ack token lives.
     Delivery(Arc<Custody>, u64),
-    /// A stored message that cannot be delivered: what is sent to have it deleted.
+    /// A stored message that cannot be delivered: the request that deletes it.
     Stored(Bytes),
     /// Nothing.
     Nothing,
 }
 
-/// The job is done with.
+/// Tells the server that the job is done with.
 const ACK: &[u8] = b"+ACK";
 
 impl AckToken {
@@ -83,28 +83,28 @@ impl AckToken {
         Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
     }
 
-    /// The right to have a stored message deleted by `request` to `subject`. Dropped, the message stays.
+    /// The ack token of a stored message that is deleted by `request` to `subject`. If it is dropped, the message stays.
     pub(crate) fn to_delete(subject: Subject, request: Bytes) -> Self {
         Self { reply: Some(subject), of: Of::Stored(request) }
     }
 
-    /// A right to nothing, for a job that is only looked at.
+    /// An ack token that settles nothing, for a job that is only inspected.
     pub(crate) fn none() -> Self {
         Self { reply: None, of: Of::Nothing }
     }
 
-    /// Where a renewal of the lease is sent.
+    /// The subject to which a renewal of the lease is sent.
     #[must_use]
     pub fn reply(&self) -> Option<&Subject> {
         self.reply.as_ref().filter(|_| matches!(self.of, Of::Delivery(..)))
     }
 
-    /// Whether it is to a stored message that cannot be delivered.
+    /// Whether it is for a stored message that cannot be delivered.
     pub(crate) fn is_to_delete(&self) -> bool {
         matches!(self.of, Of::Stored(_))
     }
 
-    /// The job is done with: where that is said, and how.
+    /// Settles the job as done: the subject and the payload that tell the server so. `None` if it settles nothing.
     #[must_use]
     pub fn into_ack(mut self) -> Option<(Subject, Bytes)> {
         let how = match &self.of {
@@ -114,17 +114,17 @@ impl AckToken {
         Some((self.reply.take()?, how))
     }
 
-    /// The delivery is done with here: where the server hears of it. None where there is none.
+    /// Gives the delivery up: the subject to which its answer is sent. `None` if it is not for a delivery.
     pub(crate) fn into_reply(mut self) -> Option<Subject> {
         self.reply.take().filter(|_| matches!(self.of, Of::Delivery(..)))
     }
 
-    /// The job goes back to the server at once and keeps its place.
+    /// Returns the job to the server at once; the job keeps its place.
     pub fn nak(self) {
         drop(self);
     }
 
-    /// Nothing is sent: the delivery is somebody else's by now, or soon will be.
+    /// Sends nothing: another node has the delivery by now, or soon will.
     pub fn abandon(mut self) {
         self.reply = None;
     }
@@ -138,7 +138,7 @@ impl Drop for AckToken {
     }
 }
 
-/// What an acknowledgement subject says of its delivery.
+/// What an acknowledgement subject says about its delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AckInfo<'a> {
     pub(crate) stream: &'a str,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_right_hands_its_job_back_and_a_used_one_does_not() {
+    fn a_dropped_ack_token_returns_its_job_and_a_used_one_does_not() {
         let (returns, mut returned) = tokio::sync::mpsc::unbounded_channel();
         let custody = Arc::new(Custody::new(returns));
         let ack_token = |name: &'static str| AckToken::new(Subject::from_static(name), Arc::clone(&custody), 7);

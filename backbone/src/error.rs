@@ -1,4 +1,4 @@
-//! What can go wrong between a node and NATS: what was being done, to what, and the cause.
+//! Errors between a node and NATS. Each says what was being done, to what, and the cause.
 
 use std::error::Error as StdError;
 
@@ -11,9 +11,9 @@ pub enum Error {
     /// No connection.
     #[error("cannot connect to NATS at {url}")]
     Connect {
-        /// Where.
+        /// The server's URL.
         url: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
@@ -22,7 +22,7 @@ pub enum Error {
     ServerTooOld {
         /// Its version.
         found: String,
-        /// The oldest that will do.
+        /// The oldest version that is accepted.
         needed: &'static str,
     },
     /// The server has no JetStream.
@@ -30,91 +30,91 @@ pub enum Error {
         "JetStream is not available at {url}: start nats-server with JetStream (-js), and see that the account may use it"
     )]
     NoJetStream {
-        /// Where.
+        /// The server's URL.
         url: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
-    /// A stream cannot be brought into shape.
+    /// A stream has a setting that cannot be changed to the wanted one.
     #[error(
         "stream {stream} has {setting} {found}, wanted {wanted}; it cannot be changed in place: choose another namespace, or move its messages away and delete it"
     )]
     Shape {
-        /// Which.
+        /// The stream.
         stream: String,
-        /// What of it.
+        /// The setting.
         setting: &'static str,
-        /// As it is.
+        /// Its value.
         found: String,
-        /// As it should be.
+        /// The wanted value.
         wanted: String,
     },
-    /// The server has not enough storage left to promise a stream its bytes.
+    /// The server has not enough storage left to reserve a stream's bytes.
     #[error(
         "the server has no room for stream {stream}: {wanted} MiB are to be reserved for it; raise the server's \
-         jetstream max_file_store, or lower storage.jobs_max_bytes (ten lanes a queue), events_max_bytes or dlq_max_bytes"
+         jetstream max_file_store, or lower storage.jobs_max_bytes (ten lanes per queue), events_max_bytes or dlq_max_bytes"
     )]
     NoRoom {
-        /// Which.
+        /// The stream.
         stream: String,
-        /// Its bound, in MiB: the server sets that much aside.
+        /// Its size limit, in MiB: the server reserves that much.
         wanted: i64,
     },
-    /// A stream or consumer could not be made or read.
+    /// A stream or consumer could not be created or read.
     #[error("cannot {doing} {name}")]
     Provision {
         /// What was being done.
         doing: &'static str,
-        /// To what.
+        /// The stream or consumer.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
     /// A publish was not confirmed.
     #[error("cannot publish to {subject}")]
     Publish {
-        /// Where.
+        /// The subject.
         subject: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
     /// A publish was refused by the stream.
     #[error("the publish to {subject} was refused: {description} (code {code})")]
     Refused {
-        /// Where.
+        /// The subject.
         subject: String,
         /// JetStream's error code.
         code: u64,
-        /// In its words.
+        /// JetStream's description.
         description: String,
     },
     /// Something stored could not be read.
     #[error("cannot read {subject}")]
     Read {
-        /// What.
+        /// What was read.
         subject: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
     /// A subscription failed.
     #[error("cannot subscribe to {subject}")]
     Subscribe {
-        /// To what.
+        /// The subject.
         subject: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
     /// A file of credentials or certificates cannot be used.
     #[error("cannot use {path}")]
     File {
-        /// Which.
+        /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },

@@ -1,7 +1,7 @@
-//! Asking the node that a record names whether it still holds the job.
+//! Asks the node that a record names whether it still holds the job.
 //!
-//! A server that was killed hands jobs out again though their holders are well. Who gets such a delivery asks the holder;
-//! where that does not answer, its presence says when it was last there.
+//! A server that was killed redelivers jobs although their holders are well. The node that gets such a delivery asks the
+//! holder; if the holder does not answer, its presence says when it was last there.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::questions::{Question, Questions};
 use crate::request;
 
-/// What a node is asked: whether it has the attempt at work that is on record under this message.
+/// The question to a node: whether it runs the attempt that the record has under this message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderQuestion {
     /// The job's message.
@@ -27,14 +27,14 @@ pub struct HolderQuestion {
     pub token: SmolStr,
 }
 
-/// What a node says of a job that it is asked for.
+/// A node's answer to the question whether it holds a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderAnswer {
-    /// Which process answers: the part of its records' tokens that names it.
+    /// The process that answers: the part of its records' tokens that names it.
     pub writer: SmolStr,
     /// Whether it works on the job.
     pub holds: bool,
-    /// Whether it claimed the attempt without knowing so, and has just let go of it.
+    /// Whether it claimed the attempt without knowing it, and has just abandoned it.
     #[serde(default)]
     pub never_started: bool,
 }
@@ -48,21 +48,21 @@ impl Backbone {
         self.questions(self.names().holder(node)).await
     }
 
-    /// Answers one of them.
+    /// Answers such a question.
     pub async fn answer_holder(&self, question: Question, answer: impl FnOnce(HolderQuestion) -> HolderAnswer) {
         let Ok(asked) = serde_json::from_slice::<HolderQuestion>(&question.payload) else { return };
         let answer = answer(asked);
         self.answer_node(question, Bytes::from(serde_json::to_vec(&answer).unwrap_or_default())).await;
     }
 
-    /// Asks a node whether it holds a job; `None` where it does not answer within `wait`.
+    /// Asks a node whether it holds a job; `None` if it does not answer within `wait`.
     pub async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {
         let body = Bytes::from(serde_json::to_vec(question).ok()?);
         let answer = self.ask_nodes(self.names().holder(node), body, wait).await?;
         serde_json::from_slice(&answer).ok()
     }
 
-    /// What a node last said of itself; `None` where it said nothing for an hour, or took its leave.
+    /// A node's last presence; `None` if it published none for an hour, or published that it is gone.
     ///
     /// # Errors
     /// The control bucket cannot be read.

@@ -1,4 +1,4 @@
-//! Looking: at a job that waits in its lane, at the queues that are declared, at what is told live.
+//! Queries: a job that waits in its lane, the declared queues, and live messages.
 
 use futures_util::TryStreamExt as _;
 use longshore_domain::run::MessageId;
@@ -11,7 +11,7 @@ use crate::raw;
 use crate::request::{self, Stored};
 use crate::subscription::Subscription;
 
-/// Messages as they come.
+/// Messages as they arrive.
 #[derive(Debug)]
 pub struct Listening(Subscription);
 
@@ -23,7 +23,7 @@ impl Listening {
 }
 
 impl Backbone {
-    /// Listens on a subject; what is published after this returns is heard.
+    /// Listens on a subject; messages that are published after this returns are received.
     ///
     /// # Errors
     /// The subject cannot be subscribed to.
@@ -34,7 +34,8 @@ impl Backbone {
         Ok(Listening(messages))
     }
 
-    /// The job at a sequence of a lane, if it is still there, by the word of the lane's leader. Its right settles nothing: it is looked at, not taken.
+    /// The job at a sequence of a lane, if it is still there, as the lane's leader has it. Its ack token settles nothing:
+    /// the job is inspected, not taken.
     ///
     /// # Errors
     /// The lane cannot be read.
@@ -47,12 +48,12 @@ impl Backbone {
         let stream = self.names().lane_stream(queue, priority);
         let query = format!(r#"{{"seq":{sequence}}}"#);
         let Some(raw) = raw::get(self.service(), self.api(), &stream, query).await? else { return Ok(None) };
-        // What no client can read is about to be taken out.
+        // A message that no client can read is about to be removed.
         let headers = raw::readable(&raw.headers);
         Ok(Some(raw.into_delivery(&stream, headers, AckToken::none())))
     }
 
-    /// A stored message of a stream as if it had been delivered; its right settles nothing.
+    /// A stored message of a stream as if it had been delivered; its ack token settles nothing.
     #[must_use]
     pub fn look_at(&self, stored: Stored, stream: &str) -> Delivery {
         let at = Timestamp::parse(&stored.at).unwrap_or_default();
@@ -61,8 +62,8 @@ impl Backbone {
         Delivery::of_stored(message, (stored.subject, stored.payload), headers, AckToken::none())
     }
 
-    /// Whether the queue has lanes, as the cluster's own leader knows it: a lane without a leader answers nothing, and
-    /// is there all the same.
+    /// Whether the queue has lanes, as the cluster's own leader knows it: a lane without a leader does not answer, but
+    /// exists all the same.
     ///
     /// # Errors
     /// It cannot be found out just now.

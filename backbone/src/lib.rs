@@ -10,6 +10,7 @@ pub mod settings;
 
 pub mod error;
 
+mod address;
 pub mod connect;
 mod subscription;
 
@@ -121,7 +122,7 @@ impl Backbone {
         let names = Names::new(&storage.namespace);
         let max_payload = jobs.server_info().max_payload;
         let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
-        provision::everything(&ground, &connection.url, queues).await?;
+        provision::everything(&ground, &connection.shown_url(), queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
         tokio::spawn(nak(jobs.clone(), returned));
         let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));

@@ -1,11 +1,11 @@
-//! Messages that the client library cannot read: found among what was delivered and not acknowledged, taken over as
-//! what they are byte for byte, deleted where they lie; and consumers that somebody has deleted, made anew.
+//! Messages that the client library cannot read. They are found among the deliveries that are not acknowledged, copied byte
+//! for byte, and deleted from their stream. Also recreates consumers that were deleted.
 //!
-//! A connection that is sent such a message ends, and what was on its way behind it is lost with it until the lease runs
-//! out. So after every loss the deliveries that are pending are looked through, by a read that parses no header. What is
-//! broken among them goes to the dead letters ([`Poison`] says how it stands there). Where there is one there are mostly
-//! more, so the jobs behind are looked through as well, for as long as any are found. What is sound among the pending, and
-//! in no node's hand, was lost with the connection: it is handed back for the server, and comes again at once.
+//! A connection that receives such a message ends, and the messages behind it are lost with it until the lease runs out.
+//! So after every loss the pending deliveries are scanned, by a read that parses no header. The broken ones go to the dead
+//! letters ([`Poison`] says in which form). Where there is one there are mostly more, so the jobs behind are scanned as
+//! well, for as long as any are found. A sound pending message that no node holds was lost with the connection: it is
+//! returned (NAK), and the server redelivers it at once.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,46 +28,46 @@ use crate::{Backbone, NAK, provision, shape};
 
 /// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.
 pub const HEADERS_BASE64: &str = "Longshore-Headers-Base64";
-/// Longer headers are not kept like that: the letter has its record there, and the server's bound is 64 KiB.
+/// Longer headers are not kept like that: the dead letter has its record in its headers, and the server's limit is 64 KiB.
 const MAX_KEPT: usize = 8 * 1024;
 
-/// Reads at once.
+/// Maximum number of reads at once.
 const AT_ONCE: usize = 64;
-/// So many jobs behind the last broken one are looked through.
+/// How many jobs behind the last broken one are scanned.
 const AHEAD: u64 = 256;
 /// How long the other nodes have to say what they hold.
 const SAY_WITHIN: Duration = Duration::from_millis(1_500);
-/// How long one that nobody knows of yet has for it.
+/// How long a node that is not known yet has to say it.
 const UNKNOWN_SAY_WITHIN: Duration = Duration::from_millis(50);
-/// JetStream's word for a consumer that is not there.
+/// JetStream's error code for a consumer that is not there.
 const NO_CONSUMER: u64 = 10_014;
 
 /// A message that cannot be read.
 #[derive(Debug)]
 pub struct Poison {
-    /// What of it.
+    /// What cannot be read in it.
     pub reason: String,
-    /// The message as a delivery: with the headers that can be read, and the right to have it deleted.
+    /// The message as a delivery: with the headers that can be read, and an ack token that deletes it.
     pub delivery: Delivery,
 }
 
-/// What was pending at a lane's consumer when it was looked through.
+/// The pending deliveries of a lane's consumer when it was scanned.
 #[derive(Debug)]
 pub struct Pending {
     stream: SmolStr,
     consumer: &'static str,
-    /// The consumer's own count at that moment, which a settlement must name.
+    /// The consumer's own sequence at that moment, which a NAK must name.
     delivered: u64,
-    /// Sound messages.
+    /// The sequences of sound messages.
     sound: Vec<u64>,
 }
 
-/// What became of a consumer that nobody answered for.
+/// The state of a consumer for which no server answered.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Restored {
-    /// It was gone, and is there again.
+    /// It was gone, and has been recreated.
     Anew,
-    /// It is there: it has no leader, or nobody could be reached.
+    /// It is there: it has no leader, or no server could be reached.
     There,
 }
 
@@ -86,7 +86,7 @@ struct Position {
     stream_seq: u64,
 }
 
-/// A node asks the others which of these they hold.
+/// The question of a node to the others: which of these they hold.
 #[derive(Serialize, Deserialize)]
 struct Asked {
     node: String,
@@ -98,12 +98,12 @@ struct Asked {
 #[derive(Serialize, Deserialize)]
 struct Said {
     node: String,
-    /// `None`: it is handing back itself; ask again.
+    /// `None`: it is returning deliveries itself; ask again.
     held: Option<Vec<u64>>,
 }
 
 impl Backbone {
-    /// The streams that jobs of these queues come from, due ones included.
+    /// The streams from which jobs of these queues come, the stream of due jobs included.
     #[must_use]
     pub fn job_streams<'q>(&self, queues: impl Iterator<Item = &'q longshore_domain::Queue>) -> Vec<SmolStr> {
         let lanes =
@@ -120,7 +120,7 @@ impl Backbone {
         request::ask(self.control(), subject, Bytes::new()).await
     }
 
-    /// Makes a consumer anew that somebody has deleted.
+    /// Recreates a consumer that was deleted.
     ///
     /// # Errors
     /// The server did not answer, or refused.
@@ -137,8 +137,8 @@ impl Backbone {
         Ok(Restored::Anew)
     }
 
-    /// Looks through what a stream of jobs has delivered and not had acknowledged, and further where anything is found;
-    /// what cannot be read goes to `found`. `None`: nothing is pending.
+    /// Scans the messages that a stream of jobs has delivered and that are not acknowledged, and further if any is broken;
+    /// the broken ones go to `found`. `None`: nothing is pending.
     ///
     /// # Errors
     /// The server did not answer.
@@ -194,7 +194,7 @@ impl Backbone {
                 return Ok(there);
             }
         }
-        // Over the holes of what is done with, or what is not due.
+        // Skips the gaps of messages that are done with, or not due.
         let filter =
             if self.consumer_of(stream) == shape::LANE_CONSUMER { ">".to_owned() } else { self.names().due_all() };
         let next = get(format!(r#"{{"seq":{at},"next_by_subj":"{filter}"}}"#)).await?;
@@ -211,8 +211,8 @@ impl Backbone {
         Poison { reason, delivery: raw.into_delivery(stream, headers, ack_token) }
     }
 
-    /// Hands back what is pending and in no node's hand: it was lost with a connection. `nodes` are those that must have
-    /// said what they hold before anything is. Says how many; `None`: not all of them have.
+    /// Returns the pending deliveries that no node holds: they were lost with a connection. All of `nodes` must have said
+    /// what they hold before any delivery is returned. Says how many were returned; `None`: not all nodes have answered.
     ///
     /// # Errors
     /// The other nodes cannot be asked.
@@ -240,7 +240,8 @@ impl Backbone {
         Ok(Some(lost.len()))
     }
 
-    /// What the other nodes hold of a stream within these bounds; `None` if one that must has not said so in time.
+    /// The sequences of a stream that the other nodes hold within these bounds; `None` if one of `nodes` has not answered
+    /// in time.
     async fn held_elsewhere(
         &self,
         stream: &str,
@@ -257,7 +258,7 @@ impl Backbone {
         let mut missing: Vec<&str> = nodes.iter().map(String::as_str).filter(|other| *other != node).collect();
         let mut held = Vec::new();
         loop {
-            // One that has only just come says what it has as well; it is not known of yet.
+            // A node that has just started is not known yet, but says what it holds as well.
             let wait = if missing.is_empty() { UNKNOWN_SAY_WITHIN } else { SAY_WITHIN };
             let left = wait.saturating_sub(asked.elapsed());
             let Ok(Some(message)) = tokio::time::timeout(left, answers.next()).await else { break };
@@ -288,8 +289,8 @@ impl Backbone {
         self.questions(self.names().held()).await
     }
 
-    /// Answers one of them, for the node of this name, once all that was sent to this node is read; if that takes too
-    /// long, not at all.
+    /// Answers such a question, for the node of this name, once everything sent to this node is read; if that takes too
+    /// long, it does not answer.
     pub async fn answer_custody(&self, question: Question, node: &str) {
         let Ok(Asked { node: other, stream, from, to }) = serde_json::from_slice(&question.payload) else { return };
         if other == node {
@@ -306,7 +307,7 @@ impl Backbone {
     }
 }
 
-/// The last step of a broken message's way. Where it fails, the message is found again.
+/// The last step of a broken message's way. If it fails, the message is found again.
 pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes) {
     match backbone.ask_to_delete(subject.to_string(), request).await {
         Ok(true) => drop(backbone.0.removed.fetch_add(1, Ordering::Relaxed)),

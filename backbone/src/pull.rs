@@ -1,9 +1,9 @@
 //! The puller: gets the jobs of a queue's lanes over one inbox.
 //!
-//! Of our own, because async-nats' pull stream believes after a reconnect that its lost pulls are still out, as long as
-//! other nodes' pulls wait at the same durable consumer, and can then stand still for half a minute. Here every pull
-//! belongs to an *epoch* of its lane, which stands in its inbox. A reconnect, a change of the consumer's leader or two
-//! missed heartbeats begin a new epoch; messages of an old one are as good as any.
+//! It replaces async-nats' pull stream. After a reconnect that stream believes that its lost pulls are still waiting, as
+//! long as other nodes' pulls wait at the same durable consumer, and can then stall for half a minute. Here every pull
+//! belongs to an *epoch* of its lane, which is part of its reply subject. A reconnect, a change of the consumer's leader or
+//! two missed heartbeats begin a new epoch; jobs of an old one are as good as any.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,17 +26,17 @@ use crate::subscription::Subscription;
 const EXPIRES: Duration = Duration::from_secs(30);
 /// How often the server says that a waiting pull is still known.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// So long without a word on a lane that has pulls out, and they count as forgotten.
+/// If a lane with waiting pulls gets no message for this long, its pulls count as forgotten.
 const SILENT: Duration = Duration::from_millis(4_500);
 /// The token of the inbox under which probes come back.
 const PROBE: &str = "probe";
-/// Largest batch of one pull.
+/// Maximum batch of one pull.
 const BATCH_MAX: usize = 500;
 
-/// Where nobody answers for a consumer, it is asked again after this long, then ever longer, up to [`MAX_REFUSED`].
+/// If no server answers for a consumer, the puller asks again after this long, then ever longer, up to [`MAX_REFUSED`].
 const REFUSED_FIRST: Duration = Duration::from_millis(50);
 const MAX_REFUSED: Duration = Duration::from_secs(1);
-/// The server's word for a consumer that somebody has deleted.
+/// The server's status text for a consumer that was deleted.
 const CONSUMER_DELETED: &str = "Consumer Deleted";
 
 /// Pulls from the lanes of one queue, or from the due jobs.
@@ -54,11 +54,11 @@ struct Lane {
     stream: SmolStr,
     next: Subject,
     epoch: u64,
-    /// Jobs asked for and not yet come.
+    /// Jobs requested and not yet delivered.
     outstanding: usize,
     heard: Instant,
     custody: Arc<Custody>,
-    /// How often in a row a pull found nobody who answers for the consumer, and how long it is left alone for that.
+    /// How many pulls in a row no server answered for the consumer, and until when the consumer is left alone for that.
     refused: u32,
     left_alone_until: Option<Instant>,
 }
@@ -72,7 +72,7 @@ impl Lane {
         }
     }
 
-    /// Nobody answers for its consumer: it is gone, or has no leader just now. [`Backbone::restore`] finds out.
+    /// No server answers for its consumer: it is gone, or has no leader just now. [`Backbone::restore`] finds out which.
     fn leave_alone(&mut self, now: Instant) {
         let wait = REFUSED_FIRST.saturating_mul(1 << self.refused.min(10)).min(MAX_REFUSED);
         self.refused = self.refused.saturating_add(1);
@@ -81,15 +81,15 @@ impl Lane {
     }
 }
 
-/// What came.
+/// What the puller received.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all that comes is a job, and none of it is kept")]
 pub enum Pulled {
     /// A job, by the number of its lane.
     Job(usize, Delivery),
-    /// The server said something about a pull of that lane; it may want topping up.
+    /// The server sent a status about a pull of that lane, which may need topping up.
     Word(usize),
-    /// A probe of this number is back: whatever comes now was sent after it.
+    /// A probe of this number is back: every later message was sent after it.
     Echo(u64),
 }
 
@@ -143,24 +143,24 @@ impl Puller {
         &self.lanes[lane].stream
     }
 
-    /// How many jobs of a lane were asked for and have not come.
+    /// How many jobs of a lane were requested and not yet delivered.
     #[must_use]
     pub fn outstanding(&self, lane: usize) -> usize {
         self.lanes[lane].outstanding
     }
 
-    /// How often this lane's pulls were forgotten: where that changes, its consumer may have another leader.
+    /// How often this lane's pulls were forgotten: when that changes, its consumer may have another leader.
     #[must_use]
     pub fn epoch(&self, lane: usize) -> u64 {
         self.lanes[lane].epoch
     }
 
-    /// Sends a probe to the own inbox, by way of the server: it comes back behind all that was sent before.
+    /// Sends a probe to the puller's own inbox, by way of the server: it comes back after everything that was sent before.
     pub async fn probe(&self, number: u64) {
         self.link.publish(format!("{}.{PROBE}.{number}", self.inbox), Bytes::new()).await;
     }
 
-    /// What has come, as it is `now`. The server sent it at `sent_from` or later, and counts the lease from there.
+    /// What has arrived, if the time is `now`. The server sent it at `sent_from` or later, and counts the lease from there.
     pub fn poll(&mut self, context: &mut Context<'_>, sent_from: Instant, now: Instant) -> Poll<Option<Pulled>> {
         loop {
             match self.messages.poll_next(context) {
@@ -175,7 +175,7 @@ impl Puller {
         }
     }
 
-    /// Asks for more jobs of a lane, so that `want` are in hand or on their way. Does nothing while more than half are.
+    /// Requests more jobs of a lane, so that `want` are buffered or on their way. Does nothing while more than half are.
     pub async fn top_up(&mut self, lane: usize, held: usize, want: usize) {
         let state = &mut self.lanes[lane];
         let have = state.outstanding + held;
@@ -194,25 +194,25 @@ impl Puller {
             HEARTBEAT.as_nanos()
         );
         let next = state.next.clone();
-        // One that is lost is forgotten with its connection, or for its silence.
+        // A lost pull is forgotten with its connection, or because its lane is silent.
         self.link.publish_with_reply(next, reply, Bytes::from(request)).await;
     }
 
-    /// Whether the connection was made anew since this was last asked: every pull is forgotten then.
+    /// Whether the connection was re-established since the last call: then the server has forgotten every pull.
     pub fn reconnected(&mut self) -> bool {
         let changed = self.connected.has_changed().unwrap_or(false);
         self.connected.mark_unchanged();
         changed
     }
 
-    /// Begins a new epoch on every lane: what was asked for before counts no longer.
+    /// Begins a new epoch on every lane: earlier pulls no longer count.
     pub fn forget_pulls(&mut self) {
         for lane in 0..self.lanes.len() {
             self.forget(lane);
         }
     }
 
-    /// Begins a new epoch on lanes whose pulls the server no longer speaks of; says how many.
+    /// Begins a new epoch on lanes about whose pulls the server is silent; returns how many.
     pub fn forget_silent(&mut self, now: Instant) -> usize {
         let silent = |lane: &Lane| lane.outstanding > 0 && now.duration_since(lane.heard) > SILENT;
         let lanes: Vec<usize> = (0..self.lanes.len()).filter(|lane| silent(&self.lanes[*lane])).collect();
@@ -229,11 +229,11 @@ impl Puller {
         state.heard = Instant::now();
     }
 
-    /// Stops taking: the server forgets the pulls, and keeps what it has not sent. What comes in still was sent at
-    /// `sent_from` or later, and is leased for `lease`.
+    /// Stops pulling: the server forgets the pulls, and keeps the jobs that it has not sent. A job that still arrives was
+    /// sent at `sent_from` or later, and is leased for `lease`.
     pub async fn close(mut self, sent_from: Instant, lease: Duration) {
         let _ = self.messages.unsubscribe().await;
-        // What was on its way goes back when it is dropped; but not what may be another's by now.
+        // A job that was on its way goes back when it is dropped, but not one that another node may have by now.
         let now = Instant::now();
         while let Some(message) = self.messages.next().await {
             match self.take(message, sent_from, now) {
@@ -279,7 +279,7 @@ impl Puller {
         number.strip_prefix('.')?.parse().ok()
     }
 
-    /// Reads a status message: which lane it is about, if its pulls are of the present epoch.
+    /// Reads a status message: the lane that it is about, if it is of the current epoch.
     fn word(&mut self, message: &Message, now: Instant) -> Option<usize> {
         let rest = message.subject.strip_prefix(self.inbox.as_str())?.strip_prefix('.')?;
         let (lane, epoch) = rest.split_once('.')?;
@@ -303,7 +303,7 @@ impl Puller {
         if status == StatusCode::IDLE_HEARTBEAT {
             return None;
         }
-        // The pull has ended: by its time (408), or by a word that says how much of it will not come (409).
+        // The pull has ended: its time is over (408), or a status says how much of it will not be delivered (409).
         let left = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
         match left.and_then(|left| left.as_str().parse::<usize>().ok()) {
             Some(left) => state.outstanding = state.outstanding.saturating_sub(left),

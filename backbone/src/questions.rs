@@ -1,5 +1,5 @@
-//! Questions among nodes, over core NATS: who has this name, who saw this run's end. Whoever knows answers; nobody's
-//! answer is one, too.
+//! Questions among nodes, over core NATS: which node has this name, which node saw this run's end. A node that knows
+//! answers; that no node answers is an answer, too.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::subscription::Subscription;
 
-/// Questions as they come.
+/// Questions as they arrive.
 #[derive(Debug)]
 pub struct Questions {
     backbone: Backbone,
@@ -20,9 +20,9 @@ pub struct Questions {
 /// A question.
 #[derive(Debug)]
 pub struct Question {
-    /// What it is about, as it stands in the subject.
+    /// Its subject, which says what it is about.
     pub subject: String,
-    /// What the asker says.
+    /// What the asking node says.
     pub payload: Bytes,
     reply: Option<Subject>,
 }
@@ -37,8 +37,8 @@ impl Questions {
 }
 
 impl Backbone {
-    /// Asks the other nodes; the first answer, if there is one `within` that time. A server that knows of no node that
-    /// listens says so at once.
+    /// Asks the other nodes; returns the first answer, if there is one `within` that time. If no node listens, the server
+    /// says so at once.
     pub async fn ask_nodes(&self, subject: String, payload: Bytes, within: Duration) -> Option<Bytes> {
         let request = async_nats::Request::new().payload(payload).timeout(Some(within));
         self.control().request(subject, request).await.ok().map(|answer| answer.payload)
@@ -53,7 +53,7 @@ impl Backbone {
         Ok(Questions { backbone: self.clone(), messages })
     }
 
-    /// Answers one.
+    /// Answers a question.
     pub async fn answer_node(&self, question: Question, answer: Bytes) {
         if let Some(reply) = question.reply {
             self.control().publish(reply, answer).await;

@@ -1,9 +1,9 @@
-//! A stored message byte for byte: how it is read without any header being parsed, and what of it the client library
-//! cannot read.
+//! Stored messages byte for byte: reads them without parsing any header, and finds what the client library cannot read in
+//! them.
 //!
-//! The judge here is to agree with the client's own reading, line for line: what it cannot read ends its connection, so
-//! it must be found; what it can read must not be taken for broken. A test lets both judge the same bytes. One thing is
-//! judged more strictly: a status in a job's first header line is the server's to set, and never a job.
+//! The check here must agree with the client's own parser, line for line: what the client cannot read ends its connection,
+//! so it must be found; what it can read must not be taken for broken. A test runs both on the same bytes. The check is
+//! stricter in one point: only the server sets a status in the first header line, so a message with one is never a job.
 
 use std::str::FromStr as _;
 
@@ -20,23 +20,23 @@ use crate::delivery::{AckToken, Delivery};
 use crate::error::Error;
 use crate::request::{NO_MESSAGE, NO_STREAM, Refusal};
 
-/// A stored message as its bytes are.
+/// A stored message, unparsed.
 #[derive(Debug, Clone)]
 pub(crate) struct Raw {
-    /// Its subject; bytes in it that are not UTF-8 stand as U+FFFD.
+    /// Its subject; bytes in it that are not UTF-8 appear as U+FFFD.
     pub(crate) subject: String,
     /// Its sequence.
     pub(crate) sequence: u64,
     /// When it was stored.
     pub(crate) at: Timestamp,
-    /// Its headers, with the line that begins them; empty if it has none.
+    /// Its headers, including their first line; empty if it has none.
     pub(crate) headers: Bytes,
     /// Its payload.
     pub(crate) payload: Bytes,
 }
 
 impl Raw {
-    /// The message as if it had been handed out, with these of its headers.
+    /// The message as if it had been delivered, with these of its headers.
     pub(crate) fn into_delivery(self, stream: &str, headers: HeaderMap, ack_token: AckToken) -> Delivery {
         let message = MessageId { stream: SmolStr::from(stream), sequence: self.sequence, at: self.at };
         let headers = (!headers.is_empty()).then_some(headers);
@@ -61,8 +61,8 @@ struct Found {
     time: String,
 }
 
-/// Every stored message of a subject, which may have wildcards, by the word of the stream's leader. One by one: for
-/// streams that have few.
+/// Every stored message of a subject, which may have wildcards, as the stream's leader has them. Reads them one by one:
+/// for streams that have few.
 pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str) -> Result<Vec<Raw>, Error> {
     let (mut all, mut from) = (Vec::new(), 1);
     while let Some(raw) = get(link, api, stream, format!(r#"{{"seq":{from},"next_by_subj":"{subject}"}}"#)).await? {
@@ -72,7 +72,7 @@ pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str) -> 
     Ok(all)
 }
 
-/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that is not there has
+/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist has
 /// none.
 pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
     let what = format!("{stream} {query}");
@@ -83,7 +83,7 @@ pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> 
     }
 }
 
-/// What the server answered to a read of `what`.
+/// Reads the server's answer to a read of `what`.
 fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
     let failed = |source| Error::Read { subject: what.clone(), source };
     let answer: Answer = serde_json::from_slice(answer).map_err(|error| failed(Box::new(error)))?;
@@ -109,7 +109,7 @@ fn found(what: String, answer: &[u8]) -> Result<Option<Raw>, Error> {
     }))
 }
 
-/// What of a message the client library cannot read; `None`: it reads all of it.
+/// The part of a message that the client library cannot read; `None`: it can read all of it.
 pub(crate) fn fault(subject: &str, headers: &[u8]) -> Option<String> {
     if subject.contains('\u{fffd}') {
         return Some("subject: is not UTF-8".to_owned());
@@ -126,7 +126,7 @@ pub(crate) fn fault(subject: &str, headers: &[u8]) -> Option<String> {
     read(text, &mut |_, _| {}).err().map(|reason| format!("headers: {reason}"))
 }
 
-/// The headers that can be read, line by line, whatever the others are.
+/// The headers that can be read, line by line, whatever the other lines are.
 pub(crate) fn readable(headers: &[u8]) -> HeaderMap {
     let mut all = HeaderMap::new();
     for line in headers.split(|byte| *byte == b'\n').skip(1) {
@@ -139,7 +139,7 @@ pub(crate) fn readable(headers: &[u8]) -> HeaderMap {
     all
 }
 
-/// Reads headers as they stand on the wire, for those that were not read there.
+/// Parses headers from their bytes on the wire, for a message whose headers were not parsed when it was read.
 pub(crate) fn parse(headers: &[u8]) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
     let text = std::str::from_utf8(headers).map_err(|_| "are not UTF-8".to_owned())?;
@@ -149,7 +149,7 @@ pub(crate) fn parse(headers: &[u8]) -> Result<HeaderMap, String> {
     Ok(all)
 }
 
-/// Reads headers as the client library does, but for the status that it takes from the first line.
+/// Reads headers as the client library does, except for the status, which the library takes from the first line.
 fn read(text: &str, take: &mut dyn FnMut(HeaderName, HeaderValue)) -> Result<(), String> {
     let mut lines = text.lines().peekable();
     match lines.next().and_then(|first| first.strip_prefix("NATS/1.0")) {

@@ -19,30 +19,32 @@ use crate::wire::record;
 pub struct Found {
     /// The record.
     pub run: Run,
-    /// Its revision: what a compare-and-set on it must name.
+    /// Its revision: a compare-and-set on the record must name it.
     pub revision: u64,
 }
 
-/// How a compare-and-set came out.
+/// The outcome of a compare-and-set.
 #[derive(Debug)]
 pub enum Written {
-    /// It is on record, at this revision.
+    /// The record is stored, at this revision.
     Won(u64),
-    /// Another write was first; this is what is on record now.
+    /// Another write came first; this is the record as it is stored now.
     Lost(Option<Box<Found>>),
 }
 
-/// While another write of the same run is being applied by a replicated stream, ours is refused, undecided.
+/// The wait before a write is repeated that was refused undecided: a replicated stream refuses a write while it applies
+/// another write of the same run.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
-/// A write without an answer is repeated this often before it is given up; by then the lease is over in any case.
+/// A write without an answer is repeated this often before the node gives up; by then the lease is over in any case.
 const TRIES: usize = 12;
 
-/// Completed records are kept for so many leases at least, however full it is: whoever waits for an end must see it.
+/// Completed records are kept for at least this many leases, however full the bucket is: a caller that waits for a run's
+/// end must see it.
 const MIN_LEASES: u32 = 2;
 
 impl Backbone {
-    /// How full the room for records is (1: full), by number or bytes, whichever is nearer; sets by it for how long the
-    /// records of runs that complete from now on are kept.
+    /// How full the bucket of records is (1: full), by number or bytes, whichever is nearer to full. This also sets how
+    /// long the records of runs that complete from now on are kept.
     ///
     /// # Errors
     /// The bucket cannot be read.
@@ -60,17 +62,17 @@ impl Backbone {
         Ok(fill)
     }
 
-    /// For how long the record of a run that completes now is kept at most.
+    /// How long the record of a run that completes now is kept at most.
     #[must_use]
     pub fn completed_kept(&self) -> Duration {
         Duration::from_millis(self.0.completed_kept.load(Ordering::Relaxed))
     }
 
-    /// What is on record of a run, by the word of the bucket's leader: a replica may be seconds behind, and what is read
-    /// here ends messages.
+    /// The record of a run, as the bucket's leader has it: a replica may be seconds behind, and the record that is read
+    /// here decides the end of messages.
     ///
     /// # Errors
-    /// The record could not be read, or is none.
+    /// The record could not be read, or is not a valid record.
     pub async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         let stream = self.names().bucket_stream("runs");
         let subject = self.names().record(tenant, run);
@@ -82,12 +84,12 @@ impl Backbone {
         Ok(Some(Found { run, revision: stored.sequence }))
     }
 
-    /// Writes a record if its revision is still `expected` (0: none is on record), and waits for the verdict.
+    /// Writes a record if its revision is still `expected` (0: no record is stored), and waits for the outcome.
     ///
-    /// The record's token must be its writer's own: an answer that was lost is cleared up by it.
+    /// The record's token must be its writer's own: if an answer is lost, the token shows whose write is stored.
     ///
     /// # Errors
-    /// The server did not answer in time, again and again, or refused for another reason.
+    /// The server repeatedly did not answer in time, or refused for another reason.
     pub async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
         let subject = self.names().record(&run.tenant, &run.run_id);
         let headers = self.record_headers(run, expected);
@@ -117,7 +119,7 @@ impl Backbone {
         unreachable!("the loop only ends by returning")
     }
 
-    /// The headers of a record's write: the compare-and-set, and how long it is kept.
+    /// The headers of a record's write: the compare-and-set, and how long the record is kept.
     #[must_use]
     pub fn record_headers(&self, run: &Run, expected: u64) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -130,14 +132,14 @@ impl Backbone {
 
     /// How long a record is kept; `None`: until it changes.
     fn kept(&self, run: &Run) -> Option<Duration> {
-        // A record is the fence against its own message coming again, so it outlasts the lease whatever was asked for.
+        // A record is the fence against redelivery of its own message, so it outlasts the lease whatever the job asked for.
         let least = self.storage().lease * MIN_LEASES;
         let asked = run.keep_ms.map(|ms| Duration::from_millis(ms).max(least));
-        // A record answers for its key as long as that is claimed; only completed ones may go before it.
+        // A record is kept as long as its key is claimed; only completed records may expire before that.
         let claimed = run.key_claimed_ms.map_or(Duration::ZERO, Duration::from_millis);
         let other_ends = asked.unwrap_or(self.storage().failed_max_age).max(claimed);
         match run.state {
-            // Written by `submit` before its job or schedule: should that never follow, the record goes by itself.
+            // `submit` wrote it before its job or schedule: if that never follows, the record expires by itself.
             RunState::Enqueued | RunState::Scheduled if is_unpublished(run) => {
                 let waits = run.run_at.map_or(Duration::ZERO, |at| at.since(run.origin));
                 Some(self.storage().idempotency_window.saturating_add(waits))
@@ -146,7 +148,7 @@ impl Backbone {
             RunState::Completed => {
                 let (set, now) = (self.storage().completed_max_age, self.completed_kept());
                 let wanted = asked.unwrap_or(set);
-                // Only where room runs short it has the last word: a job may well ask for longer than the others have.
+                // The shortened time decides only where storage runs short: a job may well ask for longer than others have.
                 Some(if now < set { wanted.min(now) } else { wanted })
             }
             RunState::Cancelled => {

@@ -1,5 +1,5 @@
-//! One request and its answer: confirmed publishes and reads of what is stored. The slow way of doing things, one at a
-//! time; what happens for every job goes through the pipelines of [`crate::pull`] and [`crate::window`].
+//! One request and its answer: confirmed publishes and reads of stored messages. The slow path, one request at a time;
+//! the steps of every job go through the pipelines of [`crate::pull`] and [`crate::window`].
 
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
@@ -31,22 +31,22 @@ pub struct Refusal {
     /// JetStream's own code.
     #[serde(default)]
     pub err_code: u64,
-    /// In words.
+    /// JetStream's description.
     #[serde(default)]
     pub description: String,
 }
 
-/// The compare-and-set failed, and that is decided.
+/// The compare-and-set failed, and that is final.
 pub const WRONG_SEQUENCE: u64 = 10_071;
-/// The compare-and-set was refused because another write is in flight: undecided, ask again.
+/// The compare-and-set was refused because another write is in flight: undecided, try again.
 pub const WRITE_IN_FLIGHT: u64 = 10_164;
 /// The stream is full.
 pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 
-/// Publishes and waits for the server's word.
+/// Publishes and waits for the server's answer.
 ///
 /// # Errors
-/// [`Error::Refused`] is decided; [`Error::Publish`] leaves open whether it was stored.
+/// [`Error::Refused`] is final; after [`Error::Publish`] it is not known whether the message was stored.
 pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
     let failed = |source| Error::Publish { subject: subject.clone(), source };
     let request = Request::new().headers(headers).payload(payload);
@@ -68,7 +68,7 @@ pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body:
     serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))
 }
 
-/// Whether nobody was there to answer, which for a publish means that no stream takes the subject.
+/// Whether no server answered, which for a publish means that no stream takes the subject.
 #[must_use]
 pub fn nobody_there(error: &Error) -> bool {
     let Error::Publish { source, .. } = error else { return false };
@@ -86,15 +86,14 @@ pub fn nobody_answered(error: &Error) -> bool {
         .is_some_and(|error| matches!(error.kind(), RequestErrorKind::NoResponders))
 }
 
-/// JetStream's words for a message that is not there.
+/// JetStream's error codes for a message that is not there.
 pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
-/// JetStream's word for a stream that is not there.
+/// JetStream's error code for a stream that is not there.
 pub(crate) const NO_STREAM: u64 = 10_059;
 
 /// Reads the last message of a subject from the stream's leader.
 ///
-/// A direct get may be answered by any replica, also by one that lags behind; what decides about a run must not rest on
-/// that.
+/// Any replica may answer a direct get, even one that lags behind; a decision about a run must not rest on that.
 ///
 /// # Errors
 /// No answer, or one that is neither a message nor "not found".

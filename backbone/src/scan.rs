@@ -1,5 +1,5 @@
-//! Looking through stored messages in order, and taking single ones out: what lists, cancels and replays are made of.
-//! The slow way, for people's questions; no job's own way leads through here.
+//! Reads stored messages in order, and removes single ones: the basis of lists, cancels and replays. The slow path, for
+//! people's requests; no job passes through here on its own way.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::connect::Link;
 use crate::error::Error;
 use crate::request::{self, Stored};
 
-/// Messages of one page.
+/// Maximum number of messages in a page.
 const PAGE: usize = 256;
-/// Bytes of one page; the server ends it after the message that passes this.
+/// Bytes of one page; the server ends it after the message that exceeds this.
 const PAGE_BYTES: usize = 4 << 20;
 /// How long the server may take over one message of a page.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -24,11 +24,11 @@ const WITHIN: Duration = Duration::from_secs(5);
 pub struct Page {
     /// In the order in which they were stored.
     pub messages: Vec<Stored>,
-    /// The sequence from which on to ask next; `None`: there are no more.
+    /// The sequence from which the next page begins; `None`: there are no more.
     pub next: Option<u64>,
 }
 
-/// Which streams can be looked through.
+/// The streams that can be read this way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A lane.
@@ -51,7 +51,7 @@ impl Backbone {
         }
     }
 
-    /// One page of the messages under `subject` from sequence `from` on. A place that does not exist is empty.
+    /// One page of the messages under `subject` from sequence `from` on. A source that does not exist is empty.
     ///
     /// # Errors
     /// The server did not answer.
@@ -60,7 +60,7 @@ impl Backbone {
         page(self.service(), self.api(), &stream, subject, &format!(r#""seq":{}"#, from.max(1))).await
     }
 
-    /// The same from a moment on.
+    /// The same from a point in time on.
     ///
     /// # Errors
     /// The server did not answer.
@@ -69,7 +69,7 @@ impl Backbone {
         page(self.service(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
     }
 
-    /// The last sequence that a place gave; 0 if it does not exist.
+    /// The last sequence that a source assigned; 0 if it does not exist.
     ///
     /// # Errors
     /// The server did not answer.
@@ -80,7 +80,7 @@ impl Backbone {
         Ok(found.cached_info().state.last_sequence)
     }
 
-    /// Takes one message out; whether it was there.
+    /// Removes one message; returns whether it was there.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -89,14 +89,14 @@ impl Backbone {
         self.ask_to_delete(subject, body).await
     }
 
-    /// Where and how a message is asked to be deleted. Overwriting its bytes on disk costs a seek; what is deleted is not
-    /// to be hidden, but done.
+    /// Subject and body of the request that deletes a message. Overwriting its bytes on disk would cost a seek, and is not
+    /// needed: the message is done with, not secret.
     pub(crate) fn deletion(&self, stream: &str, sequence: u64) -> (String, Bytes) {
         let body = Bytes::from(format!(r#"{{"seq":{sequence},"no_erase":true}}"#));
         (format!("{}.STREAM.MSG.DELETE.{stream}", self.api()), body)
     }
 
-    /// The same, and its bytes are overwritten on disk.
+    /// Removes one message as [`Backbone::take_out`] does, and has its bytes overwritten on disk.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -105,7 +105,7 @@ impl Backbone {
         self.ask_to_delete(subject, Bytes::from(format!(r#"{{"seq":{sequence}}}"#))).await
     }
 
-    /// Has a message deleted; whether it was there.
+    /// Has a message deleted; returns whether it was there.
     pub(crate) async fn ask_to_delete(&self, subject: String, body: Bytes) -> Result<bool, Error> {
         let failed = |source| Error::Publish { subject: subject.clone(), source };
         let request = Request::new().payload(body);
@@ -118,7 +118,7 @@ impl Backbone {
         }
     }
 
-    /// Takes out the job that waits for its time, for a run that was just ended; whether it was there.
+    /// Removes the job that waits for its time, for a run that was just ended; returns whether it was there.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -129,7 +129,7 @@ impl Backbone {
         }
     }
 
-    /// Takes out the job of a minted run id, if the message at its sequence is the one that is meant.
+    /// Removes the job of a derived run id, if the message at its sequence is the one that is meant.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -162,7 +162,7 @@ struct Deleted {
     error: Option<request::Refusal>,
 }
 
-/// A batched direct get (ADR-31): the messages, then a word that there are no more in this page.
+/// A batched direct get (ADR-31): the messages, then a status that ends the page.
 pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
     let failed = |source| Error::Read { subject: format!("{stream} {subject}"), source };
     let inbox = link.new_inbox();
@@ -175,7 +175,7 @@ pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, fr
         let answer = tokio::time::timeout(WITHIN, async {
             tokio::select! {
                 answer = answers.next() => answer,
-                // What the page still had to bring is lost.
+                // The rest of the page is lost.
                 _ = made.changed() => None,
             }
         });

@@ -12,7 +12,8 @@ use crate::request::{self, PubAck};
 use crate::wire::header::{self, names};
 
 impl Backbone {
-    /// Has the server put the run's job among the due ones at `at`. Writing it again replaces it, and changes nothing.
+    /// Schedules the run's job: the server publishes it as a due job at `at`. Writing it again replaces it, and changes
+    /// nothing.
     ///
     /// # Errors
     /// The server did not confirm it.
@@ -30,7 +31,7 @@ impl Backbone {
         request::publish(self.client(), self.schedule_of(run), headers, payload).await
     }
 
-    /// Where the schedule of a run that waits for a time stands.
+    /// The subject of the schedule of a run that waits for a time.
     pub(crate) fn schedule_of(&self, run: &Run) -> String {
         match run.state {
             RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
@@ -38,7 +39,7 @@ impl Backbone {
         }
     }
 
-    /// Where the schedule of a run that waits for a time stands, if it does.
+    /// The sequence of the schedule of a run that waits for a time, if there is one.
     ///
     /// # Errors
     /// It cannot be found out just now.
@@ -48,8 +49,8 @@ impl Backbone {
         Ok(stored.map(|stored| stored.sequence))
     }
 
-    /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless
-    /// for two minutes; later ones are fenced off by the record.
+    /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless for
+    /// two minutes; the record fences off later ones.
     ///
     /// # Errors
     /// The lane is full, or the server did not confirm it.

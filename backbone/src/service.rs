@@ -1,8 +1,8 @@
 //! The NATS micro service `longshore` (ADR-32): endpoints, and answers to `$SRV.PING`, `INFO` and `STATS`.
 //!
-//! Of our own, for one reason: a node may not answer to just any reply subject. NATS does not check a publisher's right
-//! to it, so a client could make a privileged node write into `$JS.API` or another tenant's subjects; the library's
-//! service answers wherever it is told to.
+//! It replaces the client library's service for one reason: a node may not answer to just any reply subject. NATS does not
+//! check whether a publisher may use it, so a client could make a privileged node write into `$JS.API` or another tenant's
+//! subjects; the library's service answers to any reply subject.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::wire::json::Object;
 const GROUP: &str = "q";
 /// Requests that one node works on at once; more are refused with 503.
 const AT_ONCE: usize = 1_024;
-/// Most bytes of an error's text. It stands in a header, too, and may quote what was sent.
+/// Maximum bytes of an error's text. The text is sent in a header, too, and may quote the request.
 const MESSAGE_MAX: usize = 4_096;
 /// What a message may take beside its payload, of the server's `max_payload`.
 const BESIDE: usize = 1_024;
@@ -35,7 +35,7 @@ const BESIDE: usize = 1_024;
 /// One request to an endpoint.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The tenant in its subject, as it stands there.
+    /// The tenant in its subject, as it is written there.
     pub tenant: String,
     /// The endpoint, for example `runs.get`.
     pub endpoint: String,
@@ -43,16 +43,16 @@ pub struct Request {
     pub body: Bytes,
 }
 
-/// What serves requests.
+/// Serves requests.
 pub trait Serve: Send + Sync + 'static {
-    /// Requests are heard from now on.
+    /// Called when the service begins to receive requests.
     fn begins(&self) {}
 
     /// Answers one request.
     fn serve(&self, request: Request) -> impl Future<Output = Result<Object, ApiError>> + Send;
 
-    /// Whether requests to this endpoint wait for something to happen. Those take none of the places of others; whoever
-    /// serves them bounds them.
+    /// Whether requests to this endpoint wait for something to happen. Those do not count towards the limit of concurrent
+    /// requests; the implementation bounds them.
     fn waits(&self, endpoint: &str) -> bool;
 }
 
@@ -108,7 +108,7 @@ pub async fn run<S: Serve>(
         }
     }
     subscriptions.push(link.queue_subscribe(service.backbone.names().api("*", ">"), GROUP).await?);
-    // A failure means that the connection is just gone; what was subscribed to comes back with it.
+    // A failure means that the connection was just lost; the subscriptions come back with it.
     let _ = link.settled().await;
     service.serve.begins();
     while let Some(message) = next(&mut subscriptions).await {
@@ -117,7 +117,7 @@ pub async fn run<S: Serve>(
     Ok(())
 }
 
-/// The next message of any of these; requests, which come last, give way to the few that ask who is there.
+/// The next message of any of these; requests, which come last, give way to the few messages that ask for services.
 async fn next(subscriptions: &mut [Subscription]) -> Option<Message> {
     std::future::poll_fn(|context| {
         for subscription in subscriptions.iter_mut() {
@@ -131,7 +131,7 @@ async fn next(subscriptions: &mut [Subscription]) -> Option<Message> {
 }
 
 impl Backbone {
-    /// Most bytes of an answer's body.
+    /// Maximum bytes of an answer's body.
     #[must_use]
     pub fn max_in_answer(&self) -> usize {
         self.max_payload().saturating_sub(BESIDE)
@@ -161,7 +161,7 @@ impl<S: Serve> Service<S> {
         tokio::spawn(async move {
             let subject = message.subject.clone();
             let answer = AssertUnwindSafe(self.call(message)).catch_unwind().await.unwrap_or_else(|_| {
-                // What it was has gone to stderr by the panic hook.
+                // The panic hook has written the cause to stderr.
                 tracing::error!(%subject, "a request to the API panicked");
                 Err(ApiError::new(Code::Internal, "the node failed over this request; its log says why"))
             });
@@ -198,7 +198,7 @@ impl<S: Serve> Service<S> {
                 error.message.truncate(error.message.floor_char_boundary(MESSAGE_MAX.min(max / 4)));
                 let mut headers = HeaderMap::new();
                 headers.insert(names::ERROR_CODE, error.code.to_string());
-                // A header holds one line, whatever the text came from.
+                // A header holds one line; the text may have more.
                 headers.insert(names::ERROR, error.message.replace(char::is_control, " "));
                 let body = serde_json::to_vec(&error).unwrap_or_default();
                 link.publish_with_headers(reply, headers, Bytes::from(body)).await;
@@ -236,7 +236,7 @@ impl<S: Serve> Service<S> {
     }
 
     fn describe_endpoint(&self, endpoint: &Endpoint, verb: &str) -> Value {
-        // An endpoint's name has no dots by the micro protocol; its subject has.
+        // By the micro protocol an endpoint's name has no dots; its subject has.
         let mut value = json!({
             "name": endpoint.name.replace('.', "-"),
             "subject": self.backbone.names().api("*", endpoint.name),
@@ -255,7 +255,7 @@ impl<S: Serve> Service<S> {
     }
 }
 
-/// The answer, if one message holds it.
+/// The answer, if it fits into one message.
 fn within(answer: Object, max: usize) -> Result<Object, ApiError> {
     if answer.size() <= max {
         return Ok(answer);

@@ -1,12 +1,15 @@
-//! What the backbone is set to: how NATS is reached, and what is stored for how long.
+//! The settings of the backbone: how NATS is reached, and what is stored for how long.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::address;
+
 /// How NATS is reached. Everything here follows the habits of NATS tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
-    /// Server addresses, separated by commas: `NATS_URL`.
+    /// Server addresses, separated by commas: `NATS_URL`. A user and password, or a token, may stand before an `@`; they
+    /// count if no credentials are set below.
     pub url: String,
     /// A credentials file: `NATS_CREDS`.
     pub creds: Option<PathBuf>,
@@ -29,6 +32,18 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// The server addresses without users, passwords and tokens: fit to be shown.
+    #[must_use]
+    pub fn shown_url(&self) -> String {
+        address::read(&self.url).0.join(",")
+    }
+
+    /// Whether a user or a token stands in the addresses.
+    #[must_use]
+    pub fn has_login_in_url(&self) -> bool {
+        !matches!(address::read(&self.url).1, Ok(None))
+    }
+
     /// A server without credentials.
     #[must_use]
     pub fn to(url: impl Into<String>) -> Self {
@@ -54,27 +69,27 @@ pub struct Storage {
     pub namespace: String,
     /// Replicas of every stream, 1 to 5.
     pub replicas: usize,
-    /// What is found with more replicas, or holding more or longer, may be made smaller.
+    /// Whether a stream that has more replicas than set, or holds more or for longer, may be reduced.
     pub allow_shrink: bool,
-    /// Most jobs in a lane (a queue has ten); a full lane refuses the publish.
+    /// Maximum number of jobs in a lane (a queue has ten lanes); a full lane refuses the publish.
     pub jobs_max_messages: u64,
-    /// Most bytes in a lane.
+    /// Maximum bytes in a lane.
     pub jobs_max_bytes: u64,
     /// How long the event log is kept.
     pub events_max_age: Duration,
-    /// Most bytes in the event log; the oldest events go first.
+    /// Maximum bytes in the event log; the oldest events are dropped first.
     pub events_max_bytes: u64,
     /// How long the record of a run that completed is kept.
     pub completed_max_age: Duration,
-    /// How long the record of any other ended run is kept.
+    /// How long the record of any other finished run is kept.
     pub failed_max_age: Duration,
-    /// About how many run records are kept; near it completed ones are kept for shorter.
+    /// About how many run records are kept; near this number, completed ones are kept for a shorter time.
     pub runs_max_records: u64,
     /// How long dead letters are kept.
     pub dlq_max_age: Duration,
-    /// Most bytes of dead letters; the oldest go first.
+    /// Maximum bytes of dead letters; the oldest are dropped first.
     pub dlq_max_bytes: u64,
-    /// How long an idempotency key holds where the client does not say.
+    /// How long an idempotency key holds if the client does not say.
     pub idempotency_window: Duration,
     /// How long a node may be silent before its jobs go to another.
     pub lease: Duration,

@@ -1,4 +1,4 @@
-//! The wanted shape of every stream, bucket and consumer, as values.
+//! The wanted configuration of every stream, bucket and consumer, as values.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use longshore_domain::{Lane, Queue};
 use crate::settings::Storage;
 use crate::wire::subject::Names;
 
-/// The durable consumer of every lane. Part of the contract: scalers and exporters name it.
+/// The durable consumer of every lane. Part of the contract: scalers and exporters use the name.
 pub const LANE_CONSUMER: &str = "work";
 /// The durable consumer of due jobs.
 pub const DUE_CONSUMER: &str = "due";
@@ -20,7 +20,7 @@ const REMEMBERED: Duration = Duration::from_secs(120);
 const MAX_WAITING: i64 = 4_096;
 
 const MIB: u64 = 1 << 20;
-/// Room for the last replies of handlers.
+/// Maximum size of the stream of handlers' last replies.
 const REPLIES_BYTES: u64 = 32 * MIB;
 const GIB: u64 = 1 << 30;
 
@@ -44,7 +44,7 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
 }
 
 /// A lane: one stream per queue and priority, so that its consumer needs no filter and the server refuses a wrong
-/// priority or an undeclared queue at the publish. It also refuses what is larger than `max` bytes, headers and all.
+/// priority or an undeclared queue at the publish. It also refuses messages larger than `max` bytes, headers included.
 #[must_use]
 pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, max: usize) -> Config {
     let subjects = vec![names.lane_subjects(queue, lane)];
@@ -56,7 +56,7 @@ pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, max: us
     }
 }
 
-/// Schedules, retries and due jobs. One message a subject: writing a schedule again replaces it.
+/// Schedules, retries and due jobs. One message per subject: writing a schedule again replaces it.
 ///
 /// The one stream without a bound: the server refuses schedules together with "discard new", and "discard old" under a
 /// bound would silently lose the jobs that wait longest.
@@ -68,7 +68,7 @@ pub fn schedules(names: &Names, storage: &Storage) -> Config {
         max_bytes: -1,
         allow_message_schedules: true,
         allow_message_ttl: true,
-        // Implied by schedules; said here so that what is found equals what is wanted.
+        // Implied by schedules; set here so that the found configuration equals the wanted one.
         allow_rollup: true,
         ..base(storage, names.schedules_stream(), names.schedules_subjects(), 0)
     }
@@ -96,8 +96,8 @@ pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
     }
 }
 
-/// Jobs that wait for what all of their kind wait for. No consumer: they are read and taken out one by one. As many as a
-/// lane holds, so that a flood of one kind still ends in a full lane, which refuses it.
+/// Parked jobs, which wait for what all jobs of their kind wait for. No consumer: they are read and removed one by one. As
+/// many as a lane holds, so that a flood of one kind still ends in a full lane, which refuses it.
 #[must_use]
 pub fn parked(names: &Names, storage: &Storage) -> Config {
     Config {
@@ -138,8 +138,8 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
     ]
 }
 
-/// The last message to each call of a remote handler, for a while and in the server's memory: what is lost with a connection
-/// is looked up here. It answers nobody, because a handler may send its signals as requests.
+/// The last message to each call of a remote handler, for a while and in the server's memory: messages that are lost with a
+/// connection are looked up here. It sends no publish acks, because a handler may send its signals as requests.
 #[must_use]
 pub fn replies(names: &Names, storage: &Storage) -> Config {
     Config {
@@ -155,14 +155,14 @@ pub fn replies(names: &Names, storage: &Storage) -> Config {
     }
 }
 
-/// The consumer of a lane. `ack_wait` is the lease; the number of jobs in hand is bounded by the pulls, not here.
+/// The consumer of a lane. `ack_wait` is the lease; the pulls bound the number of jobs that a node holds, not the consumer.
 #[must_use]
 pub fn lane_consumer(storage: &Storage) -> pull::Config {
     pull::Config {
         durable_name: Some(LANE_CONSUMER.to_owned()),
         ack_policy: AckPolicy::Explicit,
         ack_wait: storage.lease,
-        // With a bound the server would leave a job lying, seen by nobody; attempts are counted by the record.
+        // With a bound the server would stop delivering a job, and no node would see it; the record counts attempts.
         max_deliver: -1,
         max_ack_pending: -1,
         max_waiting: MAX_WAITING,
@@ -185,32 +185,32 @@ pub fn due_consumer(names: &Names, storage: &Storage) -> pull::Config {
 pub struct Difference {
     /// Its name.
     pub setting: &'static str,
-    /// As it is.
+    /// The found value.
     pub found: String,
-    /// As it should be.
+    /// The wanted value.
     pub wanted: String,
 }
 
-/// What of a found stream must be changed to be as wanted.
+/// How a found stream must be changed to be as wanted.
 #[derive(Debug, PartialEq)]
 pub enum Change {
-    /// It is as wanted, but for what is kept because it holds more.
+    /// It is as wanted, except for settings that are kept because they hold more.
     None {
-        /// What that is.
+        /// Those settings.
         kept: Vec<Difference>,
     },
     /// It can be updated.
     Update {
-        /// To this.
+        /// The new configuration.
         to: Box<Config>,
-        /// Which differs in this.
+        /// The settings that change.
         changed: Vec<Difference>,
     },
-    /// It cannot, because of this.
+    /// It cannot be updated, because of this setting.
     Impossible(Difference),
 }
 
-/// A bound: none, or what is held at most. One that is not set is the largest.
+/// A limit as a number; a limit that is not set is the largest.
 fn bound(limit: i64) -> i64 {
     if limit <= 0 { i64::MAX } else { limit }
 }
@@ -219,8 +219,9 @@ fn difference(setting: &'static str, found: impl std::fmt::Debug, wanted: impl s
     Difference { setting, found: format!("{found:?}"), wanted: format!("{wanted:?}") }
 }
 
-/// Compares what was found with what is wanted. What Longshore does not set stays as it was found; so does what holds
-/// more than is wanted, unless it may shrink: a node with the settings of yesterday must not throw away what others keep.
+/// Compares the found configuration with the wanted one. Settings that Longshore does not set stay as they were found. So
+/// do settings that hold more than is wanted, unless they may shrink: a node with outdated settings must not throw away
+/// what others keep.
 #[must_use]
 pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
     if found.retention != wanted.retention {
@@ -235,7 +236,7 @@ pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
         sorted
     };
     if sorted(&found.subjects) != sorted(&wanted.subjects) {
-        // It is somebody's: taken over, it would lose what it is there for.
+        // Another program owns it: if Longshore took it over, it would lose its purpose.
         return Change::Impossible(difference("subjects", &found.subjects, &wanted.subjects));
     }
     let mut wanted = wanted.clone();
@@ -263,7 +264,7 @@ pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
     if next == *found { Change::None { kept } } else { Change::Update { to: Box::new(next), changed } }
 }
 
-/// What was found with what Longshore sets, and in what the two differ.
+/// The found configuration with the settings that Longshore sets, and the differences between the two.
 fn updated(found: &Config, wanted: &Config) -> (Config, Vec<Difference>) {
     let mut next = found.clone();
     let mut changed = Vec::new();

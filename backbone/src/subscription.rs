@@ -1,5 +1,5 @@
-//! A subscription that outlives its client: where a dead client is replaced, the new one is subscribed in its place
-//! before anybody can publish over it, and the messages go on here.
+//! A subscription that outlives its client: when a dead client is replaced, the new one is subscribed in its place before
+//! anything can be published over it, and the messages continue here.
 
 use std::task::{Context, Poll};
 
@@ -7,7 +7,7 @@ use async_nats::{Message, Subscriber};
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
-/// Messages of one subject, over every reconnect.
+/// Messages of one subject, across every reconnect.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     messages: Subscriber,
@@ -15,22 +15,22 @@ pub(crate) struct Subscription {
     closed: bool,
 }
 
-/// What the connection knows of a subscription, to make it anew.
+/// What the connection keeps of a subscription, to repeat it on a new client.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) subject: String,
     pub(crate) group: Option<&'static str>,
-    /// Unbounded, but one a client; the old ones are read to their end first.
+    /// Unbounded, but with one entry per client; the old ones are read to their end first.
     next: mpsc::UnboundedSender<Subscriber>,
 }
 
 impl Slot {
-    /// Whether anybody still listens.
+    /// Whether the subscription is still in use.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.next.is_closed()
     }
 
-    /// Goes on with these messages.
+    /// Continues the subscription with these messages.
     pub(crate) fn fill(&self, messages: Subscriber) {
         let _ = self.next.send(messages);
     }
@@ -42,7 +42,7 @@ impl Subscription {
         (Slot { subject, group, next: sender }, Self { messages, next, closed: false })
     }
 
-    /// The next message; `None` once it was closed, or the connection is gone for good.
+    /// The next message; `None` once the subscription is closed, or the connection is gone for good.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Message>> {
         loop {
             match self.messages.poll_next_unpin(context) {
@@ -62,7 +62,7 @@ impl Subscription {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Takes no more; what is on its way still comes.
+    /// Ends the subscription; messages that are on their way still arrive.
     pub(crate) async fn unsubscribe(&mut self) {
         self.closed = true;
         let _ = self.messages.unsubscribe().await;

@@ -1,7 +1,7 @@
 //! Confirmed publishes in flight: one inbox for all answers, matched by number.
 //!
-//! A request of its own for each publish costs a subscription look-up, a channel and a task switch; at three publishes
-//! a job that is most of the way. Here the caller keeps what it waits for in a map of its own, by the number.
+//! A separate request for each publish costs a subscription look-up, a channel and a task switch; at three publishes per
+//! job that is most of the cost. Here the caller keeps the publishes that it waits for in its own map, by number.
 
 use std::task::{Context, Poll};
 
@@ -20,29 +20,30 @@ pub struct Window {
     link: Link,
     inbox: String,
     answers: Subscription,
-    /// Reply subjects of the same length, one after the other, from number `first` on.
+    /// Reply subjects of the same length, one after another, from number `first` on.
     page: Bytes,
     first: u64,
 }
 
-/// Reply subjects on a page.
+/// How many reply subjects a page has.
 const PAGE: u64 = 64;
-/// Digits of a number, zeros in front, so that all replies have one length: enough for ten thousand years at 30,000 a second.
+/// Digits of a number, with leading zeros, so that all reply subjects have the same length: enough for ten thousand years
+/// at 30,000 a second.
 const DIGITS: usize = 16;
 
-/// What the server said to a numbered publish.
+/// The server's answer to a numbered publish.
 #[derive(Debug)]
 pub enum Answer {
-    /// It is stored, at this sequence.
+    /// The message is stored, at this sequence.
     Stored(u64),
-    /// It is not.
+    /// The message is refused.
     Refused(Refusal),
-    /// No stream takes it, just now: between leaders, or while JetStream starts.
+    /// No stream accepts the message just now: between leaders, or while JetStream starts.
     Nobody,
 }
 
 impl Window {
-    /// A window on `link`.
+    /// Opens a window on `link`.
     ///
     /// # Errors
     /// The inbox cannot be subscribed to.
@@ -52,17 +53,17 @@ impl Window {
         Ok(Self { link, inbox, answers, page: Bytes::new(), first: 0 })
     }
 
-    /// Publishes; the answer comes under `number`.
+    /// Publishes; the answer arrives under `number`.
     pub async fn send(&mut self, number: u64, subject: Bytes, headers: HeaderMap, payload: Bytes) {
         let (Ok(subject), Ok(reply)) = (Subject::from_utf8(subject), Subject::from_utf8(self.reply(number))) else {
             return;
         };
-        // A failure means that the client is dead: no answer comes, which is what the caller is prepared for.
+        // A failure means that the client is dead: no answer arrives, and the caller is prepared for that.
         let (subject, reply) = (TakenSubject::new(subject), TakenSubject::new(reply));
         let _ = self.link.publish_with_reply_and_headers(subject, reply, headers, payload).await;
     }
 
-    /// Where the answer under `number` comes. Numbers mostly follow one another, so a page of them is written at once.
+    /// The reply subject for `number`. Numbers mostly follow one another, so a page of subjects is written at once.
     fn reply(&mut self, number: u64) -> Bytes {
         use std::fmt::Write as _;
         let width = self.inbox.len() + 1 + DIGITS;

@@ -1,5 +1,5 @@
-//! Work on many runs, in calls of a few hundred until none is left, with a question before, a progress bar meanwhile and
-//! one line at the end. A call can be repeated without harm, so if a node dies over it, the next node goes on.
+//! Work on many runs, in calls of a few hundred until none is left, with a question before, a progress bar meanwhile
+//! and one line at the end. A call can be repeated without harm, so if a node dies over it, the next node goes on.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;

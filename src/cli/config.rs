@@ -1,4 +1,5 @@
-//! `longshore config`: checks the configuration, shows the settings in force, prints the commented file of all settings.
+//! `longshore config`: checks the configuration, shows the settings in force, prints the commented file of all
+//! settings.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,9 @@
 //! JSON that handlers sent, shown byte for byte within our events: results and progress. The API's answers have types
 //! that carry such JSON as it is; an event is shown whatever its fields are.
 //!
-//! A tree of values would round the numbers, sort the fields and refuse deep nesting. So the handler's JSON stands in our
-//! trees as one text, marked by a character of private use; the functions that write and show it remove the mark again.
+//! A tree of values would round the numbers, sort the fields and refuse deep nesting. So the handler's JSON stands in
+//! our trees as one text, marked by a character of private use; the functions that write and show it remove the mark
+//! again.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use longshore::config::{check_namespace, nats};
 use longshore_backbone::wire::api::ApiError;
 use longshore_domain::{JobType, Queue, RunId, Tenant};
@@ -49,6 +49,18 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// The command line; ends the program, with a message, where it is wrong or asks for help.
+    pub(crate) fn read() -> Self {
+        let matches = Self::command().get_matches();
+        let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        if let Some((_, chosen)) = matches.subcommand() {
+            cli.global.nats.note_sources(chosen);
+        }
+        cli
+    }
+}
+
 /// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
@@ -79,7 +91,7 @@ impl Global {
 pub(crate) enum Command {
     /// Run a node
     Serve(serve::Arguments),
-    /// Run a node and, unless a server is named, a private NATS server, and watch the jobs live
+    /// Run a node and, unless --server or --context is given, a private NATS server, and watch the jobs live
     Dev(crate::dev::Arguments),
     /// Submit a job
     Submit(submit::Arguments),

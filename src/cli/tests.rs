@@ -29,7 +29,7 @@ fn what_is_wrong_is_refused_with_the_reason() {
         ("longshore queues --tenant _sys", "kept for the system"),
         ("longshore submit a..b", "is empty"),
         ("longshore submit a -p 0", "0 is not in 1..=9"),
-        ("longshore submit a --delay 5x", "no duration"),
+        ("longshore submit a --delay 5x", "not a valid duration"),
         ("longshore submit a --delay 5s --at 2027-01-31T09:30:00Z", "cannot be used with"),
         ("longshore submit a --run-id main-p5-1", "which clients may not choose"),
         ("longshore events --event done", "completed"),

@@ -1,4 +1,5 @@
-//! Turns the written values into the settings of the inner crates, and checks the rules that need more than one setting.
+//! Turns the written values into the settings of the inner crates, and checks the rules that need more than one
+//! setting.
 //!
 //! `raw` has already reported every value that cannot be read; here its default replaces it, so that the other mistakes
 //! are found all the same.

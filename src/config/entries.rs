@@ -65,8 +65,8 @@ pub(crate) static LEASE: Entry<Duration> = Entry::new(
     "lease",
     || Storage::default().lease,
     "How long a node may be silent before its jobs go to another node. The node renews leases at a third of this time. \
-     An election among NATS servers takes 4 to 8 s: with a shorter lease, jobs that still run lose their lease then. The \
-     same on all nodes.",
+     An election among NATS servers takes 4 to 8 s: with a shorter lease, running jobs lose theirs then. The same on all \
+     nodes.",
 )
 .at_least(|| secs(1));
 

@@ -1,9 +1,9 @@
 //! Settings from the environment: `LONGSHORE_<SECTION>__<KEY>`, which win over the file.
 //!
 //! The parts of a key are joined by two underscores. A name of the user's own (of a queue, a type, …) means the name in
-//! the file that reads the same in capitals with `_` for `-`; if the file has none, it means the name in small letters. A
-//! type's dots are two underscores as well: `LONGSHORE_TYPES__EMAIL__SEND__TIMEOUT`. Empty variables count as not set,
-//! because compose files and charts leave those behind.
+//! the file that reads the same in capitals with `_` for `-`; if the file has none, it means the name in small letters.
+//! A type's dots are two underscores as well: `LONGSHORE_TYPES__EMAIL__SEND__TIMEOUT`. Empty variables count as not
+//! set, because compose files and charts leave those behind.
 //!
 //! A variable without a double underscore is not a setting, except `LONGSHORE_NAMESPACE`: Kubernetes, for one, sets
 //! `LONGSHORE_PORT` and others by itself if a service is called longshore.

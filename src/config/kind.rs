@@ -1,7 +1,7 @@
 //! The kinds of values: durations, numbers, sizes, names, choices and lists of them.
 //!
-//! Each kind reads the written value, and writes it as the reference and `config show` need it, so that every setting of
-//! one kind is written in the same way. No kind knows any particular setting.
+//! Each kind reads the written value, and writes it as the reference and `config show` need it, so that every setting
+//! of one kind is written in the same way. No kind knows any particular setting.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;

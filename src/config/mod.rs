@@ -1,8 +1,9 @@
 //! Configuration: one TOML file and the environment, checked as a whole.
 //!
 //! Read in this order: `entries` (every setting, once), `kind` and `schema` (the parts of an entry), `raw` and
-//! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the commented
-//! file and the settings in force), [`nats`] and `context` (the connection to NATS, whose options NATS defines).
+//! `environment` (the written values), `check` (the settings they make), `problem` (mistakes), `reference` (the
+//! commented file and the settings in force), [`nats`] and `context` (the connection to NATS, whose options NATS
+//! defines).
 //!
 //! Nothing inside the node sees a file, a variable or TOML: it gets [`Settings`].
 

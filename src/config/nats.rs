@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::parser::ValueSource;
 use clap::{Args as _, FromArgMatches as _};
 use longshore_backbone::Connection;
 
@@ -17,7 +18,7 @@ pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "NATS")]
 pub struct Options {
-    /// NATS server addresses, separated by commas [default: nats://127.0.0.1:4222]
+    /// NATS server addresses, separated by commas, such as nats://user:password@host [default: nats://127.0.0.1:4222]
     #[arg(long, short, env = "NATS_URL", value_name = "URL", global = true, hide_env_values = true)]
     pub server: Option<String>,
     /// A context of the nats command line, by name
@@ -50,6 +51,9 @@ pub struct Options {
     /// JetStream domain, for leaf nodes
     #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide = true)]
     pub js_domain: Option<String>,
+    /// Whether the command line itself names the server, and not only a variable.
+    #[arg(skip)]
+    pub named_by_hand: bool,
 }
 
 impl Options {
@@ -66,6 +70,12 @@ impl Options {
     #[must_use]
     pub fn names_a_server(&self) -> bool {
         some(&self.server).is_some() || some(&self.context).is_some()
+    }
+
+    /// Notes where the server was named: `matches` are those of the command that was chosen.
+    pub fn note_sources(&mut self, matches: &clap::ArgMatches) {
+        let by_hand = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+        self.named_by_hand = by_hand("server") || by_hand("context");
     }
 
     /// The connection that these options describe.
@@ -96,7 +106,8 @@ impl Options {
         };
         // Credentials belong together: a user from here with a token from there would not be valid anywhere.
         let Connection { creds, nkey, user, token, .. } = &connection;
-        if creds.is_none() && nkey.is_none() && user.is_none() && token.is_none() {
+        let has_own = creds.is_some() || nkey.is_some() || user.is_some() || token.is_some();
+        if !has_own && !connection.has_login_in_url() {
             let password = connection.password.or(context.password);
             let (creds, nkey, user, token) = (context.creds, context.nkey, context.user, context.token);
             connection = Connection { creds, nkey, user, password, token, ..connection };
@@ -135,6 +146,8 @@ mod tests {
         let own =
             Options { server: Some("nats://own:1".to_owned()), nats_token: Some("t".to_owned()), ..Options::default() };
         let connection = own.over(context());
+        let in_url = Options { server: Some("nats://ann:secret@own:1".to_owned()), ..Options::default() };
+        assert_eq!(in_url.over(context()).user, None, "the address has its own user");
         let expected =
             Connection { token: own.nats_token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
         assert_eq!(connection, expected);

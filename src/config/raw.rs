@@ -59,7 +59,8 @@ fn tree(source: &Arc<Source>, table: &DeTable<'_>) -> Tree {
     table.iter().map(node).collect()
 }
 
-/// The value without its positions. Numbers too large for TOML's own types stay strings, which no kind of number accepts.
+/// The value without its positions. Numbers too large for TOML's own types stay strings, which no kind of number
+/// accepts.
 fn plain(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::String(text.to_string()),

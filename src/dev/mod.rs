@@ -1,8 +1,9 @@
 //! `longshore dev`: everything on one machine by one command, with a live view of the jobs.
 //!
-//! If no NATS server is named, it runs a private one, in a folder of the project's own, and restarts it if it dies. The
-//! node lives in this process, as under `serve`. Ctrl-C drains the node and ends both; a second Ctrl-C ends them at once.
-//! [`longshore_natsd`] ends the server with this process, however the process ends.
+//! Unless the command line names a NATS server, it runs a private one, in a folder of the project's own, and restarts it
+//! if it dies. A variable alone does not lead to another cluster, whose jobs the node would take. The
+//! node lives in this process, as under `serve`. Ctrl-C drains the node and ends both; a second Ctrl-C ends them at
+//! once. [`longshore_natsd`] ends the server with this process, however the process ends.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -60,16 +61,21 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let mut signals = Signals::new()?;
 
-    let named = global.nats.names_a_server();
+    let named = global.nats.named_by_hand;
     let mut connection = global.nats.connection()?;
     let mut server = None;
     if !named {
+        if global.nats.names_a_server() {
+            tracing::warn!(
+                "NATS_URL or NATS_CONTEXT is not used: dev keeps to a private server; --server joins that one"
+            );
+        }
         let start = PrivateServer::start(arguments.ephemeral, arguments.dir, arguments.port);
         let started = tokio::select! {
             started = start => started?,
             _ = signals.next() => return Ok(Ended::Well),
         };
-        connection = Connection { url: started.url(), ..connection };
+        connection = Connection::to(started.url());
         server = Some(started);
     }
 
@@ -106,7 +112,7 @@ fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, 
         None => "not started by dev: it stays when dev ends".to_owned(),
     };
     let usual = named || connection.url == longshore::config::nats::DEFAULT_URL;
-    let address = if usual { String::new() } else { format!("  export NATS_URL={}\n", connection.url) };
+    let address = if usual { String::new() } else { format!("  export NATS_URL={}\n", connection.shown_url()) };
     format!(
         "{STRONG}longshore dev{STRONG:#}: node {node}, NATS at {} ({kept})\n\n\
          Try in another terminal:\n{address}  \
@@ -115,7 +121,7 @@ fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, 
          longshore events                              {FAINT}everything that happens{FAINT:#}\n\
          Jobs and handlers in Python: examples/produce.py and examples/render.py in Longshore's repository.\n\
          Ctrl-C drains and ends {}.\n",
-        connection.url,
+        connection.shown_url(),
         if server.is_some() { "both" } else { "the node" },
     )
 }

@@ -1,5 +1,5 @@
-//! The private NATS server of `dev`: on the usual port if that is free, in a folder of the project's own, restarted when
-//! it dies.
+//! The private NATS server of `dev`: on the usual port if that is free, in a folder of the project's own, restarted
+//! when it dies.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -77,7 +77,8 @@ fn prepare(folder: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(folder.join("nats")).with_context(failed)
 }
 
-/// Restarts the server whenever it has died, and returns only when that does not help. Without a server it never returns.
+/// Restarts the server whenever it has died, and returns only when that does not help. Without a server it never
+/// returns.
 pub(crate) async fn supervise(server: Option<&PrivateServer>) -> anyhow::Error {
     let Some(PrivateServer { server, .. }) = server else { return std::future::pending().await };
     let mut restarts = Restarts::new(MAX_DEATHS, WITHIN);

@@ -1,7 +1,8 @@
 //! Counts jobs from events, by job type: how many run, wait for a retry or have ended, and how fast.
 //!
-//! Live events can be missed, so each run's state is kept by its id, and the run's next event corrects the count. How many
-//! jobs wait in a queue is not counted from events but asked: jobs that were published before `dev` started sent none.
+//! Live events can be missed, so each run's state is kept by its id, and the run's next event corrects the count. How
+//! many jobs wait in a queue is not counted from events but asked: jobs that were published before `dev` started sent
+//! none.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;

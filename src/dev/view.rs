@@ -1,9 +1,10 @@
 //! The live view of `dev`: a few lines at the bottom of the terminal that are drawn again four times a second, with log
 //! lines scrolling above. If stdout is not a terminal, one line per event.
 //!
-//! It uses only plain lines, "up" and "erase": no alternate screen and no raw mode, so that the terminal stays as it was
-//! and the last picture stays readable, however the program ends. Lines are cut to the width. When the window changes its
-//! size, it is wiped first, since the terminal has then wrapped the old lines in a way that the program cannot know.
+//! It uses only plain lines, "up" and "erase": no alternate screen and no raw mode, so that the terminal stays as it
+//! was and the last picture stays readable, however the program ends. Lines are cut to the width. When the window
+//! changes its size, it is wiped first, since the terminal has then wrapped the old lines in a way that the program
+//! cannot know.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -205,7 +206,8 @@ impl<'s> View<'s> {
             rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
             return rows;
         }
-        // Jobs under way have begun, and their end is not published yet: with short jobs these are more than run right now.
+        // Jobs under way have begun, and their end is not published yet: with short jobs these are more than run right
+        // now.
         let heading = ["type", "under way", "retrying", "completed", "failed attempts", "dead", "per second"];
         let mut table = vec![heading.map(str::to_owned).to_vec()];
         table.extend(types.iter().take(TYPES).map(|(name, counts)| row(name, counts, tally.rate(counts, now))));
@@ -249,7 +251,8 @@ fn terminal_size() -> (u16, u16) {
     }
 }
 
-/// A row cut to `columns`, its colours closed. Counts characters: a wide one may cost a broken line until the next picture.
+/// A row cut to `columns`, its colours closed. Counts characters: a wide one may cost a broken line until the next
+/// picture.
 fn cut(row: &str, columns: usize) -> String {
     let (mut out, mut shown, mut rest) = (String::with_capacity(row.len()), 0, row.chars());
     while let Some(c) = rest.next() {

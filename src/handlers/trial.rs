@@ -1,6 +1,7 @@
 //! Handlers for trials: `noop` succeeds, `echo` returns the payload, `sleep` waits, `fail` fails as its payload says.
 //!
-//! A payload that cannot be read is a permanent failure that names the field: another attempt would read the same bytes.
+//! A payload that cannot be read is a permanent failure that names the field: another attempt would read the same
+//! bytes.
 
 use std::time::Duration;
 

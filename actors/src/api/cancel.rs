@@ -1,10 +1,10 @@
-//! Cancelling: one run, wherever it stands, or all that fit a filter.
+//! Cancelling: one run, whatever its state, or all that fit a filter.
 //!
-//! The record decides, like everything: `cancelled` is written by compare-and-set, then told, then whoever runs the job
-//! is told to stop, and the message that waits is taken out. A message that comes up after all finds the record. A job
-//! that was not seen yet would be begun without a look at its record: so its cancel is noted in a durable list before,
-//! which every node knows when it starts, and every node that is there has to say that it heard. One that has begun the
-//! job already says so, and ends it.
+//! The record decides, as everywhere: `cancelled` is written by compare-and-set, then published; then the node that
+//! runs the job is told to stop it, and the message that waits is deleted. If a message of the run is delivered after
+//! all, its record says that it is cancelled. A job that no node has seen yet could begin without reading its record.
+//! So a cancel note is written to a durable list before: every node reads that list when it starts, and every running
+//! node must confirm that it received the note. A node that has begun the job already says so, and ends it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,15 +26,15 @@ use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::fail_point;
 use crate::shared::{Shared, now};
 
-/// How long the list of nodes is believed: many runs are often cancelled in a row.
+/// How long the list of nodes is reused: many runs are often cancelled in a row.
 const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
-/// How long a node that said so has to end it: handlers get two seconds to stop.
+/// How long a node that has begun the job has to end it: handlers get two seconds to stop.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// Runs that one request cancels at once.
 const AT_ONCE: usize = 32;
-/// How often one request looks through all places: where jobs come as fast as they are cancelled, it ends as well.
+/// How many times one request reads all sources: it ends even if jobs are published as fast as they are cancelled.
 const LOOKS: usize = 10;
-/// Pages of a lane that are looked through for a job of the client's own id.
+/// Pages of a lane that are read in search of a job with an id of the client's own.
 const PAGES: usize = 400;
 
 /// The nodes that are there.
@@ -65,16 +65,17 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: Selection) -> Res
     }
 }
 
-/// What is done to those that fit.
+/// What is done to the runs that fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Count,
-    /// Those that run are left for later: where they stop, workers take what waits, which is to be gone by then.
+    /// Cancel those that wait. Running ones are left for later: when they stop, their workers take waiting jobs, which
+    /// should be gone by then.
     Waiting,
     All,
 }
 
-/// What came of cancelling many.
+/// The result of cancelling many runs.
 #[derive(Default)]
 struct Many {
     cancelled: usize,
@@ -92,8 +93,8 @@ async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: b
         };
         many.failed.clear(); // met again
         let more = look_through(shared, filter, limit, look, &mut many).await?;
-        // Retries and delayed jobs change places meanwhile, and one that does so behind our back is in neither. So only
-        // a look that finds none is the last.
+        // Retries and delayed jobs move between sources meanwhile, and a job that moves behind our back is missed in
+        // both. So only a pass that finds none is the last.
         if more || look == Look::Count || (look == Look::All && many.cancelled == before) {
             return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
         }
@@ -101,8 +102,8 @@ async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: b
     Ok(Outcome::new(many.cancelled as u64, many.failed, true))
 }
 
-/// Every run that has not ended has exactly one message, in a lane or among the schedules: those are looked through once.
-/// Whether the limit left some.
+/// Reads all sources once: every run that has not ended has exactly one message, in a lane, parked, or among the
+/// schedules. Says whether the limit left some.
 async fn look_through(
     shared: &Shared,
     filter: &Filter,
@@ -157,7 +158,7 @@ async fn would(shared: &Shared, tenant: &Tenant, run_id: &RunId, filter: &Filter
     Ok(found.filter(|run| !run.state.is_terminal() && filter.fits(run)))
 }
 
-/// Where jobs of runs that fit may lie.
+/// The sources that may hold jobs of runs that fit, each with the subject to read.
 async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Source, String)>, ApiError> {
     let names = shared.backbone.names();
     let queues = match &filter.wanted.queue {
@@ -180,7 +181,7 @@ async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Source, String)
     Ok(places)
 }
 
-/// Whose job a stored message is, and where it lies; `None` if it is none.
+/// The tenant and run of a stored job, and its sequence; `None` if the message is not a job.
 fn whose(shared: &Shared, place: &Source, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
     let sequence = stored.sequence;
     match place {
@@ -198,7 +199,7 @@ fn whose(shared: &Shared, place: &Source, stored: longshore_backbone::request::S
     }
 }
 
-/// What only those runs are cancelled for that a filter means, and the message by which one was found.
+/// Restricts a cancellation to runs that fit a filter; with the message by which this run was found.
 #[derive(Clone, Copy)]
 struct Only<'a> {
     filter: &'a Filter,
@@ -207,10 +208,10 @@ struct Only<'a> {
     sequence: u64,
 }
 
-/// Cancels a run. `None`: there is none, or it does not fit.
+/// Cancels a run. `None`: there is no such run, or it does not fit.
 ///
 /// # Errors
-/// It has ended otherwise, or the record could not be written.
+/// The run has ended otherwise, or the record could not be written.
 async fn cancel(
     shared: &Shared,
     tenant: &Tenant,
@@ -221,8 +222,8 @@ async fn cancel(
     loop {
         let Some((before, expected)) = present(shared, tenant, run_id).await? else { return Ok(None) };
         if before.state == RunState::Cancelled {
-            // Of those that fit a filter only what this call ended counts: a run that is being stopped keeps its message
-            // for a while, and the next call meets it again.
+            // Under a filter only runs that this call ended count: a run that is being stopped keeps its message for a
+            // while, and the next pass meets it again.
             return Ok(Some(before).filter(|_| only.is_none() || asked));
         }
         let only_if_waiting = only.is_some_and(|only| only.look == Look::Waiting);
@@ -243,10 +244,10 @@ async fn cancel(
             let nodes = nodes(shared).await?;
             if shared.backbone.ask_who_runs((tenant, run_id), only_if_waiting, &nodes, CONFIRM_TIMEOUT).await {
                 if only_if_waiting {
-                    // It was begun without a record.
+                    // It has begun, without a record.
                     return Ok(None);
                 }
-                // Its node writes the end, with the attempt that no record knows of yet.
+                // That node writes the end, with the attempt that is in no record yet.
                 runs::wait(shared, tenant, run_id, ENDS_WITHIN).await?;
             }
             // Either way some time has passed.
@@ -261,7 +262,7 @@ async fn cancel(
                 fail_point::pass("after-cancel");
                 let logged = shared.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
                 shared.backbone.tell_cancelled(tenant, run_id).await;
-                // What the log may not have, its message publishes when it comes up: then it stays where it is.
+                // If the log may lack the events, the message stays where it is: its delivery publishes them.
                 if logged.is_ok() {
                     clear_away(shared, &before, carried).await;
                 }
@@ -273,8 +274,8 @@ async fn cancel(
     }
 }
 
-/// The run as it stands, and the revision to write on. Under a minted id the record may be of a lane that is gone: where
-/// that run has ended, the job that waits is meant; until then it has the id, and the job will get another.
+/// The run as it stands, and the revision to write on. The record under a derived id may belong to a lane that is gone:
+/// if that run has ended, the waiting job is meant; until then that run has the id, and the job will get another.
 async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
     let mut found = runs::is_stored(shared, tenant, run_id).await?;
     let waiting = runs::waiting(shared, tenant, run_id).await?;
@@ -292,7 +293,7 @@ async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Opt
     })
 }
 
-/// A job that was published bare under an id of the client's own, and that no node has seen yet.
+/// A job from a bare publish under an id of the client's own, which no node has seen yet.
 async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
     if run_id.as_derived().is_some() {
         return Ok(None);
@@ -340,8 +341,8 @@ async fn find_in(
     Ok(None)
 }
 
-/// The message that brings a run on that waits for a time, or is parked, where it is there: it was written once the log had
-/// every event before.
+/// The message that brings on a run that waits for a time or is parked, if there is one. It was written only after the
+/// log had every event before it.
 async fn carried_on_by(
     shared: &Shared,
     before: &Run,
@@ -364,13 +365,13 @@ async fn carried_on_by(
     Ok(found.map(|sequence| (place, sequence)))
 }
 
-/// Takes its message out. What fails here is not lost: the message finds the record.
+/// Deletes the run's message. If that fails, nothing is lost: the record says that the run is cancelled.
 async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Source, u64)>) {
     let backbone = &shared.backbone;
     let place = Source::Lane(before.queue.clone(), before.priority.into());
     let cleared = match (carried, before.run_id.as_derived()) {
         (Some((place, sequence)), _) => backbone.take_out(&place, sequence).await,
-        // Perhaps it was not written yet.
+        // Perhaps the schedule was not written yet.
         _ if before.run_at.is_some() && !before.parked => backbone.unschedule(before).await,
         (None, Some((queue, priority, sequence))) if before.is_unseen() && before.round == 1 => {
             let stream = backbone.names().lane_stream(&queue, priority).into();
@@ -388,7 +389,7 @@ async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Source, u64)
         _ => Ok(false),
     };
     if before.is_unseen() && matches!(cleared, Ok(true)) {
-        // Nothing of the run is left that could come up.
+        // No message of the run is left that could be delivered.
         let _ = backbone.forget_cancel(&before.tenant, &before.run_id).await;
     }
     if let Err(error) = cleared {

@@ -1,4 +1,4 @@
-//! Looking at dead letters: one, a page of them, or groups of those that failed alike.
+//! Reading dead letters: one, a page of them, or groups of those that failed alike.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +20,23 @@ use crate::api::filter::{self, Filter, unavailable};
 use crate::api::runs::is_stored;
 use crate::shared::Shared;
 
-/// Entries on a page where the client does not say.
+/// Entries on a page if the client does not say.
 const LIST_DEFAULT: u64 = 100;
-/// Most entries on a page, or groups in an answer.
+/// Maximum number of entries on a page, or groups in an answer.
 const MAX_LISTED: u64 = 500;
 /// Records that are read at once.
 const AT_ONCE: usize = 64;
-/// Letters that one call groups; more are grouped by going on from the cursor.
+/// Dead letters that one call groups; the next call goes on from the cursor.
 const GROUPED: usize = 100_000;
 
-/// Where the letters that may fit lie.
+/// The subject of the dead letters that may fit.
 pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     shared.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
 }
 
-/// The letter with its run as it is on record, whose history is whole, if it still stands: a letter whose run went on
-/// is about to be deleted.
+/// A dead letter with its run as stored, which has the whole history, if the dead letter still stands: if its run went
+/// on, it is about to be deleted.
 async fn standing(shared: &Shared, letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
     let found = is_stored(shared, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
     Ok(match on_dead_letter(found.as_ref(), letter.run.round, letter.run.origin) {
@@ -52,7 +52,7 @@ async fn standing(shared: &Shared, letter: StoredDeadLetter) -> Result<Option<(S
     })
 }
 
-/// The letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
+/// The dead letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
 fn those_that_stand(
     shared: &Shared,
     filter: &Filter,
@@ -62,7 +62,7 @@ fn those_that_stand(
     futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE)
 }
 
-/// How much is to be answered at most.
+/// The checked limit of a request.
 fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
     match asked {
         Some(limit) if !(1..=MAX_LISTED).contains(&limit) => {
@@ -76,7 +76,7 @@ fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
 pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
     let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
-    // An answer is one message: it stays well below what the server takes.
+    // An answer is one message: it stays well below the server's limit.
     let mut room = shared.backbone.max_payload() * 3 / 4;
     let (mut entries, mut from) = (Vec::new(), Some(filter::cursor(asked.cursor.as_deref())?));
     let subject = subject(shared, &filter);
@@ -91,7 +91,8 @@ pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Re
             if entries.len() as u64 == limit || (whole.size() > room && !entries.is_empty()) {
                 return Ok(Page { entries, cursor: Some(letter.sequence.to_string()) }.into());
             }
-            // One that fills a page by itself is listed without what makes it large; `dlq.get` has more of it.
+            // An entry that fills a page by itself is listed without the parts that make it large; `dlq.get` has more
+            // of it.
             let entry = within(&letter, &run, whole, room);
             room = room.saturating_sub(entry.size());
             entries.push(entry);
@@ -107,7 +108,7 @@ pub(crate) async fn get(shared: &Shared, asker: &str, asked: RunRequest) -> Resu
     Ok(within(&letter, &run, show(&letter, &run), shared.backbone.max_in_answer()))
 }
 
-/// The letter of a run, and its run.
+/// The dead letter of a run, and the run.
 pub(crate) async fn find(
     shared: &Shared,
     tenant: &Tenant,
@@ -124,12 +125,13 @@ pub(crate) async fn find(
     Ok((letter, run))
 }
 
-/// A letter as it is answered: its run's record, the job's payload and headers, and what it is grouped by.
+/// A dead letter as the API shows it: its run's record, the job's payload and headers, and the fingerprint of its
+/// group.
 fn show(letter: &StoredDeadLetter, run: &Run) -> Encoded<DeadLetter> {
     described(letter, run, record::show(run), letter.left_out)
 }
 
-/// The same, no longer than `max` bytes: first the payload is left out, then of the history what does not fit.
+/// The same in at most `max` bytes: first the payload is left out, then the part of the history that does not fit.
 fn within(letter: &StoredDeadLetter, run: &Run, whole: Encoded<DeadLetter>, max: usize) -> Encoded<DeadLetter> {
     if whole.size() <= max {
         return whole;
@@ -161,7 +163,7 @@ fn described(
     record.with_job(&DeadJob { headers, payload_base64, payload_bytes: left_out, fingerprint: mark(run).2 })
 }
 
-/// What a run is grouped by: its error's kind and pattern, and a name for both with the type.
+/// The group of a run: its error's kind and pattern, and a fingerprint of both and the type.
 fn mark(run: &Run) -> (ErrorKind, String, String) {
     let kind = run.error.as_ref().map_or(ErrorKind::Permanent, |error| error.kind);
     let pattern = run.error.as_ref().map(|error| pattern(&error.message)).unwrap_or_default();
@@ -178,7 +180,7 @@ struct Count {
     last: Timestamp,
 }
 
-/// The endpoint `dlq.groups`: letters by what they failed of, the largest group first.
+/// The endpoint `dlq.groups`: dead letters by the cause of their failure, the largest group first.
 pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
     let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?;

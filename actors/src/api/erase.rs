@@ -1,5 +1,5 @@
-//! Erasing what a run holds of people: payload, result, error texts, progress, checkpoints and dead letter go; who, when
-//! and how it ended stay.
+//! Erasing the personal data of a run: payload, result, error texts, progress, checkpoints and dead letter go; which
+//! run it was, when and how it ended stay.
 
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Source;
@@ -15,7 +15,7 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Re
     let backbone = &shared.backbone;
     let mut letters = 0;
     loop {
-        let unknown = || ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is on record"));
+        let unknown = || ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record"));
         let found = backbone.read_record(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
         let letter = backbone.find_dead_letter(&tenant, &run_id, found.as_ref().map(|found| &found.run)).await;
         let letter = letter.map_err(|error| unavailable(&error))?;
@@ -24,7 +24,7 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Re
             let message = format!("run_id: {run_id} is {state}: only a run that has ended can be erased");
             return Err(ApiError::new(Code::WrongState, message));
         }
-        // First what cannot be found again without the record.
+        // First the dead letter and the checkpoints, which cannot be found again without the record.
         if let Some(letter) = letter {
             let erased = backbone.erase_message(&Source::DeadLetters, letter.sequence).await;
             erased.map_err(|error| unavailable(&error))?;
@@ -33,7 +33,7 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Re
         }
         backbone.purge_checkpoints(&tenant, run_id.as_str()).await.map_err(|error| unavailable(&error))?;
         let Some(found) = found else {
-            // The record had gone by its age; its letter, at least, is erased now.
+            // The record is gone already, by its age; but a dead letter was erased.
             return if letters > 0 {
                 Ok(Encoded::of(&Erased::DeadLetter(ErasedDeadLetter { run_id })))
             } else {

@@ -1,9 +1,9 @@
-//! What is asked for: whose runs the asker may see, and which of those are meant. One answer for all endpoints.
+//! The target of a request: which runs the caller may see, and which of those it means. One answer for all endpoints.
 
 use longshore_backbone::wire::api::{self, ApiError, Code, OPERATOR, RunRequest, Selection, Target};
 use longshore_domain::{Run, RunId, Tenant};
 
-/// Which runs are meant: those that fit, of a tenant or, for the operator, of all.
+/// The runs that are meant: those that fit, of one tenant or, for the operator, of all.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
     /// `None`: every tenant's.
@@ -18,12 +18,13 @@ pub(crate) enum Chosen {
     Those(Filter),
 }
 
-/// What an endpoint answers where NATS did not.
+/// The answer of an endpoint to which NATS did not answer.
 pub(crate) fn unavailable(error: &longshore_backbone::Error) -> ApiError {
     ApiError::unavailable(error.with_causes())
 }
 
-/// Whose runs: a tenant sees its own only, the operator all, or those of one it names.
+/// The tenant whose runs are meant: a tenant sees only its own, the operator all (`None`), or those of a tenant it
+/// names.
 pub(crate) fn whose(asker: &str, named: Option<&Tenant>) -> Result<Option<Tenant>, ApiError> {
     match (asker, named) {
         (OPERATOR, named) => Ok(named.cloned()),
@@ -34,9 +35,9 @@ pub(crate) fn whose(asker: &str, named: Option<&Tenant>) -> Result<Option<Tenant
     }
 }
 
-/// Whose run: a run's id is one tenant's.
+/// The tenant of a run: a run's id belongs to one tenant.
 fn whose_run(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
-    let missing = || format!("tenant: is missing; a run_id asked for under {OPERATOR} needs the tenant whose it is");
+    let missing = || format!("tenant: is missing; a run_id asked for under {OPERATOR} needs the run's tenant");
     whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
 }
 
@@ -58,14 +59,15 @@ pub(crate) fn which(asker: &str, asked: Selection) -> Result<Chosen, ApiError> {
     }
 }
 
-/// Where a list goes on.
+/// The position at which a list goes on.
 pub(crate) fn cursor(text: Option<&str>) -> Result<u64, ApiError> {
-    let read = |text: &str| text.parse().map_err(|_| ApiError::malformed("cursor: is none of this endpoint's"));
+    let read = |text: &str| text.parse().map_err(|_| ApiError::malformed("cursor: is not a cursor of this endpoint"));
     text.map_or(Ok(1), read)
 }
 
 impl Filter {
-    /// Whether a run is meant. `since` and `until` are about when it ended, or, if it has not, since when it waits.
+    /// Whether a run is meant. `since` and `until` compare the time it ended or, if it has not ended, the time since
+    /// when it waits.
     pub(crate) fn fits(&self, run: &Run) -> bool {
         let at = run.ended_at.or(run.enqueued_at).unwrap_or(run.origin);
         let api::Filter { queue, job_type, tag, state, error_kind, since, until } = &self.wanted;

@@ -1,9 +1,9 @@
 //! Intake: takes jobs over request-reply. Answers once the job is durable.
 //!
-//! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. Any other
-//! is claimed first, then noted as a record, then published, then record and claim are marked as published: a crash in
-//! between leaves a claim or a note that is not marked, and a repeat of the same submit that finds it publishes the job
-//! again.
+//! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. For
+//! any other job intake claims the key, writes the pre-created record, publishes the job, and marks record and claim as
+//! published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same submit that
+//! finds it publishes the job again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// What tells this job from another one of the same key.
+    /// Distinguishes this job from another one with the same key.
     fn print(&self) -> String {
         fingerprint(self.job.job_type.as_str(), &self.payload)
     }
@@ -55,7 +55,7 @@ fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
     ApiError::malformed(format!("{field}: {reason}"))
 }
 
-/// A name's own error says which it is.
+/// A name's error says which name it is.
 fn name(error: longshore_domain::NameError) -> ApiError {
     ApiError::malformed(error.to_string())
 }
@@ -143,7 +143,7 @@ fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<
     let either = |fields: (&str, &str), at: Option<Timestamp>, after: Option<u64>| match (at, after) {
         (Some(_), Some(_)) => Err(wrong(fields.1, format!("stands beside {}; one of them is enough", fields.0))),
         (Some(at), None) => Ok(Some(When::At(at))),
-        // A delay of nothing is none; what expires after nothing could never start.
+        // A delay of zero means no delay; a job that expires after zero could never start.
         (None, Some(ms)) if fields.1 == "delay_ms" => span(fields.1, ms).map(|span| Some(When::After(span))),
         (None, Some(ms)) => positive(fields.1, ms).map(|span| Some(When::After(span))),
         (None, None) => Ok(None),
@@ -193,7 +193,7 @@ fn deadline(submit: &SubmitRequest) -> Result<Option<When>, ApiError> {
     }
 }
 
-/// A span where nothing would be without meaning.
+/// A span that must not be zero.
 fn positive(field: &str, ms: u64) -> Result<Duration, ApiError> {
     if ms == 0 { Err(wrong(field, "is zero")) } else { span(field, ms) }
 }
@@ -203,14 +203,14 @@ fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
     if span > duration::MAX_DURATION { Err(wrong(field, "is more than 3650 days")) } else { Ok(span) }
 }
 
-/// The headers the job is published with: the client's own, and what it asked for.
+/// The headers that the job is published with: the client's own, and those of its options.
 fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiError> {
     let mut headers = Headers::new();
     for (name, value) in submit.headers.iter().flatten() {
         let field = format!("headers.{name}");
         let token = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
         if !token {
-            return Err(wrong(&field, "is no name for a header"));
+            return Err(wrong(&field, "is not a valid header name"));
         }
         if !header::is_clients(name) {
             return Err(wrong(
@@ -246,7 +246,7 @@ async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
         Error::Refused { code, .. } if STREAM_FULL.contains(code) => {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
         }
-        // Nobody takes the subject: of a declared queue only until its lane has a leader again.
+        // No stream takes the subject; for a declared queue that lasts only until its lane has a leader again.
         error if nobody_there(error) => match must_be_declared(shared, &job.queue).await {
             Ok(()) => ApiError::unavailable(format!("queue {} has no leader just now; try again", job.queue)),
             Err(refused) => refused,
@@ -255,7 +255,7 @@ async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
     }
 }
 
-/// What is noted before it is published must not be noted for a queue that nobody declared.
+/// A record must not be pre-created for a queue that no node declares.
 pub(crate) async fn must_be_declared(shared: &Shared, queue: &Queue) -> Result<(), ApiError> {
     if shared.policies.queues.contains_key(queue) {
         return Ok(());
@@ -280,8 +280,8 @@ async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Option<Claimed>
     claimed.map(Some).map_err(|error| unavailable(&error))
 }
 
-/// Notes the run as a record, publishes its job or schedule, and marks both record and claim as published. Until that is
-/// done the job may be published again by whoever repeats the submission, in this way or another.
+/// Writes the pre-created record, publishes the job or schedule, and marks both record and claim as published. Until
+/// that is done, a repeat of the submission may publish the job again, in this way or another.
 async fn note_and_publish(
     shared: &Shared,
     checked: &Checked,
@@ -308,14 +308,14 @@ async fn note_and_publish(
     }
 }
 
-/// Publishes a job whose record stands, under the record's seal.
+/// Publishes a job whose record is stored, under the record's seal.
 async fn publish_noted(shared: &Shared, checked: &Checked, run: &Run) -> Result<(), ApiError> {
     let job = &checked.job;
     let mut headers = checked.headers.clone();
     headers.insert(names::RUN_ID, job.run_id.as_str());
     headers.insert(names::SEAL, run.seal.as_str());
     let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
-    // Of this record, not of this run id: a later run of the same id is another one.
+    // The message id is of this record, not of this run id: a later run with the same id is another one.
     let id = format!("{}/{}/{}", job.tenant, job.run_id, run.seal);
     let moved = shared.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
     if let Err(error) = moved {
@@ -325,8 +325,8 @@ async fn publish_noted(shared: &Shared, checked: &Checked, run: &Run) -> Result<
     Ok(())
 }
 
-/// What `submit` had to make durable is so: its claim and its record say it from now on. Answers with the run, or with
-/// the one that has taken the claim over meanwhile.
+/// The job or schedule is durable: marks its claim and its record as published. Answers with the run, or with the run
+/// that has taken the claim over meanwhile.
 async fn mark(
     shared: &Shared,
     checked: &Checked,
@@ -345,7 +345,7 @@ async fn mark(
     }
     run.published = true;
     run.token = shared.token();
-    // Where another write was first, the run has been taken up already.
+    // If another write was first, a node has taken the run up already.
     shared.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
     fail_point::pass("after-mark");
     Ok(match other {
@@ -354,7 +354,7 @@ async fn mark(
     })
 }
 
-/// The run is there already: answered as it stands. Where its job may never have been published, it is now.
+/// The run exists already: answers with it as it stands. If its job may never have been published, it is published now.
 async fn found_before(
     shared: &Shared,
     checked: &Checked,
@@ -371,8 +371,8 @@ async fn found_before(
     Ok(Submitted { deduplicated: true, ..first })
 }
 
-/// The record says that the run waits for its time. Where no schedule stands, either it has fired, and another message of
-/// the run does no harm; or the node that noted it died before it wrote one.
+/// The record says that the run waits for its time. If there is no schedule, either it has fired, and another message
+/// of the run does no harm; or the node that wrote the record died before it wrote the schedule.
 async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
     match shared.backbone.find_schedule(run).await {
         Ok(Some(_)) => return Ok(()),
@@ -390,7 +390,7 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
         .map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
 }
 
-/// The key is claimed: answered with the run that has it. Where that was perhaps never published, it is now.
+/// The key is claimed: answers with the run that has it. If that run was perhaps never published, it is published now.
 async fn repeated(
     shared: &Shared,
     checked: Checked,
@@ -403,8 +403,8 @@ async fn repeated(
     let unmarked = (!claim.published).then_some(revision);
     match is_stored(shared, &checked.job.tenant, &checked.job.run_id).await? {
         Some(found) => found_before(shared, &checked, found, unmarked).await,
-        // The run's record has gone before its claim: of those that are kept for shorter than that, it has completed.
-        // One that was claimed a moment ago is only just being written.
+        // The run's record is gone before its claim. Only completed runs may be kept for shorter than a claim, so it
+        // has completed. If it was claimed a moment ago, its record is only just being written.
         None if claim.published => {
             let is_young = now().since(at) < shared.backbone.storage().lease;
             let state = if is_young { RunState::Enqueued } else { RunState::Completed };
@@ -417,7 +417,7 @@ async fn repeated(
     }
 }
 
-/// Records the run as scheduled, tells it, and writes its schedule; in this order, by the herald.
+/// Stores the run as scheduled, publishes its events, and writes its schedule; in this order, by the committer.
 async fn schedule(
     shared: &Shared,
     checked: &Checked,
@@ -432,7 +432,7 @@ async fn schedule(
     if let Ok(revision) = shared.carry_out(commit).await {
         return mark(shared, checked, run, (revision, claim)).await;
     }
-    // Not ours to tell: there is a run of that id.
+    // The record is not ours: there is another run with that id.
     match is_stored(shared, &checked.job.tenant, &checked.job.run_id).await? {
         Some(found) => found_before(shared, checked, found, claim).await,
         None => Err(ApiError::unavailable("the run's record changes; try again")),

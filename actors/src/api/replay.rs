@@ -1,8 +1,9 @@
 //! Replaying and discarding dead letters.
 //!
-//! Each step can be repeated, by anybody: the record goes to its next round (or to `discarded`) by compare-and-set, that
-//! is told, the job is published into its lane under an id of its round, and the letter is deleted last, by its
-//! sequence. A node that dies in between leaves a letter that the next call finds and finishes.
+//! Each step can be repeated, by any node: the record goes to its next round (or to `discarded`) by compare-and-set,
+//! its events are published, the job is published into its lane under an id of its round, and the dead letter is
+//! deleted last, by its sequence. If a node dies in between, it leaves a dead letter that the next call finds and
+//! finishes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,16 +30,16 @@ use crate::attempt::assignment::is_acknowledgement;
 use crate::fail_point;
 use crate::shared::{Shared, new_seal, now};
 
-/// Letters that one call works on at once, where no rate is set.
+/// Dead letters that one call works on at once, if no rate is set.
 const AT_ONCE: usize = 64;
-/// Slowest rate, one in 1,000 s: somebody waits for the answer, and much slower ones are beyond what a duration holds.
+/// Minimum rate, one in 1,000 s: a client waits for the answer, and much slower rates do not fit into a duration.
 const SLOWEST: f64 = 0.001;
 
-/// Why a letter cannot be replayed under its id.
+/// Why a dead letter cannot be replayed under its id.
 const ANOTHERS: &str =
     "its id is another run's by now, as its lane was made anew; publish its job anew and discard this";
 
-/// What is done with letters.
+/// What is done with dead letters.
 enum Action {
     Replay(Change),
     Discard,
@@ -51,7 +52,7 @@ struct Change {
     priority: Option<Priority>,
     payload: Option<Bytes>,
     headers: Vec<(String, Option<String>)>,
-    /// What those headers ask for.
+    /// The job options in those headers.
     options: Option<Box<JobOptions>>,
 }
 
@@ -79,7 +80,7 @@ pub(crate) async fn discard(
     Ok(Encoded::of(&Discarded::from(outcome)))
 }
 
-/// Reads and checks what is to be changed, before anything is.
+/// Reads and checks all changes before anything is changed.
 async fn change(shared: &Shared, set: api::Change) -> Result<Change, ApiError> {
     let within = |error: longshore_domain::NameError| ApiError::malformed(format!("set: {error}"));
     let queue = set.queue.as_deref().map(Queue::parse).transpose().map_err(within)?;
@@ -96,7 +97,7 @@ async fn change(shared: &Shared, set: api::Change) -> Result<Change, ApiError> {
         let plain = |text: &str| !text.contains(['\r', '\n']);
         let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
         if !named || value.as_deref().is_some_and(|value| !plain(value)) {
-            return Err(ApiError::malformed(format!("{field}: is no header")));
+            return Err(ApiError::malformed(format!("{field}: is not a valid header")));
         }
         headers.insert(name.as_str(), value.as_deref().unwrap_or_default());
     }
@@ -123,7 +124,7 @@ async fn change(shared: &Shared, set: api::Change) -> Result<Change, ApiError> {
     })
 }
 
-/// Whether what a header says was decided with the run's first round.
+/// Whether a header's value was decided with the run's first round.
 fn is_settled(name: &str) -> bool {
     const SETTLED: [&str; 6] = [
         "longshore-run-id",
@@ -136,7 +137,8 @@ fn is_settled(name: &str) -> bool {
     SETTLED.iter().any(|settled| settled.eq_ignore_ascii_case(name))
 }
 
-/// Does the deed to the letters that are meant: how many, what failed, and whether the limit left some.
+/// Carries the action out on the dead letters that are meant; says on how many, which failed, and whether the limit
+/// left some.
 async fn attend(
     shared: &Shared,
     asker: &str,
@@ -160,7 +162,7 @@ async fn attend(
         }
         Chosen::Those(filter) => filter,
     };
-    // What dies again while this goes on is not taken again.
+    // A run that dies again meanwhile is not taken again.
     let last = shared.backbone.last_sequence(&Source::DeadLetters).await.map_err(|error| unavailable(&error))?;
     let subject = dead_letters::subject(shared, &filter);
     let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
@@ -197,7 +199,7 @@ async fn attend(
     Ok(Outcome::new(done.into_inner(), failed, false))
 }
 
-/// Whether the deed would be done to this letter.
+/// Whether the action would be carried out on this dead letter.
 async fn would(shared: &Shared, letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
     if let Action::Replay(change) = action {
         can_be_replayed(letter, change)?;
@@ -211,7 +213,7 @@ async fn would(shared: &Shared, letter: &StoredDeadLetter, action: &Action) -> R
     }
 }
 
-/// Does the deed to one letter; whether there was anything left to do but tidying up.
+/// Carries the action out on one dead letter; says whether there was more to do than tidying up.
 async fn one(shared: &Shared, letter: StoredDeadLetter, action: &Action) -> Result<bool, String> {
     if let Action::Replay(change) = action {
         can_be_replayed(&letter, change)?;
@@ -276,7 +278,7 @@ fn can_be_replayed(letter: &StoredDeadLetter, change: &Change) -> Result<(), Str
         return Err(format!("its payload of {bytes} bytes was too large to be kept; replay it with set.payload"));
     }
     let run = &letter.run;
-    // What could not be read stands as `_`, which is no name.
+    // A name that could not be read is stored as `_`, which is not a valid name.
     let names = Tenant::parse(run.tenant.as_str()).is_ok()
         && Queue::parse(run.queue.as_str()).is_ok()
         && JobType::parse(run.job_type.as_str()).is_ok();
@@ -289,11 +291,11 @@ fn can_be_replayed(letter: &StoredDeadLetter, change: &Change) -> Result<(), Str
     }
 }
 
-/// A job that could not be read is invalid again, unless what is set mends it.
+/// A job that could not be read is invalid again, unless the changes mend it.
 fn is_mended(letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result<(), String> {
     let headers = changed_headers(letter, change);
     if header::has(&headers, HEADERS_BASE64) {
-        // To leave them out unasked would lose what a person may be able to read.
+        // Dropping them unasked would lose what a person may be able to read.
         let mend = format!("set.headers {{\"{HEADERS_BASE64}\": null}} leaves out the headers that cannot be read");
         return Err(format!("it is invalid ({reason}); {mend}"));
     }
@@ -311,7 +313,7 @@ fn is_mended(letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result
     }
 }
 
-/// Puts the deed on record; `None` if another write was first.
+/// Stores the action in the record; `None` if another write was first.
 async fn decide(shared: &Shared, run: Run, expected: u64, action: &Action) -> Result<Option<Run>, String> {
     let mut run = run;
     match action {
@@ -340,7 +342,7 @@ async fn decide(shared: &Shared, run: Run, expected: u64, action: &Action) -> Re
     }
 }
 
-/// The letter's headers for another round, with what is to be changed.
+/// The dead letter's headers for another round, with the changes.
 fn changed_headers(letter: &StoredDeadLetter, change: &Change) -> Headers {
     let mut original = header::for_replay(&letter.headers);
     for (name, value) in &change.headers {

@@ -1,4 +1,4 @@
-//! What is known of a run: its record, or, while it waits, the job in its lane.
+//! Reading a run: from its record or, while it waits, from the job in its lane.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::api::waits;
 use crate::attempt::assignment::Assignment;
 use crate::shared::Shared;
 
-/// Longest wait for a run's end.
+/// Maximum wait for a run's end.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
-/// An end could go by unheard, as live events may; so the record is looked at now and then as well.
+/// Live events may be lost, also that of an end; so the record is polled as well.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Who waits for long looks less often: a thousand may wait.
+/// Long waits poll less often, but at least this often: a thousand callers may wait.
 const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// The endpoint `runs.get`: the run, from its record or its lane.
@@ -41,14 +41,14 @@ async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option
     Ok(is_stored(shared, tenant, run_id).await?.map(|found| found.run))
 }
 
-/// What is on record of a run. A job leaves its lane once that has its end, so whoever finds neither looks here again: it
-/// may have ended between the two looks.
+/// The stored record of a run. A job leaves its lane only once its end is stored, so a caller that finds neither reads
+/// here again: the run may have ended between the two reads.
 pub(crate) async fn is_stored(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
     shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
 }
 
-/// Why a run is not known. Of types that keep their failures only, one that completed at once is not to be told from one
-/// whose record has gone; but its id was given.
+/// The error for a run that is not known. If a type keeps only its failures, a run that completed at once looks like
+/// one whose record is gone; but its id was given.
 async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
     let policies = &shared.policies;
     let mut types = policies.types.values().chain([&policies.default_type]);
@@ -65,7 +65,7 @@ async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
     ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))
 }
 
-/// The run of a job that waits in its lane under a minted id, as if it were on record.
+/// The run of a job that waits in its lane under a derived id, as if it had a record.
 pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
     let Some((queue, priority, sequence)) = run_id.as_derived() else { return Ok(None) };
     let found = shared.backbone.job_in_lane(&queue, priority, sequence).await;
@@ -76,7 +76,7 @@ pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) ->
     Ok(is_meant.then(|| Run::new(job, shared.max_attempts(job), assignment.since)))
 }
 
-/// The run, once it has ended, or as it stands when `timeout` is over, [`MAX_WAIT`] at most.
+/// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`].
 pub(crate) async fn wait(
     shared: &Shared,
     tenant: &Tenant,
@@ -91,7 +91,7 @@ pub(crate) async fn wait(
     loop {
         let run = find(shared, tenant, run_id).await?;
         if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_terminal())) {
-            // Its end was told, and no record will say so.
+            // Its end was published, and no record will say so.
             return Ok(end);
         }
         let now = tokio::time::Instant::now();
@@ -99,7 +99,7 @@ pub(crate) async fn wait(
             Some(run) if run.state.is_terminal() || now >= until => return Ok(record::show(&run)),
             Some(_) => {}
             None => {
-                // Told before anybody listened, perhaps.
+                // Perhaps the end was published before this wait listened.
                 let missing = missing(shared, tenant, run_id).await;
                 let unstored_ends = missing.error == Code::NotKept.word();
                 let end = if unstored_ends { waits::end_of(shared, tenant, run_id).await } else { None };
@@ -108,14 +108,14 @@ pub(crate) async fn wait(
         }
         let look_at = (now + look_every).min(until);
         look_every = (look_every * 2).min(MAX_CHECK_EVERY);
-        // Any event of the run, or time to look by itself.
+        // Any event of the run, or time to poll.
         if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
             told = end_published(shared, &event);
         }
     }
 }
 
-/// What the event of a run's end says of it, where its type keeps no record of such ends.
+/// The record of a run as the event of its end shows it, if its type keeps no record of such ends.
 fn end_published(shared: &Shared, event: &[u8]) -> Option<Encoded<Record>> {
     let event: Ended = serde_json::from_slice(event).ok().filter(|event: &Ended| event.event == "completed")?;
     if shared.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {

@@ -1,4 +1,4 @@
-//! Control: the endpoints of the API, served as the NATS micro service `longshore`.
+//! The API: its endpoints, served as the NATS micro service `longshore`.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -26,14 +26,15 @@ use crate::queue::unresponsive::SPARE_THREADS;
 use crate::shared::{Shared, now};
 use crate::supervision::LoopEnd;
 
-/// Most jobs in one batch.
+/// Maximum number of jobs in one batch.
 const BATCH_MAX: usize = 1_000;
 /// Jobs of one batch that are published at once.
 const BATCH_AT_ONCE: usize = 128;
-/// How long `runs.wait` waits where the client does not say.
+/// How long `runs.wait` waits if the client does not say.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Room for one answer in that to a batch: a success with the longest id, or an error that says enough.
+/// Bytes for the answer to one job of a batch: enough for a success with the longest id, or for an error that says
+/// enough.
 const BATCH_ANSWER: usize = 512;
 
 struct Control {
@@ -52,11 +53,11 @@ type Served = dyn for<'a> Fn(&'a Control, &'a Request) -> Answer<'a, Object> + S
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
 
-/// Serves the endpoint `E` to whoever asks, by the tenant in the request's subject.
+/// Serves the endpoint `E` to a caller, identified by the tenant in the request's subject.
 type Handle<E> =
     for<'a> fn(&'a Control, &'a str, <E as Endpoint>::Request) -> Answer<'a, Encoded<<E as Endpoint>::Answer>>;
 
-/// The endpoint `E`, and what serves it.
+/// The endpoint `E`, and the function that serves it.
 fn route<E: Endpoint>(serve: Handle<E>) -> Route {
     let serve: Box<Served> = Box::new(move |control, request| {
         Box::pin(async move {
@@ -125,7 +126,8 @@ impl Control {
 
     async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Result<Encoded<BatchAnswer>, ApiError> {
         let tenant = &submitter(asker)?;
-        // What is accepted must be answered, so a batch whose answer might not fit is refused before anything is done.
+        // Every accepted job must be answered, so a batch whose answer might not fit is refused before anything is
+        // done.
         let max = BATCH_MAX.min(self.shared.backbone.max_payload() / BATCH_ANSWER);
         if batch.jobs.len() > max {
             let message = format!("jobs: has {} jobs, {max} are allowed", batch.jobs.len());
@@ -212,14 +214,14 @@ impl Control {
         }
         let unresponsive = self.shared.unresponsive.load(Ordering::Relaxed);
         if unresponsive > SPARE_THREADS {
-            reasons.push(format!("{unresponsive} handlers neither end in time nor hear that they should"));
+            reasons.push(format!("{unresponsive} handlers neither end in time nor react to their cancellation"));
         }
         if self.shared.records_full.load(Ordering::Relaxed) {
-            reasons.push("the room for run records is full (storage.runs_max_records)".to_owned());
+            reasons.push("the stream of run records is full (storage.runs_max_records)".to_owned());
         }
         let unanswered = self.shared.backbone.unanswered();
         if !unanswered.is_empty() {
-            reasons.push(format!("nobody answers for the consumer of {}", unanswered.join(", ")));
+            reasons.push(format!("no server answers for the consumer of {}", unanswered.join(", ")));
         }
         let full = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let full = full.iter().map(|(queue, priority)| {
@@ -245,7 +247,7 @@ fn status(node: Presence) -> NodeStatus {
     NodeStatus { node, queues, seen_at, started_at, state, version }
 }
 
-/// Whose jobs are submitted.
+/// The tenant that submits.
 fn submitter(asker: &str) -> Result<Tenant, ApiError> {
     Tenant::parse(asker).map_err(|error| match asker {
         OPERATOR => ApiError::malformed("tenant: a job belongs to one tenant; submit it under that tenant's subject"),
@@ -253,7 +255,7 @@ fn submitter(asker: &str) -> Result<Tenant, ApiError> {
     })
 }
 
-/// An error that fits into its place in the answer to a batch.
+/// Shortens an error so that it fits into the answer to a batch.
 fn short(mut error: ApiError) -> ApiError {
     const CUT: &str = "…";
     let room = |error: &ApiError| serde_json::to_vec(error).map_or(0, |text| text.len()) <= BATCH_ANSWER - 16;
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_a_batch_keeps_to_its_place() {
+    fn an_error_in_a_batch_keeps_to_its_size() {
         for length in 200..800 {
             let error = short(ApiError::malformed("ä\n".repeat(length)));
             let size = serde_json::to_vec(&error).unwrap().len();

@@ -1,8 +1,8 @@
-//! Waiting for runs' ends: how many may, and the ends of those runs that leave no record.
+//! The ends of runs that leave no record, for callers that wait.
 //!
-//! Who waits keeps a subscription and a task, so both are bounded, for each tenant and for the node. Of a type that keeps
-//! its failures only, the end of a run that completes stands nowhere but in its event; whoever asks for it a moment too
-//! late finds it at the node that had it, which the others ask.
+//! If a type keeps only its failures, the end of a run that completes is stored nowhere; only its event says so. A
+//! caller that asks for such an end a moment too late still gets it: the nodes ask the one that ran it. How many
+//! callers may wait at once is in [`crate::shared::waits`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use longshore_domain::{RunId, Tenant};
 use crate::shared::Shared;
 use crate::supervision::LoopEnd;
 
-/// How long the other nodes are given to say that they saw an end.
+/// How long the other nodes have to answer that they saw an end.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// The end of a run that left no record, from this node's memory or another's.

@@ -22,7 +22,7 @@ use crate::shared::{MAX_LOCAL_RETRIES, Shared, new_seal, now};
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
 const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 
-/// Takes a short retry to the scheduler when it is due; fails if the scheduler is gone.
+/// Where a short retry goes when it is due: to its queue's scheduler; nowhere if that is gone.
 pub(crate) type LocalRetries = mpsc::UnboundedSender<Assignment>;
 
 /// Whether a short retry may be held locally.

@@ -1,4 +1,4 @@
-//! Idempotency keys: which run has a key, when a job with that key is about to start, and when `submit` meets the key
+//! Idempotency keys: which run owns a key, when a job with that key is about to start, and when `submit` meets the key
 //! again.
 //!
 //! A claim that is marked published stands for a run whose job is durable. A claim that is not may come from a `submit`

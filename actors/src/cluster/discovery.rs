@@ -13,8 +13,8 @@ use crate::supervision::LoopEnd;
 /// How long services have to answer.
 const CENSUS_WAIT: Duration = Duration::from_millis(500);
 
-/// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and at every
-/// tick (a few seconds) since whose last one there was such a job.
+/// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
+/// few seconds if there was a job for remote handlers since the last time.
 pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -93,8 +93,8 @@ async fn may_overwrite(backbone: &Backbone, found: &Run, commit: &Commit) -> boo
 }
 
 /// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another id:
-/// that id stays the job's. `found` has ended by now. If the read fails, the answer is yes, and the caller checks
-/// again.
+/// that id stays the job's. `found` has ended by now. If the read fails, the answer is yes, and it is checked again
+/// later.
 pub(crate) async fn has_other_id(backbone: &Backbone, found: &Run, arrival: &Arrival) -> bool {
     let other = RunId::derived_at(&found.run_id, arrival.holding.message.at);
     !matches!(backbone.read_record(&found.tenant, &other).await, Ok(None))
@@ -110,8 +110,8 @@ fn is_occupied(found: &Run, commit: &Commit) -> bool {
     (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 
-/// The run was cancelled before its attempt's end could be written: the cancellation is published and acknowledged
-/// instead.
+/// The run was cancelled before its attempt's end could be written: its cancellation is published instead, and the
+/// delivery acknowledged.
 fn end_of_the_cancelled(backbone: &Backbone, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
     let (arrival, found) = (commit.arrival.as_ref()?, found?);
     if protocol::on_arrival(Some(&found.run), arrival) != Verdict::TellEnd {

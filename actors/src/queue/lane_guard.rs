@@ -92,11 +92,11 @@ async fn look_through(shared: &Shared, stream: &str, found: mpsc::Sender<Poison>
     for _ in 0..LOOKS {
         match shared.backbone.look_through(stream, &found).await {
             Ok(pending) => return pending,
-            Err(error) => tracing::debug!(stream, "cannot be looked through: {}", error.with_causes()),
+            Err(error) => tracing::debug!(stream, "cannot be inspected: {}", error.with_causes()),
         }
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
     }
-    tracing::warn!(stream, "could not be looked through for what cannot be read");
+    tracing::warn!(stream, "could not be inspected for unreadable messages");
     None
 }
 

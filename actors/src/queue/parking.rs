@@ -53,7 +53,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
         match parking.look().await {
             Ok(found) => any = found,
             Err(error) => {
-                tracing::debug!(queue = %parking.queue.name, "parked jobs are looked for again: {}", error.with_causes())
+                tracing::debug!(queue = %parking.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
             }
         }
     }
@@ -132,7 +132,8 @@ impl Parking {
             }
         }
         if ahead.jobs.is_empty() {
-            // All that was read is gone, or was parked again: the next read begins at the first message.
+            // Nothing is left beyond the last read: the jobs left over then are gone, or parked again. The next read
+            // begins at the first message.
             self.ahead.remove(kind);
         }
         Ok(())

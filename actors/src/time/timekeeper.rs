@@ -160,7 +160,7 @@ impl Timekeeper {
 }
 
 async fn move_to_lane(shared: Arc<Shared>, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
-    // A publish that is answered too late may be stored all the same; published again, it is caught by its id.
+    // A publish that is answered too late is stored all the same; published again, it is caught by its id.
     let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&shared)).await {
         Ok(Ok(())) => {
             fail_point::pass("after-move");

@@ -1,5 +1,5 @@
-//! Broken and sound bytes, judged here and by the client library: a server that is no more than a socket sends them to it.
-//! No NATS server is asked.
+//! Broken and sound bytes, checked here and by the client library: a fake server, which is only a socket, sends them to
+//! the library. No NATS server takes part.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ const STATUS: &[&[u8]] = &[b"NATS/1.0 503\r\n\r\n", b"NATS/1.0 100 Idle Heartbea
 const SUBJECTS: &[(&str, bool)] =
     &[("a.b", true), ("a.\u{a0}b", false), ("a.\u{2003}b", false), ("a.\u{b}b", false), ("a.\u{e4}", true)];
 
-/// Whether the client library lives through such a message: it is sent one by a server that is no more than this.
+/// Whether the client library survives such a message, which a fake server sends to it.
 async fn client_reads(subject: &str, headers: &[u8]) -> bool {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = listener.local_addr().unwrap().to_string();
@@ -53,7 +53,7 @@ async fn client_reads(subject: &str, headers: &[u8]) -> bool {
     message.extend_from_slice(b"ok\r\nMSG last 1 2\r\nok\r\n");
     let server = tokio::spawn(async move {
         let (socket, _) = listener.accept().await.unwrap();
-        // Whoever comes again is refused.
+        // A client that reconnects is refused.
         drop(listener);
         let (read, mut write) = socket.into_split();
         let mut lines = BufReader::new(read).lines();
@@ -77,7 +77,8 @@ async fn client_reads(subject: &str, headers: &[u8]) -> bool {
         messages.next().await?;
         messages.next().await
     };
-    let read = tokio::time::timeout(Duration::from_secs(10), both).await.expect("it reads, or its connection ends");
+    let read =
+        tokio::time::timeout(Duration::from_secs(10), both).await.expect("the client reads it, or its connection ends");
     server.abort();
     read.is_some()
 }
@@ -98,12 +99,12 @@ async fn what_is_judged_broken_is_what_the_client_cannot_read() {
     for (subject, good) in SUBJECTS {
         assert_eq!(fault(subject, GOOD[0]).is_none(), *good, "{subject:?}");
         assert_eq!(client_reads(subject, GOOD[0]).await, *good, "{subject:?}");
-        assert_eq!(fault(subject, b""), None, "without headers every blank but the common one is read");
+        assert_eq!(fault(subject, b""), None, "without headers every blank but the ordinary space is read");
     }
     assert!(fault("a.\u{fffd}", b"").is_some());
 }
 
-/// Drawn bytes: lines of good and bad parts in any order.
+/// Random bytes: lines of good and bad parts in any order.
 #[tokio::test]
 async fn drawn_headers_are_judged_as_the_client_reads_them() {
     let parts: [&[u8]; 14] = [

@@ -1,4 +1,4 @@
-//! Publishes the jobs of a chaos run, each in one of the ways a client has, and keeps trying through all the faults.
+//! Publishes the jobs of a chaos run, each in one of the ways a client has, while the faults happen.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -99,7 +99,7 @@ fn draw(chance: &mut StdRng, chaos: Chaos, number: usize) -> Draft {
 }
 
 impl Producer<'_> {
-    /// Sends it until it is accepted, and returns the runs it became.
+    /// Sends it, repeatedly where its way of sending allows that, and returns the runs it became.
     async fn send(&self, draft: Draft) -> Vec<Job> {
         let Draft { sort, number, .. } = draft;
         let receipts = match sort {

@@ -1,0 +1,72 @@
+//! The addresses of a NATS server as its clients write them: `nats://user:password@host:4222`, `nats://token@host`.
+//!
+//! The client library leaves out what stands before the `@`, and its errors show it. So it is taken out here: an address
+//! that is passed on or shown has neither a name nor a secret in it.
+
+use percent_encoding::percent_decode_str;
+
+/// Who connects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Login {
+    /// A user and a password, which may be empty.
+    User(String, String),
+    /// A token.
+    Token(String),
+}
+
+/// The addresses in a list separated by commas, without logins, and the login that they have; a mistake in words if they
+/// have two.
+pub(crate) fn read(list: &str) -> (Vec<String>, Result<Option<Login>, String>) {
+    let (plain, logins): (Vec<String>, Vec<Option<Login>>) = list.split(',').map(|address| one(address.trim())).unzip();
+    let mut logins = logins.into_iter().flatten();
+    let first = logins.next();
+    let login = match logins.any(|other| Some(&other) != first.as_ref()) {
+        true => Err("its addresses name two different users; one connection has one".to_owned()),
+        false => Ok(first),
+    };
+    (plain, login)
+}
+
+fn one(address: &str) -> (String, Option<Login>) {
+    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let Some((login, host)) = authority.rsplit_once('@') else { return (address.to_owned(), None) };
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let login = match login.split_once(':') {
+        Some((user, password)) => Login::User(decoded(user), decoded(password)),
+        None => Login::Token(decoded(login)),
+    };
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    (format!("{scheme}{separator}{host}{path}"), Some(login))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_is_taken_out_of_an_address() {
+        let user = |name: &str, password: &str| Some(Login::User(name.to_owned(), password.to_owned()));
+        for (address, plain, login) in [
+            ("nats://a:4222", "nats://a:4222", None),
+            ("a:4222", "a:4222", None),
+            ("nats://ann:secret@a:4222", "nats://a:4222", user("ann", "secret")),
+            ("ann:secret@a", "a", user("ann", "secret")),
+            ("tls://ann:@[::1]:4222", "tls://[::1]:4222", user("ann", "")),
+            ("wss://ann:p%40ss%2Fw%3A@a/path@x", "wss://a/path@x", user("ann", "p@ss/w:")),
+            ("nats://ann:with@sign@a", "nats://a", user("ann", "with@sign")),
+            ("nats://s3cret@a:1", "nats://a:1", Some(Login::Token("s3cret".to_owned()))),
+        ] {
+            assert_eq!(one(address), (plain.to_owned(), login), "{address}");
+        }
+    }
+
+    #[test]
+    fn all_addresses_have_one_login() {
+        let (plain, login) = read("nats://ann:x@a, nats://b ,nats://ann:x@c");
+        assert_eq!(plain, ["nats://a", "nats://b", "nats://c"]);
+        assert_eq!(login, Ok(Some(Login::User("ann".to_owned(), "x".to_owned()))));
+        let (plain, login) = read("nats://ann:x@a,nats://bob:y@b");
+        assert!(plain.join(",") == "nats://a,nats://b" && !login.unwrap_err().contains('x'));
+    }
+}
