@@ -656,13 +656,13 @@ async fn a_handler_that_dies_costs_an_attempt() {
 async fn a_handler_is_told_when_its_time_is_over() {
     let world = world().await;
     let limits = "timeout = '500ms'\nmax_attempts = 1";
-    let node = world.node().with("types.deaf", &served_by("remote", limits)).start().await;
+    let node = world.node().with("types.silent", &served_by("remote", limits)).start().await;
     let mut cancels = world.listen("longshore.cancel.default.*").await;
     let (late, mut answered) = mpsc::unbounded_channel();
     let dead = Arc::new(Notify::new());
     let gate = Arc::clone(&dead);
     let _handler = world
-        .handler("deaf")
+        .handler("silent")
         .start(move |job: Job| {
             let (gate, late) = (Arc::clone(&gate), late.clone());
             async move {
@@ -677,7 +677,7 @@ async fn a_handler_is_told_when_its_time_is_over() {
             }
         })
         .await;
-    let receipt = world.publish("deaf").send("{}").await.unwrap();
+    let receipt = world.publish("silent").send("{}").await.unwrap();
     let subject = format!("longshore.cancel.default.{}", receipt.run_id);
     cancels.until("the request to stop", |live| live.subject == subject).await;
 

@@ -170,11 +170,11 @@ impl Node {
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
         let flushed = tokio::time::timeout(FLUSH_WITHIN, shared.committer.flush()).await;
-        let farewell = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
+        let goodbye = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
         self.root.stop(None);
         let _ = self.life.await;
         let sent = tokio::time::timeout(GOODBYE_TIMEOUT, shared.backbone.flush()).await;
-        flushed.and(farewell).and(sent).map_err(|_| Error::NotFlushed)
+        flushed.and(goodbye).and(sent).map_err(|_| Error::NotFlushed)
     }
 
     /// Publishes that this node is gone. Should that be lost, its silence says the same later.

@@ -81,7 +81,7 @@ impl Backbone {
     }
 
     /// Publishes to all nodes and handlers that a run is cancelled.
-    pub async fn tell_cancelled(&self, tenant: &Tenant, run: &RunId) {
+    pub async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
         let subject = self.names().cancel(tenant, run);
         self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
     }

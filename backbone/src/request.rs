@@ -70,7 +70,7 @@ pub(crate) async fn ask<A: DeserializeOwned>(link: &Link, subject: String, body:
 
 /// Whether no server answered, which for a publish means that no stream takes the subject.
 #[must_use]
-pub fn nobody_there(error: &Error) -> bool {
+pub fn is_no_responders_error(error: &Error) -> bool {
     let Error::Publish { source, .. } = error else { return false };
     source
         .downcast_ref::<async_nats::RequestError>()

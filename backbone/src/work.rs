@@ -104,7 +104,7 @@ pub enum SignalKind {
 #[derive(Debug)]
 pub enum Reply {
     /// No handler is subscribed.
-    NobodyThere,
+    NoResponders,
     /// The handler replied with something that cannot be read, for this reason.
     Unreadable(String),
     /// The request was lost with the connection before the server had it.
@@ -286,7 +286,7 @@ fn receive(waiting: &Waiting, message: Message) {
     if let Some(status) = message.status {
         // Once a handler is known to be there, the server's own "no responders" would have come before.
         let nobody = call.found.is_some() && is_no_responders(&message);
-        let reply = if nobody { Reply::NobodyThere } else { Reply::Unreadable(with_status(status, &message)) };
+        let reply = if nobody { Reply::NoResponders } else { Reply::Unreadable(with_status(status, &message)) };
         call.reply.take().map(|waits| waits.send(reply));
         return;
     }
@@ -464,7 +464,7 @@ impl Backbone {
     ///
     /// # Errors
     /// The answers' inbox cannot be subscribed to.
-    pub async fn census(&self, wait: Duration) -> Result<Vec<Announced>, Error> {
+    pub async fn ask_handlers(&self, wait: Duration) -> Result<Vec<Announced>, Error> {
         let inbox = self.work().new_inbox();
         let mut answers = self.work().subscribe(inbox.clone()).await?;
         self.work().publish_with_reply(Subject::from_static("$SRV.INFO"), inbox, Bytes::new()).await;
@@ -603,7 +603,7 @@ mod tests {
             waiting.lock().unwrap().insert(7, call);
             before.iter().chain([&said]).for_each(|message| receive(&waiting, message.clone()));
             match replied.try_recv().unwrap() {
-                Reply::NobodyThere => "nobody there".to_owned(),
+                Reply::NoResponders => "nobody there".to_owned(),
                 Reply::Unreadable(reason) => reason,
                 other => format!("{other:?}"),
             }

@@ -131,7 +131,7 @@ pub fn of_round(run: &Run) -> Story<'_> {
         story.push(event(EventKind::Enqueued, 0, at));
     }
     for attempt in run.attempts_of_round() {
-        tell_attempt(run, attempt, &mut story);
+        push_attempt(run, attempt, &mut story);
     }
     // Consecutive deferrals of a job before its start, for one reason, have one event: a later one cannot happen before
     // the first is published. A deferral after the start is among the events of its attempt. Parking counts as a wait:
@@ -177,7 +177,7 @@ fn reason_of(why: PutBack) -> Option<DeferReason> {
     }
 }
 
-fn tell_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
+fn push_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
     let mut tell = |kind, at, reason| {
         story.push(Event { run, kind, attempt: attempt.attempt, nth: attempt.start, at, of: Some(attempt), reason });
     };

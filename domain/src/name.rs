@@ -164,7 +164,7 @@ impl RunId {
     /// Says what is wrong with the id.
     pub fn parse_chosen(text: &str) -> Result<Self, NameError> {
         let id = Self::parse(text)?;
-        if id.minted_parts().is_some() {
+        if id.derived_parts().is_some() {
             let reason = "ends like a derived id (`-p5-123`), which clients may not choose".to_owned();
             return Err(NameError { what: "run_id", value: text.to_owned(), reason });
         }
@@ -185,13 +185,13 @@ impl RunId {
     /// sequences begin at 1, and are written without leading zeros.
     #[must_use]
     pub fn as_derived(&self) -> Option<(Queue, Priority, u64)> {
-        let (queue, priority, digits) = self.minted_parts()?;
+        let (queue, priority, digits) = self.derived_parts()?;
         let sequence = digits.parse().ok().filter(|_| !digits.starts_with('0'))?;
         Some((queue, priority, sequence))
     }
 
     /// The parts of an id that ends like a derived one.
-    fn minted_parts(&self) -> Option<(Queue, Priority, &str)> {
+    fn derived_parts(&self) -> Option<(Queue, Priority, &str)> {
         let (rest, digits) = self.0.rsplit_once('-')?;
         let (queue, priority) = rest.rsplit_once('-')?;
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -84,7 +84,7 @@ pub enum Verdict {
     /// again, unchanged, under this delivery; then write its schedule and acknowledge. Never hold it locally.
     TakeOver,
     /// The run was cancelled: publish that, then acknowledge.
-    TellEnd,
+    PublishEnd,
     /// Another message carries the run: acknowledge this one.
     Drop,
     /// The message speaks for a wait that the record does not know yet, so the read was too early: leave the delivery
@@ -146,7 +146,7 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
     match run.state {
         RunState::Running if is_holder => Verdict::HeldElsewhere,
         RunState::Running => Verdict::Drop,
-        RunState::Cancelled => Verdict::TellEnd,
+        RunState::Cancelled => Verdict::PublishEnd,
         state if state.is_terminal() => {
             if is_holder && run.round == arrival.round {
                 Verdict::CarryOut
@@ -245,7 +245,7 @@ pub enum DeadLetterVerdict {
     /// The record was read too early: it does not know yet that the run died. Leave the dead letter alone.
     StaleRecord,
     /// Its id now belongs to another run, from a stream that was created again: it can be discarded, but not replayed.
-    Anothers,
+    OtherRun,
 }
 
 /// Judges the dead letter of round `round`, of the run that was first published at `origin`, by the stored record. A
@@ -256,7 +256,7 @@ pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> Dea
     match run.origin.cmp(&origin) {
         Ordering::Less => return DeadLetterVerdict::StaleRecord,
         Ordering::Equal => {}
-        Ordering::Greater => return DeadLetterVerdict::Anothers,
+        Ordering::Greater => return DeadLetterVerdict::OtherRun,
     }
     match run.state {
         // A dead letter is only written once its round has ended dead.
@@ -394,8 +394,8 @@ mod tests {
         assert_eq!(judge(&put_back, &arrival(14, 1, 1, 1, true)), Verdict::Drop, "its own message comes again");
 
         let cancelled = after(running(&first), Settlement::Cancel);
-        assert_eq!(judge(&cancelled, &other), Verdict::TellEnd);
-        assert_eq!(judge(&after(retrying, Settlement::Cancel), &second), Verdict::TellEnd);
+        assert_eq!(judge(&cancelled, &other), Verdict::PublishEnd);
+        assert_eq!(judge(&after(retrying, Settlement::Cancel), &second), Verdict::PublishEnd);
 
         let mut submitted = Run { seal: SEAL.into(), ..Run::new(&job(), 3, at(100)) };
         let its_own = Arrival { seal: Some(SEAL.into()), ..other.clone() };
@@ -479,7 +479,7 @@ mod tests {
             DeadLetterVerdict::StaleRecord,
             "of an earlier run of its id"
         );
-        assert_eq!(on_dead_letter(Some(&run), 1, at(50)), DeadLetterVerdict::Anothers);
+        assert_eq!(on_dead_letter(Some(&run), 1, at(50)), DeadLetterVerdict::OtherRun);
         run.replay(at(400));
         assert_eq!(on_dead_letter(Some(&run), 1, at(100)), DeadLetterVerdict::Replayed);
         let replayed = arrival(12, 1, 2, 1, true);

@@ -133,7 +133,7 @@ async fn extra_configuration_is_obeyed_and_a_mistake_in_it_is_shown() {
 #[tokio::test]
 async fn one_that_never_gets_ready_is_ended() {
     let dir = tempfile::tempdir().unwrap();
-    let binary = dir.path().join("deaf");
+    let binary = dir.path().join("hangs");
     let script = r#"printf '#!/bin/sh\necho thinking >&2; exec sleep 1000\n' > "$1"; chmod +x "$1""#;
     assert!(Command::new("sh").args(["-c", script, "sh"]).arg(&binary).status().unwrap().success());
     let ready_within = Duration::from_millis(300);

@@ -261,7 +261,7 @@ async fn cancel(
             Ok(Written::Won(_)) => {
                 fail_point::pass("after-cancel");
                 let logged = shared.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
-                shared.backbone.tell_cancelled(tenant, run_id).await;
+                shared.backbone.notify_cancelled(tenant, run_id).await;
                 // If the log may lack the events, the message stays where it is: its delivery publishes them.
                 if logged.is_ok() {
                     clear_away(shared, &before, carried).await;

@@ -44,7 +44,7 @@ async fn standing(shared: &Shared, letter: StoredDeadLetter) -> Result<Option<(S
             let run = found.unwrap_or_else(|| letter.run.clone());
             Some((letter, run))
         }
-        DeadLetterVerdict::Anothers => {
+        DeadLetterVerdict::OtherRun => {
             let run = letter.run.clone();
             Some((letter, run))
         }

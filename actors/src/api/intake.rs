@@ -12,7 +12,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
-use longshore_backbone::request::{STREAM_FULL, nobody_there};
+use longshore_backbone::request::{STREAM_FULL, is_no_responders_error};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, names};
 use longshore_backbone::{Error, Headers};
@@ -247,7 +247,7 @@ async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
         }
         // No stream takes the subject; for a declared queue that lasts only until its lane has a leader again.
-        error if nobody_there(error) => match must_be_declared(shared, &job.queue).await {
+        error if is_no_responders_error(error) => match must_be_declared(shared, &job.queue).await {
             Ok(()) => ApiError::unavailable(format!("queue {} has no leader just now; try again", job.queue)),
             Err(refused) => refused,
         },

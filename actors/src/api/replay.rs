@@ -208,7 +208,7 @@ async fn would(shared: &Shared, letter: &StoredDeadLetter, action: &Action) -> R
     let found = found.map_err(|error| error.with_causes())?;
     let verdict = on_dead_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
     match (verdict, action) {
-        (DeadLetterVerdict::Anothers, Action::Replay(_)) => Err(ANOTHERS.to_owned()),
+        (DeadLetterVerdict::OtherRun, Action::Replay(_)) => Err(ANOTHERS.to_owned()),
         (verdict, _) => Ok(!matches!(verdict, DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord)),
     }
 }
@@ -230,7 +230,7 @@ async fn one(shared: &Shared, letter: StoredDeadLetter, action: &Action) -> Resu
                 (run, true)
             }
             (DeadLetterVerdict::Replayed, Some(found)) => (found.run, true),
-            (DeadLetterVerdict::Anothers, _) => {
+            (DeadLetterVerdict::OtherRun, _) => {
                 if matches!(action, Action::Replay(_)) {
                     return Err(ANOTHERS.to_owned());
                 }

@@ -317,7 +317,7 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
         Verdict::Drop => shared.backbone.ack(assignment.ack_token).await,
         Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
         Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
-        Verdict::CarryOut | Verdict::TellEnd => {
+        Verdict::CarryOut | Verdict::PublishEnd => {
             // Decided under this message, or cancelled: events that may be missing are published, and the decision is
             // carried out again.
             let follow_up = follow_up::plan(&run).follow_up;

@@ -18,7 +18,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
     let questions = shared.backbone.holder_questions(&shared.node).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
     shared.backbone.is_listening().await;
-    shared.hears_cancels.cancel();
+    shared.knows_cancels.cancel();
     if let Err(error) = learn(&shared).await {
         // The high-water marks of each lane wait for this list in any case.
         tracing::debug!("cannot read which runs are cancelled: {}", error.with_causes());
@@ -45,7 +45,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
 /// Reads the durable list of runs that are being cancelled: before that, no job may begin without reading its record.
 pub(crate) async fn learn(shared: &Shared) -> Result<(), longshore_backbone::Error> {
     // From now on this node receives every new cancellation.
-    shared.hears_cancels.cancelled().await;
+    shared.knows_cancels.cancelled().await;
     for (tenant, run_id) in shared.backbone.noted_cancels().await? {
         shared.recently_cancelled.add(&tenant, &run_id);
     }

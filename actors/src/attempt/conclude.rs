@@ -22,7 +22,7 @@ use crate::shared::{MAX_LOCAL_RETRIES, Shared, new_seal, now};
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
 const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 
-/// Where a short retry goes when it is due: to its queue's scheduler; nowhere if that is gone.
+/// Where a short retry goes when it is due: to its queue's scheduler, or the one that follows it.
 pub(crate) type LocalRetries = mpsc::UnboundedSender<Assignment>;
 
 /// Whether a short retry may be held locally.
@@ -72,7 +72,7 @@ pub(crate) async fn carry_out(
     commit.entry = assignment.entry;
     commit.after = match ack {
         AckAction::Ack => AfterCommit::Ack(assignment.ack_token),
-        AckAction::Return => AfterCommit::HandBack(assignment.ack_token),
+        AckAction::Return => AfterCommit::Return(assignment.ack_token),
     };
     shared.committer.send(Input::Commit(commit)).await;
 }
@@ -210,7 +210,7 @@ async fn hold_locally(
                     ack_token,
                     start: Start::HeldLocally(run, revision),
                 };
-                // If the scheduler is gone, the assignment is dropped with its ack token, which returns the job.
+                // If the queue is gone, the assignment is dropped with its ack token, which returns the job.
                 let _ = again.send(assignment);
             }
         }

@@ -78,7 +78,7 @@ async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, ca
                 take_signal(shared, current, context, signal).await;
             }
             reply = &mut call.reply => return match reply {
-                Ok(Reply::NobodyThere) => {
+                Ok(Reply::NoResponders) => {
                     shared.forget_handlers(&context.job);
                     Outcome::NoHandler
                 }

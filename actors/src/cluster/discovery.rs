@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::supervision::LoopEnd;
 
 /// How long services have to answer.
-const CENSUS_WAIT: Duration = Duration::from_millis(500);
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
 /// few seconds if there was a job for remote handlers since the last time.
@@ -22,10 +22,10 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
     loop {
         tokio::select! {
             _ = tick.tick() => if !shared.discovery.take_remote_seen() { continue },
-            () = shared.discovery.met_strangers() => tick.reset(),
+            () = shared.discovery.met_new_subject() => tick.reset(),
         }
         let at = Instant::now();
-        let announced = match shared.backbone.census(CENSUS_WAIT).await {
+        let announced = match shared.backbone.ask_handlers(ANSWERS_WITHIN).await {
             Ok(announced) => announced,
             Err(error) => {
                 tracing::debug!("remote handlers cannot be asked: {}", error.with_causes());

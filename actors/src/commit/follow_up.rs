@@ -114,7 +114,7 @@ fn is_occupied(found: &Run, commit: &Commit) -> bool {
 /// delivery acknowledged.
 fn end_of_the_cancelled(backbone: &Backbone, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
     let (arrival, found) = (commit.arrival.as_ref()?, found?);
-    if protocol::on_arrival(Some(&found.run), arrival) != Verdict::TellEnd {
+    if protocol::on_arrival(Some(&found.run), arrival) != Verdict::PublishEnd {
         return None;
     }
     let node = found.run.node.clone().unwrap_or_default();
@@ -186,7 +186,7 @@ pub(crate) async fn end(backbone: &Backbone, commit: Box<Commit>) {
             fail_point::pass("before-ack");
             backbone.ack(ack_token).await;
         }
-        AfterCommit::HandBack(ack_token) => ack_token.nak(),
+        AfterCommit::Return(ack_token) => ack_token.nak(),
         // The waiting task may be gone, if the node drains; then the ack token is dropped, which returns the job.
         AfterCommit::LocalRetry(ack_token, back) => drop(back.send((ack_token, revision))),
         AfterCommit::Report(done) => drop(done.send(revision)),

@@ -83,7 +83,7 @@ pub(crate) enum AfterCommit {
     /// The delivery is acknowledged.
     Ack(AckToken),
     /// The job is returned to the server.
-    HandBack(AckToken),
+    Return(AckToken),
     /// The node holds the job locally: the ack token goes back to the waiting task, with the record's revision.
     LocalRetry(AckToken, oneshot::Sender<(AckToken, u64)>),
     /// There is no delivery, but the sender waits until all is confirmed, for the record's revision. If the channel is
@@ -96,7 +96,7 @@ pub(crate) enum AfterCommit {
 impl AfterCommit {
     pub(crate) fn into_ack_token(self) -> Option<AckToken> {
         match self {
-            Self::Ack(ack_token) | Self::HandBack(ack_token) | Self::LocalRetry(ack_token, _) => Some(ack_token),
+            Self::Ack(ack_token) | Self::Return(ack_token) | Self::LocalRetry(ack_token, _) => Some(ack_token),
             Self::Report(_) | Self::Nothing => None,
         }
     }

@@ -53,7 +53,7 @@ struct Scheduler {
     /// While buffered jobs and idle workers wait for a wake permit: until when, and how many jobs had started by then.
     stalled: Option<(Instant, u64)>,
     /// How many jobs had started when such a stall was last acted on, within this tick.
-    looked_into: Option<u64>,
+    checked_at: Option<u64>,
     /// How many jobs had started at the last tick.
     counted: u64,
     rate: f64,
@@ -139,7 +139,7 @@ impl Scheduler {
             freshness,
             epochs: [0; Lane::COUNT],
             stalled: None,
-            looked_into: None,
+            checked_at: None,
             counted: held.started,
             rate: 0.0,
             recent: [0; Lane::COUNT],
@@ -204,7 +204,7 @@ impl Scheduler {
         let now = Instant::now();
         let held = self.queue.buffer.held();
         let started = held.started - std::mem::replace(&mut self.counted, held.started);
-        self.looked_into = None;
+        self.checked_at = None;
         self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
         self.recent.iter_mut().for_each(|count| *count /= 2);
         self.queue.buffer.give_back(now, self.shared.backbone.storage().lease);
@@ -230,7 +230,7 @@ impl Scheduler {
         let now_started = self.queue.buffer.held().started;
         if self.stalled.take().is_some_and(|(_, started)| started == now_started) {
             // Perhaps no job can start; trying again and again would not help.
-            self.looked_into = Some(now_started);
+            self.checked_at = Some(now_started);
             self.queue.dispatch_all(&self.shared);
         }
     }
@@ -242,7 +242,7 @@ impl Scheduler {
         let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
         self.held = self.queue.buffer.held();
         let waits = idle > 0 && self.held.of.iter().any(|held| *held > 0);
-        let waits = waits && self.looked_into != Some(self.held.started);
+        let waits = waits && self.checked_at != Some(self.held.started);
         self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
         for lane in 0..self.puller.lanes() {
             let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Lane::COUNT) };

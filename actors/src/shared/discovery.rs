@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 /// Handlers are asked every few seconds while there are jobs for them. Older answers say little about which handlers
 /// are there now.
-const CENSUS_HOLDS: Duration = Duration::from_secs(15);
+const HOLDS_FOR: Duration = Duration::from_secs(15);
 /// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler.
 const MISSED_FOR: Duration = Duration::from_millis(250);
 /// Maximum number of subjects that are remembered with the time when they were first met; beyond that all are met anew.
@@ -19,11 +19,11 @@ const MAX_MET: usize = 16_384;
 /// What this node knows of remote handlers.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
-    census: RwLock<Census>,
+    announcements: RwLock<Announcements>,
     /// A job for a remote handler was seen since the last discovery.
     remote_seen: AtomicBool,
     /// Notified when a job is met whose handlers are not known yet.
-    strangers_seen: Notify,
+    new_subject_met: Notify,
 }
 
 /// What the node knows of the handlers of one subject.
@@ -50,48 +50,49 @@ impl Discovery {
     }
 
     /// Waits until there is a job whose handlers must be asked before more than one job at once may be there.
-    pub(crate) async fn met_strangers(&self) {
-        self.strangers_seen.notified().await;
+    pub(crate) async fn met_new_subject(&self) {
+        self.new_subject_met.notified().await;
     }
 
     /// Handlers were asked at `at`, and announced this.
     pub(crate) fn replace(&self, announced: Vec<Announced>, at: Instant) {
-        self.census.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
+        self.announcements.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
     }
 
     /// No handler was there for jobs of this subject: the next ones are asked before they get jobs.
     pub(crate) fn forget(&self, subject: &str) {
-        self.census.write().unwrap_or_else(PoisonError::into_inner).forget(subject, Instant::now());
-        self.strangers_seen.notify_one();
+        self.announcements.write().unwrap_or_else(PoisonError::into_inner).forget(subject, Instant::now());
+        self.new_subject_met.notify_one();
     }
 
     /// What the handlers of a subject announced; if that is not known, discovery is told to ask them.
     pub(crate) fn of(&self, subject: &str) -> Known {
         let now = Instant::now();
-        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
-        if census.knows(subject, now) {
-            let announced = census.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
+        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        if announcements.knows(subject, now) {
+            let announced =
+                announcements.of(subject).filter_map(|service| Some((service.subject.clone(), service.slots?)));
             return Known::Slots(announced.collect());
         }
-        let (was_missed, is_met) = (census.was_missed(subject, now), census.met.contains_key(subject));
-        drop(census);
+        let (was_missed, is_met) = (announcements.was_missed(subject, now), announcements.met.contains_key(subject));
+        drop(announcements);
         if !is_met {
-            self.census.write().unwrap_or_else(PoisonError::into_inner).meet(subject, now);
+            self.announcements.write().unwrap_or_else(PoisonError::into_inner).meet(subject, now);
         }
-        self.strangers_seen.notify_one();
+        self.new_subject_met.notify_one();
         Known::Unknown { was_missed }
     }
 
     /// The longest interval at which the handlers of a subject promised to signal.
     pub(crate) fn heartbeat(&self, subject: &str) -> Option<Duration> {
-        let census = self.census.read().unwrap_or_else(PoisonError::into_inner);
-        census.of(subject).filter_map(|service| service.heartbeat).max()
+        let announcements = self.announcements.read().unwrap_or_else(PoisonError::into_inner);
+        announcements.of(subject).filter_map(|service| service.heartbeat).max()
     }
 }
 
 /// What remote handlers announced when they were last asked.
 #[derive(Debug, Default)]
-struct Census {
+struct Announcements {
     /// Each endpoint that answered.
     announced: Vec<Announced>,
     /// When they were asked.
@@ -109,7 +110,7 @@ struct Met {
     missed: bool,
 }
 
-impl Census {
+impl Announcements {
     /// Replaces all with what was announced to the question of `at`.
     fn replace(&mut self, announced: Vec<Announced>, at: Instant) {
         (self.announced, self.at) = (announced, Some(at));
@@ -148,7 +149,7 @@ impl Census {
     /// met, for they may be as new as it is; or if the announcements name slots for it, which it then shares with
     /// subjects that are known.
     fn knows(&self, subject: &str, now: Instant) -> bool {
-        let Some(asked) = self.at.filter(|at| now.duration_since(*at) < CENSUS_HOLDS) else { return false };
+        let Some(asked) = self.at.filter(|at| now.duration_since(*at) < HOLDS_FOR) else { return false };
         match self.met.get(subject) {
             Some(met) if met.at <= asked => true,
             Some(met) if met.missed => false,
@@ -169,42 +170,46 @@ mod tests {
     fn a_subject_is_known_once_its_handlers_were_asked_after_it_was_met() {
         let start = Instant::now();
         let at = |second: u64| start + Duration::from_secs(second);
-        let mut census = Census::default();
-        census.meet("w.a", at(0));
-        assert!(!census.knows("w.a", at(0)), "no handler was asked yet");
-        census.replace(Vec::new(), at(1));
-        assert!(census.knows("w.a", at(2)) && !census.knows("w.b", at(2)), "another may have come since");
-        census.meet("w.b", at(2));
-        census.meet("w.a", at(2));
-        assert!(census.knows("w.a", at(3)) && !census.knows("w.b", at(3)), "asked before it was met");
-        census.replace(Vec::new(), at(4));
-        assert!(census.knows("w.b", at(5)));
-        census.forget("w.b", at(5));
-        assert!(!census.knows("w.b", at(6)) && census.knows("w.a", at(6)));
-        assert!(!census.knows("w.a", at(4) + CENSUS_HOLDS), "that was long ago");
+        let mut announcements = Announcements::default();
+        announcements.meet("w.a", at(0));
+        assert!(!announcements.knows("w.a", at(0)), "no handler was asked yet");
+        announcements.replace(Vec::new(), at(1));
+        assert!(announcements.knows("w.a", at(2)) && !announcements.knows("w.b", at(2)), "another may have come since");
+        announcements.meet("w.b", at(2));
+        announcements.meet("w.a", at(2));
+        assert!(announcements.knows("w.a", at(3)) && !announcements.knows("w.b", at(3)), "asked before it was met");
+        announcements.replace(Vec::new(), at(4));
+        assert!(announcements.knows("w.b", at(5)));
+        announcements.forget("w.b", at(5));
+        assert!(!announcements.knows("w.b", at(6)) && announcements.knows("w.a", at(6)));
+        assert!(!announcements.knows("w.a", at(4) + HOLDS_FOR), "that was long ago");
     }
 
     #[test]
     fn a_new_subject_of_known_slots_is_known() {
         let now = Instant::now();
-        let mut census = Census::default();
-        census.replace(vec![announced("w.*.a", Some(4)), announced("w.*.b", None)], now);
-        assert!(census.knows("w.acme.a", now) && !census.knows("w.acme.b", now) && !census.knows("w.acme.c", now));
+        let mut announcements = Announcements::default();
+        announcements.replace(vec![announced("w.*.a", Some(4)), announced("w.*.b", None)], now);
+        assert!(
+            announcements.knows("w.acme.a", now)
+                && !announcements.knows("w.acme.b", now)
+                && !announcements.knows("w.acme.c", now)
+        );
         let later = now + Duration::from_secs(1);
         for subject in ["w.acme.a", "w.acme.b"] {
-            census.meet(subject, later);
+            announcements.meet(subject, later);
         }
-        assert!(census.knows("w.acme.a", later) && !census.knows("w.acme.b", later));
-        census.forget("w.acme.a", later);
-        assert!(!census.knows("w.acme.a", later), "no handler was there");
+        assert!(announcements.knows("w.acme.a", later) && !announcements.knows("w.acme.b", later));
+        announcements.forget("w.acme.a", later);
+        assert!(!announcements.knows("w.acme.a", later), "no handler was there");
     }
 
     #[test]
     fn what_is_remembered_of_subjects_is_bounded() {
-        let (mut census, now) = (Census::default(), Instant::now());
+        let (mut announcements, now) = (Announcements::default(), Instant::now());
         for number in 0..2 * MAX_MET {
-            census.meet(&number.to_string(), now);
-            assert!((1..=MAX_MET).contains(&census.met.len()));
+            announcements.meet(&number.to_string(), now);
+            assert!((1..=MAX_MET).contains(&announcements.met.len()));
         }
     }
 }

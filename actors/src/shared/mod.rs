@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) caller: Caller,
     pub(crate) metrics: Arc<Metrics>,
     /// Set once this node receives cancellations.
-    pub(crate) hears_cancels: CancellationToken,
+    pub(crate) knows_cancels: CancellationToken,
     /// Set once the API is served.
     pub(crate) serving: CancellationToken,
     /// Set when the node takes no new work.
@@ -111,7 +111,7 @@ impl Shared {
             book,
             caller,
             metrics,
-            hears_cancels: CancellationToken::new(),
+            knows_cancels: CancellationToken::new(),
             serving: CancellationToken::new(),
             draining: CancellationToken::new(),
             release: CancellationToken::new(),

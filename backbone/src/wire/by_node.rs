@@ -4,11 +4,11 @@ use longshore_domain::{SmolStr, Timestamp};
 
 use super::header::{ATTEMPTS_MAX, HeaderError, Moved, TAG_MAX, names, number, text};
 
-/// Why a header that is not a client's is refused.
+/// Why a header that a client may not write is refused.
 pub(super) const RESERVED: &str = "is reserved: only nodes write it. Of the headers that a handler was sent, a follow-up job may \
                         carry on Content-Type, traceparent, tracestate and the user's own, none of Longshore's";
 
-/// What only nodes write on a job.
+/// The headers that only nodes write on a job.
 #[derive(Default)]
 pub(super) struct ByNode {
     first: Option<&'static str>,
@@ -20,7 +20,7 @@ pub(super) struct ByNode {
 }
 
 impl ByNode {
-    /// Whether it is one of these headers.
+    /// Reads a header if it is one of these; returns whether it is.
     pub(super) fn read(&mut self, short: &str, value: &str) -> Result<bool, String> {
         let no_number = |_| RESERVED.to_owned();
         let name = match short {
@@ -50,7 +50,7 @@ impl ByNode {
         Ok(true)
     }
 
-    /// All or nothing: what a node wrote on a job is complete, and proven by a seal.
+    /// All or nothing: the headers that a node wrote on a job are complete, and proven by a seal.
     pub(super) fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
         let Self { first: Some(first), round, attempt, deferrals, due_at, seal } = self else {
             return Ok((None, None));

@@ -1,5 +1,5 @@
-//! Lifecycle events as JSON, written out by hand: there are three for every job. An event is one line: what handlers
-//! said stands in it as the run has it, and there it is compact (`record::keep`, `json::compact`).
+//! Lifecycle events as JSON, written by hand: every job has three. An event is one line: handlers' JSON is copied as the
+//! run has it, and the run has it compact (`record::keep`, `json::compact`).
 
 use longshore_domain::Run;
 use longshore_domain::events::{Event, EventKind};
@@ -7,10 +7,10 @@ use longshore_domain::run::whole_millis;
 
 use super::json::{field, number, quoted, text};
 
-/// Most bytes of a result that an event repeats.
+/// Maximum bytes of a result that an event repeats.
 pub const RESULT_MAX: usize = 4 * 1024;
 
-/// Writes one event, without a line break. `node` is who tells it.
+/// Writes one event, without a line break. `node` is the node that publishes it.
 pub fn write(event: &Event<'_>, node: &str, out: &mut Vec<u8>) {
     let run = event.run;
     let (in_id, nth) = event.numbers();

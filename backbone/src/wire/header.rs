@@ -1,7 +1,7 @@
-//! Every header of the contract, both ways.
+//! Every header of the contract, read and written.
 //!
-//! Names are read without regard to case, as HTTP people write them; written as the contract has them. A client's
-//! `Nats-*` headers are instructions to the server and are never passed on.
+//! Names are read in any case, as in HTTP, and written as the contract has them. A client's `Nats-*` headers are
+//! instructions to the server and are never passed on.
 
 use async_nats::{HeaderMap, HeaderValue};
 use longshore_domain::job::{Unique, When};
@@ -19,13 +19,13 @@ pub mod names {
     pub const ROUND: &str = "Longshore-Round";
     /// The attempt that a moved job or a handler's request is about.
     pub const ATTEMPT: &str = "Longshore-Attempt";
-    /// What proves that a node wrote the message: the random number that stands in the run's record.
+    /// Proves that a node wrote the message: the random number that the run's record has as well.
     pub const SEAL: &str = "Longshore-Seal";
     /// How often the run of a moved job had been deferred in its round.
     pub const DEFERRALS: &str = "Longshore-Deferrals";
     /// When a moved job fell due, in Unix milliseconds.
     pub const DUE_AT: &str = "Longshore-Due-At";
-    /// Whose job it is.
+    /// The job's tenant.
     pub const TENANT: &str = "Longshore-Tenant";
     /// Its queue.
     pub const QUEUE: &str = "Longshore-Queue";
@@ -35,25 +35,25 @@ pub mod names {
     pub const TYPE: &str = "Longshore-Type";
     /// Attempts in a round.
     pub const MAX_ATTEMPTS: &str = "Longshore-Max-Attempts";
-    /// When the attempt is over.
+    /// When the attempt's time is over.
     pub const ATTEMPT_DEADLINE: &str = "Longshore-Attempt-Deadline";
-    /// What is told before the reply: `started`, `heartbeat`, `progress`, `log`.
+    /// The kind of a signal, which is sent before the reply: `started`, `heartbeat`, `progress`, `log`.
     pub const SIGNAL: &str = "Longshore-Signal";
     /// Whether a failure is worth another attempt.
     pub const RETRYABLE: &str = "Longshore-Retryable";
-    /// Not before this long.
+    /// How long to wait at least before the next attempt.
     pub const RETRY_AFTER: &str = "Longshore-Retry-After";
-    /// Put back for so long.
+    /// How long the job is snoozed.
     pub const SNOOZE: &str = "Longshore-Snooze";
-    /// Its limit key or type is held for so long, for everybody.
+    /// How long the job's limit key or type is held, for all jobs.
     pub const HOLD: &str = "Longshore-Hold";
-    /// Told in the answer to a signal: the run is cancelled.
+    /// In the answer to a signal: the run is cancelled.
     pub const CANCEL: &str = "Longshore-Cancel";
     /// Error code of a NATS service.
     pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
     /// Error text of a NATS service.
     pub const ERROR: &str = "Nats-Service-Error";
-    /// Where a request was sent that nobody is there for; by the server, in its answer.
+    /// The subject of a request without responders; set by the server, in its answer.
     pub const SUBJECT: &str = "Nats-Subject";
     /// JetStream's own protection against a publish sent twice.
     pub const MSG_ID: &str = "Nats-Msg-Id";
@@ -63,14 +63,14 @@ pub mod names {
     pub const TTL: &str = "Nats-TTL";
     /// When the server fires a schedule.
     pub const SCHEDULE: &str = "Nats-Schedule";
-    /// Where it fires to.
+    /// The subject a schedule fires to.
     pub const SCHEDULE_TARGET: &str = "Nats-Schedule-Target";
-    /// What the payload is.
+    /// The content type of the payload.
     pub const CONTENT_TYPE: &str = "Content-Type";
 }
 
-/// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: they ask for
-/// nothing there.
+/// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a reply
+/// they have no effect.
 pub(crate) const OF_REQUEST: [&str; 9] = [
     names::RUN_ID,
     names::TENANT,
@@ -86,26 +86,26 @@ pub(crate) const OF_REQUEST: [&str; 9] = [
 /// What the headers of a job say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobHeaders {
-    /// What the client asks for; `None` where it asks for nothing.
+    /// The client's options; `None` if it sets none.
     pub options: Option<Box<JobOptions>>,
-    /// The run's id, where the message brings one.
+    /// The run's id, if the message has one.
     pub run_id: Option<RunId>,
     /// Round and attempt of a job that a node moved.
     pub moved: Option<Moved>,
-    /// What a node's message carries as proof. Without the same seal on record it proves nothing.
+    /// The proof that a node's message carries. It proves nothing unless the record has the same seal.
     pub seal: Option<SmolStr>,
 }
 
 /// What a node wrote on a job that it moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
-    /// The round it speaks for.
+    /// The round that it is about.
     pub round: u32,
-    /// The attempt it speaks for.
+    /// The attempt that it is about.
     pub attempt: u32,
-    /// The wait of that attempt it speaks for.
+    /// Which wait of that attempt it is about.
     pub deferrals: u32,
-    /// When it fell due; rank counts from there.
+    /// When it fell due; its rank counts from there.
     pub due_at: Option<Timestamp>,
 }
 
@@ -113,21 +113,21 @@ pub struct Moved {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("header {header}: {reason}")]
 pub struct HeaderError {
-    /// Which.
+    /// The header's name.
     pub header: String,
-    /// Why.
+    /// Why it does not parse.
     pub reason: String,
 }
 
-/// Most attempts in a round.
+/// Maximum attempts in a round.
 pub const ATTEMPTS_MAX: u32 = 1_000;
-/// Most tokens that a job costs.
+/// Maximum cost of a job, in tokens.
 pub const COST_MAX: u32 = 1_000_000;
-/// Most bytes in a key: idempotency, concurrency, limit.
+/// Maximum bytes in a key: idempotency, concurrency, limit.
 pub const KEY_MAX: usize = 512;
-/// Most tags.
+/// Maximum number of tags.
 pub const TAGS_MAX: usize = 8;
-/// Most bytes in a tag.
+/// Maximum bytes in a tag.
 pub const TAG_MAX: usize = 64;
 
 /// Reads the headers of a job.
@@ -171,14 +171,14 @@ pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
     Ok(read)
 }
 
-/// The run id that a job's headers name, where it can be read and a client may choose it.
+/// The run id that a job's headers name, if it can be read and a client may choose it.
 #[must_use]
 pub fn read_run_id(headers: &HeaderMap) -> Option<RunId> {
     let named = headers.iter().find(|(name, _)| short_name((*name).as_ref()).as_deref() == Some("run-id"));
     named.and_then(|(_, values)| RunId::parse_chosen(only_value(values).ok()?).ok())
 }
 
-/// A header's value; the same one twice is one.
+/// A header's value; the same value twice counts as one.
 fn only_value(values: &[HeaderValue]) -> Result<&str, String> {
     let mut all = values.iter().map(HeaderValue::as_str);
     let first = all.next().unwrap_or_default();
@@ -188,7 +188,7 @@ fn only_value(values: &[HeaderValue]) -> Result<&str, String> {
     Ok(first)
 }
 
-/// Of two headers that say the same in different ways only one may stand there.
+/// Refuses two headers that say the same in different ways: only one of them may be set.
 fn refuse_pairs(seen: &[(String, &str)]) -> Result<(), HeaderError> {
     let has = |name: &str| seen.iter().any(|(short, _)| short == name);
     for (one, other) in [("Run-At", "Delay"), ("Expires-At", "Expires-In")] {
@@ -233,7 +233,7 @@ fn read_option(name: &str, value: &str, options: &mut JobOptions) -> Result<(), 
 /// Reads a list of tags.
 ///
 /// # Errors
-/// Says which bound was passed.
+/// Says which limit was exceeded.
 pub fn tags<'a>(values: impl Iterator<Item = &'a str>) -> Result<Vec<String>, String> {
     let tags: Vec<String> = values.map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
     if tags.len() > TAGS_MAX {
@@ -249,7 +249,7 @@ pub fn tags<'a>(values: impl Iterator<Item = &'a str>) -> Result<Vec<String>, St
 /// Reads when a key is free again.
 ///
 /// # Errors
-/// Names the values that there are.
+/// Names the allowed values.
 pub fn unique(value: &str) -> Result<Unique, String> {
     match value {
         "window" => Ok(Unique::Window),
@@ -279,7 +279,7 @@ fn span(value: &str) -> Result<std::time::Duration, String> {
     duration::parse(value).map_err(|error| error.to_string())
 }
 
-/// A span where nothing would be without meaning.
+/// A span that must not be zero.
 pub(crate) fn positive(value: &str) -> Result<std::time::Duration, String> {
     span(value).and_then(|span| if span.is_zero() { Err("is zero".to_owned()) } else { Ok(span) })
 }
@@ -288,10 +288,11 @@ fn moment(value: &str) -> Result<Timestamp, String> {
     Timestamp::parse(value).map_err(|error| error.to_string())
 }
 
-/// Reads the time of a schedule: the server counts in nanoseconds since 1970, and what does not fit would fire at once.
+/// Reads the time of a schedule: the server counts in nanoseconds since 1970, and a time that does not fit would fire at
+/// once.
 ///
 /// # Errors
-/// It is not a time, or one that no schedule can hold.
+/// It is not a time, or is a time that no schedule can hold.
 pub fn run_at(value: &str) -> Result<Timestamp, String> {
     let at = moment(value)?;
     if at > Timestamp::LAST_SCHEDULE {
@@ -307,8 +308,8 @@ fn moment_or_span(value: &str) -> Result<When, String> {
     moment(value).map(When::At).map_err(|_| format!("{value:?} is neither an RFC 3339 time nor a duration such as 30s"))
 }
 
-/// The headers under which a job goes on its way again: what the client asked for and its own headers, which run, round
-/// and attempt it is about, and the seal that proves it. Nothing of the server's.
+/// The headers under which a node publishes a job again: the client's options and its own headers, the run, round and
+/// attempt that the job is about, and the seal that proves it. None of the server's headers.
 #[must_use]
 pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: Option<Timestamp>) -> HeaderMap {
     let mut headers = as_published(original);
@@ -325,7 +326,7 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
     headers
 }
 
-/// The headers that a client gave its job: neither the server's, nor what nodes wrote when they moved it.
+/// The headers that a client gave its job: neither the server's, nor those that nodes wrote when they moved it.
 #[must_use]
 pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
     let by_node = ["run-id", "round", "attempt", "deferrals", "seal", "due-at"];
@@ -350,8 +351,8 @@ pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> 
     kept
 }
 
-/// The headers that a remote handler gets: the client's own, and which run and attempt it is about. What the client
-/// asked of Longshore is left out: forwarded to a follow-up job it would be asked once more.
+/// The headers that a remote handler gets: the client's own, and the run and attempt that it is about. The client's options
+/// for Longshore are left out: forwarded to a follow-up job, they would apply once more.
 #[must_use]
 pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
     let mut headers = kept(original, is_clients);
@@ -378,19 +379,19 @@ pub fn is_clients(name: &str) -> bool {
     !is_servers(name) && !is_ours(name)
 }
 
-/// Whether a header stands there, whatever its case.
+/// Whether a header is present, whatever its case.
 #[must_use]
 pub fn has(headers: &HeaderMap, name: &str) -> bool {
     headers.iter().any(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name))
 }
 
-/// Headers without one, whatever its case.
+/// All headers but one, whatever its case.
 #[must_use]
 pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {
     kept(Some(headers), |name| !name.eq_ignore_ascii_case(gone))
 }
 
-/// Most bytes of a job's headers: the server takes 64 KiB, and what is carried on needs room for more.
+/// Maximum bytes of a job's headers: the server accepts 64 KiB, and a job that is published again gets more headers.
 pub const HEADERS_MAX: usize = 24 * 1024;
 /// The same for a job that a node moved, whose own headers come on top.
 pub const MOVED_HEADERS_MAX: usize = HEADERS_MAX + 1_024;
@@ -402,7 +403,7 @@ pub fn size_of(headers: &HeaderMap) -> usize {
     headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line(name.as_ref(), value.as_str()))).sum()
 }
 
-/// The headers of a job that is run anew by a replay: what bound its first round to a moment does not bind the next.
+/// The headers of a job that a replay runs again: those that bound its first round to a point in time do not bind the next.
 #[must_use]
 pub fn for_replay(original: &HeaderMap) -> HeaderMap {
     kept(Some(original), |name| match short_name(name).unwrap_or_default().as_str() {
@@ -421,7 +422,7 @@ pub fn own(headers: Option<&HeaderMap>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Writes what a `submit` asked for as the headers of a job.
+/// Writes the options of a `submit` as the headers of a job.
 pub fn write_options(options: &JobOptions, headers: &mut HeaderMap) {
     let mut put = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -507,7 +508,7 @@ mod tests {
             ("Longshore-Max-Attempts", "1001", "is not a whole number from 1 to 1000"),
             ("Longshore-Delay", "-3s", "is not a valid duration"),
             ("Longshore-Run-At", "tomorrow", "is not a valid RFC 3339 time"),
-            ("Longshore-Run-Id", "main-p5-7", "minted"),
+            ("Longshore-Run-Id", "main-p5-7", "derived"),
             ("Longshore-Run-Id", "a.b", "'.' at byte 1"),
             ("Longshore-Unique", "never", "not one of"),
             ("Longshore-Tags", "1,2,3,4,5,6,7,8,9", "has 9 tags"),

@@ -1,12 +1,12 @@
-//! JSON written out by hand, for what is written for every job; and other people's JSON, carried byte for byte.
+//! JSON written by hand, for texts that every job needs; and the JSON of clients and handlers, carried byte for byte.
 //!
-//! What clients and handlers send never becomes a tree of values here: that would round numbers, refuse what lies deep,
+//! JSON that clients and handlers send never becomes a tree of values here: that would round numbers, refuse deep nesting,
 //! and sort fields.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// Writes parts as they are: names and what the rules have checked, which JSON need not escape.
+/// Writes parts as they are: names and other texts that the domain has checked, which JSON need not escape.
 pub(super) fn text(out: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
@@ -16,7 +16,7 @@ pub(super) fn number(out: &mut Vec<u8>, number: u64) {
     json(out, &number);
 }
 
-/// Writes a text in quotes. Most need no escaping, which is seen here many bytes at a time; serde looks at each alone.
+/// Writes a text in quotes. Most need no escaping, which is checked here many bytes at a time; serde checks each alone.
 pub(super) fn quoted(out: &mut Vec<u8>, value: &str) {
     let plain = value.bytes().fold(true, |plain, byte| plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\'));
     if plain {
@@ -45,8 +45,8 @@ pub(super) fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     let _ = serde_json::to_writer(out, value);
 }
 
-/// Reads JSON and takes the blanks between its tokens out; numbers and texts stay as they were sent, however long or
-/// deep. `None` for what is not JSON. The result has no line break, so that it may stand in a line of the event log.
+/// Reads JSON and removes the blanks between its tokens; numbers and texts stay as they were sent, however long or deep.
+/// `None` if it is not JSON. The result has no line break, so that it fits into a line of the event log.
 #[must_use]
 pub fn compact(bytes: &[u8]) -> Option<Box<RawValue>> {
     let value: Box<RawValue> = serde_json::from_slice(bytes).ok()?;
@@ -61,7 +61,7 @@ pub fn compact(bytes: &[u8]) -> Option<Box<RawValue>> {
         let stops = |byte: u8| if in_text { matches!(byte, b'"' | b'\\') } else { is_blank(byte) || byte == b'"' };
         let at = rest.bytes().position(stops).unwrap_or(rest.len());
         kept.push_str(&rest[..at]);
-        // What follows a backslash is a character of the text, also if it is a quote.
+        // The character after a backslash belongs to the text, even if it is a quote.
         let taken = match rest.as_bytes().get(at) {
             Some(b'\\') => 2,
             Some(_) => 1,
@@ -79,7 +79,7 @@ pub fn compact(bytes: &[u8]) -> Option<Box<RawValue>> {
     RawValue::from_string(kept).ok()
 }
 
-/// A JSON object in the making, field by field: what [`RawValue`]s it is given stand in it as they are.
+/// A JSON object, built field by field; a [`RawValue`] is copied as it is.
 #[derive(Debug, Clone)]
 pub struct Object(Vec<u8>);
 
@@ -90,12 +90,12 @@ impl Default for Object {
 }
 
 impl Object {
-    /// An object from its text, which was written here.
+    /// An object from its text, which this crate wrote.
     pub(super) fn written(text: Vec<u8>) -> Self {
         Self(text)
     }
 
-    /// An object from its text, as another node wrote it; `None` if it is none.
+    /// An object from its text, as another node wrote it; `None` if it is not an object.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         let text = Box::<str>::from(compact(text)?).into_string().into_bytes();
         text.starts_with(b"{").then_some(Self(text))
@@ -108,7 +108,7 @@ impl Object {
         Self(text)
     }
 
-    /// The same with the fields of `more` behind its own, which serde writes as an object, too.
+    /// The same with the fields of `more`, which serde writes as an object, too, after its own.
     pub(super) fn and<T: Serialize + ?Sized>(mut self, more: &T) -> Self {
         let more = Self::of(more);
         if more.size() > 2 {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use longshore_domain::run::{Attempt, Holding};
 use longshore_domain::{Run, Timestamp};
 
-/// Largest result that a record keeps, in bytes.
+/// Maximum size of a result that a record keeps, in bytes.
 pub const RESULT_MAX: usize = 64 * 1024;
 
 /// Writes a record as it is stored.
@@ -17,11 +17,12 @@ pub fn write(run: &Run) -> Bytes {
     Bytes::from(out)
 }
 
-/// Records up to here fit into a message of any server; asking how much this one takes costs more than most records.
+/// Records up to this size fit into a message of any server. Asking how much this server accepts costs more than most
+/// records.
 const SMALL: usize = 16 * 1024;
 
-/// Writes a record behind what is in `out`, in no more than `max` bytes: of one that would be larger, the history is
-/// shortened ([`Run::shorten`]). A record that cannot be written would hold its run up for ever.
+/// Appends a record to `out`, in at most `max` bytes: if it would be larger, its history is shortened ([`Run::shorten`]). A
+/// record that cannot be written would hold its run up for ever.
 pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) {
     let start = out.len();
     append(run, out);
@@ -40,18 +41,17 @@ pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) 
     }
 }
 
-/// Writes a record behind what is in `out`: what serde would write, whose general encoder was 7 % of a
-/// busy node's time.
+/// Appends a record to `out`: the same text that serde would write, whose general encoder took 7 % of a busy node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
     append_as(run, Shape::Stored, out);
 }
 
-/// Which fields are written.
+/// The fields that are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// All.
+    /// All fields.
     Stored,
-    /// Those that are the contract's; what the protocol keeps for itself is left out.
+    /// The contract's fields, without those that only the protocol needs.
     Shown,
 }
 
@@ -163,7 +163,8 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
 
-/// The record as an answer shows it: without what only the protocol needs. Result and progress stand in it byte for byte.
+/// The record as an answer shows it: without the fields that only the protocol needs. Result and progress are copied byte
+/// for byte.
 #[must_use]
 pub fn show(run: &Run) -> Encoded<Record> {
     Encoded::written(shown(run))
@@ -175,8 +176,8 @@ fn shown(run: &Run) -> Object {
     Object::written(text)
 }
 
-/// The same, no longer than `max` bytes (1 KiB at least): error texts are cut, then attempts from the middle of the
-/// history left out, as `attempts_left_out` says.
+/// The same, in at most `max` bytes (at least 1 KiB): error texts are cut, then attempts are left out from the middle of
+/// the history, as `attempts_left_out` says.
 #[must_use]
 pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
     let whole = show(run);
@@ -201,7 +202,7 @@ fn shown_within(run: &Run, max: usize) -> Object {
         if shown.size() <= max || short.attempts.len() <= 2 {
             return shown;
         }
-        // The first and the last say most: what is left out is what lies between.
+        // The first and the last attempts say most, so those between them are left out.
         let go = (short.attempts.len() / 4).max(1);
         let from = (short.attempts.len() - go) / 2;
         short.attempts.drain(from..from + go);
@@ -209,18 +210,18 @@ fn shown_within(run: &Run, max: usize) -> Object {
     }
 }
 
-/// How much of an error's text a letter keeps where the whole does not fit.
+/// How many bytes of an error's text a dead letter keeps if the whole text does not fit.
 const SHORT_MESSAGE: usize = 200;
 
 /// Reads a record back from what [`show`] made of it.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a record.
 pub fn read_shown(text: &str) -> Result<Run, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-/// A result as the record keeps it: JSON without its blanks, anything else in base64, nothing above [`RESULT_MAX`].
+/// A result as the record keeps it: JSON without blanks, anything else in base64, nothing above [`RESULT_MAX`].
 #[must_use]
 pub fn keep(result: &Bytes, content_type: Option<&str>) -> longshore_domain::run::RunResult {
     use base64::Engine as _;
@@ -262,7 +263,7 @@ mod tests {
         RunState::Discarded,
     ];
 
-    /// A run whose optional fields are there where `has` has a bit, with texts that need escaping.
+    /// A run whose optional fields are set where `has` has a bit, with texts that need escaping.
     fn run(state: RunState, has: u32, number: u64, words: &str) -> Run {
         let job = Job {
             tenant: Tenant::default_tenant(),
@@ -339,7 +340,7 @@ mod tests {
             append_within(&long, || max, &mut out);
             out.split_off(6)
         };
-        assert_eq!(written(200_000), write(&long), "it has room as it is");
+        assert_eq!(written(200_000), write(&long), "it fits as it is");
         let short = written(30_000);
         assert!(short.len() <= 30_000, "{}", short.len());
         let read = read(&short).unwrap();
@@ -373,7 +374,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written here by hand is the API's type, field by field and in its order.
+        /// The text that is written here by hand has the API's type, field by field and in its order.
         #[test]
         fn an_answer_is_what_serde_would_write_of_its_type(
             state in proptest::sample::select(&STATES[..]),

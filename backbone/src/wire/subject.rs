@@ -1,14 +1,14 @@
-//! Every subject, stream and bucket of the contract. No other module puts one together.
+//! Every subject, stream and bucket of the contract. No other module builds one.
 
 use std::sync::Arc;
 
 use longshore_domain::events::EventKind;
 use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
 
-/// What the token of a probe begins with.
+/// Prefix of a probe's token.
 const REPLY_PROBE: &str = "probe-";
 
-/// What the stream of a queue's returned jobs ends with.
+/// Suffix of the stream of a queue's returned jobs.
 const RETURNED: &str = "_RETURNED";
 
 /// The names of one namespace.
@@ -18,7 +18,7 @@ pub struct Names {
     prefix: Arc<str>,
 }
 
-/// A job's subject, taken apart; each token is read for itself, so that an error can name it.
+/// A job's subject, split into tokens; each token is parsed by itself, so that an error can name it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobSubject<'a> {
     /// Third token.
@@ -55,7 +55,7 @@ impl Names {
         }
     }
 
-    /// What every lane's stream name begins with.
+    /// Prefix of every lane's stream name.
     #[must_use]
     pub fn lane_prefix(&self) -> String {
         format!("{}_JOBS_", self.prefix)
@@ -72,25 +72,25 @@ impl Names {
         Some((Queue::parse(queue).ok()?, Priority::new(number.parse().ok()?).ok()?.into()))
     }
 
-    /// Jobs that wait for what all of their kind wait for.
+    /// The stream of parked jobs.
     #[must_use]
     pub fn parked_stream(&self) -> String {
         format!("{}_PARKED", self.prefix)
     }
 
-    /// Schedules, retries and due jobs.
+    /// The stream of schedules, retries and due jobs.
     #[must_use]
     pub fn schedules_stream(&self) -> String {
         format!("{}_SCHEDULES", self.prefix)
     }
 
-    /// The event log.
+    /// The stream of the event log.
     #[must_use]
     pub fn events_stream(&self) -> String {
         format!("{}_EVENTS", self.prefix)
     }
 
-    /// Dead letters.
+    /// The stream of dead letters.
     #[must_use]
     pub fn dlq_stream(&self) -> String {
         format!("{}_DLQ", self.prefix)
@@ -120,20 +120,21 @@ impl Names {
         format!("$KV.{}_runs.{tenant}.{run}", self.namespace)
     }
 
-    /// Writes [`Names::record`] behind what is in `out`: there is one for every job.
+    /// Appends [`Names::record`] to `out`: there is one for every job.
     pub fn write_record(&self, tenant: &Tenant, run: &RunId, out: &mut Vec<u8>) {
         write(out, &["$KV.", &self.namespace, "_runs.", tenant.as_str(), ".", run.as_str()]);
     }
 
     // Jobs.
 
-    /// Where a job is published.
+    /// The subject to which a job is published.
     #[must_use]
     pub fn job(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
         format!("{}.jobs.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
     }
 
-    /// What a lane's stream takes in: all tenants and types of one queue and priority, or what was parked of one queue.
+    /// The subjects of a lane's stream: all tenants and types of one queue and priority, or the jobs of one queue that were
+    /// parked.
     #[must_use]
     pub fn lane_subjects(&self, queue: &Queue, lane: impl Into<Lane>) -> String {
         match lane.into() {
@@ -142,13 +143,13 @@ impl Names {
         }
     }
 
-    /// Where a job waits that is parked.
+    /// The subject of a parked job.
     #[must_use]
     pub fn parked(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
         format!("{}.parked.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
     }
 
-    /// Whether that is where a parked job waits.
+    /// Whether a subject is that of a parked job.
     #[must_use]
     pub fn is_parked(&self, subject: &str) -> bool {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".parked."))
@@ -160,7 +161,7 @@ impl Names {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".returned."))
     }
 
-    /// Where it goes once it is taken back.
+    /// The subject of a parked job once it is taken back.
     #[must_use]
     pub fn returned(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
         format!("{}.returned.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
@@ -181,14 +182,14 @@ impl Names {
         format!("{}.returned.{tenant}.{queue}.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
     }
 
-    /// What the stream of parked jobs takes in.
+    /// The subjects of the stream of parked jobs.
     #[must_use]
     pub fn parked_all(&self) -> String {
         format!("{}.parked.>", self.namespace)
     }
 
-    /// Takes a job's subject apart, also where it is due, parked or taken back; `None` if it is none of these or has too
-    /// few tokens.
+    /// Splits a job's subject into tokens, also that of a due, parked or taken-back job; `None` if it is none of these or
+    /// has too few tokens.
     #[must_use]
     pub fn read_job<'a>(&self, subject: &'a str) -> Option<JobSubject<'a>> {
         let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix('.')?;
@@ -207,7 +208,7 @@ impl Names {
 
     // Time.
 
-    /// Where the server puts a job when its schedule fires.
+    /// The subject to which the server publishes a job when its schedule fires.
     #[must_use]
     pub fn due(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
         format!("{}.due.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
@@ -219,14 +220,14 @@ impl Names {
         format!("{}.due.>", self.namespace)
     }
 
-    /// A delayed job or recurring schedule.
+    /// The subject of a delayed job or recurring schedule.
     #[must_use]
     pub fn schedule(&self, tenant: &Tenant, id: &str) -> String {
         format!("{}.schedules.{tenant}.{id}", self.namespace)
     }
 
-    /// A run's next attempt. Round and attempt stand in the subject, and, where it was deferred, how often, so that a
-    /// late writer cannot replace a newer one.
+    /// The subject of a run's next attempt. It has the round and the attempt, and, if the attempt was deferred, how often,
+    /// so that a late writer cannot replace a newer one.
     #[must_use]
     pub fn retry(&self, run: &Run) -> String {
         let Run { tenant, run_id, round, deferrals, .. } = run;
@@ -242,7 +243,7 @@ impl Names {
         ["schedules", "retries", "due"].map(|plane| format!("{}.{plane}.{tenant}.>", self.namespace))
     }
 
-    /// What the schedules stream takes in.
+    /// The subjects of the schedules stream.
     #[must_use]
     pub fn schedules_subjects(&self) -> Vec<String> {
         ["schedules", "retries", "due"].map(|plane| format!("{}.{plane}.>", self.namespace)).to_vec()
@@ -250,20 +251,20 @@ impl Names {
 
     // Events.
 
-    /// Where an event goes live.
+    /// The subject of a live event.
     #[must_use]
     pub fn event(&self, run: &Run, kind: EventKind) -> String {
         let Run { tenant, queue, run_id, job_type, .. } = run;
         format!("{}.events.{tenant}.{kind}.{queue}.{run_id}.{job_type}", self.namespace)
     }
 
-    /// Writes the subject of an event of this run behind what is in `out`: there are three for every job.
+    /// Appends the subject of an event of this run to `out`: there are three for every job.
     pub fn write_event(&self, run: &Run, kind: EventKind, out: &mut Vec<u8>) {
         write(out, &[&self.namespace, ".events.", run.tenant.as_str(), ".", kind.as_str(), "."]);
         write(out, &[run.queue.as_str(), ".", run.run_id.as_str(), ".", run.job_type.as_str()]);
     }
 
-    /// The live events of one run.
+    /// A filter over the live events of one run.
     #[must_use]
     pub fn events_of_run(&self, tenant: &Tenant, run: &RunId) -> String {
         format!("{}.events.{tenant}.*.*.{run}.>", self.namespace)
@@ -282,25 +283,25 @@ impl Names {
         format!("{}.events.{tenant}.{kind}.{queue}.{run}.>", self.namespace)
     }
 
-    /// Where a system event goes live.
+    /// The subject of a live system event.
     #[must_use]
     pub fn system_event(&self, event: &str, queue: &str, node: &str, job_type: &str) -> String {
         format!("{}.events._sys.{event}.{queue}.{node}.{job_type}", self.namespace)
     }
 
-    /// Where a node is asked whether it has this name.
+    /// The subject of the node-name check, on which a node is asked whether it has this name.
     #[must_use]
     pub fn node(&self, name: &str) -> String {
         format!("{}.nodes.{name}", self.namespace)
     }
 
-    /// Where nodes ask each other for a run's end that left no record.
+    /// The subject on which nodes ask each other for the end of a run that left no record.
     #[must_use]
     pub fn end_of(&self, tenant: &Tenant, run: &RunId) -> String {
         format!("{}.ends.{tenant}.{run}", self.namespace)
     }
 
-    /// Where every node listens for such questions.
+    /// The subject on which every node listens for such questions.
     #[must_use]
     pub fn ends(&self) -> String {
         format!("{}.ends.*.*", self.namespace)
@@ -312,7 +313,7 @@ impl Names {
         subject.strip_prefix(&*self.namespace)?.strip_prefix(".ends.")?.split_once('.')
     }
 
-    /// The event log of a tenant.
+    /// The subject of a tenant's event log.
     #[must_use]
     pub fn event_log(&self, tenant: &str) -> String {
         format!("{}.eventlog.{tenant}", self.namespace)
@@ -320,7 +321,7 @@ impl Names {
 
     // Dead letters, handlers, API.
 
-    /// Where a dead letter goes.
+    /// The subject of a dead letter.
     #[must_use]
     pub fn dead_letter(&self, tenant: &Tenant, queue: &Queue, job_type: &JobType) -> String {
         format!("{}.dlq.{tenant}.{queue}.{job_type}", self.namespace)
@@ -352,13 +353,13 @@ impl Names {
         format!("{}.jobs.{tenant}.{queue}.{priority}.{}", self.namespace, job_type.map_or(">", JobType::as_str))
     }
 
-    /// What the dead letters' stream takes in.
+    /// The subjects of the dead letters' stream.
     #[must_use]
     pub fn dead_letters_all(&self) -> String {
         format!("{}.dlq.>", self.namespace)
     }
 
-    /// Where a remote handler of a tenant's type listens.
+    /// The subject on which a remote handler of a tenant's type listens.
     #[must_use]
     pub fn work(&self, tenant: &Tenant, job_type: &JobType) -> String {
         format!("{}.work.{tenant}.{job_type}", self.namespace)
@@ -370,14 +371,15 @@ impl Names {
         format!("{}.work.*.{job_type}", self.namespace)
     }
 
-    /// Where one caller hears what handlers reply; a token is added for each call. An inbox, as their rights have it.
+    /// The subject on which one caller receives handlers' replies; a token is added for each call. It is an inbox, because
+    /// that is where handlers are permitted to reply.
     #[must_use]
     pub fn replies(&self, caller: &str) -> String {
         format!("_INBOX.{}-replies.{caller}", self.namespace)
     }
 
-    /// Where a caller probes whether somebody is subscribed to the request of a call. Not where the reply goes: of each
-    /// subject only the last message is stored, and that must be the reply.
+    /// The subject on which a caller probes whether a handler is subscribed to the request of a call. It differs from the
+    /// reply's: only the last message of each subject is stored, and that must be the reply.
     #[must_use]
     pub fn reply_probe(&self, inbox: &str, number: u64) -> String {
         format!("{inbox}.{REPLY_PROBE}{number}")
@@ -390,69 +392,70 @@ impl Names {
         token.strip_prefix(REPLY_PROBE).unwrap_or(token).parse().ok()
     }
 
-    /// Where a caller marks that the server has the request of a call.
+    /// The subject of the marker that shows that the server has the request of a call.
     #[must_use]
     pub fn request_sent(&self, inbox: &str, number: u64) -> String {
         format!("{inbox}.{number}.sent")
     }
 
-    /// The last replies of handlers.
+    /// The stream of handlers' last replies.
     #[must_use]
     pub fn replies_stream(&self) -> String {
         format!("{}_REPLIES", self.prefix)
     }
 
-    /// What every remote handler's subject begins with.
+    /// Prefix of every remote handler's subject.
     #[must_use]
     pub fn work_prefix(&self) -> String {
         format!("{}.work.", self.namespace)
     }
 
-    /// Where whoever runs a job hears that it was cancelled.
+    /// The subject on which nodes and handlers that run a job learn that it was cancelled.
     #[must_use]
     pub fn cancel(&self, tenant: &Tenant, run: &RunId) -> String {
         format!("{}.cancel.{tenant}.{run}", self.namespace)
     }
 
-    /// Where every node listens for cancelled runs.
+    /// The subject on which every node listens for cancelled runs.
     #[must_use]
     pub fn cancel_all(&self) -> String {
         format!("{}.cancel.*.*", self.namespace)
     }
 
-    /// Where nodes hear that a run is cancelled unless it is at work: what is at work goes on, and its handler hears
-    /// nothing.
+    /// The subject on which nodes learn that a run is cancelled unless an attempt is running: a running attempt goes on,
+    /// and its handler receives nothing.
     #[must_use]
     pub fn cancel_waiting(&self, tenant: &Tenant, run: &RunId) -> String {
         format!("{}.nodes._sys.cancel.{tenant}.{run}", self.namespace)
     }
 
-    /// Where every node listens for those.
+    /// The subject on which every node listens for those.
     #[must_use]
     pub fn cancel_waiting_all(&self) -> String {
         format!("{}.nodes._sys.cancel.*.*", self.namespace)
     }
 
-    /// Tenant and run of a subject of either kind.
+    /// Tenant and run of a cancel subject of either kind.
     #[must_use]
     pub fn read_cancel<'a>(&self, subject: &'a str) -> Option<(&'a str, &'a str)> {
         let plane = subject.strip_prefix(&*self.namespace)?;
         plane.strip_prefix(".cancel.").or_else(|| plane.strip_prefix(".nodes._sys.cancel."))?.split_once('.')
     }
 
-    /// Where nodes ask another whether it holds a job.
+    /// The subject on which nodes ask another whether it holds a job.
     #[must_use]
     pub fn holder(&self, node: &str) -> String {
         format!("{}.holder._sys.{node}", self.namespace)
     }
 
-    /// Where nodes ask each other which deliveries they hold: one token more than any node's name is asked for under.
+    /// The subject on which nodes ask each other which deliveries they hold. It has one token more than the subject of any
+    /// node-name check.
     #[must_use]
     pub fn held(&self) -> String {
         format!("{}.nodes._sys.held", self.namespace)
     }
 
-    /// An API endpoint; `tenant` may be `*` to serve all.
+    /// The subject of an API endpoint; `tenant` may be `*` to serve all.
     #[must_use]
     pub fn api(&self, tenant: &str, endpoint: &str) -> String {
         format!("{}.api.{tenant}.{endpoint}", self.namespace)

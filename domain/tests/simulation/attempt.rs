@@ -15,7 +15,7 @@ use crate::ledger::Call;
 use crate::mutation::Mutation;
 use crate::server::{Place, Schedule, Stored, Word};
 use crate::worker::{Hand, Work, seal_of, seal_text};
-use crate::world::{IN_HAND, LASTS, LEASE, World, stamp};
+use crate::world::{LASTS, LEASE, MAX_LOCAL_RETRIES, World, stamp};
 
 /// How long a job waits for a handler before that counts as a failed attempt.
 const GRACE: Duration = Duration::from_millis(2_500);
@@ -38,7 +38,7 @@ enum Waited {
 enum Owner {
     Ours,
     Cancelled,
-    Anothers,
+    OtherRun,
 }
 
 /// The steps that carry out a decision; in another order, something is lost.
@@ -260,7 +260,7 @@ impl Hand<'_> {
                     }
                     // Its end is stored already; judged once more, it is published and acknowledged.
                     Owner::Cancelled => return Some(Outcome::Cancelled),
-                    Owner::Anothers => return None,
+                    Owner::OtherRun => return None,
                 }
             }
         }
@@ -311,7 +311,7 @@ impl Hand<'_> {
                 (_, None) if expected != 0 => expected = 0,
                 (Verdict::BeginAnew, Some(found)) if expected != found.revision => {
                     if self.goes_under_another_id().await {
-                        return Owner::Anothers;
+                        return Owner::OtherRun;
                     }
                     expected = found.revision;
                 }
@@ -320,7 +320,7 @@ impl Hand<'_> {
                     expected = 0;
                 }
                 (_, Some(found)) if found.run.state == RunState::Cancelled => return Owner::Cancelled,
-                _ => return Owner::Anothers,
+                _ => return Owner::OtherRun,
             }
         }
     }
@@ -332,8 +332,8 @@ impl Hand<'_> {
         for step in self.order(run) {
             match step {
                 Step::Tell => drop(self.client.publish_events(self.index, run, work.published).await),
-                Step::MakePossibleWhatFollows => match self.in_hand_for(run).filter(|_| own) {
-                    Some(until) => match self.wait_in_hand(until).await {
+                Step::MakePossibleWhatFollows => match self.local_retry_until(run).filter(|_| own) {
+                    Some(until) => match self.wait_locally(until).await {
                         Waited::UntilDue => return Then::NextAttempt,
                         // The next holder finds the retry in the record and schedules it.
                         Waited::UntilDrained => {
@@ -377,13 +377,13 @@ impl Hand<'_> {
     }
 
     /// Until when the node may hold the run locally: only a retry after a short wait.
-    fn in_hand_for(&self, run: &Run) -> Option<Timestamp> {
+    fn local_retry_until(&self, run: &Run) -> Option<Timestamp> {
         let at = run.run_at.filter(|_| run.state == RunState::Retrying && run.deferral.is_none() && !run.parked)?;
-        let short = at.since(self.world.now()) <= Duration::from_millis(IN_HAND);
+        let short = at.since(self.world.now()) <= Duration::from_millis(MAX_LOCAL_RETRIES);
         (short && self.world.chance.hits(8_000)).then_some(at)
     }
 
-    async fn wait_in_hand(&self, until: Timestamp) -> Waited {
+    async fn wait_locally(&self, until: Timestamp) -> Waited {
         self.enter_in_book();
         loop {
             if self.is_lost() {

@@ -410,7 +410,7 @@ impl<'w> Drive<'w> {
         let wish = world.plans[letter.plan].letter;
         match on_dead_letter(found.as_deref(), letter.round, letter.origin) {
             DeadLetterVerdict::Stands => wish == Letter::Discard || wish == Letter::Replay && letter.round <= REPLAYS,
-            DeadLetterVerdict::Anothers => wish == Letter::Discard,
+            DeadLetterVerdict::OtherRun => wish == Letter::Discard,
             _ => true,
         }
     }

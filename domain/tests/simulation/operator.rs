@@ -189,8 +189,8 @@ pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
     }
     match verdict {
         DeadLetterVerdict::Stands | DeadLetterVerdict::StaleRecord => return,
-        DeadLetterVerdict::Anothers if world.plans[index].letter == Letter::Discard => {}
-        DeadLetterVerdict::Anothers => return,
+        DeadLetterVerdict::OtherRun if world.plans[index].letter == Letter::Discard => {}
+        DeadLetterVerdict::OtherRun => return,
         DeadLetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
         DeadLetterVerdict::Replayed => {
             client.publish_events(index, &run, world.published_at_dead_letter(&run, letter.round)).await;

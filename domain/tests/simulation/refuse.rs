@@ -75,7 +75,7 @@ impl Hand<'_> {
                 self.client.put_letter(own, run).await;
                 self.send(Word::Ack).await;
             }
-            Verdict::TellEnd => {
+            Verdict::PublishEnd => {
                 self.client.publish_events(own, run, published).await;
                 self.send(Word::Ack).await;
             }

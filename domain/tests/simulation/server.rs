@@ -21,7 +21,7 @@ pub(crate) type Key = usize;
 /// Keys of ids with the time at which their job was stored begin here; the plan is added.
 pub(crate) const TIMED: Key = 32;
 /// Keys of derived ids begin here; the sequence is added.
-pub(crate) const MINTED: Key = 64;
+pub(crate) const DERIVED: Key = 64;
 
 /// The wait that a message or a schedule speaks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

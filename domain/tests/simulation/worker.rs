@@ -75,7 +75,7 @@ pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
     }
     if hand.plan.is_unreadable() && !hand.arrival.moved {
         hand.refuse().await;
-    } else if hand.takes_the_short_way() {
+    } else if hand.takes_the_fast_path() {
         world.say(|| format!("{} takes {} on the fast path", hand.client.name(), hand.sequence()));
         hand.start(Work::new(hand.fresh(), 0, Published::nothing())).await;
     } else {
@@ -157,19 +157,19 @@ impl<'w> Hand<'w> {
 
     /// Whether the job takes the fast path, which reads and writes nothing before the work: only if nothing can be
     /// stored, neither for another message of the run nor for its cancel.
-    fn takes_the_short_way(&self) -> bool {
+    fn takes_the_fast_path(&self) -> bool {
         let Message { sequence, seal, delivered, .. } = self.delivery.message;
         let world = self.world;
         let first = seal == 0 && delivered == 1;
-        let own = self.plan.has_derived_id() || world.is(Mutation::ShortWayForNamedRuns);
-        let alone = own && (self.plan.key.is_none() || world.is(Mutation::ShortWayForKeyedRuns));
-        let sure = sequence > self.delivery.floor || world.is(Mutation::ShortWayAfterTheServerDied);
+        let own = self.plan.has_derived_id() || world.is(Mutation::FastPathForNamedRuns);
+        let alone = own && (self.plan.key.is_none() || world.is(Mutation::FastPathForKeyedRuns));
+        let sure = sequence > self.delivery.floor || world.is(Mutation::FastPathAfterTheServerDied);
         // A delivery that comes to a node just after a freeze counts as sent before the freeze.
         let (now, thawed_at) = (world.clock.get(), world.nodes[self.client.node].frozen_until.get());
         let just_thawed =
             thawed_at > 0 && now - thawed_at <= HEARD_WITHIN && !world.is(Mutation::LeaseClockFromReading);
         let soon =
-            !just_thawed && now - self.leased_from <= HEARD_WITHIN || world.is(Mutation::ShortWayForJobsLongInHand);
+            !just_thawed && now - self.leased_from <= HEARD_WITHIN || world.is(Mutation::FastPathForJobsLongBuffered);
         first && alone && sure && soon && !self.is_told_to_stop(0)
     }
 
@@ -183,7 +183,7 @@ impl<'w> Hand<'w> {
     /// acknowledged at once; an end that was lost to other nodes is acknowledged if another message carries the run.
     pub(crate) async fn give_up(&self, found: Option<&Stored>, work: &Work) {
         match (self.verdict(found), found) {
-            (Verdict::TellEnd, Some(found)) => {
+            (Verdict::PublishEnd, Some(found)) => {
                 let published = Published::at_overtaken(work.published, &work.run, &found.run);
                 self.client.publish_events(self.index, &found.run, published).await;
                 self.send(Word::Ack).await;
@@ -262,7 +262,7 @@ impl<'w> Hand<'w> {
                 if !world.is(Mutation::CarriedOutWithoutTakingOver) && !self.put_on_record(&mut work).await {
                     return;
                 }
-                if world.is(Mutation::TakenOverAndKeptInHand) {
+                if world.is(Mutation::TakenOverAndHeldLocally) {
                     self.go_on(work).await;
                 } else {
                     self.carry_out(&work, false).await;
@@ -271,7 +271,7 @@ impl<'w> Hand<'w> {
             Verdict::CarryOut => {
                 self.carry_out(&self.found(found), false).await;
             }
-            Verdict::TellEnd => {
+            Verdict::PublishEnd => {
                 self.publish_found(&found.run).await;
                 self.send(Word::Ack).await;
             }
@@ -313,14 +313,14 @@ impl<'w> Hand<'w> {
     fn mutated(&self, verdict: Verdict) -> Verdict {
         match (verdict, self.world.mutation) {
             (Verdict::CarryOut | Verdict::TakeOver, Some(Mutation::DropInsteadOfCarryOut))
-            | (Verdict::TellEnd, Some(Mutation::CancelledDroppedUntold))
+            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUntold))
             | (
                 Verdict::StaleRecord,
                 Some(Mutation::StaleRecordTakenForTheNewest | Mutation::RecordsReadFromAnyReplica),
             )
             | (Verdict::BeginAnew, Some(Mutation::RunOfALaneThatIsGoneTakenForThisOne)) => Verdict::Drop,
             (Verdict::Occupied, Some(Mutation::RunOfALaneThatIsGoneOverwritten)) => Verdict::BeginAnew,
-            (Verdict::BeginAgain { .. }, Some(Mutation::PutBackAckedWhenItComesAgain)) => Verdict::TellEnd,
+            (Verdict::BeginAgain { .. }, Some(Mutation::PutBackAckedWhenItComesAgain)) => Verdict::PublishEnd,
             (other, _) => other,
         }
     }

@@ -15,7 +15,7 @@ use crate::chance::Chance;
 use crate::ledger::Ledger;
 use crate::mutation::Mutation;
 use crate::plan::Plan;
-use crate::server::{Key, MINTED, Server, Stored, TIMED};
+use crate::server::{DERIVED, Key, Server, Stored, TIMED};
 
 /// The number of runs in a world.
 pub(crate) const RUNS: usize = 12;
@@ -29,7 +29,7 @@ pub(crate) const STORM: i64 = 25_000;
 /// A handler that lasts longer gets a `running` record.
 pub(crate) const LASTS: i64 = 120;
 /// A node holds a run locally for waits up to this long.
-pub(crate) const IN_HAND: u64 = 400;
+pub(crate) const MAX_LOCAL_RETRIES: u64 = 400;
 
 /// One in this many worlds is calm: nothing goes wrong except in handlers.
 const ONE_IN_CALM: u64 = 32;
@@ -206,7 +206,7 @@ impl World {
             .job()
             .run_id
             .as_derived()
-            .map_or(plan, |(_, _, sequence)| MINTED + usize::try_from(sequence).expect("a world has few messages"))
+            .map_or(plan, |(_, _, sequence)| DERIVED + usize::try_from(sequence).expect("a world has few messages"))
     }
 
     /// The key of the run's record if another run has its own id.

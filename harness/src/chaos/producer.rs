@@ -117,8 +117,8 @@ impl Producer<'_> {
                 let publish = header.into_iter().fold(publish, |publish, (name, value)| publish.header(name, value));
                 let receipt = publish.send(payload.to_string()).await.ok();
                 // Whatever id it asked for, its run has the id derived from its position in the lane.
-                let minted = |receipt: Receipt| Receipt { run_id: format!("main-p5-{}", receipt.sequence), ..receipt };
-                receipt.map(minted).into_iter().collect()
+                let derived = |receipt: Receipt| Receipt { run_id: format!("main-p5-{}", receipt.sequence), ..receipt };
+                receipt.map(derived).into_iter().collect()
             }
             Sort::Raw => self.send_raw(&draft).await.into_iter().collect(),
         };

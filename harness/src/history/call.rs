@@ -23,7 +23,7 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
         let died_with_it = was_lost(call, Timestamp::MAX, rules);
         if !none_is_told && !died_with_it && !run.starters.iter().any(|event| is_of_attempt(event, call)) {
             let detail = format!("a handler was called for attempt {} of round {}", call.attempt, call.round);
-            found.push(run.violation(Kind::CallUntold, detail));
+            found.push(run.violation(Kind::CallUnpublished, detail));
         }
     }
     if rules.calls_complete {
@@ -75,7 +75,7 @@ fn taken_over<'r>(call: &Call, run: &Run<'r>, rules: &Rules) -> Option<&'r Call>
     run.calls.iter().copied().find(|other| {
         let elsewhere = other.node.is_some() && other.node != call.node;
         let before = other.start < call.start && place(other) >= place(call);
-        elsewhere && before && !was_handed_back(other, call.start, run) && !was_lost(other, call.start, rules)
+        elsewhere && before && !was_handed_back(other, call.start, run, rules) && !was_lost(other, call.start, rules)
     })
 }
 
@@ -88,11 +88,12 @@ fn was_lost(call: &Call, until: Timestamp, rules: &Rules) -> bool {
     died.map(|kill| kill.at).filter(|at| *at >= since).chain(lease_over).any(|at| at <= until)
 }
 
-/// Whether the attempt of `call` was returned before `until`. The event's clock may be a little behind, so the event
-/// may carry a time before the call's start.
-fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>) -> bool {
+/// Whether the attempt of `call` was returned after the call began, and before `until`. What returned an earlier start of
+/// the same attempt does not count. The event's clock may be a little behind the call's.
+fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>, rules: &Rules) -> bool {
+    let since = call.start - span(rules.clock_skew);
     let back = |event: &&&Event| matches!(event.event, EventName::Released | EventName::Deferred);
-    run.told.iter().filter(back).any(|event| is_of_attempt(event, call) && event.at <= until)
+    run.told.iter().filter(back).any(|event| is_of_attempt(event, call) && event.at >= since && event.at <= until)
 }
 
 /// When a round ended, by the first copy of its end event or by the record, whichever is earlier.

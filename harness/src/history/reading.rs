@@ -151,11 +151,13 @@ fn event_line(logged: &crate::observe::Logged) -> String {
 /// Whether a finding is a breach whatever may still follow. A run without any trace may still leave one; the caller
 /// decides about such a run, because the caller can check whether its job still waits.
 fn stands(kind: Kind, unheard_of: bool) -> bool {
-    use Kind::{CallUntold, Lost, Missing, NoEnd, NotCalled, Overlap};
+    use Kind::{CallUnpublished, Lost, Missing, NoEnd, NotCalled, Overlap};
     use Kind::{LetterMissing, LetterUnexpected, RecordDisagrees, RecordMissing, StaleStart};
     match kind {
         Lost => unheard_of,
-        NoEnd | CallUntold | NotCalled | LetterMissing | LetterUnexpected | RecordDisagrees | RecordMissing => false,
+        NoEnd | CallUnpublished | NotCalled | LetterMissing | LetterUnexpected | RecordDisagrees | RecordMissing => {
+            false
+        }
         // The event that excuses it (the lost lease, or the return of the job) may not be published yet.
         Overlap | StaleStart => false,
         // The log has a gap here, because the event would be out of order if it came now. If the log has no event of

@@ -10,7 +10,7 @@ use crate::wire::{EventName, Record};
 /// Judges the record of `run` by the rounds in the log.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {
     let Some(round) = rounds.values().next_back() else {
-        return judge_untold(run, rules, found);
+        return judge_unpublished(run, rules, found);
     };
     let Some(record) = run.record else {
         let invalid = round.end_error.as_deref() == Some("invalid");
@@ -42,7 +42,7 @@ pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules,
 }
 
 /// Judges a run that has no events in the log.
-fn judge_untold(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
+fn judge_unpublished(run: &Run<'_>, rules: &Rules, found: &mut Vec<Violation>) {
     if let Some(record) = run.record {
         if record.is_terminal() && !run.may_be_traceless() {
             found.push(run.violation(Kind::Missing, format!("its record is {}, and it has no event", record.state)));

@@ -73,7 +73,7 @@ kinds! {
     /// An attempt ended as `lease_expired` though its holder lived and could renew.
     LeaseLostTooSoon,
     /// A call of an attempt that is not in the log.
-    CallUntold,
+    CallUnpublished,
     /// Completed according to the log, but no call of its handler ran to the end.
     NotCalled,
 }

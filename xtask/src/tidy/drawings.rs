@@ -38,7 +38,7 @@ fn missing_paths(root: &Path, document: &File) -> Vec<String> {
 fn is_path(quoted: &str) -> bool {
     let plain = quoted.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
     let known = [".rs", ".md", ".toml", ".py", "/"].iter().any(|end| quoted.ends_with(end));
-    plain && known && quoted.contains('/') && !quoted.starts_with(['/', '.'])
+    plain && known && quoted.trim_end_matches('/').contains('/') && !quoted.starts_with(['/', '.'])
 }
 
 fn undrawn(node: &str, drawing: &str) -> Vec<String> {
@@ -53,10 +53,10 @@ mod tests {
 
     #[test]
     fn paths_and_other_quotations_are_told_apart() {
-        for path in ["actors/src/node.rs", "domain/", "docs/contract.md"] {
+        for path in ["actors/src/node.rs", "domain/src/", "docs/contract.md"] {
             assert!(is_path(path), "{path}");
         }
-        for other in ["$JS.ACK/", "cargo run", "/tmp/x.rs", "holders.rs", "a/b", "../x.md"] {
+        for other in ["$JS.ACK/", "cargo run", "/tmp/x.rs", "holders.rs", "a/b", "nats/", "../x.md"] {
             assert!(!is_path(other), "{other}");
         }
     }

@@ -29,7 +29,7 @@ impl Endpoint for DlqList {
     }
 }
 
-/// `dlq.get`: one dead letter; 404 where the run has none.
+/// `dlq.get`: one dead letter; 404 if the run has none.
 #[derive(Debug)]
 pub struct DlqGet;
 
@@ -43,7 +43,7 @@ impl Endpoint for DlqGet {
     }
 }
 
-/// `dlq.groups`: dead letters by what they failed of, the largest group first.
+/// `dlq.groups`: dead letters grouped by their failure, the largest group first.
 #[derive(Debug)]
 pub struct DlqGroups;
 
@@ -75,7 +75,7 @@ impl Endpoint for DlqReplay {
     }
 }
 
-/// `dlq.discard`: takes dead letters away; their runs end as `discarded`.
+/// `dlq.discard`: deletes dead letters; their runs finish as `discarded`.
 #[derive(Debug)]
 pub struct DlqDiscard;
 
@@ -93,13 +93,13 @@ impl Endpoint for DlqDiscard {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct ListRequest {
-    /// Whose; under [`OPERATOR`](super::OPERATOR) every tenant's if not said.
+    /// Their tenant; under [`OPERATOR`](super::OPERATOR) all tenants by default.
     pub tenant: Option<Tenant>,
-    /// Those that fit.
+    /// Those that match.
     pub filter: Filter,
-    /// Entries on a page: 100 if not said, 500 at most.
+    /// Entries per page: 100 by default, at most 500.
     pub limit: Option<u64>,
-    /// Where the page before ended; the oldest letter if not said.
+    /// Where the previous page ended; by default the oldest dead letter.
     pub cursor: Option<String>,
 }
 
@@ -107,13 +107,13 @@ pub struct ListRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct GroupsRequest {
-    /// Whose; under [`OPERATOR`](super::OPERATOR) every tenant's if not said.
+    /// Their tenant; under [`OPERATOR`](super::OPERATOR) all tenants by default.
     pub tenant: Option<Tenant>,
-    /// Those that fit; its `state` cannot be said here.
+    /// Those that match; its `state` cannot be set here.
     pub filter: Filter,
-    /// So many groups, the largest: 500 at most; all if not said.
+    /// How many groups, the largest ones: at most 500; all by default.
     pub limit: Option<u64>,
-    /// Where the answer before ended; the oldest letter if not said.
+    /// Where the previous answer ended; by default the oldest dead letter.
     pub cursor: Option<String>,
 }
 
@@ -121,11 +121,11 @@ pub struct GroupsRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct ReplayRequest {
-    /// Which; a filter's `state` cannot be said here.
+    /// Which dead letters; a filter's `state` cannot be set here.
     pub selection: Selection,
-    /// So many a second: 0.001 or more; as fast as it goes if not said.
+    /// How many per second: 0.001 or more; as fast as possible by default.
     pub rate_per_s: Option<f64>,
-    /// What is changed; nothing if not said.
+    /// What to change; nothing by default.
     pub set: Option<Change>,
 }
 
@@ -133,9 +133,9 @@ pub struct ReplayRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct DiscardRequest {
-    /// Which; a filter's `state` cannot be said here.
+    /// Which dead letters; a filter's `state` cannot be set here.
     pub selection: Selection,
-    /// So many a second: 0.001 or more; as fast as it goes if not said.
+    /// How many per second: 0.001 or more; as fast as possible by default.
     pub rate_per_s: Option<f64>,
 }
 
@@ -143,21 +143,21 @@ pub struct DiscardRequest {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Change {
-    /// Into this queue.
+    /// The new queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// With this priority, 1 to 9.
+    /// The new priority, 1 to 9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u64>,
-    /// With this payload: any JSON, `null` included, passed on byte for byte.
+    /// The new payload: any JSON, `null` included, passed on byte for byte.
     #[serde(deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
     pub payload: Option<Box<RawValue>>,
-    /// With these headers; `None` takes one away.
+    /// The headers to set; `None` removes one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Option<String>>,
 }
 
-/// The fields of a filter that narrows a list, `all` being said or not.
+/// The fields of a filter that narrows a list, whether `all` is set or not.
 const LISTED: [&str; 11] =
     ["tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "cursor", "state"];
 
@@ -224,7 +224,7 @@ impl From<DiscardRequest> for Fields {
     }
 }
 
-/// The same fields without the last, which is `state`: dead letters have one.
+/// The same fields without the last, which is `state`: all dead letters have one.
 fn without_state<'f>(fields: &'f [&'static str]) -> &'f [&'static str] {
     fields.split_last().map_or(fields, |(_, rest)| rest)
 }
@@ -232,7 +232,7 @@ fn without_state<'f>(fields: &'f [&'static str]) -> &'f [&'static str] {
 /// A page of dead letters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Page<L = DeadLetter> {
-    /// The letters, the oldest first.
+    /// The dead letters, the oldest first.
     pub entries: Vec<L>,
     /// Where the next page begins; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -240,7 +240,7 @@ pub struct Page<L = DeadLetter> {
 }
 
 impl Encoded<Page> {
-    /// Reads the page, and leaves its letters as their text.
+    /// Reads the page, and leaves its dead letters as their text.
     ///
     /// # Errors
     /// 500: it is not what the contract says.
@@ -261,12 +261,12 @@ pub struct DeadLetter {
     /// The run's record, with every attempt.
     #[serde(flatten)]
     pub record: Record,
-    /// The job, and what it failed of.
+    /// The job, and how it failed.
     #[serde(flatten)]
     pub job: DeadJob,
 }
 
-/// What a dead letter says beside its run's record.
+/// The fields of a dead letter beside its run's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadJob {
     /// The job's headers, without the run's id.
@@ -274,14 +274,14 @@ pub struct DeadJob {
     /// Its payload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
-    /// In place of a payload that was left out: how many bytes it has.
+    /// Instead of a payload that was left out: how many bytes it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_bytes: Option<u64>,
     /// Its group in `dlq.groups`.
     pub fingerprint: String,
 }
 
-// Read twice: serde's buffer for flattened fields does not carry what handlers said byte for byte.
+// Read twice: serde's buffer for flattened fields does not carry handlers' JSON byte for byte.
 impl<'de> Deserialize<'de> for DeadLetter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
@@ -302,7 +302,7 @@ impl Encoded<Record> {
 /// Groups of dead letters that failed alike.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
-    /// Where to go on; absent where all letters were looked at, about 100,000 in one call.
+    /// Where to continue; absent if all dead letters were read, about 100,000 in one call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// The groups, the largest first.
@@ -334,39 +334,39 @@ pub struct Group {
 /// One run of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Example {
-    /// Its error; `null` where it has none on record.
+    /// Its error; `null` if its record has none.
     pub error: Option<RunError>,
     /// The run.
     pub run_id: RunId,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: Tenant,
 }
 
-/// What became of those that were to be replayed.
+/// The outcome of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replayed {
-    /// What failed: 100 at most.
+    /// The failures: at most 100.
     pub failed: Vec<Failed>,
-    /// How many failed, where more did than are listed.
+    /// How many failed, if more did than are listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_in_all: Option<u64>,
-    /// The call ended before everything was looked at: make it again.
+    /// Whether the call ended before it had checked everything: then repeat it.
     pub more: bool,
-    /// How many were replayed, or would have been.
+    /// How many were replayed, or would have been replayed.
     pub replayed: u64,
 }
 
-/// What became of those that were to be discarded.
+/// The outcome of a discard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discarded {
-    /// How many were discarded, or would have been.
+    /// How many were discarded, or would have been discarded.
     pub discarded: u64,
-    /// What failed: 100 at most.
+    /// The failures: at most 100.
     pub failed: Vec<Failed>,
-    /// How many failed, where more did than are listed.
+    /// How many failed, if more did than are listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_in_all: Option<u64>,
-    /// The call ended before everything was looked at: make it again.
+    /// Whether the call ended before it had checked everything: then repeat it.
     pub more: bool,
 }
 

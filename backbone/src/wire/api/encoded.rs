@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use super::{ApiError, Code};
 use crate::wire::json::Object;
 
-/// A `T` as its text, a JSON object. Nodes measure what they answer in this form; clients pass it on with what only a
-/// newer node says, and [`Encoded::read`] what they know of it.
+/// A `T` as its text, a JSON object. Nodes measure their answers in this form. Clients pass it on with the fields that only
+/// a newer node writes, and [`Encoded::read`] the fields that they know.
 #[derive(Debug, Clone)]
 pub struct Encoded<T> {
     text: Object,
@@ -18,7 +18,7 @@ pub struct Encoded<T> {
 }
 
 impl<T> Encoded<T> {
-    /// From text that was written here.
+    /// From text that this crate wrote.
     pub(in crate::wire) fn written(text: Object) -> Self {
         Self { text, of: PhantomData }
     }
@@ -47,13 +47,13 @@ impl<T> Encoded<T> {
         self.text.into_bytes()
     }
 
-    /// Its text, to be answered.
+    /// Its text, as an answer.
     #[must_use]
     pub fn into_object(self) -> Object {
         self.text
     }
 
-    /// The same text, which is that of a `U` as well.
+    /// The same text, which is also the text of a `U`.
     pub(super) fn cast<U>(self) -> Encoded<U> {
         Encoded::written(self.text)
     }
@@ -68,7 +68,7 @@ impl<T: Serialize> Encoded<T> {
 }
 
 impl<T: DeserializeOwned> Encoded<T> {
-    /// Reads it.
+    /// Parses it.
     ///
     /// # Errors
     /// 500: it is not what the contract says.
@@ -85,7 +85,7 @@ impl<T> Serialize for Encoded<T> {
 }
 
 impl<'de, T> Deserialize<'de> for Encoded<T> {
-    /// Any JSON, blanks included: whether it is a `T` shows when it is read.
+    /// Takes any JSON, blanks included; [`Encoded::read`] shows whether it is a `T`.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         Ok(Self::written(Object::written(Box::<str>::from(text).into_string().into_bytes())))

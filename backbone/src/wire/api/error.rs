@@ -12,7 +12,7 @@ pub enum Code {
     Forbidden,
     /// 404
     NotFound,
-    /// 404, too: there was such a run, but its type keeps nothing of those that complete at once.
+    /// 404, too: there was such a run, but its type keeps nothing of runs that complete at once.
     NotKept,
     /// 409
     WrongState,
@@ -22,7 +22,7 @@ pub enum Code {
     RateLimited,
     /// 503
     Unavailable,
-    /// 500: our fault.
+    /// 500: the node's fault.
     Internal,
 }
 
@@ -67,9 +67,9 @@ pub struct ApiError {
     pub code: u16,
     /// The word for it.
     pub error: String,
-    /// In words; names the field where one is wrong.
+    /// A description; names the field if one is wrong.
     pub message: String,
-    /// When to come again.
+    /// When to try again, in milliseconds from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }

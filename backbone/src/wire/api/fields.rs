@@ -1,4 +1,4 @@
-//! The fields of requests about runs as they stand on the wire.
+//! The fields of requests about runs, as they are written on the wire.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::request::{self, in_words};
 use super::{Change, Filter, Selection, Target};
 
-/// The fields of all requests about runs as they stand on the wire. Each endpoint takes some of them
+/// The fields of all requests about runs, as they are written on the wire. Each endpoint takes some of them
 /// ([`Fields::only`]); its own type says what they mean together.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -47,7 +47,7 @@ pub(super) struct Fields {
     pub(super) set: Option<Change>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
-    /// What is no field of any endpoint.
+    /// Fields that no endpoint has.
     #[serde(flatten, skip_serializing)]
     pub(super) unknown: BTreeMap<String, IgnoredAny>,
 }
@@ -62,7 +62,7 @@ pub(super) const SELECTION: [&str; 12] =
     ["run_id", "tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "dry_run", "state"];
 
 impl Fields {
-    /// Refuses fields that the endpoint would leave undone in silence.
+    /// Refuses fields that the endpoint would ignore silently.
     pub(super) fn only(self, fields: &[&str]) -> Result<Self, String> {
         let said = [
             ("run_id", self.run_id.is_some()),
@@ -85,7 +85,7 @@ impl Fields {
         let said = said.iter().filter(|(_, said)| *said).map(|(field, _)| *field);
         let unknown = said.chain(self.unknown.keys().map(String::as_str)).find(|field| !fields.contains(field));
         match unknown {
-            Some(field) => Err(format!("{field}: is no field of this endpoint; there are {}", fields.join(", "))),
+            Some(field) => Err(format!("{field}: is not a field of this endpoint; there are {}", fields.join(", "))),
             None => Ok(self),
         }
     }
@@ -113,7 +113,7 @@ impl Fields {
         Self { tenant: tenant.map(Tenant::to_string), ..Self::default() }
     }
 
-    /// The tenant that is named; `_` is that of jobs whose own could not be read.
+    /// The tenant that is named; `_` stands for jobs whose own tenant could not be read.
     pub(super) fn tenant(&self) -> Result<Option<Tenant>, String> {
         let read = |text: &str| match text {
             text if text == Tenant::unreadable().as_str() => Ok(Tenant::unreadable()),
@@ -140,7 +140,7 @@ impl Fields {
         })
     }
 
-    /// One run, or a filter; everything must be said in so many words, `all: true`.
+    /// One run, or a filter; a request for everything must say `all: true`.
     fn target(&self) -> Result<Target, String> {
         let filter = self.filter()?;
         match (&self.run_id, filter.is_empty()) {
@@ -151,13 +151,13 @@ impl Fields {
         }
     }
 
-    /// What is to be changed.
+    /// The runs to change.
     pub(super) fn selection(&self) -> Result<Selection, String> {
         Ok(Selection { target: self.target()?, tenant: self.tenant()?, limit: self.limit, dry_run: self.dry_run })
     }
 }
 
-/// A name's own error says which it is.
+/// Reads a name; its own error says which name it is.
 fn name<T>(text: Option<&str>, read: impl Fn(&str) -> Result<T, NameError>) -> Result<Option<T>, String> {
     text.map(read).transpose().map_err(|error| error.to_string())
 }

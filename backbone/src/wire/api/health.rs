@@ -18,21 +18,21 @@ impl Endpoint for Health {
     }
 }
 
-/// How a node is.
+/// The health of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthStatus {
-    /// It can work at all.
+    /// Whether it can work at all.
     pub live: bool,
     /// Its name.
     pub node: String,
     /// The queues it serves.
     pub queues: Vec<String>,
-    /// It takes work.
+    /// Whether it takes work.
     pub ready: bool,
-    /// Why it does not; empty if it does.
+    /// Why it takes no work; empty if it does.
     pub reasons: Vec<String>,
     /// Its version.
     pub version: String,
-    /// What is wrong without keeping it from work: lanes that are full.
+    /// Problems that do not keep it from work: lanes that are full.
     pub warnings: Vec<String>,
 }

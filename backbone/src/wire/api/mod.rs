@@ -1,14 +1,13 @@
 //! The API: request and answer of every endpoint as types, one file for each group, read and written by nodes and
 //! clients alike.
 //!
-//! Requests are strict: a field that an endpoint does not know is refused by name, because what it asks for would be
-//! left undone in silence. Answers are lenient: unknown fields are skipped and unknown words kept ([`Word`]), because a
-//! newer node may say more. Fields stand in the order in which nodes have always written them, which for most answers
-//! is the alphabet's.
+//! Requests are strict: a field that an endpoint does not know is refused by name, because it would otherwise be ignored
+//! silently. Answers are lenient: unknown fields are skipped and unknown words kept ([`Word`]), because a newer node may
+//! say more. Fields are in the order in which nodes have always written them, which is alphabetical for most answers.
 //!
-//! What clients and handlers sent (payload, result, progress) is carried as [`RawValue`](serde_json::value::RawValue),
-//! byte for byte. So no type that holds any is read by way of serde's own buffer (`flatten`, `untagged`), which would
-//! round numbers and refuse what lies deep.
+//! JSON of clients and handlers (payload, result, progress) is carried as [`RawValue`](serde_json::value::RawValue), byte
+//! for byte. So no type that holds any is read by way of serde's own buffer (`flatten`, `untagged`), which would round
+//! numbers and refuse deep nesting.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,15 +56,15 @@ mod tests;
 /// The operator's tenant, which stands for all tenants together; NATS permissions decide who may ask under it.
 pub const OPERATOR: &str = "_all";
 
-/// One endpoint of the API: what is asked, and what is answered.
+/// One endpoint of the API: its request and its answer.
 pub trait Endpoint: Send + Sync + 'static {
-    /// Its name: what stands behind `<namespace>.api.<tenant>.` in its subject.
+    /// Its name: the part of its subject after `<namespace>.api.<tenant>.`.
     const NAME: &'static str;
     /// Whether it is answered under [`OPERATOR`] alone.
     const FOR_OPERATORS: bool = false;
-    /// What is asked.
+    /// The request.
     type Request: Serialize + DeserializeOwned + Send + Sync;
-    /// What is answered where it went well.
+    /// The answer if it succeeds.
     type Answer: Serialize + DeserializeOwned + Send + Sync;
 
     /// Reads a request.
@@ -76,8 +75,7 @@ pub trait Endpoint: Send + Sync + 'static {
         request::read(body)
     }
 
-    /// Says in the request whose runs are meant, for one that is asked under [`OPERATOR`]. Nothing happens where the
-    /// endpoint does not ask for it.
+    /// Sets the tenant in a request that is sent under [`OPERATOR`]. Does nothing if the endpoint takes no tenant.
     fn name_tenant(_request: &mut Self::Request, _tenant: Tenant) {}
 }
 

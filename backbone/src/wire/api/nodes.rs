@@ -1,4 +1,4 @@
-//! Nodes: who is there, and how busy.
+//! Nodes: which are there, and how busy they are.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub struct NodeStatus {
     pub node: String,
     /// The queues it serves, by name.
     pub queues: BTreeMap<String, NodeQueue>,
-    /// When it last said that it is there.
+    /// When it last published its presence.
     pub seen_at: Timestamp,
     /// When it started.
     pub started_at: Timestamp,

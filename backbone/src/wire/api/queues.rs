@@ -1,4 +1,4 @@
-//! Queues: what waits and runs in each.
+//! Queues: the jobs that wait and run in each.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Endpoint, request};
 
-/// `queues.list`: the declared queues; 404 where one is asked for that is not.
+/// `queues.list`: the declared queues; 404 if the requested queue is not declared.
 #[derive(Debug)]
 pub struct QueuesList;
 
@@ -25,7 +25,7 @@ impl Endpoint for QueuesList {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueuesRequest {
-    /// This one; all if not said.
+    /// Only this queue; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
 }
@@ -37,7 +37,7 @@ pub struct Queues {
     pub queues: Vec<QueueStatus>,
 }
 
-/// One queue, as it stands: of all tenants.
+/// The state of one queue, over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStatus {
     /// Jobs that its nodes run at once, at most.
@@ -46,7 +46,7 @@ pub struct QueueStatus {
     pub depth: u64,
     /// The same by priority, `p1` to `p9`.
     pub depths: BTreeMap<String, u64>,
-    /// Age of the oldest of them in milliseconds; `null` where there is none.
+    /// Age of the oldest of them in milliseconds; `null` if there is none.
     pub oldest_age_ms: Option<u64>,
     /// Whether it is paused: never in this version.
     pub paused: bool,
@@ -54,6 +54,6 @@ pub struct QueueStatus {
     pub queue: Queue,
     /// Jobs that run, on all nodes.
     pub running: u64,
-    /// Whether a node serves it that is not draining.
+    /// Whether a node that is not draining serves it.
     pub served: bool,
 }

@@ -1,4 +1,4 @@
-//! Reading requests, and saying what is wrong with one in words that do not speak of this program's types.
+//! Reads requests, and describes what is wrong with one without naming this program's types.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,20 +11,20 @@ use serde_json::value::RawValue;
 
 use super::ApiError;
 
-/// The request of an endpoint that asks nothing.
+/// The request of an endpoint that takes no fields.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Nothing {}
 
 /// Reads a request; the error names the field.
 pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    // An array would be read as the fields in the order in which this program has them.
+    // Serde would read an array as the fields in the order in which this program has them.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(ApiError::malformed("the request is not a JSON object"));
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let (path, error) = (error.path().to_string(), error.inner());
-        // Where the text itself is broken there is no field to name; the error says at which line and column.
+        // If the text itself is broken there is no field to name; the error says at which line and column.
         if matches!(error.classify(), Category::Syntax | Category::Eof) {
             return ApiError::malformed(format!("the request is not JSON: {error}"));
         }
@@ -77,7 +77,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
     }
 }
 
-/// What the JSON reader says, without the names that things have in this program.
+/// The JSON reader's error, without the names of this program's types.
 pub(super) fn in_words(error: &str) -> String {
     let mut words = error.to_owned();
     if let Some(at) = words.find("struct ") {

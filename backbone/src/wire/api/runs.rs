@@ -1,4 +1,4 @@
-//! Runs: looked at, waited for, cancelled, erased.
+//! Runs: shown, waited for, cancelled, erased.
 
 use longshore_domain::run::PutBack;
 use longshore_domain::{ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::fields::Fields;
 use super::{Encoded, Endpoint, Failed, Outcome, Selection, Word};
 
-/// `runs.get`: a run as it stands; 404 where it is not known.
+/// `runs.get`: the current record of a run; 404 if the run is not known.
 #[derive(Debug)]
 pub struct RunsGet;
 
@@ -23,7 +23,7 @@ impl Endpoint for RunsGet {
     }
 }
 
-/// `runs.wait`: a run once it has finished, or as it stands when the time is over.
+/// `runs.wait`: the record of a run once it has finished, or its current record when the time is over.
 #[derive(Debug)]
 pub struct RunsWait;
 
@@ -37,7 +37,7 @@ impl Endpoint for RunsWait {
     }
 }
 
-/// `runs.cancel`: cancels one run, or those that fit.
+/// `runs.cancel`: cancels one run, or those that match a filter.
 #[derive(Debug)]
 pub struct RunsCancel;
 
@@ -51,7 +51,7 @@ impl Endpoint for RunsCancel {
     }
 }
 
-/// `runs.erase`: takes what a finished run holds of people out of its record, and its dead letter away.
+/// `runs.erase`: removes personal data from the record of a finished run, and deletes its dead letter.
 #[derive(Debug)]
 pub struct RunsErase;
 
@@ -71,7 +71,7 @@ impl Endpoint for RunsErase {
 pub struct RunRequest {
     /// Its id.
     pub run_id: RunId,
-    /// Whose it is: must be said under [`OPERATOR`](super::OPERATOR), and there alone may it be another's.
+    /// Its tenant: required under [`OPERATOR`](super::OPERATOR), and only there may it be another tenant's.
     pub tenant: Option<Tenant>,
 }
 
@@ -83,7 +83,7 @@ pub struct WaitRequest {
     pub run_id: RunId,
     /// As in [`RunRequest`].
     pub tenant: Option<Tenant>,
-    /// For how long, in milliseconds: 30,000 if not said, 600,000 at most.
+    /// How long to wait, in milliseconds: 30,000 by default, at most 600,000.
     pub timeout_ms: Option<u64>,
 }
 
@@ -125,22 +125,22 @@ impl From<WaitRequest> for Fields {
     }
 }
 
-/// A run's record, as answers show it. Nodes write it by [`record::show`](crate::wire::record::show), which says the
-/// same in a fraction of the time.
+/// A run's record, as answers show it. Nodes write it by [`record::show`](crate::wire::record::show), which writes the
+/// same text in a fraction of the time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
     /// The run.
     pub run_id: RunId,
-    /// Whose it is; `_` where that could not be read.
+    /// Its tenant; `_` if that could not be read.
     pub tenant: Tenant,
     /// Its queue.
     pub queue: Queue,
     /// Its priority.
     pub priority: Priority,
-    /// What is done.
+    /// Its type.
     #[serde(rename = "type")]
     pub job_type: JobType,
-    /// Where it stands.
+    /// Its state.
     pub state: Word<RunState>,
     /// 1, and one more with each replay.
     pub round: u32,
@@ -149,7 +149,7 @@ pub struct Record {
     pub attempt: Option<u32>,
     /// Attempts it gets in a round.
     pub max_attempts: u32,
-    /// When it was enqueued in this round; absent where that is not known.
+    /// When it was enqueued in this round; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued_at: Option<Timestamp>,
     /// When its latest attempt started.
@@ -164,19 +164,19 @@ pub struct Record {
     /// The node of its latest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// What its handler last said, byte for byte.
+    /// The progress that its handler last reported, byte for byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<RawValue>>,
-    /// Its result where that is JSON, byte for byte.
+    /// Its result if that is JSON, byte for byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
     /// Any other result, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<String>,
-    /// What `result_base64` is, where its handler said so.
+    /// The content type of `result_base64`, if its handler named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_content_type: Option<String>,
-    /// Size of a result in bytes, where it was too large to be kept.
+    /// Size of the result in bytes, if it was too large to be kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_bytes: Option<u64>,
     /// Its last error.
@@ -185,19 +185,19 @@ pub struct Record {
     /// Its attempts, the oldest first.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
-    /// Its tags; absent where it has none.
+    /// Its tags; absent if it has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// The run that has its idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<RunId>,
-    /// For how long the job or its type asked its record to be kept, in milliseconds.
+    /// How long the job or its type asked to keep its record, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
     /// Since when payload, result, progress, tags and error texts are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
-    /// Attempts that were left out of an answer that would have been too large.
+    /// How many attempts were left out, because the answer would have been too large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_left_out: Option<u64>,
 }
@@ -207,7 +207,7 @@ pub struct Record {
 pub struct RunError {
     /// Its kind.
     pub kind: Word<ErrorKind>,
-    /// In words, 4,096 bytes at most.
+    /// A description, at most 4,096 bytes.
     pub message: String,
 }
 
@@ -243,23 +243,23 @@ pub struct Attempt {
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Cancelled {
-    /// Of one run by its id: its record.
+    /// For one run by its id: its record.
     Run(Box<Record>),
-    /// Of those that fit.
+    /// For the runs that match a filter.
     Runs(CancelledRuns),
 }
 
-/// What became of those that were to be cancelled.
+/// The outcome of a cancel of many runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelledRuns {
-    /// How many this call cancelled, or would have.
+    /// How many this call cancelled, or would have cancelled.
     pub cancelled: u64,
-    /// What failed: 100 at most.
+    /// The failures: at most 100.
     pub failed: Vec<Failed>,
-    /// How many failed, where more did than are listed.
+    /// How many failed, if more did than are listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_in_all: Option<u64>,
-    /// The call ended before everything was looked at: make it again.
+    /// Whether the call ended before it had checked everything: then repeat it.
     pub more: bool,
 }
 
@@ -269,18 +269,18 @@ pub struct CancelledRuns {
 pub enum Erased {
     /// The record that stays.
     Run(Box<Record>),
-    /// The record had gone by its age before; only the dead letter was there to be erased.
+    /// The record had expired before; only the dead letter was there to be erased.
     DeadLetter(ErasedDeadLetter),
 }
 
-/// A run of which nothing but a dead letter was there to be erased.
+/// A run for which only a dead letter was there to be erased.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErasedDeadLetter {
     /// The run.
     pub run_id: RunId,
 }
 
-/// What tells the one shape of an answer from the other.
+/// The fields that distinguish the two shapes of an answer.
 #[derive(Deserialize)]
 struct Shape {
     #[serde(default)]
@@ -289,7 +289,7 @@ struct Shape {
     state: Option<IgnoredAny>,
 }
 
-// Read as text first: serde's buffer for untagged enums does not carry what handlers said byte for byte.
+// Read as text first: serde's buffer for untagged enums does not carry handlers' JSON byte for byte.
 impl<'de> Deserialize<'de> for Cancelled {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;

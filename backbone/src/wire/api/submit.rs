@@ -28,42 +28,42 @@ impl Endpoint for SubmitBatch {
     type Answer = BatchAnswer;
 }
 
-/// A job. All but the type may be left out; then the node's settings hold. Each field means what the header of the same
-/// name means.
+/// A job. All fields but the type may be left out; then the node's settings apply. Each field means the same as the header
+/// of its name.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitRequest {
-    /// What is to be done, such as `email.send`.
+    /// Its type, such as `email.send`.
     #[serde(rename = "type")]
     pub job_type: String,
-    /// Any JSON, `null` included, passed on byte for byte. No payload where neither this nor `payload_base64` is said.
+    /// Any JSON, `null` included, passed on byte for byte. There is no payload if neither this nor `payload_base64` is set.
     #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
     pub payload: Option<Box<RawValue>>,
     /// Any bytes in base64; excludes `payload`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
-    /// Where it waits: `main` if not said.
+    /// Its queue: `main` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// 1, the most urgent, to 9; 5 if not said.
+    /// 1, the most urgent, to 9; 5 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u64>,
-    /// 1 to 512 bytes: within the window and per tenant, one key is one run.
+    /// 1 to 512 bytes: within the window and per tenant, one key belongs to one run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// For how long the key is kept, in milliseconds: above 0, 3,650 days at most.
+    /// How long the key is kept, in milliseconds: above 0, at most 3,650 days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_window_ms: Option<u64>,
     /// `window`, `queued` or `active`; the last two are treated as `window` in this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique: Option<String>,
-    /// An id of the client's own for the run: 96 characters at most, not in the form of a derived one.
+    /// An id for the run that the client chooses: at most 96 characters, not in the form of a derived id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     /// Not before this time (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<String>,
-    /// Not before so many milliseconds have passed; excludes `run_at`.
+    /// Not before this many milliseconds have passed; excludes `run_at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// No attempt is started after this time (RFC 3339).
@@ -81,7 +81,7 @@ pub struct SubmitRequest {
     /// Time limit of one attempt, in milliseconds: above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// For how long the record is kept once the run has finished, in milliseconds; two leases at least.
+    /// How long the record is kept once the run has finished, in milliseconds; at least two leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
     /// When the whole run must have finished: a time (RFC 3339) or a duration such as `7d`.
@@ -96,10 +96,10 @@ pub struct SubmitRequest {
     /// 1 to 1,000,000; checked, not acted upon in this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
-    /// 8 at most, of 64 bytes at most.
+    /// At most 8, of at most 64 bytes each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,
-    /// Headers that are passed on to the handler; none that begins with `Nats-` or `Longshore-`.
+    /// Headers that are passed on to the handler; none may begin with `Nats-` or `Longshore-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<BTreeMap<String, String>>,
 }
@@ -107,11 +107,11 @@ pub struct SubmitRequest {
 /// The answer to a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Submitted {
-    /// The run was there before: of the same idempotency key or run id.
+    /// Whether the run was there before, with the same idempotency key or run id.
     pub deduplicated: bool,
     /// The run.
     pub run_id: RunId,
-    /// Where it stands; `enqueued` or `scheduled`, if it is new.
+    /// Its state; `enqueued` or `scheduled` if it is new.
     pub state: Word<RunState>,
 }
 
@@ -119,7 +119,7 @@ pub struct Submitted {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
-    /// 1,000 at most. Read one by one, so that one that is wrong costs the others nothing.
+    /// At most 1,000. They are read one by one, so that an invalid one does not affect the others.
     pub jobs: Vec<Encoded<SubmitRequest>>,
 }
 
@@ -130,7 +130,7 @@ pub struct BatchAnswer {
     pub jobs: Vec<BatchItem>,
 }
 
-/// What became of one job of a batch.
+/// The outcome for one job of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BatchItem {

@@ -1,103 +1,102 @@
-//! Which runs a request is about: one by its id, or those that fit a filter; and what became of many.
+//! The runs that a request is about: one by its id, or those that match a filter; and the outcome for many.
 
 use longshore_domain::{ErrorKind, JobType, Queue, RunId, RunState, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::fields::{Fields, SELECTION};
 
-/// What narrows the choice of runs. All that is said must fit; nothing said fits every run.
+/// Narrows the choice of runs. Every field that is set must match; an empty filter matches every run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Of this queue.
     pub queue: Option<Queue>,
-    /// Of this type, as a whole: there are no wildcards.
+    /// Of exactly this type: there are no wildcards.
     pub job_type: Option<JobType>,
     /// With this tag.
     pub tag: Option<String>,
     /// In this state. `runs.cancel` and `dlq.list` only.
     pub state: Option<RunState>,
-    /// Whose last error is of this kind.
+    /// With a last error of this kind.
     pub error_kind: Option<ErrorKind>,
-    /// Finished, or if it has not, enqueued, at this time or later.
+    /// Finished, or if not finished, enqueued, at this time or later.
     pub since: Option<Timestamp>,
-    /// Finished, or if it has not, enqueued, at this time or earlier.
+    /// Finished, or if not finished, enqueued, at this time or earlier.
     pub until: Option<Timestamp>,
 }
 
 impl Filter {
-    /// Whether it fits every run.
+    /// Whether it matches every run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// One run, or those that fit.
+/// One run, or those that match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// The run of this id.
     Run(RunId),
-    /// Those that fit. An empty filter stands on the wire as `all: true`: nothing said is never taken for everything.
+    /// Those that match. An empty filter is written on the wire as `all: true`: an empty request never means everything.
     Runs(Filter),
-    /// All of this tenant. Under [`OPERATOR`](super::OPERATOR) alone does that narrow the choice; elsewhere nothing is said
-    /// by it.
+    /// All runs of this tenant. That narrows the choice only under [`OPERATOR`](super::OPERATOR); elsewhere it says nothing.
     Tenant(Tenant),
 }
 
 impl Target {
-    /// What is wrong with a request that says neither of these.
+    /// The error for a request that names neither of these.
     pub const UNSAID: &str = "run_id: is missing; or give a filter, or all: true for everything";
 }
 
-/// What is to be changed, and how much of it by one call.
+/// The runs to change, and how many of them by one call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct Selection {
-    /// Whose runs. Under [`OPERATOR`](super::OPERATOR) alone may it be another's; there it must be said beside a run's id.
+    /// Their tenant. Only under [`OPERATOR`](super::OPERATOR) may it be another tenant; there it is required with a run's id.
     pub tenant: Option<Tenant>,
-    /// Which.
+    /// Which runs.
     pub target: Target,
-    /// So many at most, where a filter chooses; all if not said. What failed counts, too, where dead letters are chosen.
+    /// At most this many, if a filter chooses; all by default. If dead letters are chosen, failures count, too.
     pub limit: Option<u64>,
     /// Only count what would be done.
     pub dry_run: bool,
 }
 
 impl Selection {
-    /// All of these, without a limit.
+    /// Selects all of `target`, without a limit.
     #[must_use]
     pub fn of(target: Target) -> Self {
         Self { tenant: None, target, limit: None, dry_run: false }
     }
 }
 
-/// What became of many runs.
+/// The outcome for many runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// To how many it was done.
+    /// How many succeeded.
     pub done: u64,
-    /// What failed: 100 at most.
+    /// The failures: at most 100.
     pub failed: Vec<Failed>,
-    /// How many failed, where more did than are listed.
+    /// How many failed, if more did than are listed.
     pub failed_in_all: Option<u64>,
-    /// The call ended before everything was looked at: make it again.
+    /// Whether the call ended before it had checked everything: then repeat it.
     pub more: bool,
 }
 
-/// A run that something could not be done to.
+/// A run for which the request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Why not.
+    /// Why it failed.
     pub error: String,
-    /// Which run.
+    /// The run.
     pub run_id: RunId,
 }
 
 impl Outcome {
-    /// Failures that one answer lists; the rest are counted.
+    /// How many failures one answer lists; the rest are counted.
     const LISTED: usize = 100;
 
-    /// The outcome, with as many of the failures as are listed.
+    /// The outcome, with as many failures as one answer lists.
     #[must_use]
     pub fn new(done: u64, mut failed: Vec<Failed>, more: bool) -> Self {
         let all = failed.len();
@@ -155,8 +154,8 @@ mod tests {
             (r#"{"error_kind":"x"}"#, "error_kind: unknown word `x`"),
             (r#"{"since":"today"}"#, "since: "),
             (r#"{"until":"today"}"#, "until: "),
-            (r#"{"all":true,"set":{}}"#, "set: is no field of this endpoint; there are run_id, tenant, "),
-            (r#"{"all":true,"everything":[]}"#, "everything: is no field of this endpoint; there are "),
+            (r#"{"all":true,"set":{}}"#, "set: is not a field of this endpoint; there are run_id, tenant, "),
+            (r#"{"all":true,"everything":[]}"#, "everything: is not a field of this endpoint; there are "),
         ] {
             assert!(refused(body).starts_with(said), "{body}: {}", refused(body));
         }
@@ -165,13 +164,16 @@ mod tests {
     #[test]
     fn each_endpoint_takes_its_own_fields_only() {
         let erase = RunsErase::read(br#"{"run_id":"r","limit":3}"#).unwrap_err();
-        assert_eq!((erase.code, erase.message.split(';').next()), (400, Some("limit: is no field of this endpoint")));
+        assert_eq!(
+            (erase.code, erase.message.split(';').next()),
+            (400, Some("limit: is not a field of this endpoint"))
+        );
         assert!(
-            RunsGet::read(br#"{"run_id":"r","timeout_ms":3}"#).unwrap_err().message.starts_with("timeout_ms: is no")
+            RunsGet::read(br#"{"run_id":"r","timeout_ms":3}"#).unwrap_err().message.starts_with("timeout_ms: is not")
         );
         assert!(DlqList::read(br#"{"state":"dead"}"#).is_ok());
-        assert!(DlqGroups::read(br#"{"state":"dead"}"#).unwrap_err().message.starts_with("state: is no field"));
-        assert!(DlqList::read(br#"{"run_id":"r"}"#).unwrap_err().message.starts_with("run_id: is no field"));
+        assert!(DlqGroups::read(br#"{"state":"dead"}"#).unwrap_err().message.starts_with("state: is not a field"));
+        assert!(DlqList::read(br#"{"run_id":"r"}"#).unwrap_err().message.starts_with("run_id: is not a field"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The types beside the contract: each endpoint of its table has one, an example of each reads and writes as it stands,
-//! and its fields are those that the contract names.
+//! Checks the types against the contract: each endpoint of its table has one, an example of each is read and written
+//! unchanged, and its fields are those that the contract names.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::wire::json::compact;
 
 const CONTRACT: &str = include_str!("../../../../docs/contract.md");
 
-/// A row of the contract's table of endpoints, of one that works in this version.
+/// A row of the contract's table of endpoints, for an endpoint that works in this version.
 struct Row {
     name: &'static str,
     for_operators: bool,
@@ -34,7 +34,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The names that a text has in these quotes.
+/// The names that stand between these quotes in a text.
 fn quoted(text: &str, quote: char) -> BTreeSet<&str> {
     let names = text.split(quote).skip(1).step_by(2);
     names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())).filter(|name| is_name(name)).collect()
@@ -44,7 +44,7 @@ fn is_name(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// The names of all fields, however deep; those of maps (queues, headers, priorities) are no fields.
+/// The names of all fields, however deep; the keys of maps (queues, headers, priorities) are not fields.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
@@ -70,7 +70,7 @@ fn fields_of(texts: &[&str]) -> BTreeSet<String> {
 
 const TIME: &str = "2026-11-21T12:00:00.000Z";
 
-/// The contract's example of a record, its dots filled in, in the order in which nodes write.
+/// The contract's example of a record, with its dots filled in, in the order in which nodes write.
 fn record() -> String {
     let (_, rest) = CONTRACT.split_once("## 4. Run record").unwrap();
     let example = rest.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
@@ -100,7 +100,7 @@ fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
         let read = |text: &str| Encoded::<E::Answer>::from_text(text.as_bytes()).unwrap().read();
         let answer = read(text).unwrap_or_else(|error| panic!("{name} {text}: {error}"));
         assert_eq!(serde_json::to_string(&answer).unwrap(), *text, "{name}");
-        // What a newer node says besides is skipped, at the top and in lists.
+        // Fields that only a newer node writes are skipped, at the top and in lists.
         let newer = r#""newer":{"a":[1,null]},"#;
         let more = format!("{{{newer}{}", &text[1..]).replace("[{", &format!("[{{{newer}"));
         let answer = read(&more).unwrap_or_else(|error| panic!("{name} {more}: {error}"));
@@ -126,7 +126,7 @@ fn check<E: Endpoint>(requests: &[&str], answers: &[&str]) -> &'static str {
     name
 }
 
-/// One filter with all there is to say, but for `state`.
+/// One filter with every field but `state`.
 const FILTER: &str = r#""tenant":"acme","queue":"main","type":"email.send","tag":"a","error_kind":"timeout","since":"2026-11-21T12:00:00.000Z","until":"2026-11-21T12:00:00.000Z""#;
 
 fn check_dead_letters() -> [&'static str; 5] {

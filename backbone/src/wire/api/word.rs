@@ -1,4 +1,4 @@
-//! Words of the contract's lists, such as states, as they stand in answers.
+//! Words of the contract's lists, such as states, as they appear in answers.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub enum Word<T> {
 }
 
 impl<T> Word<T> {
-    /// The word's meaning, where it is known.
+    /// The word's meaning, if it is known.
     #[must_use]
     pub fn known(&self) -> Option<&T> {
         match self {
@@ -32,7 +32,7 @@ impl<T> From<T> for Word<T> {
 }
 
 impl<T: Serialize> fmt::Display for Word<T> {
-    /// The word as it stands on the wire.
+    /// The word as it is written on the wire.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match serde_json::to_value(self) {
             Ok(serde_json::Value::String(word)) => f.write_str(&word),

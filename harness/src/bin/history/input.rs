@@ -84,7 +84,7 @@ pub(crate) fn receipts(
         let place = receipt.stream.zip(receipt.seq).map(|(lane, sequence)| Place { lane, sequence });
         let run_id = match (receipt.run_id, &place) {
             (Some(run_id), _) => run_id,
-            (None, Some(place)) => scope.minted(place)?,
+            (None, Some(place)) => scope.derived(place)?,
             (None, None) => bail!("neither run_id nor stream and seq"),
         };
         let kept = match receipt.kept.as_deref() {
@@ -147,7 +147,7 @@ impl Scope<'_> {
     }
 
     /// The run id of a job that was published bare: lane `LONGSHORE_JOBS_main_P5`, sequence 7 gives `main-p5-7`.
-    fn minted(&self, place: &Place) -> anyhow::Result<String> {
+    fn derived(&self, place: &Place) -> anyhow::Result<String> {
         let Place { lane, sequence } = place;
         let prefix = format!("{}_JOBS_", self.namespace.to_uppercase());
         let named = lane.strip_prefix(&prefix).and_then(|rest| rest.rsplit_once("_P"));
@@ -174,10 +174,10 @@ mod tests {
     #[test]
     fn a_publish_acknowledgement_names_its_run() {
         let place = Place { lane: "LONGSHORE_JOBS_big-mail_P5".to_owned(), sequence: 7 };
-        assert_eq!(SCOPE.minted(&place).unwrap(), "big-mail-p5-7");
+        assert_eq!(SCOPE.derived(&place).unwrap(), "big-mail-p5-7");
         assert_eq!(SCOPE.lane_of("big-mail-p5-7"), Some(place));
         assert_eq!(SCOPE.lane_of("order-17"), None);
-        assert!(SCOPE.minted(&Place { lane: "OTHER".to_owned(), sequence: 7 }).is_err());
+        assert!(SCOPE.derived(&Place { lane: "OTHER".to_owned(), sequence: 7 }).is_err());
     }
 
     #[test]

@@ -66,11 +66,11 @@ fn the_next_round_is_not_the_end_of_the_last() {
 fn a_call_that_died_with_its_node_need_not_be_published() {
     let mut history = told("enqueued @2; cancelled @5");
     history.calls = vec![call("a", 1, 3, Some(4))];
-    assert_eq!(kinds(&history), [Kind::CallUntold]);
+    assert_eq!(kinds(&history), [Kind::CallUnpublished]);
     history.rules.interruptions = vec![killed(Some("n1"), 4)];
     assert_eq!(kinds(&history), []);
     history.rules.interruptions = vec![killed(Some("n2"), 4)];
-    assert_eq!(kinds(&history), [Kind::CallUntold]);
+    assert_eq!(kinds(&history), [Kind::CallUnpublished]);
 }
 
 #[test]
@@ -139,6 +139,11 @@ fn a_thawed_node_may_call_what_came_back_to_it() {
     history.calls = vec![call_on("n2", "a", 1, 5, Some(6)), call("a", 1, 10, Some(12))];
     history.rules.silences = vec![silent(Some("n1"), 3, 9)];
     assert_eq!(kinds(&history), []);
+    // It returned an earlier start of the attempt, and has begun it again: it holds the run.
+    let mut history = told("enqueued; started 1 @1; released @2; started 1 #again @6; completed @12");
+    history.calls = vec![call_on("n2", "a", 1, 6, Some(12)), call("a", 1, 10, Some(11))];
+    history.rules.silences = vec![silent(Some("n1"), 3, 9)];
+    assert_eq!(kinds(&history), [Kind::StaleStart]);
     // The other node died, or froze for longer than its lease, before its attempt was stored.
     for (kills, freeze) in [(vec![killed(Some("n2"), 6)], None), (vec![], Some(silent(Some("n2"), 5, 12)))] {
         let mut history = told("enqueued; started 1 @10; completed @12");

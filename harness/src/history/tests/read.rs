@@ -51,7 +51,7 @@ fn a_run_that_ended_just_now_may_lack_record_dead_letter_and_published_calls() {
     let judgement = history.judge(&reading());
     assert_eq!((kinds(&judgement), judgement.restless), (vec![], 1));
     let rested = history.judge(&Reading { rested_since: at(96), ..reading() });
-    assert_eq!(kinds(&rested), [Kind::RecordMissing, Kind::LetterMissing, Kind::Overlap, Kind::CallUntold]);
+    assert_eq!(kinds(&rested), [Kind::RecordMissing, Kind::LetterMissing, Kind::Overlap, Kind::CallUnpublished]);
 }
 
 #[test]

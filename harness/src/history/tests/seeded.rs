@@ -284,7 +284,7 @@ fn a_lease_ends_with_its_node_or_its_server() {
 #[test]
 fn a_call_of_an_unpublished_attempt_is_found() {
     let calls = vec![call("a", 1, 2, Some(3)), call("a", 2, 8, Some(9)), call("a", 3, 9, Some(13))];
-    assert_eq!(kinds(&with_calls(calls)), [Kind::CallUntold]);
+    assert_eq!(kinds(&with_calls(calls)), [Kind::CallUnpublished]);
 }
 
 #[test]
