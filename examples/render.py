@@ -10,8 +10,10 @@ import pathlib
 import sys
 
 import nats
+import nats.micro
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "reports")
+SLOTS = 4  # jobs at once: Longshore sends this process no more
 
 
 def render(report):
@@ -23,15 +25,25 @@ def render(report):
 async def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
     client = await nats.connect(os.environ.get("NATS_URL") or "nats://127.0.0.1:4222")
+    running = set()
 
     async def handle(job):
         try:
-            await job.respond(json.dumps(render(json.loads(job.data))).encode())  # a plain reply is success
+            result = await asyncio.to_thread(render, json.loads(job.data))  # a thread: it would block the others
+            await job.respond(json.dumps(result).encode())  # a plain reply is success
         except (KeyError, TypeError, ValueError) as error:  # 4xx: no other attempt would help
-            refusal = {"Nats-Service-Error-Code": "422", "Nats-Service-Error": f"{type(error).__name__}: {error}"}
-            await client.publish(job.reply, b"", headers=refusal)
+            await job.respond_error("422", repr(error))
+        except Exception as error:  # tried again at once; without an answer only at the time limit
+            await job.respond_error("500", repr(error))
 
-    await client.subscribe("longshore.work.*.report.render", queue="render", cb=handle)
+    async def begin(job):  # a task per job: nats-py waits for each callback before it takes the next message
+        task = asyncio.create_task(handle(job))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    metadata = {"longshore.slots": str(SLOTS)}
+    service = await nats.micro.add_service(client, name="render", version="1.0.0", metadata=metadata)
+    await service.add_endpoint(name="render", subject="longshore.work.*.report.render", handler=begin)
     print(f"rendering into {FOLDER}/; Ctrl-C ends", flush=True)
     await asyncio.Event().wait()
 

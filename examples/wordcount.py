@@ -8,20 +8,36 @@ import os
 import pathlib
 
 import nats
+import nats.micro
+
+SLOTS = 4  # jobs at once: Longshore sends this process no more
+
+
+def count(path):
+    return {"words": len(pathlib.Path(path).read_text(encoding="utf-8").split())}
 
 
 async def main():
     client = await nats.connect(os.environ.get("NATS_URL") or "nats://127.0.0.1:4222")
+    running = set()
 
     async def handle(job):
         try:
-            text = pathlib.Path(json.loads(job.data)["path"]).read_text(encoding="utf-8")
-            await job.respond(json.dumps({"words": len(text.split())}).encode())
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            refusal = {"Nats-Service-Error-Code": "422", "Nats-Service-Error": f"{type(error).__name__}: {error}"}
-            await client.publish(job.reply, b"", headers=refusal)
+            result = await asyncio.to_thread(count, json.loads(job.data)["path"])
+            await job.respond(json.dumps(result).encode())
+        except (OSError, KeyError, TypeError, ValueError) as error:  # 4xx: no other attempt would help
+            await job.respond_error("422", repr(error))
+        except Exception as error:
+            await job.respond_error("500", repr(error))
 
-    await client.subscribe("longshore.work.*.wordcount", queue="wordcount", cb=handle)
+    async def begin(job):
+        task = asyncio.create_task(handle(job))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    metadata = {"longshore.slots": str(SLOTS)}
+    service = await nats.micro.add_service(client, name="wordcount", version="1.0.0", metadata=metadata)
+    await service.add_endpoint(name="wordcount", subject="longshore.work.*.wordcount", handler=begin)
     print("counting; Ctrl-C ends", flush=True)
     await asyncio.Event().wait()
 

@@ -160,3 +160,29 @@ async fn killed_after_it_was_parked() {
 async fn killed_as_it_is_taken_back() {
     nothing_is_lost_at("after-return").await;
 }
+
+/// Given a type whose parked jobs are all done, when later jobs arrive one at a time, then they start straight from their
+/// lane: no job is parked only because another one was.
+#[tokio::test]
+async fn once_none_is_parked_later_jobs_start_from_their_lane() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let door = Arc::new(Semaphore::new(0));
+    let _handler = kept(&world, &door).await;
+    let full = world.publish("full").many((0..60).map(|number| json!(number))).await;
+    are_parked(&world, 40..).await;
+    door.add_permits(1_000);
+    completes(&world, &full).await;
+
+    let mut were_parked = 0;
+    for number in 0..20 {
+        let run = world.publish("full").json(json!(number)).await;
+        assert_eq!(world.wait(&run).await.state, "completed");
+        let record = world.record(&run).await.unwrap();
+        were_parked += usize::from(record.rest.contains_key("deferrals"));
+    }
+
+    // The first ones may arrive while the last parked ones are still known as that.
+    assert!(were_parked <= 5, "{were_parked} of 20 jobs were parked though their handler was free");
+    assert!(node.stop().await.success());
+}

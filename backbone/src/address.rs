@@ -1,11 +1,11 @@
 //! The addresses of a NATS server as its clients write them: `nats://user:password@host:4222`, `nats://token@host`.
 //!
-//! The client library leaves out what stands before the `@`, and its errors show it. So it is taken out here: an address
+//! The client library ignores the part before the `@`, and its errors show it. So this module removes it: an address
 //! that is passed on or shown has neither a name nor a secret in it.
 
 use percent_encoding::percent_decode_str;
 
-/// Who connects.
+/// The login of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Login {
     /// A user and a password, which may be empty.
@@ -14,8 +14,8 @@ pub(crate) enum Login {
     Token(String),
 }
 
-/// The addresses in a list separated by commas, without logins, and the login that they have; a mistake in words if they
-/// have two.
+/// The addresses in a list separated by commas, without logins, and their login; an error text if they have two
+/// different ones.
 pub(crate) fn read(list: &str) -> (Vec<String>, Result<Option<Login>, String>) {
     let (plain, logins): (Vec<String>, Vec<Option<Login>>) = list.split(',').map(|address| one(address.trim())).unzip();
     let mut logins = logins.into_iter().flatten();

@@ -1,8 +1,8 @@
 //! The durable list of runs that are being cancelled.
 //!
-//! A job that waits in its lane is started without reading its record. So a node must know of its run's end before it gets
-//! the job, even a node that starts after the one that cancelled has died. A note stays in the list from before the record
-//! says `cancelled` until the job's message is gone; so the list is short.
+//! A job that waits in its lane is started without reading its record. So a node must know of its run's end before it
+//! gets the job, even a node that starts after the one that cancelled has died. A note stays in the list from before
+//! the record says `cancelled` until the job's message is gone; so the list is short.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! Cancel messages: from the node that cancels a run to the node that runs it.
 //!
-//! The subject is part of the contract, and handlers receive these messages as well. A header tells a node that a message
-//! is the API's, which says that the run itself is over, and not the message to a handler whose attempt is over.
+//! The subject is part of the contract, and handlers receive these messages as well. A header tells a node that a
+//! message is the API's, which says that the run itself is over, and not the message to a handler whose attempt is
+//! over.
 
 use std::time::Duration;
 
@@ -86,8 +87,8 @@ impl Backbone {
         self.control().publish_with_headers(subject.into(), cancelled(), Bytes::new()).await;
     }
 
-    /// The same, and waits until each of `nodes` has received it, at most for `wait`. Returns whether one is running the
-    /// run: that node will end it, or let it go on if it is cancelled `only_if_waiting`.
+    /// The same, and waits until each of `nodes` has received it, at most for `wait`. Returns whether one is running
+    /// the run: that node will end it, or let it go on if it is cancelled `only_if_waiting`.
     pub async fn ask_who_runs(
         &self,
         (tenant, run): (&Tenant, &RunId),

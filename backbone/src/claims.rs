@@ -2,9 +2,9 @@
 //!
 //! A claim is a record under a hash of the key (a key may be any text, a subject may not). It is written by
 //! compare-and-set on "nothing", and expires after the window. `submit` writes it before the job and marks it published
-//! after: a crash between the two leaves a claim whose run may never have been published. A caller that repeats the submit
-//! finds the claim and publishes the job again. A caller that publishes another job with the key takes the claim over; the
-//! claim then names the first run until that run has finished.
+//! after: a crash between the two leaves a claim whose run may never have been published. A caller that repeats the
+//! submit finds the claim and publishes the job again. A caller that publishes another job with the key takes the claim
+//! over; the claim then names the first run until that run has finished.
 
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ impl Backbone {
         }
     }
 
-    /// Writes a claim over the one of revision `expected` (0: none), for `window` from now on. `None`: another write came
-    /// first.
+    /// Writes a claim over the one of revision `expected` (0: none), for `window` from now on. `None`: another write
+    /// came first.
     ///
     /// # Errors
     /// The server did not answer in time; the claim may have been written.

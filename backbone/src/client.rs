@@ -35,8 +35,8 @@ impl Client {
         &self.names
     }
 
-    /// Asks an endpoint of the API, under a tenant or [`OPERATOR`](crate::wire::api::OPERATOR). The answer is returned as
-    /// its text, so that the caller can pass it on; [`Encoded::read`] parses it.
+    /// Asks an endpoint of the API, under a tenant or [`OPERATOR`](crate::wire::api::OPERATOR). The answer is returned
+    /// as its text, so that the caller can pass it on; [`Encoded::read`] parses it.
     ///
     /// ```no_run
     /// # async fn example(client: longshore_backbone::Client) -> Result<(), longshore_backbone::wire::api::ApiError> {
@@ -49,8 +49,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The endpoint's own error answer; 413 if the server accepts no message of that size, 503 if no node is running, 504
-    /// if no node answered within `timeout`, 500 if the answer is not a JSON object.
+    /// The endpoint's own error answer; 413 if the server accepts no message of that size, 503 if no node is running,
+    /// 504 if no node answered within `timeout`, 500 if the answer is not a JSON object.
     pub async fn ask<E: Endpoint>(
         &self,
         tenant: &str,
@@ -102,7 +102,7 @@ impl Client {
     /// The subject is not allowed.
     pub async fn subscribe(&self, subject: String) -> Result<impl Stream<Item = (String, Bytes)> + use<>, Error> {
         let messages = self.nats.subscribe(subject).await?;
-        // The subscription must have reached the server before the caller does what it wants to hear about.
+        // The subscription must reach the server before the caller does what it wants to receive messages about.
         let _ = self.nats.flush().await;
         Ok(futures_util::stream::unfold(messages, async |mut messages| {
             let message = messages.next().await?;

@@ -1,9 +1,9 @@
-//! Connections to NATS. They notice a silent or restarted server within seconds, and survive any bytes that they receive.
+//! Connections to NATS. They notice a silent or restarted server within seconds, and survive whatever they receive.
 //!
-//! A node has four, divided by what can be written to them: one for jobs, records and events; one for leases and messages
-//! between nodes; one for the API; one for remote handlers. So a client's bytes, or a flood of jobs, cannot hold up a
-//! lease. On headers that it cannot read, the client library drops its connection, and on some it panics. It reconnects by
-//! itself after the former; after the latter its client is dead, and is replaced here.
+//! A node has four, divided by what can be written to them: one for jobs, records and events; one for leases and
+//! messages between nodes; one for the API; one for remote handlers. So a client's bytes, or a flood of jobs, cannot
+//! hold up a lease. On headers that it cannot read, the client library drops its connection, and on some it panics. It
+//! reconnects by itself after the former; after the latter its client is dead, and is replaced here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
@@ -110,8 +110,8 @@ impl Link {
         Arc::clone(&self.0.client.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts connections: a change means that the server may have forgotten requests, and that messages it had sent may
-    /// be lost. Existing subscriptions are restored by then.
+    /// Counts connections: a change means that the server may have forgotten requests, and that messages it had sent
+    /// may be lost. Existing subscriptions are restored by then.
     #[must_use]
     pub fn connected(&self) -> watch::Receiver<u64> {
         let mut made = self.0.counts.made.subscribe();
@@ -305,8 +305,8 @@ async fn connect_until(
     unreachable!("the loop only ends by returning")
 }
 
-/// How long to wait after a try: not at all at first, because the server causes few losses; then ever longer, up to half a
-/// second.
+/// How long to wait after a try: not at all at first, because the server causes few losses; then ever longer, up to
+/// half a second.
 fn delay(turn: usize) -> Duration {
     Duration::from_millis(50 * (turn as u64).saturating_sub(1).min(10))
 }
@@ -371,8 +371,8 @@ fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) 
     }
 }
 
-/// Whether a panic is the client library's own, caused by bytes that it cannot read: the connection is re-established, and
-/// that is logged. A program's panic hook leaves out such panics.
+/// Whether a panic is the client library's own, caused by bytes that it cannot read: the connection is re-established,
+/// and that is logged. A program's panic hook leaves out such panics.
 #[must_use]
 pub fn is_clients_own(panic: &std::panic::PanicHookInfo<'_>) -> bool {
     let file = panic.location().map_or("", std::panic::Location::file);

@@ -48,13 +48,13 @@ pub const GONE_AFTER: Duration = Duration::from_secs(10);
 /// High-water marks: the sequence of each lane up to which a delivery count of 1 proves nothing.
 ///
 /// A server writes a consumer's state late. If it is killed, it delivers jobs that were delivered before, or even
-/// acknowledged, as if for the first time. So the first node that meets a server process stores the last sequence of each
-/// lane. For a job at or below that high-water mark, a node reads the record before it starts work.
+/// acknowledged, as if for the first time. So the first node that meets a server process stores the last sequence of
+/// each lane. For a job at or below that high-water mark, a node reads the record before it starts work.
 pub type Marks = BTreeMap<String, u64>;
 
 impl Backbone {
-    /// Whether delivery counts depend on the one server process this node is connected to, so that high-water marks may be
-    /// shared. In a cluster a consumer's leader may be any server, and may change without notice to this node.
+    /// Whether delivery counts depend on the one server process this node is connected to, so that high-water marks may
+    /// be shared. In a cluster a consumer's leader may be any server, and may change without notice to this node.
     #[must_use]
     pub fn has_one_server(&self) -> bool {
         self.storage().replicas == 1 && self.client().server_info().cluster.is_none()
@@ -93,8 +93,8 @@ impl Backbone {
         }
     }
 
-    /// The state of the nine lanes of a queue that clients publish to, the most urgent first. All are read at once: a lane
-    /// without a leader answers late or not at all.
+    /// The state of the nine lanes of a queue that clients publish to, the most urgent first. All are read at once: a
+    /// lane without a leader answers late or not at all.
     ///
     /// # Errors
     /// A lane cannot be read.

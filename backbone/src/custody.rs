@@ -1,8 +1,8 @@
 //! The deliveries of one stream that this node holds, from the moment it reads a delivery until its ack token is gone.
 //!
-//! This list answers one question: when a connection ended over a message that it received, which of the deliveries that
-//! the server still counts as pending were lost with it? Those that no node holds. [`crate::poison`] returns them (NAK), so
-//! that they need not wait for the lease to run out.
+//! This list answers one question: when a connection ended over a message that it received, which of the deliveries
+//! that the server still counts as pending were lost with it? Those that no node holds. [`crate::poison`] returns them
+//! (NAK), so that they need not wait for the lease to run out.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -39,8 +39,8 @@ enum Return {
     Done(Instant),
 }
 
-/// Takes a sequence as its hash. Sequences are spread by themselves, and no client chooses them: hashing each would cost a
-/// tenth of a microsecond per job.
+/// Takes a sequence as its hash. Sequences are spread by themselves, and no client chooses them: hashing each would
+/// cost a tenth of a microsecond per job.
 #[derive(Debug, Default)]
 pub(crate) struct BySequence(u64);
 
@@ -122,7 +122,8 @@ impl Custody {
         *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::Asking;
     }
 
-    /// Ends the asking, once every node has said what it holds. False if this node has let another one go first meanwhile.
+    /// Ends the asking, once every node has said what it holds. False if this node has let another one go first
+    /// meanwhile.
     pub(crate) fn may_nak(&self) -> bool {
         let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
         let still = matches!(*returning, Return::Asking);
@@ -135,8 +136,9 @@ impl Custody {
         *self.returning.lock().unwrap_or_else(PoisonError::into_inner) = Return::No;
     }
 
-    /// Whether another node that asks may go first: its name decides, if this node asks as well. It may not while a delivery
-    /// that this node returned may still be on its way to a node that has already said that it does not hold it.
+    /// Whether another node that asks may go first: its name decides, if this node asks as well. It may not while a
+    /// delivery that this node returned may still be on its way to a node that has already said that it does not hold
+    /// it.
     pub(crate) fn lets_go_first(&self, other_is_first: bool) -> bool {
         let mut returning = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
         match *returning {
@@ -181,8 +183,8 @@ impl Backbone {
         streams
     }
 
-    /// The sequences of a stream, within these bounds, that this node holds, once its puller has read everything that the
-    /// server had sent by now; `None` if the puller does not get there in time.
+    /// The sequences of a stream, within these bounds, that this node holds, once its puller has read everything that
+    /// the server had sent by now; `None` if the puller does not get there in time.
     pub async fn held(&self, stream: &str, from: u64, to: u64) -> Option<Vec<u64>> {
         let custody = self.custody(stream);
         let inbox = custody.inbox.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -127,8 +127,8 @@ impl Backbone {
 fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, max: usize) -> (HeaderMap, Bytes) {
     // A job with larger headers is dead for just this reason, and its headers cannot be kept either.
     let original = original.filter(|all| size_of(all) <= HEADERS_MAX);
-    // The headers of an unreadable job are kept as they were, so that a person sees why. Otherwise the headers that nodes
-    // wrote are left out: they are of no use to a reader.
+    // The headers of an unreadable job are kept as they were, so that a person sees why. Otherwise the headers that
+    // nodes wrote are left out: they are of no use to a reader.
     let is_invalid = run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
     let mut headers = if is_invalid { without_servers(original) } else { as_published(original) };
     let taken = payload.len() + size_of(&headers) + OWN_HEADERS;

@@ -1,7 +1,7 @@
 //! A delivered job, and the ack token that settles it.
 //!
-//! The ack token is an owned value. Settling consumes it, so settling twice does not compile. If it is dropped, in a dead
-//! actor's mailbox or a cancelled future, the job goes back to the server at once (NAK) and keeps its place.
+//! The ack token is an owned value. Settling consumes it, so settling twice does not compile. If it is dropped, in a
+//! dead actor's mailbox or a cancelled future, the job goes back to the server at once (NAK) and keeps its place.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -83,7 +83,7 @@ impl AckToken {
         Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
     }
 
-    /// The ack token of a stored message that is deleted by `request` to `subject`. If it is dropped, the message stays.
+    /// An ack token that deletes a stored message by `request` to `subject`. If it is dropped, the message stays.
     pub(crate) fn to_delete(subject: Subject, request: Bytes) -> Self {
         Self { reply: Some(subject), of: Of::Stored(request) }
     }

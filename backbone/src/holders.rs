@@ -1,7 +1,7 @@
 //! Asks the node that a record names whether it still holds the job.
 //!
-//! A server that was killed redelivers jobs although their holders are well. The node that gets such a delivery asks the
-//! holder; if the holder does not answer, its presence says when it was last there.
+//! A server that was killed redelivers jobs although their holders are well. The node that gets such a delivery asks
+//! the holder; if the holder does not answer, its presence says when it was last there.
 
 use std::time::Duration;
 

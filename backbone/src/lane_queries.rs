@@ -34,8 +34,8 @@ impl Backbone {
         Ok(Listening(messages))
     }
 
-    /// The job at a sequence of a lane, if it is still there, as the lane's leader has it. Its ack token settles nothing:
-    /// the job is inspected, not taken.
+    /// The job at a sequence of a lane, if it is still there, as the lane's leader has it. Its ack token settles
+    /// nothing: the job is inspected, not taken.
     ///
     /// # Errors
     /// The lane cannot be read.

@@ -227,7 +227,7 @@ impl Backbone {
         self.0.jobs.server_info().max_payload
     }
 
-    /// Whether a node may answer to a reply subject: only to inboxes, never to the namespace's or the system's subjects.
+    /// Whether a node may answer to a reply subject: only to inboxes, never into the namespace or the system's own.
     #[must_use]
     pub fn may_answer(&self, reply: &str) -> bool {
         let prefix = self.0.storage.reply_prefix.as_str();

@@ -1,9 +1,9 @@
 //! Parked jobs: they wait for what all jobs of their kind wait for, out of the way of the jobs behind them.
 //!
 //! A parked job is an ordinary message on a subject of its tenant, queue, priority and type, in a stream without
-//! consumers. To take it back, a node publishes it into its queue's lane of returned jobs, under an id of run and wait, and
-//! then deletes it. If another node repeats this, or a node repeats it after a crash, the lane has the job once; the record
-//! decides besides.
+//! consumers. To take it back, a node publishes it into its queue's lane of returned jobs, under an id of run and wait,
+//! and then deletes it. If another node repeats this, or a node repeats it after a crash, the lane has the job once;
+//! the record decides besides.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

@@ -1,11 +1,11 @@
-//! Messages that the client library cannot read. They are found among the deliveries that are not acknowledged, copied byte
-//! for byte, and deleted from their stream. Also recreates consumers that were deleted.
+//! Messages that the client library cannot read. They are found among the deliveries that are not acknowledged, copied
+//! byte for byte, and deleted from their stream. Also recreates consumers that were deleted.
 //!
-//! A connection that receives such a message ends, and the messages behind it are lost with it until the lease runs out.
-//! So after every loss the pending deliveries are scanned, by a read that parses no header. The broken ones go to the dead
-//! letters ([`Poison`] says in which form). Where there is one there are mostly more, so the jobs behind are scanned as
-//! well, for as long as any are found. A sound pending message that no node holds was lost with the connection: it is
-//! returned (NAK), and the server redelivers it at once.
+//! A connection that receives such a message ends, and the messages behind it are lost with it until the lease runs
+//! out. So after every loss the pending deliveries are scanned, by a read that parses no header. The broken ones go to
+//! the dead letters ([`Poison`] says in which form). Where there is one there are mostly more, so the jobs behind are
+//! scanned as well, for as long as any are found. A sound pending message that no node holds was lost with the
+//! connection: it is returned (NAK), and the server redelivers it at once.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use crate::{Backbone, NAK, provision, shape};
 
 /// In a dead letter: all header bytes of a job whose headers cannot be read, in base64.
 pub const HEADERS_BASE64: &str = "Longshore-Headers-Base64";
-/// Longer headers are not kept like that: the dead letter has its record in its headers, and the server's limit is 64 KiB.
+/// Longer headers are not kept like that: the dead letter's headers hold its record, and the server's limit is 64 KiB.
 const MAX_KEPT: usize = 8 * 1024;
 
 /// Maximum number of reads at once.
@@ -137,8 +137,8 @@ impl Backbone {
         Ok(Restored::Anew)
     }
 
-    /// Scans the messages that a stream of jobs has delivered and that are not acknowledged, and further if any is broken;
-    /// the broken ones go to `found`. `None`: nothing is pending.
+    /// Scans the messages that a stream of jobs has delivered and that are not acknowledged, and further if any is
+    /// broken; the broken ones go to `found`. `None`: nothing is pending.
     ///
     /// # Errors
     /// The server did not answer.
@@ -211,8 +211,9 @@ impl Backbone {
         Poison { reason, delivery: raw.into_delivery(stream, headers, ack_token) }
     }
 
-    /// Returns the pending deliveries that no node holds: they were lost with a connection. All of `nodes` must have said
-    /// what they hold before any delivery is returned. Says how many were returned; `None`: not all nodes have answered.
+    /// Returns the pending deliveries that no node holds: they were lost with a connection. All of `nodes` must have
+    /// said what they hold before any delivery is returned. Says how many were returned; `None`: not all nodes have
+    /// answered.
     ///
     /// # Errors
     /// The other nodes cannot be asked.
@@ -240,8 +241,8 @@ impl Backbone {
         Ok(Some(lost.len()))
     }
 
-    /// The sequences of a stream that the other nodes hold within these bounds; `None` if one of `nodes` has not answered
-    /// in time.
+    /// The sequences of a stream that the other nodes hold within these bounds; `None` if one of `nodes` has not
+    /// answered in time.
     async fn held_elsewhere(
         &self,
         stream: &str,

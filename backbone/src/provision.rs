@@ -30,8 +30,8 @@ const AT_ONCE: usize = 8;
 /// A stream that is still not as wanted after so many updates is set by another program as well.
 const UPDATES: usize = 5;
 
-/// Errors that pass by themselves: no leader, no quorum, servers that have not joined yet, or whose storage is not known
-/// yet.
+/// Errors that pass by themselves: no leader, no quorum, servers that have not joined yet, or whose storage is not
+/// known yet.
 const PASSING: [ErrorCode; 11] = [
     ErrorCode::CLUSTER_NOT_AVAILABLE,
     ErrorCode::CLUSTER_NOT_LEADER,
@@ -204,7 +204,7 @@ fn passes(error: &Error) -> bool {
     }
     if let Some(error) = source.downcast_ref::<CreateStreamError>() {
         return match error.kind() {
-            // Another node is just creating the same stream, or the servers of a cluster have not reported their storage yet.
+            // Another node is creating the same stream, or a cluster's servers have not reported their storage yet.
             kind if is_taken(&kind) || has_no_room(&kind) => true,
             CreateStreamErrorKind::JetStream(error) => is_passing(&error),
             kind => matches!(kind, CreateStreamErrorKind::TimedOut | CreateStreamErrorKind::JetStreamUnavailable),

@@ -1,9 +1,9 @@
 //! The puller: gets the jobs of a queue's lanes over one inbox.
 //!
-//! It replaces async-nats' pull stream. After a reconnect that stream believes that its lost pulls are still waiting, as
-//! long as other nodes' pulls wait at the same durable consumer, and can then stall for half a minute. Here every pull
-//! belongs to an *epoch* of its lane, which is part of its reply subject. A reconnect, a change of the consumer's leader or
-//! two missed heartbeats begin a new epoch; jobs of an old one are as good as any.
+//! It replaces async-nats' pull stream. After a reconnect that stream believes that its lost pulls are still waiting,
+//! as long as other nodes' pulls wait at the same durable consumer, and can then stall for half a minute. Here every
+//! pull belongs to an *epoch* of its lane, which is part of its reply subject. A reconnect, a change of the consumer's
+//! leader or two missed heartbeats begin a new epoch; jobs of an old one are as good as any.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ impl Lane {
         }
     }
 
-    /// No server answers for its consumer: it is gone, or has no leader just now. [`Backbone::restore`] finds out which.
+    /// No server answers for its consumer: it is gone, or has no leader just now. [`Backbone::restore`] finds out.
     fn leave_alone(&mut self, now: Instant) {
         let wait = REFUSED_FIRST.saturating_mul(1 << self.refused.min(10)).min(MAX_REFUSED);
         self.refused = self.refused.saturating_add(1);
@@ -155,12 +155,12 @@ impl Puller {
         self.lanes[lane].epoch
     }
 
-    /// Sends a probe to the puller's own inbox, by way of the server: it comes back after everything that was sent before.
+    /// Sends a probe to the puller's own inbox, by way of the server: it comes back after all that was sent before.
     pub async fn probe(&self, number: u64) {
         self.link.publish(format!("{}.{PROBE}.{number}", self.inbox), Bytes::new()).await;
     }
 
-    /// What has arrived, if the time is `now`. The server sent it at `sent_from` or later, and counts the lease from there.
+    /// What has arrived, at time `now`. The server sent it at `sent_from` or later, and counts the lease from there.
     pub fn poll(&mut self, context: &mut Context<'_>, sent_from: Instant, now: Instant) -> Poll<Option<Pulled>> {
         loop {
             match self.messages.poll_next(context) {
@@ -175,7 +175,7 @@ impl Puller {
         }
     }
 
-    /// Requests more jobs of a lane, so that `want` are buffered or on their way. Does nothing while more than half are.
+    /// Requests jobs of a lane, so that `want` are buffered or on their way. Does nothing while more than half are.
     pub async fn top_up(&mut self, lane: usize, held: usize, want: usize) {
         let state = &mut self.lanes[lane];
         let have = state.outstanding + held;
@@ -229,8 +229,8 @@ impl Puller {
         state.heard = Instant::now();
     }
 
-    /// Stops pulling: the server forgets the pulls, and keeps the jobs that it has not sent. A job that still arrives was
-    /// sent at `sent_from` or later, and is leased for `lease`.
+    /// Stops pulling: the server forgets the pulls, and keeps the jobs that it has not sent. A job that still arrives
+    /// was sent at `sent_from` or later, and is leased for `lease`.
     pub async fn close(mut self, sent_from: Instant, lease: Duration) {
         let _ = self.messages.unsubscribe().await;
         // A job that was on its way goes back when it is dropped, but not one that another node may have by now.

@@ -37,8 +37,8 @@ impl Questions {
 }
 
 impl Backbone {
-    /// Asks the other nodes; returns the first answer, if there is one `within` that time. If no node listens, the server
-    /// says so at once.
+    /// Asks the other nodes; returns the first answer, if there is one `within` that time. If no node listens, the
+    /// server says so at once.
     pub async fn ask_nodes(&self, subject: String, payload: Bytes, within: Duration) -> Option<Bytes> {
         let request = async_nats::Request::new().payload(payload).timeout(Some(within));
         self.control().request(subject, request).await.ok().map(|answer| answer.payload)

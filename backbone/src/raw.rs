@@ -1,9 +1,10 @@
-//! Stored messages byte for byte: reads them without parsing any header, and finds what the client library cannot read in
-//! them.
+//! Stored messages byte for byte: reads them without parsing any header, and finds what the client library cannot read
+//! in them.
 //!
-//! The check here must agree with the client's own parser, line for line: what the client cannot read ends its connection,
-//! so it must be found; what it can read must not be taken for broken. A test runs both on the same bytes. The check is
-//! stricter in one point: only the server sets a status in the first header line, so a message with one is never a job.
+//! The check here must agree with the client's own parser, line for line: what the client cannot read ends its
+//! connection, so it must be found; what it can read must not be taken for broken. A test runs both on the same bytes.
+//! The check is stricter in one point: only the server sets a status in the first header line, so a message with one is
+//! never a job.
 
 use std::str::FromStr as _;
 
@@ -72,8 +73,8 @@ pub(crate) async fn all(link: &Link, api: &str, stream: &str, subject: &str) -> 
     Ok(all)
 }
 
-/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist has
-/// none.
+/// Reads a stored message from the stream's leader; `query` is JSON such as `{"seq":7}`. A stream that does not exist
+/// has none.
 pub(crate) async fn get(link: &Link, api: &str, stream: &str, query: String) -> Result<Option<Raw>, Error> {
     let what = format!("{stream} {query}");
     let request = Request::new().payload(Bytes::from(query));

@@ -38,8 +38,8 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// A write without an answer is repeated this often before the node gives up; by then the lease is over in any case.
 const TRIES: usize = 12;
 
-/// Completed records are kept for at least this many leases, however full the bucket is: a caller that waits for a run's
-/// end must see it.
+/// Completed records are kept for at least this many leases, however full the bucket is: a caller that waits for a
+/// run's end must see it.
 const MIN_LEASES: u32 = 2;
 
 impl Backbone {
@@ -132,7 +132,7 @@ impl Backbone {
 
     /// How long a record is kept; `None`: until it changes.
     fn kept(&self, run: &Run) -> Option<Duration> {
-        // A record is the fence against redelivery of its own message, so it outlasts the lease whatever the job asked for.
+        // A record is the fence against redelivery of its own message, so it outlasts the lease whatever was asked for.
         let least = self.storage().lease * MIN_LEASES;
         let asked = run.keep_ms.map(|ms| Duration::from_millis(ms).max(least));
         // A record is kept as long as its key is claimed; only completed records may expire before that.
@@ -148,7 +148,7 @@ impl Backbone {
             RunState::Completed => {
                 let (set, now) = (self.storage().completed_max_age, self.completed_kept());
                 let wanted = asked.unwrap_or(set);
-                // The shortened time decides only where storage runs short: a job may well ask for longer than others have.
+                // The shortened time decides only where storage runs short: a job may ask for longer than others have.
                 Some(if now < set { wanted.min(now) } else { wanted })
             }
             RunState::Cancelled => {

@@ -89,8 +89,8 @@ impl Backbone {
         self.ask_to_delete(subject, body).await
     }
 
-    /// Subject and body of the request that deletes a message. Overwriting its bytes on disk would cost a seek, and is not
-    /// needed: the message is done with, not secret.
+    /// Subject and body of the request that deletes a message. Overwriting its bytes on disk would cost a seek, and is
+    /// not needed: the message is done with, not secret.
     pub(crate) fn deletion(&self, stream: &str, sequence: u64) -> (String, Bytes) {
         let body = Bytes::from(format!(r#"{{"seq":{sequence},"no_erase":true}}"#));
         (format!("{}.STREAM.MSG.DELETE.{stream}", self.api()), body)
@@ -118,7 +118,7 @@ impl Backbone {
         }
     }
 
-    /// Removes the job that waits for its time, for a run that was just ended; returns whether it was there.
+    /// Removes the job that waits for its time, for a run that has just finished; returns whether it was there.
     ///
     /// # Errors
     /// The server did not confirm it.

@@ -49,8 +49,8 @@ impl Backbone {
         Ok(stored.map(|stored| stored.sequence))
     }
 
-    /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless for
-    /// two minutes; the record fences off later ones.
+    /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless
+    /// for two minutes; the record fences off later ones.
     ///
     /// # Errors
     /// The lane is full, or the server did not confirm it.

@@ -1,8 +1,8 @@
 //! The NATS micro service `longshore` (ADR-32): endpoints, and answers to `$SRV.PING`, `INFO` and `STATS`.
 //!
-//! It replaces the client library's service for one reason: a node may not answer to just any reply subject. NATS does not
-//! check whether a publisher may use it, so a client could make a privileged node write into `$JS.API` or another tenant's
-//! subjects; the library's service answers to any reply subject.
+//! It replaces the client library's service for one reason: a node may not answer to just any reply subject. NATS does
+//! not check whether a publisher may use it, so a client could make a privileged node write into `$JS.API` or another
+//! tenant's subjects; the library's service answers to any reply subject.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ pub trait Serve: Send + Sync + 'static {
     /// Answers one request.
     fn serve(&self, request: Request) -> impl Future<Output = Result<Object, ApiError>> + Send;
 
-    /// Whether requests to this endpoint wait for something to happen. Those do not count towards the limit of concurrent
-    /// requests; the implementation bounds them.
+    /// Whether requests to this endpoint wait for something to happen. Those do not count towards the limit of
+    /// concurrent requests; the implementation bounds them.
     fn waits(&self, endpoint: &str) -> bool;
 }
 

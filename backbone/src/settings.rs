@@ -8,8 +8,8 @@ use crate::address;
 /// How NATS is reached. Everything here follows the habits of NATS tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
-    /// Server addresses, separated by commas: `NATS_URL`. A user and password, or a token, may stand before an `@`; they
-    /// count if no credentials are set below.
+    /// Server addresses, separated by commas: `NATS_URL`. A user and password, or a token, may stand before an `@`;
+    /// they count if no credentials are set below.
     pub url: String,
     /// A credentials file: `NATS_CREDS`.
     pub creds: Option<PathBuf>,
@@ -38,7 +38,7 @@ impl Connection {
         address::read(&self.url).0.join(",")
     }
 
-    /// Whether a user or a token stands in the addresses.
+    /// Whether the addresses contain a user or a token.
     #[must_use]
     pub fn has_login_in_url(&self) -> bool {
         !matches!(address::read(&self.url).1, Ok(None))

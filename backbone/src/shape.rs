@@ -96,8 +96,8 @@ pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
     }
 }
 
-/// Parked jobs, which wait for what all jobs of their kind wait for. No consumer: they are read and removed one by one. As
-/// many as a lane holds, so that a flood of one kind still ends in a full lane, which refuses it.
+/// Parked jobs, which wait for what all jobs of their kind wait for. No consumer: they are read and removed one by one.
+/// As many as a lane holds, so that a flood of one kind still ends in a full lane, which refuses it.
 #[must_use]
 pub fn parked(names: &Names, storage: &Storage) -> Config {
     Config {
@@ -138,8 +138,8 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
     ]
 }
 
-/// The last message to each call of a remote handler, for a while and in the server's memory: messages that are lost with a
-/// connection are looked up here. It sends no publish acks, because a handler may send its signals as requests.
+/// The last message to each call of a remote handler, for a while and in the server's memory: messages that are lost
+/// with a connection are looked up here. It sends no publish acks, because a handler may send its signals as requests.
 #[must_use]
 pub fn replies(names: &Names, storage: &Storage) -> Config {
     Config {
@@ -155,7 +155,7 @@ pub fn replies(names: &Names, storage: &Storage) -> Config {
     }
 }
 
-/// The consumer of a lane. `ack_wait` is the lease; the pulls bound the number of jobs that a node holds, not the consumer.
+/// The consumer of a lane. `ack_wait` is the lease; the pulls bound how many jobs a node holds, not the consumer.
 #[must_use]
 pub fn lane_consumer(storage: &Storage) -> pull::Config {
     pull::Config {
@@ -219,9 +219,9 @@ fn difference(setting: &'static str, found: impl std::fmt::Debug, wanted: impl s
     Difference { setting, found: format!("{found:?}"), wanted: format!("{wanted:?}") }
 }
 
-/// Compares the found configuration with the wanted one. Settings that Longshore does not set stay as they were found. So
-/// do settings that hold more than is wanted, unless they may shrink: a node with outdated settings must not throw away
-/// what others keep.
+/// Compares the found configuration with the wanted one. Settings that Longshore does not set stay as they were found.
+/// So do settings that hold more than is wanted, unless they may shrink: a node with outdated settings must not throw
+/// away what others keep.
 #[must_use]
 pub fn change(found: &Config, wanted: &Config, allow_shrink: bool) -> Change {
     if found.retention != wanted.retention {

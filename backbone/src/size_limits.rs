@@ -1,8 +1,8 @@
 //! Size limits of jobs, so that every later form of a job fits into one message of the server.
 //!
-//! A job grows on its way: its schedule and the move into a lane add headers, its dead letter adds its record. The server
-//! limits a message, headers included. A job that cannot be written any more would be stuck for ever, so there is a margin
-//! at each step, the largest where a client can still get an error.
+//! A job grows on its way: its schedule and the move into a lane add headers, its dead letter adds its record. The
+//! server limits a message, headers included. A job that cannot be written any more would be stuck for ever, so there
+//! is a margin at each step, the largest where a client can still get an error.
 
 /// Margin of what `submit` accepts: the headers that it writes from the request's fields come on top.
 const OF_SUBMIT: usize = 16 * 1024;

@@ -1,5 +1,5 @@
-//! A subscription that outlives its client: when a dead client is replaced, the new one is subscribed in its place before
-//! anything can be published over it, and the messages continue here.
+//! A subscription that outlives its client: when a dead client is replaced, the new one is subscribed in its place
+//! before anything can be published over it, and the messages continue here.
 
 use std::task::{Context, Poll};
 

@@ -68,8 +68,8 @@ impl Backbone {
     }
 
     /// Whether a message could still start a run that waits for a time: its schedule, or any message of its tenant and
-    /// type that is due or in its lane. They are read in the order in which a job passes them, so that a job that moves on
-    /// meanwhile is found at the next.
+    /// type that is due or in its lane. They are read in the order in which a job passes them, so that a job that moves
+    /// on meanwhile is found at the next.
     ///
     /// # Errors
     /// A leader did not answer.

@@ -1,7 +1,7 @@
 //! Confirmed publishes in flight: one inbox for all answers, matched by number.
 //!
-//! A separate request for each publish costs a subscription look-up, a channel and a task switch; at three publishes per
-//! job that is most of the cost. Here the caller keeps the publishes that it waits for in its own map, by number.
+//! A separate request for each publish costs a subscription look-up, a channel and a task switch; at three publishes
+//! per job that is most of the cost. Here the caller keeps the publishes that it waits for in its own map, by number.
 
 use std::task::{Context, Poll};
 
@@ -27,8 +27,8 @@ pub struct Window {
 
 /// How many reply subjects a page has.
 const PAGE: u64 = 64;
-/// Digits of a number, with leading zeros, so that all reply subjects have the same length: enough for ten thousand years
-/// at 30,000 a second.
+/// Digits of a number, with leading zeros, so that all reply subjects have the same length: enough for ten thousand
+/// years at 30,000 a second.
 const DIGITS: usize = 16;
 
 /// The server's answer to a numbered publish.

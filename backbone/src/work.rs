@@ -3,13 +3,12 @@
 //! One inbox serves all requests of a node. A reply always reaches its call; a signal is dropped when its receiver does
 //! not keep up, because the next signal says as much.
 //!
-//! A handler may reply with bytes that end the connection. Nothing says whose reply that was, and other replies on their
-//! way are lost with the connection. Calling a handler again for that could run a slow job twice. So a stream in the
-//! server's memory ([`crate::shape::replies`]) keeps the last message to each call for a while. After every loss the open
-//! calls are looked up there: a reply that can be read is delivered, one that cannot be read fails its own call, and a
-//! call without a reply goes on, unless its request never reached the server. A marker that is sent after every request,
-//! and that the stream keeps as well, tells whether it did. Without that stream, a lost reply ends its attempt at its
-//! time limit.
+//! A handler may reply with bytes that end the connection. Nothing says whose reply that was, and other replies on
+//! their way are lost with the connection. Calling a handler again for that could run a slow job twice. So a stream in
+//! the server's memory ([`crate::shape::replies`]) keeps the last message to each call for a while. After every loss
+//! the open calls are looked up there: a readable reply is delivered, an unreadable one fails its own call, and a call
+//! without a reply goes on, unless its request never reached the server. A marker, sent after every request and kept in
+//! the stream as well, tells whether it did. Without that stream, a lost reply ends its attempt at its time limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -194,7 +193,8 @@ impl Caller {
     }
 
     /// Finds out whether a handler is subscribed, however far away the server is. The server answers one connection in
-    /// order: once a message that this node sent after the request has come back, "no responders" would have come before.
+    /// order: once a message that this node sent after the request has come back, "no responders" would have come
+    /// before.
     pub async fn probe(&self, call: &Call) {
         let subject = self.backbone.names().reply_probe(&self.inbox, call.number);
         let mut headers = HeaderMap::new();
@@ -306,8 +306,8 @@ fn receive(waiting: &Waiting, message: Message) {
 }
 
 /// Whether this is the server's own message that no handler is subscribed. A handler can write a status as well, but no
-/// server adds the request's subject to it. A handler that writes that, too, has its job tried again as if no handler were
-/// there, which ends with the type's `no_handler_grace`.
+/// server adds the request's subject to it. A handler that writes that, too, has its job tried again as if no handler
+/// were there, which ends with the type's `no_handler_grace`.
 fn is_no_responders(message: &Message) -> bool {
     message.status == Some(StatusCode::NO_RESPONDERS)
         && message.payload.is_empty()

@@ -5,6 +5,8 @@
 //! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use longshore_domain::rank::Rank;
@@ -16,13 +18,11 @@ const MIN_KEPT: usize = 2;
 const MAX_KEPT: usize = 256;
 /// As many jobs are kept as start within the lease divided by this.
 const PART_OF_LEASE: u32 = 6;
-/// How long parking a job may take until the stream shows it.
-const PARKED_WITHIN: Duration = Duration::from_secs(2);
 /// A job that was taken back and has not arrived after this long was pulled by another node.
 const COMES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The order of jobs of a kind: by rank, then by number in the lane.
-type Source = (Rank, u64);
+type Position = (Rank, u64);
 
 /// The jobs that wait, by kind.
 #[derive(Debug)]
@@ -38,11 +38,14 @@ pub(crate) struct Blocked<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     /// In order.
-    jobs: VecDeque<(Source, T)>,
+    jobs: VecDeque<(Position, T)>,
     /// Other jobs are parked, and go first.
     are_parked: bool,
-    /// When the last job was given out to be parked.
-    parked_at: Option<Instant>,
+    /// How many were given out to be parked, and how many of those are no longer on their way.
+    parks: u64,
+    arrived: Arc<AtomicU64>,
+    /// `parks` when the stream of parked jobs was last asked, if none was on its way then.
+    settled: Option<u64>,
     /// Starts, where older ones count less and less; and when that was counted.
     starts: f64,
     counted: Option<Instant>,
@@ -55,7 +58,9 @@ impl<T> Default for Waiting<T> {
         Self {
             jobs: VecDeque::new(),
             are_parked: false,
-            parked_at: None,
+            parks: 0,
+            arrived: Arc::default(),
+            settled: None,
             starts: 0.0,
             counted: None,
             coming: (0, None),
@@ -86,9 +91,14 @@ impl<T> Waiting<T> {
         if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
     }
 
+    /// Whether jobs are on their way to be parked.
+    fn is_parking(&self) -> bool {
+        self.arrived.load(Ordering::Acquire) < self.parks
+    }
+
     /// Whether nothing here is worth remembering.
     fn is_over(&self, now: Instant, over: Duration) -> bool {
-        self.jobs.is_empty() && !self.are_parked && self.recent(now, over) < 1.0
+        self.jobs.is_empty() && !self.are_parked && !self.is_parking() && self.recent(now, over) < 1.0
     }
 }
 
@@ -130,29 +140,53 @@ impl<T> Blocked<T> {
     }
 
     /// Keeps a job until it can start.
-    pub(crate) fn keep(&mut self, kind: Kind, place: Source, job: T) {
+    pub(crate) fn keep(&mut self, kind: Kind, place: Position, job: T) {
         let jobs = &mut self.kinds.entry(kind).or_default().jobs;
         let at = jobs.partition_point(|(other, _)| *other <= place);
         jobs.insert(at, (place, job));
         self.held += 1;
     }
 
-    /// A job of this kind is being parked: later ones go behind it.
-    pub(crate) fn parks(&mut self, kind: Kind, now: Instant) {
+    /// A job of this kind is being parked: later ones go behind it. What is returned counts the job once it is parked.
+    pub(crate) fn parks(&mut self, kind: Kind) -> Arc<AtomicU64> {
         let waiting = self.kinds.entry(kind).or_default();
-        (waiting.are_parked, waiting.parked_at) = (true, Some(now));
+        waiting.are_parked = true;
+        waiting.parks += 1;
+        Arc::clone(&waiting.arrived)
     }
 
-    /// Jobs of exactly these kinds were parked at `asked_at`, besides those that are being parked.
-    pub(crate) fn are_parked(&mut self, kinds: &[Kind], asked_at: Instant, now: Instant) {
+    /// The stream is about to be asked which kinds are parked. What it says of a kind counts if no job of it is on its way
+    /// there now, and none is sent there before the answer is used.
+    pub(crate) fn before_asking(&mut self) {
         for waiting in self.kinds.values_mut() {
-            waiting.are_parked = waiting.parked_at.is_some_and(|at| at + PARKED_WITHIN > asked_at);
+            waiting.settled = (!waiting.is_parking()).then_some(waiting.parks);
+        }
+    }
+
+    /// The stream has jobs of exactly these kinds.
+    pub(crate) fn are_parked(&mut self, kinds: &[Kind], now: Instant) {
+        if self.overdue.is_empty() {
+            for waiting in self.kinds.values_mut().filter(|waiting| waiting.settled == Some(waiting.parks)) {
+                waiting.are_parked = false;
+            }
         }
         for kind in kinds {
             self.kinds.entry(kind.clone()).or_default().are_parked = true;
         }
         let over = self.counted_over;
         self.kinds.retain(|_, waiting| !waiting.is_over(now, over));
+    }
+
+    /// Whether a job has to go behind others that are parked, or on their way there.
+    pub(crate) fn any_parked(&self) -> bool {
+        self.kinds.values().any(|waiting| waiting.are_parked)
+    }
+
+    /// All jobs of this kind that the stream had are on their way back: no other has to go behind them any more.
+    pub(crate) fn none_is_parked(&mut self, kind: &Kind) {
+        if let Some(waiting) = self.kinds.get_mut(kind).filter(|waiting| waiting.settled == Some(waiting.parks)) {
+            waiting.are_parked = false;
+        }
     }
 
     /// How many of this kind are wanted back, if `free` could start at once.
@@ -236,7 +270,7 @@ mod tests {
         Kind { tenant: Tenant::default_tenant(), job_type: JobType::parse(name).unwrap() }
     }
 
-    fn place(number: u64) -> Source {
+    fn place(number: u64) -> Position {
         (Rank::new(Timestamp::from_millis(7), Priority::DEFAULT, Duration::ZERO), number)
     }
 
@@ -247,7 +281,7 @@ mod tests {
             match blocked.place_for(&kind(of), false, now) {
                 Goes::Here => blocked.keep(kind(of), place(number), number),
                 Goes::Parked => {
-                    blocked.parks(kind(of), now);
+                    drop(blocked.parks(kind(of)));
                     parked.push(number);
                 }
             }
@@ -306,14 +340,41 @@ mod tests {
     #[test]
     fn what_the_stream_does_not_know_of_yet_still_counts_as_parked() {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
-        fill(&mut blocked, "full", 0..3, now);
-        blocked.are_parked(&[kind("found")], now, now);
-        assert!(blocked.has_others_before(&kind("found"), false));
+        fill(&mut blocked, "full", 0..2, now);
+        let arrived = blocked.parks(kind("full"));
         while blocked.take(|_| true).is_some() {}
-        assert!(blocked.has_others_before(&kind("full"), false), "it may be on its way there");
-        let later = now + PARKED_WITHIN;
-        blocked.are_parked(&[], later, later);
-        assert!(!blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("found"), false));
-        assert!(blocked.kinds.is_empty(), "kinds without waiting jobs are forgotten");
+        let asks = |blocked: &mut Blocked<u64>, kinds: &[Kind]| {
+            blocked.before_asking();
+            blocked.are_parked(kinds, now);
+        };
+        asks(&mut blocked, &[kind("found")]);
+        assert!(blocked.has_others_before(&kind("found"), false));
+        assert!(blocked.has_others_before(&kind("full"), false), "it is on its way there");
+        blocked.before_asking();
+        arrived.fetch_add(1, Ordering::Relaxed);
+        blocked.are_parked(&[], now);
+        assert!(blocked.has_others_before(&kind("full"), false), "it may have come there after the stream was asked");
+        blocked.before_asking();
+        let arrived = blocked.parks(kind("full"));
+        blocked.are_parked(&[], now);
+        assert!(blocked.has_others_before(&kind("full"), false), "another is on its way since");
+        arrived.fetch_add(1, Ordering::Relaxed);
+        asks(&mut blocked, &[]);
+        assert!(!blocked.any_parked() && blocked.kinds.is_empty(), "kinds without waiting jobs are forgotten");
+    }
+
+    #[test]
+    fn once_all_are_on_their_way_back_no_job_goes_behind_them() {
+        let (mut blocked, now) = (Blocked::<u64>::new(LEASE), Instant::now());
+        blocked.before_asking();
+        blocked.are_parked(&[kind("full")], now);
+        blocked.before_asking();
+        blocked.none_is_parked(&kind("full"));
+        assert!(!blocked.any_parked());
+        blocked.are_parked(&[kind("full")], now);
+        blocked.before_asking();
+        let _on_its_way = blocked.parks(kind("full"));
+        blocked.none_is_parked(&kind("full"));
+        assert!(blocked.any_parked(), "one more is on its way there");
     }
 }

@@ -5,7 +5,7 @@
 //! order at that moment: no job is assigned beforehand. The buffer outlives the scheduler, and a job that is dropped
 //! here is returned.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_domain::Lane;
@@ -29,7 +29,7 @@ pub(crate) struct JobBuffer {
     jobs: Mutex<Jobs>,
     taken: Notify,
     /// Notified when parked jobs of some kind are wanted back.
-    wanted_back: Notify,
+    wanted_back: Arc<Notify>,
 }
 
 struct Jobs {
@@ -78,7 +78,7 @@ impl Jobs {
 impl JobBuffer {
     /// Nothing is buffered.
     pub(crate) fn new(policy: QueuePolicy, lease: Duration) -> Self {
-        Self { policy, jobs: Mutex::new(Jobs::new(lease)), taken: Notify::new(), wanted_back: Notify::new() }
+        Self { policy, jobs: Mutex::new(Jobs::new(lease)), taken: Notify::new(), wanted_back: Arc::default() }
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -194,17 +194,32 @@ impl JobBuffer {
 
     /// Jobs of these kinds were parked at `asked_at`. Says how many of each are wanted back; `free` says how many of a
     /// kind could start at once.
-    pub(crate) fn are_parked(&self, kinds: &[Kind], asked_at: Instant, free: impl Fn(&Kind) -> usize) -> Vec<usize> {
+    pub(crate) fn are_parked(&self, kinds: &[Kind], free: impl Fn(&Kind) -> usize) -> Vec<usize> {
         // Asked before the lock is taken, because every worker that takes a job waits for that lock.
         let free: Vec<usize> = kinds.iter().map(free).collect();
         let (now, mut jobs) = (Instant::now(), self.jobs());
-        jobs.blocked.are_parked(kinds, asked_at, now);
+        jobs.blocked.are_parked(kinds, now);
         kinds.iter().zip(free).map(|(kind, free)| jobs.blocked.wants(kind, free, now)).collect()
     }
 
     /// So many parked jobs of a kind are on their way back.
     pub(crate) fn coming_back(&self, kind: &Kind, count: usize, now: Instant) {
         self.jobs().blocked.coming(kind, count, now);
+    }
+
+    /// The stream is about to be asked which kinds are parked.
+    pub(crate) fn before_asking(&self) {
+        self.jobs().blocked.before_asking();
+    }
+
+    /// Whether a job has to go behind others that are parked.
+    pub(crate) fn any_parked(&self) -> bool {
+        self.jobs().blocked.any_parked()
+    }
+
+    /// All parked jobs of this kind are on their way back.
+    pub(crate) fn none_is_parked(&self, kind: &Kind) {
+        self.jobs().blocked.none_is_parked(kind);
     }
 
     /// Waits until parked jobs are wanted back.
@@ -250,7 +265,7 @@ impl Jobs {
             if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked
                 && may_park(shared, &mut assignment)
             {
-                self.blocked.parks(kind, now);
+                self.parks(&kind, &mut assignment, shared, buffer);
                 return Some(assignment);
             }
             let place = assignment.place(buffer.policy.aging);
@@ -267,10 +282,22 @@ impl Jobs {
         }
         let mut overdue = self.blocked.take_overdue()?;
         if may_park(shared, &mut overdue) {
+            let kind = Kind::of(&overdue.job);
+            self.parks(&kind, &mut overdue, shared, buffer);
             return Some(overdue);
         }
         return_or_abandon(*overdue, now, shared.backbone.storage().lease);
         None
+    }
+
+    /// A job of this kind is being parked. If it could start but for the others that are, they are wanted back at once.
+    fn parks(&mut self, kind: &Kind, assignment: &mut Assignment, shared: &Shared, buffer: &JobBuffer) {
+        let arrived = self.blocked.parks(kind.clone());
+        let Some(permit) = &mut assignment.park else { return };
+        permit.counts(arrived);
+        if shared.free_places(kind, 0) > 0 {
+            permit.notifies(Arc::clone(&buffer.wanted_back));
+        }
     }
 
     /// A job of this kind starts: if parked jobs are to follow it, parking is notified.

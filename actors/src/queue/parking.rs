@@ -31,6 +31,8 @@ use crate::time::due::DueJob;
 /// How often it polls while jobs are parked, and while none are.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The least time between two polls, however often jobs are wanted back.
+const PAUSE: Duration = Duration::from_millis(5);
 /// At least so many messages of a kind are read ahead: more than may be on their way to be parked at once.
 const READ_AHEAD: usize = 512;
 /// Kinds whose messages are read ahead.
@@ -51,11 +53,12 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
             () = tokio::time::sleep(pause) => {}
         }
         match parking.look().await {
-            Ok(found) => any = found,
+            Ok(parked) => any = parked,
             Err(error) => {
                 tracing::debug!(queue = %parking.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
             }
         }
+        tokio::time::sleep(PAUSE).await;
     }
     std::future::pending().await
 }
@@ -76,39 +79,50 @@ struct Ahead {
     from: BTreeMap<u8, u64>,
 }
 
+/// What the stream has of a kind.
+#[derive(Default)]
+struct Parked {
+    priorities: Vec<Priority>,
+    jobs: u64,
+}
+
 impl Parking {
     /// Takes back the jobs that are wanted; says whether any job is parked.
     async fn look(&mut self) -> Result<bool, Error> {
-        let asked_at = Instant::now();
+        self.queue.buffer.before_asking();
         let found = self.shared.backbone.parked_kinds(&self.queue.name).await?;
-        let mut kinds: BTreeMap<Kind, Vec<Priority>> = BTreeMap::new();
+        let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
         for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
             let kind = Kind { tenant: parked.tenant, job_type: parked.job_type };
-            kinds.entry(kind).or_default().push(parked.priority);
+            let of_kind = kinds.entry(kind).or_default();
+            of_kind.priorities.push(parked.priority);
+            of_kind.jobs += parked.jobs;
         }
         let names: Vec<Kind> = kinds.keys().cloned().collect();
         let free = |kind: &Kind| self.shared.free_places(kind, self.queue.policy.concurrency);
-        let wants = self.queue.buffer.are_parked(&names, asked_at, free);
+        let wants = self.queue.buffer.are_parked(&names, free);
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {
             self.ahead.clear();
         }
-        let any = !kinds.is_empty();
-        for ((kind, priorities), want) in kinds.into_iter().zip(wants).filter(|(_, want)| *want > 0) {
-            self.bring_back(kind, &priorities, want).await?;
+        for ((kind, parked), want) in kinds.into_iter().zip(wants).filter(|(_, want)| *want > 0) {
+            self.bring_back(kind, &parked, want).await?;
         }
-        Ok(any)
+        Ok(self.queue.buffer.any_parked())
     }
 
     /// Brings back the first `want` of a kind.
-    async fn bring_back(&mut self, kind: Kind, priorities: &[Priority], want: usize) -> Result<(), Error> {
-        self.read_ahead(&kind, priorities).await?;
+    async fn bring_back(&mut self, kind: Kind, parked: &Parked, want: usize) -> Result<(), Error> {
+        self.read_ahead(&kind, &parked.priorities).await?;
         let Some(ahead) = self.ahead.get_mut(&kind) else { return Ok(()) };
         let next: Vec<Stored> =
             std::iter::from_fn(|| ahead.jobs.pop_first().map(|(_, stored)| stored)).take(want).collect();
         self.queue.buffer.coming_back(&kind, next.len(), Instant::now());
         let moves = next.into_iter().map(|stored| bring_back(&self.shared, stored));
         let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(moves).buffered(AT_ONCE).collect().await;
+        if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {
+            self.queue.buffer.none_is_parked(&kind);
+        }
         if moved.iter().any(|moved| !matches!(moved, Ok(true))) {
             // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are
             // there.

@@ -1,5 +1,5 @@
-//! Lifecycle events as JSON, written by hand: every job has three. An event is one line: handlers' JSON is copied as the
-//! run has it, and the run has it compact (`record::keep`, `json::compact`).
+//! Lifecycle events as JSON, written by hand: every job has three. An event is one line: handlers' JSON is copied as
+//! the run has it, and the run has it compact (`record::keep`, `json::compact`).
 
 use longshore_domain::Run;
 use longshore_domain::events::{Event, EventKind};

@@ -69,8 +69,8 @@ pub mod names {
     pub const CONTENT_TYPE: &str = "Content-Type";
 }
 
-/// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a reply
-/// they have no effect.
+/// Headers of a request to a handler. Some clients send them back with the reply, nats-py's `respond` for one: in a
+/// reply they have no effect.
 pub(crate) const OF_REQUEST: [&str; 9] = [
     names::RUN_ID,
     names::TENANT,
@@ -288,8 +288,7 @@ fn moment(value: &str) -> Result<Timestamp, String> {
     Timestamp::parse(value).map_err(|error| error.to_string())
 }
 
-/// Reads the time of a schedule: the server counts in nanoseconds since 1970, and a time that does not fit would fire at
-/// once.
+/// Reads the time of a schedule: the server counts nanoseconds since 1970, and a time that does not fit fires at once.
 ///
 /// # Errors
 /// It is not a time, or is a time that no schedule can hold.
@@ -351,8 +350,8 @@ pub(crate) fn kept(headers: Option<&HeaderMap>, keep: impl Fn(&str) -> bool) -> 
     kept
 }
 
-/// The headers that a remote handler gets: the client's own, and the run and attempt that it is about. The client's options
-/// for Longshore are left out: forwarded to a follow-up job, they would apply once more.
+/// The headers that a remote handler gets: the client's own, and the run and attempt that it is about. The client's
+/// options for Longshore are left out: forwarded to a follow-up job, they would apply once more.
 #[must_use]
 pub fn for_handler(original: Option<&HeaderMap>, run: &Run, attempt: u32) -> HeaderMap {
     let mut headers = kept(original, is_clients);
@@ -403,7 +402,7 @@ pub fn size_of(headers: &HeaderMap) -> usize {
     headers.iter().flat_map(|(name, values)| values.iter().map(move |value| line(name.as_ref(), value.as_str()))).sum()
 }
 
-/// The headers of a job that a replay runs again: those that bound its first round to a point in time do not bind the next.
+/// The headers of a job that a replay runs again, without those that bound its first round to a point in time.
 #[must_use]
 pub fn for_replay(original: &HeaderMap) -> HeaderMap {
     kept(Some(original), |name| match short_name(name).unwrap_or_default().as_str() {

@@ -1,7 +1,7 @@
 //! JSON written by hand, for texts that every job needs; and the JSON of clients and handlers, carried byte for byte.
 //!
-//! JSON that clients and handlers send never becomes a tree of values here: that would round numbers, refuse deep nesting,
-//! and sort fields.
+//! JSON that clients and handlers send never becomes a tree of values here: that would round numbers, refuse deep
+//! nesting, and sort fields.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -45,8 +45,8 @@ pub(super) fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     let _ = serde_json::to_writer(out, value);
 }
 
-/// Reads JSON and removes the blanks between its tokens; numbers and texts stay as they were sent, however long or deep.
-/// `None` if it is not JSON. The result has no line break, so that it fits into a line of the event log.
+/// Reads JSON and removes the blanks between its tokens; numbers and texts stay as they were sent, however long or
+/// deep. `None` if it is not JSON. The result has no line break, so that it fits into a line of the event log.
 #[must_use]
 pub fn compact(bytes: &[u8]) -> Option<Box<RawValue>> {
     let value: Box<RawValue> = serde_json::from_slice(bytes).ok()?;
@@ -199,10 +199,10 @@ mod tests {
                 let (mut wide, mut narrow) = (Vec::new(), Vec::new());
                 for ((loose, tight), name, before, after) in items {
                     let name = serde_json::to_string(&name).unwrap();
-                    let (left, ack_token) =
+                    let (left, right) =
                         if is_object { (format!("{name}{before}:"), format!("{name}:")) } else { Default::default() };
                     wide.push(format!("{before}{left}{after}{loose}{after}"));
-                    narrow.push(format!("{ack_token}{tight}"));
+                    narrow.push(format!("{right}{tight}"));
                 }
                 let (open, close) = if is_object { ('{', '}') } else { ('[', ']') };
                 (format!("{open}{}{close}", wide.join(",")), format!("{open}{}{close}", narrow.join(",")))

@@ -1,4 +1,4 @@
-//! The wire forms: every subject, header and JSON body of the contract, read and written. Nothing here talks to a server.
+//! The wire forms: every subject, header and JSON body of the contract, read and written. Nothing here uses a server.
 
 pub mod subject;
 

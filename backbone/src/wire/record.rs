@@ -21,8 +21,8 @@ pub fn write(run: &Run) -> Bytes {
 /// records.
 const SMALL: usize = 16 * 1024;
 
-/// Appends a record to `out`, in at most `max` bytes: if it would be larger, its history is shortened ([`Run::shorten`]). A
-/// record that cannot be written would hold its run up for ever.
+/// Appends a record to `out`, in at most `max` bytes: if it would be larger, its history is shortened
+/// ([`Run::shorten`]). A record that cannot be written would hold its run up for ever.
 pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) {
     let start = out.len();
     append(run, out);
@@ -41,7 +41,7 @@ pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) 
     }
 }
 
-/// Appends a record to `out`: the same text that serde would write, whose general encoder took 7 % of a busy node's time.
+/// Appends a record to `out`: the text that serde would write, whose general encoder took 7 % of a busy node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
     append_as(run, Shape::Stored, out);
 }
@@ -163,8 +163,8 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
 
-/// The record as an answer shows it: without the fields that only the protocol needs. Result and progress are copied byte
-/// for byte.
+/// The record as an answer shows it: without the fields that only the protocol needs. Result and progress are copied
+/// byte for byte.
 #[must_use]
 pub fn show(run: &Run) -> Encoded<Record> {
     Encoded::written(shown(run))
@@ -176,8 +176,8 @@ fn shown(run: &Run) -> Object {
     Object::written(text)
 }
 
-/// The same, in at most `max` bytes (at least 1 KiB): error texts are cut, then attempts are left out from the middle of
-/// the history, as `attempts_left_out` says.
+/// The same, in at most `max` bytes (at least 1 KiB): error texts are cut, then attempts are left out from the middle
+/// of the history, as `attempts_left_out` says.
 #[must_use]
 pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
     let whole = show(run);

@@ -133,8 +133,8 @@ impl Names {
         format!("{}.jobs.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
     }
 
-    /// The subjects of a lane's stream: all tenants and types of one queue and priority, or the jobs of one queue that were
-    /// parked.
+    /// The subjects of a lane's stream: all tenants and types of one queue and priority, or the jobs of one queue that
+    /// were parked.
     #[must_use]
     pub fn lane_subjects(&self, queue: &Queue, lane: impl Into<Lane>) -> String {
         match lane.into() {
@@ -155,7 +155,7 @@ impl Names {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".parked."))
     }
 
-    /// Whether a job came by the lane of returned jobs, which only nodes write to.
+    /// Whether a job's subject is that of the lane of returned jobs, which only nodes write to.
     #[must_use]
     pub fn is_returned(&self, subject: &str) -> bool {
         subject.strip_prefix(&*self.namespace).is_some_and(|rest| rest.starts_with(".returned."))
@@ -188,8 +188,8 @@ impl Names {
         format!("{}.parked.>", self.namespace)
     }
 
-    /// Splits a job's subject into tokens, also that of a due, parked or taken-back job; `None` if it is none of these or
-    /// has too few tokens.
+    /// Splits a job's subject into tokens, also that of a due, parked or taken-back job; `None` if it is none of these
+    /// or has too few tokens.
     #[must_use]
     pub fn read_job<'a>(&self, subject: &'a str) -> Option<JobSubject<'a>> {
         let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix('.')?;
@@ -226,8 +226,8 @@ impl Names {
         format!("{}.schedules.{tenant}.{id}", self.namespace)
     }
 
-    /// The subject of a run's next attempt. It has the round and the attempt, and, if the attempt was deferred, how often,
-    /// so that a late writer cannot replace a newer one.
+    /// The subject of a run's next attempt. It has the round and the attempt, and, if the attempt was deferred, how
+    /// often, so that a late writer cannot replace a newer one.
     #[must_use]
     pub fn retry(&self, run: &Run) -> String {
         let Run { tenant, run_id, round, deferrals, .. } = run;
@@ -371,15 +371,15 @@ impl Names {
         format!("{}.work.*.{job_type}", self.namespace)
     }
 
-    /// The subject on which one caller receives handlers' replies; a token is added for each call. It is an inbox, because
-    /// that is where handlers are permitted to reply.
+    /// The subject on which one caller receives handlers' replies; a token is added for each call. It is an inbox,
+    /// because that is where handlers are permitted to reply.
     #[must_use]
     pub fn replies(&self, caller: &str) -> String {
         format!("_INBOX.{}-replies.{caller}", self.namespace)
     }
 
-    /// The subject on which a caller probes whether a handler is subscribed to the request of a call. It differs from the
-    /// reply's: only the last message of each subject is stored, and that must be the reply.
+    /// The subject on which a caller probes whether a handler is subscribed to the request of a call. It differs from
+    /// the reply's: only the last message of each subject is stored, and that must be the reply.
     #[must_use]
     pub fn reply_probe(&self, inbox: &str, number: u64) -> String {
         format!("{inbox}.{REPLY_PROBE}{number}")
@@ -422,8 +422,8 @@ impl Names {
         format!("{}.cancel.*.*", self.namespace)
     }
 
-    /// The subject on which nodes learn that a run is cancelled unless an attempt is running: a running attempt goes on,
-    /// and its handler receives nothing.
+    /// The subject on which nodes learn that a run is cancelled unless an attempt is running: a running attempt goes
+    /// on, and its handler receives nothing.
     #[must_use]
     pub fn cancel_waiting(&self, tenant: &Tenant, run: &RunId) -> String {
         format!("{}.nodes._sys.cancel.{tenant}.{run}", self.namespace)
@@ -448,8 +448,8 @@ impl Names {
         format!("{}.holder._sys.{node}", self.namespace)
     }
 
-    /// The subject on which nodes ask each other which deliveries they hold. It has one token more than the subject of any
-    /// node-name check.
+    /// The subject on which nodes ask each other which deliveries they hold. It has one token more than the subject of
+    /// any node-name check.
     #[must_use]
     pub fn held(&self) -> String {
         format!("{}.nodes._sys.held", self.namespace)

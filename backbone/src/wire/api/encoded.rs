@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use super::{ApiError, Code};
 use crate::wire::json::Object;
 
-/// A `T` as its text, a JSON object. Nodes measure their answers in this form. Clients pass it on with the fields that only
-/// a newer node writes, and [`Encoded::read`] the fields that they know.
+/// A `T` as its text, a JSON object. Nodes measure their answers in this form. Clients pass it on with the fields that
+/// only a newer node writes, and [`Encoded::read`] the fields that they know.
 #[derive(Debug, Clone)]
 pub struct Encoded<T> {
     text: Object,

@@ -1,13 +1,14 @@
 //! The API: request and answer of every endpoint as types, one file for each group, read and written by nodes and
 //! clients alike.
 //!
-//! Requests are strict: a field that an endpoint does not know is refused by name, because it would otherwise be ignored
-//! silently. Answers are lenient: unknown fields are skipped and unknown words kept ([`Word`]), because a newer node may
-//! say more. Fields are in the order in which nodes have always written them, which is alphabetical for most answers.
+//! Requests are strict: a field that an endpoint does not know is refused by name, because it would otherwise be
+//! ignored silently. Answers are lenient: unknown fields are skipped and unknown words kept ([`Word`]), because a newer
+//! node may say more. Fields are in the order in which nodes have always written them, which is alphabetical for most
+//! answers.
 //!
-//! JSON of clients and handlers (payload, result, progress) is carried as [`RawValue`](serde_json::value::RawValue), byte
-//! for byte. So no type that holds any is read by way of serde's own buffer (`flatten`, `untagged`), which would round
-//! numbers and refuse deep nesting.
+//! JSON of clients and handlers (payload, result, progress) is carried as [`RawValue`](serde_json::value::RawValue),
+//! byte for byte. So no type that holds any is read by way of serde's own buffer (`flatten`, `untagged`), which would
+//! round numbers and refuse deep nesting.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -53,7 +54,8 @@ pub use health::{Health, HealthStatus};
 #[cfg(test)]
 mod tests;
 
-/// The operator's tenant, which stands for all tenants together; NATS permissions decide who may ask under it.
+/// The operator's tenant, which stands for all tenants together; NATS permissions decide which clients may ask under
+/// it.
 pub const OPERATOR: &str = "_all";
 
 /// One endpoint of the API: its request and its answer.

@@ -45,8 +45,8 @@ pub(super) fn any_json<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this program
-/// has them.
+/// Reads a field that is an object or `null`. Serde would read an array as the fields in the order in which this
+/// program has them.
 pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     deserializer.deserialize_option(Object(PhantomData))
 }

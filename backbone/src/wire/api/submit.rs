@@ -28,15 +28,16 @@ impl Endpoint for SubmitBatch {
     type Answer = BatchAnswer;
 }
 
-/// A job. All fields but the type may be left out; then the node's settings apply. Each field means the same as the header
-/// of its name.
+/// A job. All fields but the type may be left out; then the node's settings apply. Each field means the same as the
+/// header of its name.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitRequest {
     /// Its type, such as `email.send`.
     #[serde(rename = "type")]
     pub job_type: String,
-    /// Any JSON, `null` included, passed on byte for byte. There is no payload if neither this nor `payload_base64` is set.
+    /// Any JSON, `null` included, passed on byte for byte. There is no payload if neither this nor `payload_base64` is
+    /// set.
     #[serde(default, deserialize_with = "request::any_json", skip_serializing_if = "Option::is_none")]
     pub payload: Option<Box<RawValue>>,
     /// Any bytes in base64; excludes `payload`.

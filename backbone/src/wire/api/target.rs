@@ -37,9 +37,11 @@ impl Filter {
 pub enum Target {
     /// The run of this id.
     Run(RunId),
-    /// Those that match. An empty filter is written on the wire as `all: true`: an empty request never means everything.
+    /// Those that match. An empty filter is written on the wire as `all: true`: an empty request never means
+    /// everything.
     Runs(Filter),
-    /// All runs of this tenant. That narrows the choice only under [`OPERATOR`](super::OPERATOR); elsewhere it says nothing.
+    /// All runs of this tenant. That narrows the choice only under [`OPERATOR`](super::OPERATOR); elsewhere it says
+    /// nothing.
     Tenant(Tenant),
 }
 
@@ -52,7 +54,8 @@ impl Target {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct Selection {
-    /// Their tenant. Only under [`OPERATOR`](super::OPERATOR) may it be another tenant; there it is required with a run's id.
+    /// Their tenant. Only under [`OPERATOR`](super::OPERATOR) may it be another tenant; there it is required with a
+    /// run's id.
     pub tenant: Option<Tenant>,
     /// Which runs.
     pub target: Target,
