@@ -213,7 +213,7 @@ impl Backbone {
 
     /// Returns the pending deliveries that no node holds: they were lost with a connection. All of `nodes` must have
     /// said what they hold before any delivery is returned. Says how many were returned; `None`: not all nodes have
-    /// answered.
+    /// answered, another node does it first, or this one has not read its own deliveries in time.
     ///
     /// # Errors
     /// The other nodes cannot be asked.

@@ -69,10 +69,10 @@ impl Backbone {
         page(self.service(), self.api(), &stream, subject, &format!(r#""start_time":"{since}""#)).await
     }
 
-    /// The last sequence that a source assigned; 0 if it does not exist.
+    /// The last sequence that a source assigned.
     ///
     /// # Errors
-    /// The server did not answer.
+    /// The server did not answer, or the source does not exist.
     pub async fn last_sequence(&self, place: &Source) -> Result<u64, Error> {
         let stream = self.stream_of(place);
         let failed = |error| Error::Read { subject: stream.clone(), source: error };

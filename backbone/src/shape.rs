@@ -121,7 +121,7 @@ pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> C
     }
 }
 
-/// All streams but the lanes.
+/// All streams and buckets that are stored in files, but the lanes.
 #[must_use]
 pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
     let bucket = |name, max_bytes| bucket(names, storage, name, max_bytes);
