@@ -139,8 +139,17 @@ async fn dead_letters_are_replayed_and_discarded() {
     let end = world.wait(&runs[0]).await;
     assert_eq!((end.state.as_str(), end.round, end.priority), ("completed", 2, 2));
 
+    for unasked in ["dlq replay --all", "dlq discard --all --json", "runs cancel --type flaky --json"] {
+        let refused = say(&world, unasked).await;
+        let is_empty = unasked.starts_with("runs") && refused.out.contains("no run");
+        assert!(is_empty || (refused.code == 2 && refused.err.contains("--yes")), "{unasked}: {}", refused.err);
+    }
+    let refused = say(&world, &format!("runs erase {}", runs[0])).await;
+    assert!(refused.code == 2 && refused.err.contains("Erase main-p5-1 for good?"), "{}", refused.err);
+    assert_eq!(world.letters("default").await.len(), 619, "nothing was done");
+
     // They die again during the replay, and are not replayed a second time.
-    let again = say(&world, "dlq replay --all").await.well();
+    let again = say(&world, "dlq replay --all --yes").await.well();
     assert_eq!(again.out, "619 dead letters replayed\n", "{}", again.err);
     for run in &runs[1..] {
         let record = longshore_harness::eventually("dead again", std::time::Duration::from_secs(30), async || {
@@ -151,7 +160,7 @@ async fn dead_letters_are_replayed_and_discarded() {
     }
     let limited = say(&world, "dlq discard --type flaky --limit 10 --rate 100 --yes --json").await.well().json();
     assert_eq!(limited, json!({"discarded": 10, "failed": [], "more": true}));
-    let rest = say(&world, "dlq discard --error-kind retryable").await.well();
+    let rest = say(&world, "dlq discard --error-kind retryable --yes").await.well();
     assert_eq!(rest.out, "609 dead letters discarded\n");
     assert_eq!(world.letters("default").await.len(), 0);
     let gone = say(&world, &format!("dlq discard {}", runs[1])).await;
@@ -168,7 +177,7 @@ async fn what_cannot_be_replayed_is_named() {
     let lost = world.publish("flaky").tenant("a$b").json(json!({})).await;
     let fine = die(&world, "flaky", 3).await;
     world.eventually_letters(4).await;
-    for line in ["dlq replay --all --dry-run --tenant _all", "dlq replay --all --tenant _all"] {
+    for line in ["dlq replay --all --dry-run --tenant _all", "dlq replay --all --tenant _all --yes"] {
         let said = say(&world, line).await;
         assert_eq!(said.code, 1, "{} {}", said.out, said.err);
         assert!(said.out.starts_with("3 dead letters") && said.out.ends_with(", 1 failed\n"), "{}", said.out);
@@ -196,7 +205,7 @@ async fn runs_are_cancelled_and_erased() {
     assert_eq!(say(&world, &format!("runs cancel {first}")).await.well().out, format!("{first} is cancelled\n"));
     let dry = say(&world, "runs cancel --type noop --state enqueued --dry-run").await.well();
     assert_eq!(dry.out, "19 runs would be cancelled\n");
-    let limited = say(&world, "runs cancel --type noop --limit 4 --json").await.well().json();
+    let limited = say(&world, "runs cancel --type noop --limit 4 --json --yes").await.well().json();
     assert_eq!(limited["cancelled"], 4);
     // Running jobs are stopped last; otherwise their worker would start jobs that are to be cancelled.
     assert_eq!(say(&world, "runs cancel --queue main --yes").await.well().out, "16 runs cancelled\n");
@@ -208,7 +217,7 @@ async fn runs_are_cancelled_and_erased() {
     world.wait(&done).await;
     let ended = say(&world, &format!("runs cancel {done}")).await;
     assert!(ended.code == 1 && ended.err.contains("has ended: it is completed"), "{}", ended.err);
-    let erased = say(&world, &format!("runs erase {done} {first} main-p5-999")).await;
+    let erased = say(&world, &format!("runs erase {done} {first} main-p5-999 --yes")).await;
     assert_eq!((erased.code, erased.out), (1, format!("{done} is erased\n{first} is erased\n")));
     assert!(erased.err.contains("main-p5-999"), "{}", erased.err);
     let shown = say(&world, &format!("runs get {done}")).await.well().out;

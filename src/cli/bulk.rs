@@ -206,9 +206,8 @@ pub(crate) async fn run<E: Bulk>(
         filter.until.get_or_insert_with(target::now);
     }
     let on_terminal = std::io::stderr().is_terminal() && !options.json;
-    let may_ask = std::io::stdin().is_terminal() && on_terminal && !options.yes;
     let mut total = None;
-    if options.dry_run || on_terminal {
+    if options.dry_run || on_terminal || !options.yes {
         let counted = count::<E>(api, &request, options.limit).await?;
         if options.dry_run {
             tell::<E>(&counted, options)?;
@@ -218,8 +217,8 @@ pub(crate) async fn run<E: Bulk>(
             output::say(&format!("no {} fits", E::NOUN))?;
             return Ok(Ended::Well);
         }
-        if may_ask && !asked(&format!("{} {}? [y/N] ", E::VERB, several(counted.done, E::NOUN)))? {
-            eprintln!("nothing was done");
+        let question = format!("{} {}?", E::VERB, several(counted.done, E::NOUN));
+        if !options.yes && !confirmed(&question, options.json)? {
             return Ok(Ended::Badly);
         }
         total = Some(counted.done + counted.failed);
@@ -302,10 +301,20 @@ async fn all<E: Bulk>(
     Ok(())
 }
 
-/// Asks for confirmation on a terminal; elsewhere the command itself counts as confirmation.
-pub(crate) fn confirmed(question: &str) -> std::io::Result<bool> {
-    let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if terminal { asked(question) } else { Ok(true) }
+/// Asks for confirmation; if not given, says that nothing was done. Where no person can answer, a script has to say it
+/// beforehand: it may be run in the wrong place, or with an empty variable in its filter.
+///
+/// # Errors
+/// There is no terminal to ask on, or the output is for machines.
+pub(crate) fn confirmed(question: &str, for_machines: bool) -> anyhow::Result<bool> {
+    if for_machines || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(Usage(format!("{question} There is no terminal to ask on; --yes says so beforehand")).into());
+    }
+    let is_confirmed = asked(&format!("{question} [y/N] "))?;
+    if !is_confirmed {
+        eprintln!("nothing was done");
+    }
+    Ok(is_confirmed)
 }
 
 /// Asks a question on a terminal; every answer but yes means no.

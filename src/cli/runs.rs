@@ -108,8 +108,8 @@ async fn cancel(api: &Api, chosen: Target, options: &bulk::Options) -> anyhow::R
 const ERASING: Duration = Duration::from_secs(50);
 
 async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Result<Ended> {
-    if ids.len() > 1 && !yes && !bulk::confirmed(&format!("Erase {} runs? [y/N] ", ids.len()))? {
-        eprintln!("nothing was done");
+    let what = if let [one] = ids { one.to_string() } else { format!("{} runs", ids.len()) };
+    if !yes && !bulk::confirmed(&format!("Erase {what} for good?"), json)? {
         return Ok(Ended::Badly);
     }
     let mut ended = Ended::Well;

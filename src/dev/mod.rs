@@ -1,9 +1,9 @@
 //! `longshore dev`: everything on one machine by one command, with a live view of the jobs.
 //!
-//! Unless the command line names a NATS server, it runs a private one, in a folder of the project's own, and restarts it
-//! if it dies. A variable alone does not lead to another cluster, whose jobs the node would take. The
-//! node lives in this process, as under `serve`. Ctrl-C drains the node and ends both; a second Ctrl-C ends them at
-//! once. [`longshore_natsd`] ends the server with this process, however the process ends.
+//! Unless the command line names a NATS server, it runs a private one, in a folder of the project's own, and restarts
+//! it if it dies. A variable alone does not lead to another cluster, whose jobs the node would take. The node lives in
+//! this process, as under `serve`. Ctrl-C drains the node and ends both; a second Ctrl-C ends them at once.
+//! [`longshore_natsd`] ends the server with this process, however the process ends.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
