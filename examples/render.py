@@ -33,7 +33,7 @@ async def main():
             await job.respond(json.dumps(result).encode())  # a plain reply is success
         except (KeyError, TypeError, ValueError) as error:  # 4xx: no other attempt would help
             await job.respond_error("422", repr(error))
-        except Exception as error:  # tried again at once; without an answer only at the time limit
+        except Exception as error:  # tried again later; without an answer only after the time limit
             await job.respond_error("500", repr(error))
 
     async def begin(job):  # a task per job: nats-py waits for each callback before it takes the next message

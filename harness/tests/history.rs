@@ -168,7 +168,7 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     second["attempt"] = json!(2);
     second["end"] = json!((start + SignedDuration::from_millis(100)).to_string());
     day.calls.push(second);
-    expected.extend([("CallUntold", day.remote.clone()), ("Overlap", day.remote.clone())]);
+    expected.extend([("CallUnpublished", day.remote.clone()), ("Overlap", day.remote.clone())]);
 
     let receipts = write(&world, "receipts.jsonl", day.receipts);
     let calls = write(&world, "calls.jsonl", day.calls);
@@ -188,7 +188,7 @@ async fn each_breach_is_named_with_its_run_and_its_story() {
     assert!(text.contains(&story) && text.contains("retry_at 2030-01-01T00:00:00Z"), "{text}");
     assert!(
         text.ends_with(
-            "6 violations (Lost 1, Rewritten 1, RecordDisagrees 1, LetterMissing 1, Overlap 1, CallUntold 1)\n"
+            "6 violations (Lost 1, Rewritten 1, RecordDisagrees 1, LetterMissing 1, Overlap 1, CallUnpublished 1)\n"
         ),
         "{text}"
     );

@@ -107,7 +107,7 @@ pub(crate) enum Command {
     Queues(queues::Arguments),
     /// The cluster's nodes and their load
     Nodes(nodes::NodesArguments),
-    /// Whether the cluster takes work, and if not, why
+    /// Whether the node that answers takes work, and if not, why
     Health(nodes::HealthArguments),
     /// Check, show or print the configuration
     #[command(subcommand)]

@@ -6,6 +6,7 @@
 //! that moment another call may start, however long the first one goes on.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -14,13 +15,16 @@ use super::round::Round;
 use super::{Call, Kind, Rules, Violation, lease};
 use crate::wire::{Event, EventName};
 
+/// A node that lives for so long after it called a handler has published that.
+const PUBLISHES_WITHIN: Duration = Duration::from_secs(1);
+
 /// Judges the calls of `run` by its events.
 pub(super) fn judge(run: &Run<'_>, rounds: &BTreeMap<u32, Round>, rules: &Rules, found: &mut Vec<Violation>) {
     for call in &run.calls {
         let none_is_told = rounds.is_empty() && run.may_be_traceless();
         // A node that died at once could publish nothing; and if the run is then cancelled, no next holder publishes it
         // either.
-        let died_with_it = was_lost(call, Timestamp::MAX, rules);
+        let died_with_it = was_lost(call, Timestamp::MAX, rules) || may_have_died_at_once(call, rules);
         if !none_is_told && !died_with_it && !run.starters.iter().any(|event| is_of_attempt(event, call)) {
             let detail = format!("a handler was called for attempt {} of round {}", call.attempt, call.round);
             found.push(run.violation(Kind::CallUnpublished, detail));
@@ -77,6 +81,14 @@ fn taken_over<'r>(call: &Call, run: &Run<'r>, rules: &Rules) -> Option<&'r Call>
         let before = other.start < call.start && place(other) >= place(call);
         elsewhere && before && !was_handed_back(other, call.start, run, rules) && !was_lost(other, call.start, rules)
     })
+}
+
+/// Whether some node died so soon after a call, of which nobody can tell whose it was, that it may have been that one: a
+/// node that dies within moments of its start leaves too few starts in the log to know it by.
+fn may_have_died_at_once(call: &Call, rules: &Rules) -> bool {
+    let since = call.start - span(rules.clock_skew);
+    let until = call.start + span(rules.clock_skew + PUBLISHES_WITHIN);
+    call.node.is_none() && rules.interruptions.iter().any(|kill| (since..=until).contains(&kill.at))
 }
 
 /// Whether another node may have taken the job of `call` by `until`.
