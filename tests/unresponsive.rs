@@ -40,7 +40,7 @@ async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     assert_eq!((end.state.as_str(), end.attempt), ("completed", 2));
     let error = end.attempts[0].error.as_ref().unwrap();
     assert_eq!(error.kind, "timeout");
-    assert!(error.message.contains("nor heard"), "{error:?}");
+    assert!(error.message.contains("nor reacted"), "{error:?}");
     world.eventually_reads(&blocks, "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2").await;
     assert_eq!(node.metrics().unresponsive.with_label_values(&["block"]).get(), 1);
     node.drain().await.unwrap();
