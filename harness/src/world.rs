@@ -33,7 +33,7 @@ pub fn use_binary(path: impl Into<PathBuf>) {
     BINARY.get_or_init(|| path.into());
 }
 
-/// A server, a folder and a client, for one test. See the [crate](crate).
+/// A server, a folder and a client, for one test. See the [crate].
 #[derive(Debug)]
 pub struct World {
     client: Client,
