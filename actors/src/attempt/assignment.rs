@@ -14,7 +14,7 @@ use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Ten
 use crate::commit::Payload;
 use crate::lease_keeper::Entry;
 use crate::shared::capacity::CapacityPermit;
-use crate::shared::park_permits::ParkPermit;
+use crate::shared::permits::ParkPermit;
 
 /// A job that this node has pulled.
 #[derive(Debug)]
