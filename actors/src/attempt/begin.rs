@@ -73,29 +73,37 @@ async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason
             Err(error) => return put_off(ports, assignment, &error),
         };
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
-        let expected = match (verdict, found) {
-            (_, None) => 0,
+        let attempt_state = match (verdict, found) {
+            (_, None) => refused(ports, &assignment, 0),
             (Verdict::BeginAnew, Some(found))
                 if !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>
             {
-                found.revision
+                refused(ports, &assignment, found.revision)
+            }
+            // A node that could read it put it back: one of another version, or before the limit on its size was lower.
+            (Verdict::BeginAgain { .. }, Some(Found { run, revision })) => {
+                let published = Published::at_redelivery(&run);
+                AttemptState::new(Box::new(run), revision, published, true)
             }
             (verdict, Some(found)) if is_of(&found.run, &assignment) => {
                 return not_begun(ports, assignment, found, verdict).await;
             }
             _ => continue,
         };
-        // It has only one event, that of its dead letter.
-        let run = Box::new(Run { enqueued_at: None, ..fresh(ports, &assignment) });
         let failure = Failure::new(ErrorKind::Invalid, reason);
         tracing::warn!(run_id = %assignment.job.run_id, "invalid job: {}", failure.message);
-        let attempt_state = AttemptState::new(run, expected, Published::nothing(), false);
         conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead { failure }).await;
         return Begun::Over;
     }
     tracing::error!(run_id = %assignment.job.run_id, "an invalid job finds no id of its own; it comes again");
     assignment.ack_token.abandon();
     Begun::Over
+}
+
+/// The state of a job that is refused, whose run has no record yet. It has only one event, that of its dead letter.
+fn refused<P: Ports>(ports: &P, assignment: &Assignment, expected: u64) -> AttemptState {
+    let run = Box::new(Run { enqueued_at: None, ..fresh(ports, assignment) });
+    AttemptState::new(run, expected, Published::nothing(), false)
 }
 
 /// The arrival of a client's own publish, whatever its headers say.

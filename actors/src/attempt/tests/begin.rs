@@ -414,6 +414,20 @@ fn an_invalid_job_becomes_a_dead_letter_once() {
 }
 
 #[test]
+fn a_released_job_that_this_node_cannot_read_becomes_a_dead_letter_too() {
+    // Another node took it: an older version, or before the server's max_payload was lowered.
+    let mut scene = Scene::new();
+    let released = after(scene.running(), Settlement::Release);
+    scene.server.has_record(released);
+    let mut invalid = scene.claim();
+    invalid.start = Start::Invalid("nonsense".to_owned());
+    assert!(scene.node.begins(invalid).is_none());
+    let ends = ["record dead 1/1", "live dlq", "log enqueued started released dlq", "dead letter", "ack 7"];
+    assert_eq!(scene.node.sent(), ends);
+    assert_eq!(scene.server.run(RUN).error.unwrap().kind, ErrorKind::Invalid);
+}
+
+#[test]
 fn an_invalid_job_does_not_touch_the_run_whose_id_it_names() {
     let mut scene = Scene::new();
     let mut invalid = scene.delivery();
