@@ -143,7 +143,11 @@ impl Book {
     }
 
     /// The leases to renew now; lost leases are struck out and their jobs stopped.
-    fn due(&self, now: Instant, length: Duration) -> (Vec<(u64, longshore_backbone::renewal::ReplyTo)>, u64) {
+    pub(crate) fn due(
+        &self,
+        now: Instant,
+        length: Duration,
+    ) -> (Vec<(u64, longshore_backbone::renewal::ReplyTo)>, u64) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lost = 0;
         held.retain(|_, held| {

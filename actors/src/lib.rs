@@ -15,8 +15,8 @@
 //! * `cluster`: tells other nodes about this one, and watches the storage that all nodes share.
 //!
 //! All of these use `shared` (tables that several parts of a node use), `lease_keeper` (renews the leases of running
-//! jobs), `supervision` (loops as actors, limits on restarts) and `coalesce` (lets other ready tasks run first). `node`
-//! is the root of the tree.
+//! jobs), `supervision` (loops as actors, limits on restarts) and `coalesce` (lets other ready tasks run first). `ports`
+//! says what an attempt asks of all that is outside it. `node` is the root of the tree.
 //!
 //! Laws: nothing here names `async_nats`, TOML, HTTP or a terminal. A mailbox is mortal: what must not be lost is in
 //! JetStream, in a value that returns the job when it is dropped, or in state that outlives its actor. No actor is
@@ -39,6 +39,7 @@ mod cluster;
 mod coalesce;
 mod lease_keeper;
 mod node;
+mod ports;
 mod settings;
 mod shared;
 mod supervision;

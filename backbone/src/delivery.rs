@@ -10,6 +10,7 @@ use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{SmolStr, Timestamp};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::custody::Custody;
 use crate::wire::header::size_of;
@@ -81,6 +82,13 @@ impl AckToken {
     pub(crate) fn new(reply: Subject, custody: Arc<Custody>, sequence: u64) -> Self {
         custody.take(sequence);
         Self { reply: Some(reply), of: Of::Delivery(custody, sequence) }
+    }
+
+    /// The ack token of a delivery that no connection made: dropped, it sends its reply subject to `returned`. For tests
+    /// of what becomes of a delivery.
+    #[must_use]
+    pub fn without_connection(reply: &str, returned: UnboundedSender<Subject>) -> Self {
+        Self::new(Subject::from(reply), Arc::new(Custody::new(returned)), 0)
     }
 
     /// An ack token that deletes a stored message by `request` to `subject`. If it is dropped, the message stays.

@@ -24,6 +24,7 @@ use crate::api::runs;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::fail_point;
+use crate::ports::Ports as _;
 use crate::shared::{Shared, now};
 
 /// How long the list of nodes is reused: many runs are often cancelled in a row.

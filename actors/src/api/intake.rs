@@ -30,6 +30,7 @@ use crate::attempt::assignment::size_refused;
 use crate::attempt::keys;
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
+use crate::ports::Ports as _;
 use crate::shared::{Shared, new_seal, now};
 
 /// A submission, read and checked.

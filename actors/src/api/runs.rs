@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use crate::api::filter::{self, unavailable};
 use crate::api::waits;
 use crate::attempt::assignment::Assignment;
+use crate::ports::Ports as _;
 use crate::shared::Shared;
 
 /// Maximum wait for a run's end.

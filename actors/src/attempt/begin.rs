@@ -1,7 +1,6 @@
 //! How an attempt begins: by the fast path, or by a claim on the run's record.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::clearance::{Waiting, clear};
@@ -18,11 +17,10 @@ use crate::attempt::conclude;
 use crate::attempt::holders;
 use crate::attempt::keys;
 use crate::attempt::running::{AttemptState, RunningAttempt};
-use crate::commit::committer::Input;
 use crate::commit::follow_up::has_other_id;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
-use crate::shared::{Shared, now};
+use crate::ports::{Ports, Server as _};
 
 /// How often per lease a job whose holder is silent is delivered again.
 const LOOKS_PER_LEASE: u32 = 4;
@@ -40,59 +38,72 @@ pub(crate) enum Begun {
 ///
 /// Only the fast path is part of this future; the other ways are boxed, so that the future of a worker's message, which
 /// is allocated for every job, stays small.
-pub(crate) async fn begin(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
+pub(crate) async fn begin<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
     match std::mem::replace(&mut assignment.start, Start::Claim) {
         // A node that cancels waits only so long for this one to confirm: a job that was buffered for longer is
         // claimed.
         Start::FastPath
-            if shared.recently_cancelled.has(&assignment.job) || assignment.leased_from.elapsed() > CONFIRM_TIMEOUT =>
+            if ports.recently_cancelled().has(&assignment.job) || is_buffered_for_long(ports, &assignment) =>
         {
-            Box::pin(claim(shared, assignment)).await
+            Box::pin(claim(ports, assignment)).await
         }
-        Start::FastPath => fast_path(shared, assignment).await,
-        Start::Claim => Box::pin(claim(shared, assignment)).await,
-        Start::HeldLocally(run, revision) => Box::pin(again_held_locally(shared, assignment, run, revision)).await,
-        Start::Invalid(reason) => Box::pin(unreadable(shared, assignment, reason)).await,
+        Start::FastPath => fast_path(ports, assignment).await,
+        Start::Claim => Box::pin(claim(ports, assignment)).await,
+        Start::HeldLocally(run, revision) => Box::pin(again_held_locally(ports, assignment, run, revision)).await,
+        Start::Invalid(reason) => Box::pin(unreadable(ports, assignment, reason)).await,
     }
+}
+
+/// Whether a node that cancels the run would no longer wait for this one.
+fn is_buffered_for_long<P: Ports>(ports: &P, assignment: &Assignment) -> bool {
+    ports.instant().saturating_duration_since(assignment.leased_from) > CONFIRM_TIMEOUT
 }
 
 /// A job that cannot be read, or whose claims about itself no record proves, becomes a dead letter. It gets the id it
 /// names if that id has no record, else the id derived from its position in the lane. A job that claims to be sent by a
 /// node never gets the id that it names. It may have become a dead letter before, in a node that died meanwhile.
-async fn unreadable(shared: &Shared, mut assignment: Box<Assignment>, reason: String) -> Begun {
+async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason: String) -> Begun {
     let is_forged = assignment.arrival.seal.is_some();
     assignment.arrival = as_bare(assignment.arrival);
     for run_id in ids_of(&assignment).into_iter().skip(usize::from(is_forged)) {
         rename(&mut assignment, run_id);
         let job = &assignment.job;
-        let found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
+        let found = match ports.server().read_record(&job.tenant, &job.run_id).await {
             Ok(found) => found,
-            Err(error) => return put_off(shared, assignment, &error),
+            Err(error) => return put_off(ports, assignment, &error),
         };
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
-        let expected = match (verdict, found) {
-            (_, None) => 0,
+        let attempt_state = match (verdict, found) {
+            (_, None) => refused(ports, &assignment, 0),
             (Verdict::BeginAnew, Some(found))
-                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+                if !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>
             {
-                found.revision
+                refused(ports, &assignment, found.revision)
+            }
+            // A node that could read it put it back: one of another version, or before the limit on its size was lower.
+            (Verdict::BeginAgain { .. }, Some(Found { run, revision })) => {
+                let published = Published::at_redelivery(&run);
+                AttemptState::new(Box::new(run), revision, published, true)
             }
             (verdict, Some(found)) if is_of(&found.run, &assignment) => {
-                return not_begun(shared, assignment, found, verdict).await;
+                return not_begun(ports, assignment, found, verdict).await;
             }
             _ => continue,
         };
-        // It has only one event, that of its dead letter.
-        let run = Box::new(Run { enqueued_at: None, ..fresh(shared, &assignment) });
         let failure = Failure::new(ErrorKind::Invalid, reason);
         tracing::warn!(run_id = %assignment.job.run_id, "invalid job: {}", failure.message);
-        let attempt_state = AttemptState::new(run, expected, Published::nothing(), false);
-        conclude::carry_out(shared, assignment, attempt_state, Settlement::Dead { failure }).await;
+        conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead { failure }).await;
         return Begun::Over;
     }
     tracing::error!(run_id = %assignment.job.run_id, "an invalid job finds no id of its own; it comes again");
     assignment.ack_token.abandon();
     Begun::Over
+}
+
+/// The state of a job that is refused, whose run has no record yet. It has only one event, that of its dead letter.
+fn refused<P: Ports>(ports: &P, assignment: &Assignment, expected: u64) -> AttemptState {
+    let run = Box::new(Run { enqueued_at: None, ..fresh(ports, assignment) });
+    AttemptState::new(run, expected, Published::nothing(), false)
 }
 
 /// The arrival of a client's own publish, whatever its headers say.
@@ -126,38 +137,38 @@ fn is_of(run: &Run, assignment: &Assignment) -> bool {
 }
 
 /// A run without a stored record.
-fn fresh(shared: &Shared, assignment: &Assignment) -> Run {
-    let mut run = Run::new(&assignment.job, shared.max_attempts(&assignment.job), assignment.since);
+fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
+    let mut run = Run::new(&assignment.job, ports.max_attempts(&assignment.job), assignment.since);
     run.origin = assignment.arrival.holding.message.at;
     run.round = assignment.arrival.round;
-    run.keep_ms = run.keep_ms.or_else(|| shared.policy(&assignment.job).keep.map(whole_millis));
+    run.keep_ms = run.keep_ms.or_else(|| ports.policy(&assignment.job).keep.map(whole_millis));
     run
 }
 
-async fn fast_path(shared: &Shared, assignment: Box<Assignment>) -> Begun {
-    let run = Box::new(fresh(shared, &assignment));
+async fn fast_path<P: Ports>(ports: &P, assignment: Box<Assignment>) -> Begun {
+    let run = Box::new(fresh(ports, &assignment));
     let attempt_state = AttemptState::new(run, 0, Published::nothing(), false);
-    match cleared(&assignment, &attempt_state.run, false) {
+    match cleared(ports, &assignment, &attempt_state.run, false) {
         Ok(()) => {
-            let attempt_state = started(shared, &assignment, attempt_state, 1);
+            let attempt_state = started(ports, &assignment, attempt_state, 1);
             Begun::Work(RunningAttempt::new(assignment, attempt_state))
         }
         Err(settlement) => {
-            Box::pin(conclude::carry_out(shared, assignment, attempt_state, settlement)).await;
+            Box::pin(conclude::carry_out(ports, assignment, attempt_state, settlement)).await;
             Begun::Over
         }
     }
 }
 
 /// Whether the job may start now; if not, the settlement that follows.
-fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Settlement> {
+fn cleared<P: Ports>(ports: &P, assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Settlement> {
     let waiting = Waiting {
         options: assignment.job.options.as_deref(),
         enqueued_at: run.enqueued_at.unwrap_or(assignment.since),
         fell_due,
         started_before: run.has_started(),
     };
-    match clear(waiting, now()).refusal() {
+    match clear(waiting, ports.now()).refusal() {
         Some(settlement) => Err(settlement),
         None if assignment.park.is_some() => Err(Settlement::Park { since: assignment.since }),
         None => Ok(()),
@@ -165,62 +176,67 @@ fn cleared(assignment: &Assignment, run: &Run, fell_due: bool) -> Result<(), Set
 }
 
 /// Sets the start of an attempt in its state; nothing is written yet.
-fn started(shared: &Shared, assignment: &Assignment, mut attempt_state: AttemptState, attempt: u32) -> AttemptState {
+fn started<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    mut attempt_state: AttemptState,
+    attempt: u32,
+) -> AttemptState {
     let run = &mut attempt_state.run;
     attempt_state.published = attempt_state.published.at_start(run, attempt);
-    run.begin(attempt, &shared.node, now());
+    run.begin(attempt, ports.node(), ports.now());
     run.held_by = Some(assignment.arrival.holding.clone());
     attempt_state
 }
 
 /// Reads the record, claims what this delivery may claim, and judges again whenever another write was faster.
-async fn claim(shared: &Shared, mut assignment: Box<Assignment>) -> Begun {
-    if shared.book.has(&assignment.arrival.holding.message) {
+async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
+    if ports.book().has(&assignment.arrival.holding.message) {
         // This very node is working on it: the server forgot that it had delivered it. Renewals go on as before.
         assignment.ack_token.abandon();
         return Begun::Over;
     }
     let stored_at = assignment.arrival.holding.message.at;
-    assignment.arrival.has_aged = now().since(stored_at) >= shared.backbone.storage().lease;
+    assignment.arrival.has_aged = ports.now().since(stored_at) >= ports.lease();
     let job = &assignment.job;
-    let mut found = match shared.backbone.read_record(&job.tenant, &job.run_id).await {
+    let mut found = match ports.server().read_record(&job.tenant, &job.run_id).await {
         Ok(found) => found,
-        Err(error) => return put_off(shared, assignment, &error),
+        Err(error) => return put_off(ports, assignment, &error),
     };
     loop {
         let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let base = match (verdict, found.take()) {
-            (Verdict::Begin { round, attempt }, found) => on(shared, &assignment, found, round, attempt),
+            (Verdict::Begin { round, attempt }, found) => on(ports, &assignment, found, round, attempt),
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
                 // The claim drops a start that was released from the record, so the log must have its events before.
-                if shared.publish(&found.run, Published::at_redelivery(&found.run)).await.is_err() {
-                    return return_or_abandon(shared, assignment);
+                if ports.publish(&found.run, Published::at_redelivery(&found.run)).await.is_err() {
+                    return return_or_abandon(ports, assignment);
                 }
-                on(shared, &assignment, Some(found), round, attempt)
+                on(ports, &assignment, Some(found), round, attempt)
             }
             (Verdict::BeginAnew, Some(found))
-                if !has_other_id(&shared.backbone, &found.run, &assignment.arrival).await =>
+                if !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>
             {
-                let base = on(shared, &assignment, None, 1, 1);
+                let base = on(ports, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }
             }
             (Verdict::Occupied | Verdict::BeginAnew, Some(_)) => {
                 let [_, _, free] = ids_of(&assignment);
                 rename(&mut assignment, free);
-                return Box::pin(claim(shared, assignment)).await;
+                return Box::pin(claim(ports, assignment)).await;
             }
             (Verdict::StaleRecord, _) => {
-                shared.metrics.stale_reads.inc();
+                ports.metrics().stale_reads.inc();
                 let job = &assignment.job;
                 tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, "the record is older than the job that came: read too early; it comes again");
                 assignment.ack_token.abandon();
                 return Begun::Over;
             }
-            (Verdict::Unproven, _) => return Box::pin(unreadable(shared, assignment, UNPROVEN.to_owned())).await,
-            (verdict, Some(found)) => return not_begun(shared, assignment, found, verdict).await,
+            (Verdict::Unproven, _) => return Box::pin(unreadable(ports, assignment, UNPROVEN.to_owned())).await,
+            (verdict, Some(found)) => return not_begun(ports, assignment, found, verdict).await,
             (_, None) => unreachable!("without a record the verdict is to begin, or that it is not proven"),
         };
-        let lost = match claim_on(shared, assignment, base).await {
+        let lost = match claim_on(ports, assignment, base).await {
             Ok(begun) => return begun,
             Err(lost) => lost,
         };
@@ -236,39 +252,39 @@ type AnothersClaim = (Box<Assignment>, Option<Found>);
 
 /// Claims the attempt; if another write was first, returns the assignment to the caller with the record that is stored
 /// now.
-async fn claim_on(shared: &Shared, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersClaim> {
+async fn claim_on<P: Ports>(ports: &P, assignment: Box<Assignment>, base: Base) -> Result<Begun, AnothersClaim> {
     let Base { run, expected, published, attempt, fell_due } = base;
     let mut attempt_state = AttemptState::new(run, expected, published, true);
-    let clearance = cleared(&assignment, &attempt_state.run, fell_due);
+    let clearance = cleared(ports, &assignment, &attempt_state.run, fell_due);
     let refused = match clearance {
         Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
-        other => match keys::claim_at_begin(shared, &assignment, &mut attempt_state.run).await {
+        other => match keys::claim_at_begin(ports, &assignment, &mut attempt_state.run).await {
             Ok(Some(of)) => Some(Settlement::Duplicate { of }),
             Ok(None) => other.err(),
-            Err(error) => return Ok(put_off(shared, assignment, &error)),
+            Err(error) => return Ok(put_off(ports, assignment, &error)),
         },
     };
     if let Some(settlement) = refused {
-        conclude::carry_out(shared, assignment, attempt_state, settlement).await;
+        conclude::carry_out(ports, assignment, attempt_state, settlement).await;
         return Ok(Begun::Over);
     }
-    let attempt_state = started(shared, &assignment, attempt_state, attempt);
-    write_claim(shared, assignment, attempt_state).await
+    let attempt_state = started(ports, &assignment, attempt_state, attempt);
+    write_claim(ports, assignment, attempt_state).await
 }
 
 /// Stores the start of an attempt; if another write was first, returns the assignment to the caller with the record
 /// that is stored now.
-async fn write_claim(
-    shared: &Shared,
+async fn write_claim<P: Ports>(
+    ports: &P,
     assignment: Box<Assignment>,
     mut attempt_state: AttemptState,
 ) -> Result<Begun, AnothersClaim> {
-    attempt_state.run.token = shared.token();
+    attempt_state.run.token = ports.token();
     fail_point::pass("before-claim");
-    match shared.backbone.write_record(&attempt_state.run, attempt_state.expected).await {
+    match ports.server().write_record(&attempt_state.run, attempt_state.expected).await {
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-claim");
-            if assignment.lease_is_over(Instant::now(), shared.backbone.storage().lease) {
+            if assignment.lease_is_over(ports.instant(), ports.lease()) {
                 // The claim took longer than the lease. The node that gets the job next settles the attempt as lost.
                 assignment.ack_token.abandon();
                 return Ok(Begun::Over);
@@ -278,8 +294,8 @@ async fn write_claim(
         }
         Ok(Written::Lost(found)) => Err((assignment, found.map(|found| *found))),
         Err(error) => {
-            shared.unclear_claims.add(&attempt_state.run.token);
-            Ok(put_off(shared, assignment, &error))
+            ports.unclear_claims().add(&attempt_state.run.token);
+            Ok(put_off(ports, assignment, &error))
         }
     }
 }
@@ -293,9 +309,9 @@ struct Base {
     fell_due: bool,
 }
 
-fn on(shared: &Shared, assignment: &Assignment, found: Option<Found>, round: u32, attempt: u32) -> Base {
+fn on<P: Ports>(ports: &P, assignment: &Assignment, found: Option<Found>, round: u32, attempt: u32) -> Base {
     let Some(Found { run, revision }) = found else {
-        let mut run = Box::new(fresh(shared, assignment));
+        let mut run = Box::new(fresh(ports, assignment));
         run.round = round;
         let fell_due = assignment.arrival.moved;
         return Base { run, expected: 0, published: Published::nothing(), attempt, fell_due };
@@ -310,22 +326,22 @@ fn on(shared: &Shared, assignment: &Assignment, found: Option<Found>, round: u32
 }
 
 /// The record says that this delivery must not begin an attempt.
-async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, verdict: Verdict) -> Begun {
+async fn not_begun<P: Ports>(ports: &P, assignment: Box<Assignment>, found: Found, verdict: Verdict) -> Begun {
     let Found { run, revision } = found;
     let run = Box::new(run);
     match verdict {
-        Verdict::Drop => shared.backbone.ack(assignment.ack_token).await,
-        Verdict::HeldElsewhere => return held_elsewhere(shared, assignment, run, revision).await,
-        Verdict::TakeOver => take_over(shared, assignment, run, revision).await,
+        Verdict::Drop => ports.server().ack(assignment.ack_token).await,
+        Verdict::HeldElsewhere => return held_elsewhere(ports, assignment, run, revision).await,
+        Verdict::TakeOver => take_over(ports, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::PublishEnd => {
             // Decided under this message, or cancelled: events that may be missing are published, and the decision is
             // carried out again.
             let follow_up = follow_up::plan(&run).follow_up;
             let published = Published::at_redelivery(&run);
-            let mut commit = Commit::of_stored(run, assignment.payload, published, shared.author());
+            let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());
             commit.follow_up = follow_up;
             commit.after = AfterCommit::Ack(assignment.ack_token);
-            shared.committer.send(Input::Commit(Box::new(commit))).await;
+            ports.commit(Box::new(commit)).await;
         }
         Verdict::Begin { .. }
         | Verdict::BeginAgain { .. }
@@ -339,36 +355,36 @@ async fn not_begun(shared: &Shared, assignment: Box<Assignment>, found: Found, v
 
 /// The run waits for its time, perhaps held locally by another node: the write takes it from there, then it is
 /// scheduled.
-async fn take_over(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
+async fn take_over<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
     let published = Published::at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
-    run.token = shared.token();
+    run.token = ports.token();
     let follow_up = follow_up::plan(&run).follow_up;
-    let mut commit = Commit::to_write(run, assignment.payload, revision, published, shared.author());
+    let mut commit = Commit::to_write(run, assignment.payload, revision, published, ports.author());
     commit.arrival = Some(assignment.arrival);
     commit.follow_up = follow_up;
     commit.after = AfterCommit::Ack(assignment.ack_token);
-    shared.committer.send(Input::Commit(Box::new(commit))).await;
+    ports.commit(Box::new(commit)).await;
 }
 
 /// The record says that an attempt of the run is running under this very message: its holder lost the lease, or the
 /// server delivered the job again too early. The time of the holder's last sign decides.
-async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     // The time of asking counts: this node may be frozen before it judges the answer.
-    let asked_at = now();
-    let holder = holders::ask(shared, &run).await;
+    let asked_at = ports.now();
+    let holder = holders::ask(ports, &run).await;
     if matches!(holder, Holder::NeverStarted) {
-        return take_up_claim(shared, assignment, run, revision).await;
+        return take_up_claim(ports, assignment, run, revision).await;
     }
-    let lease = shared.backbone.storage().lease;
+    let lease = ports.lease();
     if protocol::lease_is_lost(&run, holder, asked_at, lease) {
-        lease_lost(shared, assignment, run, revision).await;
+        lease_lost(ports, assignment, run, revision).await;
     } else if let Holder::Silent(seen_at) = holder {
         // The job comes again when the lease would be over, unless its holder renews it meanwhile. It comes sooner than
         // that, as a holder that only had no connection may answer then.
         let over_at = protocol::last_sign(&run, seen_at).plus(lease);
-        let again_after = over_at.since(now()).min(lease / LOOKS_PER_LEASE);
-        shared.backbone.nak_after(assignment.ack_token, again_after).await;
+        let again_after = over_at.since(ports.now()).min(lease / LOOKS_PER_LEASE);
+        ports.server().nak_after(assignment.ack_token, again_after).await;
     } else {
         assignment.ack_token.abandon();
     }
@@ -377,12 +393,12 @@ async fn held_elsewhere(shared: &Shared, assignment: Box<Assignment>, run: Box<R
 
 /// A claim of this node or another whose answer was lost: the attempt was never started. The claim is written again
 /// first, as another node may be about to settle the attempt as lost.
-async fn take_up_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
+async fn take_up_claim<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
     let published = Published::at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
-    run.begin_instead(&shared.node, now());
+    run.begin_instead(ports.node(), ports.now());
     let attempt_state = AttemptState::new(run, revision, published, true);
-    write_claim(shared, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
+    write_claim(ports, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
         assignment.ack_token.abandon();
         Begun::Over
     })
@@ -390,28 +406,28 @@ async fn take_up_claim(shared: &Shared, assignment: Box<Assignment>, mut run: Bo
 
 /// The attempt in the record lost its lease: it is settled so, and its events are published for the node that could
 /// not.
-async fn lease_lost(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
+async fn lease_lost<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
     tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
-    shared.metrics.leases_judged_lost.inc();
+    ports.metrics().leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
     let published = Published::at_redelivery(&run);
     let attempt_state = AttemptState::new(run, revision, published, true);
-    conclude::judge(shared, assignment, attempt_state, outcome, conclude::LocalRetry::Never).await;
+    conclude::judge(ports, assignment, attempt_state, outcome).await;
 }
 
 /// A short retry that this node held locally: claimed on the revision that the node wrote itself.
-async fn again_held_locally(shared: &Shared, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
+async fn again_held_locally<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     let attempt = run.next_attempt();
     let published = Published::held_locally(&run);
     let attempt_state = AttemptState::new(run, revision, published, true);
-    if let Err(settlement) = cleared(&assignment, &attempt_state.run, true) {
-        conclude::carry_out(shared, assignment, attempt_state, settlement).await;
+    if let Err(settlement) = cleared(ports, &assignment, &attempt_state.run, true) {
+        conclude::carry_out(ports, assignment, attempt_state, settlement).await;
         return Begun::Over;
     }
-    let attempt_state = started(shared, &assignment, attempt_state, attempt);
-    write_claim(shared, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
+    let attempt_state = started(ports, &assignment, attempt_state, attempt);
+    write_claim(ports, assignment, attempt_state).await.unwrap_or_else(|(assignment, _)| {
         // Cancelled, or taken up elsewhere: that node answers for the run; this message is judged when it comes again.
         assignment.ack_token.nak();
         Begun::Over
@@ -419,14 +435,14 @@ async fn again_held_locally(shared: &Shared, assignment: Box<Assignment>, run: B
 }
 
 /// The record could not be read or written just now: the job is returned and keeps its place.
-fn put_off(shared: &Shared, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
+fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
     tracing::warn!(run_id = %assignment.job.run_id, "returned to its lane: {}", error.with_causes());
-    return_or_abandon(shared, assignment)
+    return_or_abandon(ports, assignment)
 }
 
 /// Returns the job, which keeps its place, unless another node may have it by now.
-fn return_or_abandon(shared: &Shared, assignment: Box<Assignment>) -> Begun {
-    if assignment.lease_is_over(Instant::now(), shared.backbone.storage().lease) {
+fn return_or_abandon<P: Ports>(ports: &P, assignment: Box<Assignment>) -> Begun {
+    if assignment.lease_is_over(ports.instant(), ports.lease()) {
         assignment.ack_token.abandon();
     } else {
         assignment.ack_token.nak();

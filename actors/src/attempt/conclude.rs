@@ -1,72 +1,78 @@
 //! How an attempt ends: it is judged by the rules, and the settlement goes to the committer as a commit.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use longshore_backbone::delivery::AckToken;
 use longshore_domain::backoff::Backoff;
 use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
 use longshore_domain::policy::History;
+use longshore_domain::protocol::Arrival;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{Job, Run, RunState, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::running::AttemptState;
-use crate::commit::committer::Input;
 use crate::commit::encode::EncodedEvents;
-use crate::commit::{AfterCommit, Commit};
+use crate::commit::{AfterCommit, Commit, Payload};
 use crate::lease_keeper::Entry;
-use crate::shared::{MAX_LOCAL_RETRIES, Shared, new_seal, now};
+use crate::ports::{Ports, Server as _};
+use crate::shared::permits::LocalRetryPermit;
 
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
 const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 
-/// Where a short retry goes when it is due: to its queue's scheduler, or the one that follows it.
-pub(crate) type LocalRetries = mpsc::UnboundedSender<Assignment>;
-
-/// Whether a short retry may be held locally.
-pub(crate) enum LocalRetry<'a> {
-    /// Its scheduler takes it back.
-    With(&'a LocalRetries, &'a Arc<Shared>),
-    /// It goes through a schedule.
-    Never,
-}
-
-/// Judges an attempt's end and carries out what follows.
-pub(crate) async fn judge(
-    shared: &Shared,
+/// Judges an attempt's end and carries out what follows. A retry goes through a schedule, however short.
+pub(crate) async fn judge<P: Ports>(
+    ports: &P,
     assignment: Box<Assignment>,
     attempt_state: AttemptState,
     outcome: Outcome,
-    keep: LocalRetry<'_>,
 ) {
-    let job = Arc::clone(&assignment.job);
-    let policy = shared.policy(&job);
-    let (options, backoff) = (job.options.as_deref(), backoff(shared, &job));
-    let terms = Terms::of(&attempt_state.run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
-    let settlement = settle(outcome, terms, now(), rand::random());
-    match (&settlement, keep) {
-        (Settlement::Retry { at, .. }, LocalRetry::With(again, owner)) if at.since(now()) < SHORT_RETRY => {
-            Box::pin(hold_locally(owner, again, assignment, attempt_state, settlement)).await;
+    let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome);
+    carry_out(ports, assignment, attempt_state, settlement).await;
+}
+
+/// The same, but a short retry may be held locally: then its job is returned, and the caller waits for it.
+pub(crate) async fn judge_or_hold<P: Ports>(
+    ports: &P,
+    assignment: Box<Assignment>,
+    attempt_state: AttemptState,
+    outcome: Outcome,
+) -> Option<Box<HeldRetry>> {
+    let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome);
+    match &settlement {
+        Settlement::Retry { at, .. } if at.since(ports.now()) < SHORT_RETRY => {
+            Box::pin(hold_locally(ports, assignment, attempt_state, settlement)).await
         }
-        _ => carry_out(shared, assignment, attempt_state, settlement).await,
+        _ => {
+            carry_out(ports, assignment, attempt_state, settlement).await;
+            None
+        }
     }
 }
 
-fn backoff<'a>(shared: &'a Shared, job: &Job) -> &'a Backoff {
+fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) -> Settlement {
+    let policy = ports.policy(job);
+    let (options, backoff) = (job.options.as_deref(), backoff(ports, job));
+    let terms = Terms::of(run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
+    settle(outcome, terms, ports.now(), ports.chance())
+}
+
+fn backoff<'a, P: Ports>(ports: &'a P, job: &Job) -> &'a Backoff {
     let asked = job.options.as_ref().and_then(|options| options.retry.as_deref());
-    asked.and_then(|name| shared.policies.retries.get(name)).unwrap_or(&shared.policy(job).backoff)
+    asked.and_then(|name| ports.policies().retries.get(name)).unwrap_or(&ports.policy(job).backoff)
 }
 
 /// Makes a settlement a commit: record, events, follow-up, and the end of the delivery.
-pub(crate) async fn carry_out(
-    shared: &Shared,
+pub(crate) async fn carry_out<P: Ports>(
+    ports: &P,
     assignment: Box<Assignment>,
     attempt_state: AttemptState,
     settlement: Settlement,
 ) {
-    let (mut commit, assignment) = write_up(shared, assignment, attempt_state, settlement);
+    let (mut commit, assignment) = write_up(ports, assignment, attempt_state, settlement);
     let Plan { follow_up, ack } = plan(&commit.run);
     commit.follow_up = follow_up;
     commit.entry = assignment.entry;
@@ -74,21 +80,21 @@ pub(crate) async fn carry_out(
         AckAction::Ack => AfterCommit::Ack(assignment.ack_token),
         AckAction::Return => AfterCommit::Return(assignment.ack_token),
     };
-    shared.committer.send(Input::Commit(commit)).await;
+    ports.commit(commit).await;
 }
 
 /// The parts of an assignment that [`write_up`] does not move into the commit.
 struct Rest {
     job: Arc<Job>,
-    arrival: longshore_domain::protocol::Arrival,
+    arrival: Arrival,
     since: Timestamp,
-    leased_from: std::time::Instant,
+    leased_from: Instant,
     entry: Option<Entry>,
-    ack_token: longshore_backbone::delivery::AckToken,
+    ack_token: AckToken,
 }
 
-fn write_up(
-    shared: &Shared,
+fn write_up<P: Ports>(
+    ports: &P,
     assignment: Box<Assignment>,
     attempt_state: AttemptState,
     settlement: Settlement,
@@ -98,26 +104,26 @@ fn write_up(
     let before_it = published;
     // Progress comes between the start and the end, neither of which the log knows yet.
     let before = (!progress.is_empty()).then(|| {
-        let start = EncodedEvents::of(&run, published.for_log_only(), &shared.node, shared.backbone.names());
+        let start = EncodedEvents::of(&run, published.for_log_only(), ports.node(), ports.server().names());
         published = published.all_logged(&run);
         start.followed_by(&progress)
     });
-    run.settle(settlement, now());
+    run.settle(settlement, ports.now());
     run.held_by = Some(arrival.holding.clone());
-    run.token = shared.token();
+    run.token = ports.token();
     if needs_seal(&run) {
         // The message that comes back later proves by it that a node sent it.
-        run.seal = new_seal();
+        run.seal = ports.seal();
     }
-    count(shared, &run);
+    count(ports, &run);
     let nothing_kept = !is_stored
         && run.state == RunState::Completed
         && run.attempts.len() == 1
-        && shared.policy(&job).history == History::Failures;
+        && ports.policy(&job).history == History::Failures;
     let mut commit = if nothing_kept && expected == 0 {
         let published = published.for_live_only();
-        let commit = Commit::of_stored(run, payload, published, shared.author());
-        shared.unstored_ends.add(&commit.run);
+        let commit = Commit::of_stored(run, payload, published, ports.author());
+        ports.unstored_ends().add(&commit.run);
         commit
     } else {
         // If the run completes, the events published live at its start go into the log as they were. Other ends may
@@ -126,7 +132,7 @@ fn write_up(
         if at_start.is_some() {
             published = published.log_as_live();
         }
-        let mut commit = Commit::to_write(run, payload, expected, published, shared.author());
+        let mut commit = Commit::to_write(run, payload, expected, published, ports.author());
         commit.live_before = before.or(at_start);
         commit
     };
@@ -137,8 +143,8 @@ fn write_up(
     (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })
 }
 
-fn count(shared: &Shared, run: &Run) {
-    let metrics = &shared.metrics;
+fn count<P: Ports>(ports: &P, run: &Run) {
+    let metrics = &ports.metrics();
     if run.state.is_terminal() {
         metrics.finished.with_label_values(&[run.state.as_str()]).inc();
     }
@@ -163,57 +169,72 @@ fn count(shared: &Shared, run: &Run) {
 /// A retry that is due within a second: stored and published like any other, but the delivery stays with this node,
 /// which claims the next attempt itself. Should the node die meanwhile, the message comes again and the record says
 /// that a retry is due.
-async fn hold_locally(
-    owner: &Arc<Shared>,
-    again: &LocalRetries,
+async fn hold_locally<P: Ports>(
+    ports: &P,
     assignment: Box<Assignment>,
     attempt_state: AttemptState,
     settlement: Settlement,
-) {
-    if owner.local_retries.fetch_add(1, Ordering::Relaxed) >= MAX_LOCAL_RETRIES {
-        owner.local_retries.fetch_sub(1, Ordering::Relaxed);
-        return carry_out(owner, assignment, attempt_state, settlement).await;
-    }
+) -> Option<Box<HeldRetry>> {
+    let Some(permit) = ports.local_retries().take() else {
+        carry_out(ports, assignment, attempt_state, settlement).await;
+        return None;
+    };
     let payload = assignment.payload.clone();
-    let (mut commit, rest) = write_up(owner, assignment, attempt_state, settlement);
+    let (mut commit, rest) = write_up(ports, assignment, attempt_state, settlement);
     let run = commit.run.clone();
     let (give, back) = oneshot::channel();
-    let message = rest.arrival.holding.message.clone();
-    let entry = rest.entry.or_else(|| owner.book.enter(&rest.ack_token, message, &rest.job, rest.leased_from));
-    commit.after = AfterCommit::LocalRetry(rest.ack_token, give);
-    owner.committer.send(Input::Commit(commit)).await;
-    let (shared, again) = (Arc::clone(owner), again.clone());
-    tokio::spawn(async move {
-        if let Ok((ack_token, revision)) = back.await {
-            let due = run.run_at.unwrap_or_default();
-            let wait = due.since(now());
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                // A draining node returns it: the next holder finds the retry in the record and schedules it.
-                () = shared.draining.cancelled() => {}
-            }
-            if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {
-                ack_token.abandon();
-            } else if shared.draining.is_cancelled() {
-                ack_token.nak();
-            } else {
-                let assignment = Assignment {
-                    job: rest.job,
-                    payload,
-                    arrival: rest.arrival,
-                    since: rest.since.max(due),
-                    leased_from: rest.leased_from,
-                    entry,
-                    capacity: None,
-                    park: None,
-                    is_returned: false,
-                    ack_token,
-                    start: Start::HeldLocally(run, revision),
-                };
-                // If the queue is gone, the assignment is dropped with its ack token, which returns the job.
-                let _ = again.send(assignment);
-            }
+    let Rest { job, arrival, since, leased_from, entry, ack_token } = rest;
+    let message = arrival.holding.message.clone();
+    let entry = entry.or_else(|| ports.book().enter(&ack_token, message, &job, leased_from));
+    commit.after = AfterCommit::LocalRetry(ack_token, give);
+    ports.commit(commit).await;
+    Some(Box::new(HeldRetry { run, job, payload, arrival, since, leased_from, entry, back, _permit: permit }))
+}
+
+/// A retry that this node holds locally. Dropped, its job goes back to the server.
+#[derive(Debug)]
+#[must_use = "the retry has to be waited for"]
+pub(crate) struct HeldRetry {
+    run: Box<Run>,
+    job: Arc<Job>,
+    payload: Payload,
+    arrival: Arrival,
+    since: Timestamp,
+    leased_from: Instant,
+    entry: Option<Entry>,
+    /// Where the ack token comes from, with the record's revision, once the commit is carried out.
+    back: oneshot::Receiver<(AckToken, u64)>,
+    _permit: LocalRetryPermit,
+}
+
+impl HeldRetry {
+    /// Waits until it is due; returns its next attempt, unless this node must not begin it any more.
+    pub(crate) async fn wait<P: Ports>(self, ports: &P) -> Option<Assignment> {
+        let Self { run, job, payload, arrival, since, leased_from, entry, back, _permit } = self;
+        let (ack_token, revision) = back.await.ok()?;
+        let due = run.run_at.unwrap_or_default();
+        // A draining node returns it: the next holder finds the retry in the record and schedules it.
+        ports.wait_or_drain(due.since(ports.now())).await;
+        if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {
+            ack_token.abandon();
+            return None;
         }
-        shared.local_retries.fetch_sub(1, Ordering::Relaxed);
-    });
+        if ports.is_draining() {
+            ack_token.nak();
+            return None;
+        }
+        Some(Assignment {
+            job,
+            payload,
+            arrival,
+            since: since.max(due),
+            leased_from,
+            entry,
+            capacity: None,
+            park: None,
+            is_returned: false,
+            ack_token,
+            start: Start::HeldLocally(run, revision),
+        })
+    }
 }

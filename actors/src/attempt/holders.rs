@@ -8,55 +8,58 @@ use longshore_backbone::questions::Question;
 use longshore_domain::Run;
 use longshore_domain::protocol::Holder;
 
-use crate::shared::{Shared, now};
+use crate::ports::{Ports, Server as _};
+use crate::shared::Shared;
 
 /// How long a node has to answer whether it holds a job. If it takes longer, it is asked again with the next delivery.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// The state of the node that the record of a running attempt names.
-pub(crate) async fn ask(shared: &Shared, run: &Run) -> Holder {
+pub(crate) async fn ask<P: Ports>(ports: &P, run: &Run) -> Holder {
     let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return Holder::Silent(None) };
     let writer = writer_of(&run.token);
-    if *node == shared.node {
-        return match shared.book.has(&held_by.message) {
-            _ if writer != shared.writer() => Holder::Gone,
+    if *node == *ports.node() {
+        return match ports.book().has(&held_by.message) {
+            _ if writer != ports.writer() => Holder::Gone,
             true => Holder::Holds,
-            false if shared.unclear_claims.take(&run.token) => Holder::NeverStarted,
+            false if ports.unclear_claims().take(&run.token) => Holder::NeverStarted,
             false => Holder::Silent(None),
         };
     }
     let question = HolderQuestion { message: held_by.message.clone(), token: run.token.clone() };
-    match shared.backbone.ask_holder(node, &question, ANSWER_WITHIN).await {
+    match ports.server().ask_holder(node, &question, ANSWER_WITHIN).await {
         Some(answer) if answer.writer != writer => Holder::Gone,
         Some(answer) if answer.holds => Holder::Holds,
         Some(answer) if answer.never_started => Holder::NeverStarted,
         Some(_) => Holder::Silent(None),
-        None => last_sign(shared, run, node).await,
+        None => last_sign(ports, run, node).await,
     }
 }
 
 /// A node that does not answer has perhaps lost its connection for a moment: its last presence decides.
-async fn last_sign(shared: &Shared, run: &Run, node: &str) -> Holder {
+async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> Holder {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
-    match shared.backbone.presence_of(node).await {
+    match ports.server().presence_of(node).await {
         Ok(Some(presence)) if Some(presence.started_at) > started_at => Holder::Gone,
         // It counts as there until its next presence was due: it may have renewed leases after its last presence.
         Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {
             tracing::debug!(run_id = %run.run_id, "cannot tell whether its holder lives: {}", error.with_causes());
-            Holder::Silent(Some(now()))
+            Holder::Silent(Some(ports.now()))
         }
     }
 }
 
 /// Answers another node's question.
 pub(crate) async fn answer(shared: &Shared, question: Question) {
-    let answer = |asked: HolderQuestion| {
-        let holds = shared.book.has(&asked.message);
-        let never_started = !holds && shared.unclear_claims.take(&asked.token);
-        HolderAnswer { writer: shared.writer().into(), holds, never_started }
-    };
-    shared.backbone.answer_holder(question, answer).await;
+    shared.backbone.answer_holder(question, |asked| answer_to(shared, &asked)).await;
+}
+
+/// The answer to another node's question.
+pub(crate) fn answer_to<P: Ports>(ports: &P, asked: &HolderQuestion) -> HolderAnswer {
+    let holds = ports.book().has(&asked.message);
+    let never_started = !holds && ports.unclear_claims().take(&asked.token);
+    HolderAnswer { writer: ports.writer().into(), holds, never_started }
 }
 
 /// The part of a record's token that names the process that wrote it.

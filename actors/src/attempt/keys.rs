@@ -17,31 +17,31 @@ use longshore_domain::{Job, Run, RunId, RunState};
 
 use crate::attempt::assignment::Assignment;
 use crate::fail_point;
-use crate::shared::{Shared, now};
+use crate::ports::{Ports, Server as _};
 
 /// The key of a job, and how long it stays claimed.
-pub(crate) fn key_of<'j>(shared: &Shared, job: &'j Job) -> Option<(&'j str, Duration)> {
+pub(crate) fn key_of<'j, P: Ports>(ports: &P, job: &'j Job) -> Option<(&'j str, Duration)> {
     let options = job.options.as_ref()?;
-    let window = options.idempotency_window.unwrap_or(shared.backbone.storage().idempotency_window);
+    let window = options.idempotency_window.unwrap_or(ports.idempotency_window());
     options.idempotency_key.as_deref().map(|key| (key, window))
 }
 
 /// Makes sure that a job that is about to start for the first time owns its key, and sets that in the run, so that this
 /// is done once; else says which other run has the key.
-pub(crate) async fn claim_at_begin(
-    shared: &Shared,
+pub(crate) async fn claim_at_begin<P: Ports>(
+    ports: &P,
     assignment: &Assignment,
     run: &mut Run,
 ) -> Result<Option<RunId>, Error> {
     let job = &assignment.job;
-    let Some((key, window)) = key_of(shared, job).filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
+    let Some((key, window)) = key_of(ports, job).filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
         return Ok(None);
     };
     let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
     // Its job lies in the lane, so it is published.
     let mut claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
     loop {
-        let claimed = shared.backbone.claim_key(&job.tenant, key, &claim, window).await?;
+        let claimed = ports.server().claim_key(&job.tenant, key, &claim, window).await?;
         let (found, revision) = match claimed {
             Claimed::Mine(revision) => (claim.clone(), revision),
             Claimed::Found(FoundClaim { claim: found, revision, .. }) => (found, revision),
@@ -52,14 +52,14 @@ pub(crate) async fn claim_at_begin(
             (true, true) if claim.taken_from.is_empty() => break,
             // Should this node die meanwhile, the job comes again, and the claim still says which runs it was taken
             // from.
-            (true, true) => end_all(shared, job, std::mem::take(&mut claim.taken_from)).await?,
+            (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
             (true, false) => return Ok(Some(found.run_id)),
             // Confirmed before it starts.
             (false, true) => {}
             // Taken over: of several that try, one writes the claim.
             (false, false) => claim.taken_from.push(found.run_id),
         }
-        let written = shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?;
+        let written = ports.server().write_claim(&job.tenant, key, &claim, (revision, window)).await?;
         if written.is_some() && claim.taken_from.is_empty() {
             break;
         }
@@ -68,9 +68,9 @@ pub(crate) async fn claim_at_begin(
     Ok(None)
 }
 
-async fn end_all(shared: &Shared, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
+async fn end_all<P: Ports>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
     for run_id in &runs {
-        end_unpublished(shared, job, run_id).await?;
+        end_unpublished(ports, job, run_id).await?;
     }
     Ok(())
 }
@@ -78,12 +78,12 @@ async fn end_all(shared: &Shared, job: &Job, runs: Vec<RunId>) -> Result<(), Err
 /// Ends the run whose claim was taken over, if it has nothing but its record, and waits until that end is in the log:
 /// its `submit` has died, or is about to learn of this. If a job of that run turns up all the same, it finds that
 /// another run has its key.
-async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(), Error> {
+async fn end_unpublished<P: Ports>(ports: &P, job: &Job, run_id: &RunId) -> Result<(), Error> {
     loop {
-        let record = shared.backbone.read_record(&job.tenant, run_id).await?;
+        let record = ports.server().read_record(&job.tenant, run_id).await?;
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
         if run.state == RunState::Duplicate && run.duplicate_of.as_ref() == Some(&job.run_id) {
-            if shared.publish(&run, Published::nothing()).await.is_ok() {
+            if ports.publish(&run, Published::nothing()).await.is_ok() {
                 return Ok(());
             }
             continue;
@@ -91,9 +91,9 @@ async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(
         if run.published || run.has_started() || run.held_by.is_some() || run.state.is_terminal() {
             return Ok(());
         }
-        run.settle(Settlement::Duplicate { of: job.run_id.clone() }, now());
-        run.token = shared.token();
-        if matches!(shared.backbone.write_record(&run, revision).await?, Written::Won(_)) {
+        run.settle(Settlement::Duplicate { of: job.run_id.clone() }, ports.now());
+        run.token = ports.token();
+        if matches!(ports.server().write_record(&run, revision).await?, Written::Won(_)) {
             fail_point::pass("after-takeover");
         }
     }
@@ -101,17 +101,17 @@ async fn end_unpublished(shared: &Shared, job: &Job, run_id: &RunId) -> Result<(
 
 /// The job or schedule of a submitted run is durable: marks its claim as published. Says which other run has taken the
 /// claim over meanwhile; then this run ends as its duplicate.
-pub(crate) async fn mark_published(
-    shared: &Shared,
+pub(crate) async fn mark_published<P: Ports>(
+    ports: &P,
     job: &Job,
     revision: u64,
     print: String,
 ) -> Result<Option<RunId>, Error> {
-    let Some((key, window)) = key_of(shared, job) else { return Ok(None) };
+    let Some((key, window)) = key_of(ports, job) else { return Ok(None) };
     let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
-    if shared.backbone.write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_some() {
+    if ports.server().write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_some() {
         return Ok(None);
     }
-    let found = shared.backbone.read_claim(&job.tenant, key).await?;
+    let found = ports.server().read_claim(&job.tenant, key).await?;
     Ok(found.map(|found| found.claim.run_id).filter(|run_id| *run_id != job.run_id))
 }

@@ -16,3 +16,6 @@ pub(crate) mod progress;
 pub(crate) mod remote;
 
 pub(crate) mod conclude;
+
+#[cfg(test)]
+mod tests;

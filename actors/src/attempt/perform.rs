@@ -24,6 +24,7 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::lease_keeper::Stop;
+use crate::ports::Ports as _;
 use crate::shared::Shared;
 use crate::supervision::panic_text;
 

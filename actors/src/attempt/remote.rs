@@ -17,6 +17,7 @@ use crate::attempt::announce::announce;
 use crate::attempt::progress;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::handler::Context;
+use crate::ports::Ports as _;
 use crate::shared::{Shared, now};
 
 /// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any

@@ -318,7 +318,9 @@ impl Committing {
                     }
                     let (backbone, metrics, slow) =
                         (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());
-                    tokio::spawn(follow_up::clear_up(backbone, metrics, commit, slow));
+                    tokio::spawn(async move {
+                        let _ = slow.send(follow_up::clear_up(&backbone, &metrics, commit).await);
+                    });
                 }
                 Some(batch @ Sent::Batch { .. }) => {
                     tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
@@ -368,7 +370,11 @@ impl Committing {
     /// The events are in the log: next the follow-up, then the delivery.
     async fn finish(&mut self, commit: Box<Commit>) {
         if commit.follow_up.is_some() {
-            tokio::spawn(follow_up::follow(self.backbone.clone(), commit, self.slow.clone()));
+            let (backbone, slow) = (self.backbone.clone(), self.slow.clone());
+            tokio::spawn(async move {
+                follow_up::follow(&backbone, commit).await;
+                let _ = slow.send(Done::Over);
+            });
         } else {
             follow_up::end(&self.backbone, commit).await;
         }

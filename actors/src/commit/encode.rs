@@ -8,13 +8,14 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use longshore_backbone::Backbone;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, record};
 use longshore_domain::Run;
 use longshore_domain::events;
 use longshore_domain::publication::Published;
 use smallvec::SmallVec;
+
+use crate::ports::Server;
 
 /// Bytes of a page: about ten jobs need so much from start to end. A page is freed with the last text on it, so a long
 /// run may keep a whole one.
@@ -61,11 +62,11 @@ impl Encoder {
 /// Subject and body of an event.
 type Parts = (Range<usize>, Range<usize>);
 
-/// The node in whose name a run's record and events are written, and its way to the server.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Author<'a> {
+/// The node in whose name a run's record and events are written, and the server that they are written for: it says the
+/// names of subjects, and how large a record may be.
+pub(crate) struct Author<'a, S> {
     pub(crate) node: &'a str,
-    pub(crate) backbone: &'a Backbone,
+    pub(crate) server: &'a S,
 }
 
 /// The events of a run that are not published yet: each a line of JSON, and where it goes live.
@@ -85,9 +86,14 @@ impl EncodedEvents {
     }
 
     /// The same, with the record's write on the revision `expected`.
-    pub(crate) fn with_record(run: &Run, expected: u64, published: Published, author: Author<'_>) -> (Self, Write) {
-        let Author { node, backbone } = author;
-        Self::with(run, expected, published, (node, backbone.names()), || backbone.max_in_record())
+    pub(crate) fn with_record<S: Server>(
+        run: &Run,
+        expected: u64,
+        published: Published,
+        author: Author<'_, S>,
+    ) -> (Self, Write) {
+        let Author { node, server } = author;
+        Self::with(run, expected, published, (node, server.names()), || server.max_in_record())
     }
 
     fn with(

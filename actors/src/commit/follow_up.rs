@@ -1,21 +1,19 @@
 //! The slow steps of a commit: an unclear record, a schedule, a parked job, a dead letter, and the delivery's end. Each
 //! can be repeated without harm.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_backbone::Backbone;
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::{self, Arrival, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{ErrorKind, Run, RunId};
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::metrics::Metrics;
+use crate::ports::Server;
 
 /// How long a step that the server did not confirm waits before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -30,53 +28,46 @@ pub(crate) enum Done {
 }
 
 /// The answer to a record's write was not a plain yes: finds out whose run it is, and goes on if it is ours.
-pub(crate) async fn clear_up(
-    backbone: Backbone,
-    metrics: Arc<Metrics>,
-    mut commit: Box<Commit>,
-    slow: UnboundedSender<Done>,
-) {
-    let done = match decide(&backbone, &mut commit).await {
+pub(crate) async fn clear_up<S: Server>(server: &S, metrics: &Metrics, mut commit: Box<Commit>) -> Done {
+    match decide(server, &mut commit).await {
         Written::Won(revision) => {
             commit.written(revision);
             Done::OnRecord(commit)
         }
         Written::Lost(found) => {
-            if let Some(in_flight) = end_of_the_cancelled(&backbone, &mut commit, found.as_deref()) {
-                let _ = slow.send(Done::OnRecord(in_flight));
-                return;
+            if let Some(end) = end_of_the_cancelled(server, &mut commit, found.as_deref()) {
+                return Done::OnRecord(end);
             }
             metrics.fenced.inc();
             tracing::info!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt,
                 "result dropped: the run went on elsewhere");
-            give_up(&backbone, *commit, found.as_deref()).await;
+            give_up(server, *commit, found.as_deref()).await;
             Done::Over
         }
-    };
-    let _ = slow.send(done);
+    }
 }
 
 /// Writes the record on the revision that is really stored, as long as this commit may still write it.
-async fn decide(backbone: &Backbone, commit: &mut Commit) -> Written {
+async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
     let mut expected = commit.write.as_ref().map_or(0, |write| write.expected);
     loop {
-        match backbone.write_record(&commit.run, expected).await {
+        match server.write_record(&commit.run, expected).await {
             Ok(Written::Won(revision)) => return Written::Won(revision),
             // The record that it was based on is gone: the decision is written as if there had been none.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
             Ok(Written::Lost(Some(found))) if is_occupied(&found.run, commit) => {
-                commit.rename(backbone);
+                commit.rename(server);
                 expected = 0;
             }
             Ok(Written::Lost(Some(found)))
-                if found.revision != expected && may_overwrite(backbone, &found.run, commit).await =>
+                if found.revision != expected && may_overwrite(server, &found.run, commit).await =>
             {
                 expected = found.revision;
             }
             Ok(lost) => return lost,
             Err(error) => {
                 tracing::warn!(run_id = %commit.run.run_id, "cannot write the run's record, trying again: {}", error.with_causes());
-                tokio::time::sleep(AGAIN_AFTER).await;
+                server.pause(AGAIN_AFTER).await;
             }
         }
     }
@@ -84,20 +75,20 @@ async fn decide(backbone: &Backbone, commit: &mut Commit) -> Written {
 
 /// Whether a run that was started without reading may overwrite the stored record: that is a run of a stream that is
 /// gone, or a write of this very attempt whose answer was lost.
-async fn may_overwrite(backbone: &Backbone, found: &Run, commit: &Commit) -> bool {
+async fn may_overwrite<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     if commit.unclear.as_ref().is_some_and(|token| protocol::was_mine(Some(found), token)) {
         return true;
     }
     let Some(arrival) = &commit.arrival else { return false };
-    protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(backbone, found, arrival).await
+    protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(server, found, arrival).await
 }
 
 /// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another id:
 /// that id stays the job's. `found` has ended by now. If the read fails, the answer is yes, and it is checked again
 /// later.
-pub(crate) async fn has_other_id(backbone: &Backbone, found: &Run, arrival: &Arrival) -> bool {
+pub(crate) async fn has_other_id<S: Server>(server: &S, found: &Run, arrival: &Arrival) -> bool {
     let other = RunId::derived_at(&found.run_id, arrival.holding.message.at);
-    !matches!(backbone.read_record(&found.tenant, &other).await, Ok(None))
+    !matches!(server.read_record(&found.tenant, &other).await, Ok(None))
 }
 
 /// Whether the id belongs to another run, so that this one goes on under another id. Two kinds of runs do so: a run
@@ -112,7 +103,7 @@ fn is_occupied(found: &Run, commit: &Commit) -> bool {
 
 /// The run was cancelled before its attempt's end could be written: its cancellation is published instead, and the
 /// delivery acknowledged.
-fn end_of_the_cancelled(backbone: &Backbone, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
+fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
     let (arrival, found) = (commit.arrival.as_ref()?, found?);
     if protocol::on_arrival(Some(&found.run), arrival) != Verdict::PublishEnd {
         return None;
@@ -123,68 +114,66 @@ fn end_of_the_cancelled(backbone: &Backbone, commit: &mut Commit, found: Option<
         Box::new(found.run.clone()),
         commit.payload.clone(),
         published,
-        Author { node: &node, backbone },
+        Author { node: &node, server },
     );
     let ack_token = std::mem::replace(&mut commit.after, AfterCommit::Nothing).into_ack_token();
     end.after = ack_token.map_or(AfterCommit::Nothing, AfterCommit::Ack);
+    // It is the same place in flight: a flush has to wait for this end, too.
+    end.in_flight = commit.in_flight.take();
     Some(Box::new(end))
 }
 
 /// The run went on elsewhere: the delivery is acknowledged if another message answers for the run, else left alone.
-async fn give_up(backbone: &Backbone, commit: Commit, found: Option<&Found>) {
+async fn give_up<S: Server>(server: &S, commit: Commit, found: Option<&Found>) {
     let drop_it = match (&commit.arrival, found) {
         (Some(arrival), Some(found)) => protocol::on_arrival(Some(&found.run), arrival) == Verdict::Drop,
         _ => false,
     };
     match commit.after.into_ack_token() {
-        Some(ack_token) if drop_it => backbone.ack(ack_token).await,
+        Some(ack_token) if drop_it => server.ack(ack_token).await,
         Some(ack_token) => ack_token.abandon(),
         None => {}
     }
 }
 
 /// Writes the follow-up of a decision whose events are published, then ends the delivery.
-pub(crate) async fn follow(backbone: Backbone, commit: Box<Commit>, slow: UnboundedSender<Done>) {
+pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
     loop {
         let run = &commit.run;
         let (headers, payload) = (commit.payload.headers.as_deref(), commit.payload.body.clone());
         let written = match commit.follow_up {
             Some(FollowUp::Schedule(at)) => {
                 fail_point::pass("before-schedule");
-                backbone.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
+                server.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
             }
             Some(FollowUp::Park(since)) => {
                 fail_point::pass("before-park");
-                backbone.park(run, since, headers, payload).await.inspect(|_| fail_point::pass("after-park"))
+                server.park(run, since, headers, payload).await.inspect(|_| fail_point::pass("after-park"))
             }
             Some(FollowUp::DeadLetter) => {
                 fail_point::pass("before-dead-letter");
-                backbone
-                    .write_dead_letter(run, headers, payload)
-                    .await
-                    .inspect(|_| fail_point::pass("after-dead-letter"))
+                server.write_dead_letter(run, headers, payload).await.inspect(|_| fail_point::pass("after-dead-letter"))
             }
             None => break,
         };
         match written {
-            Ok(_) => break,
+            Ok(()) => break,
             Err(error) => {
                 tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "trying again: {}", error.with_causes());
-                tokio::time::sleep(AGAIN_AFTER).await;
+                server.pause(AGAIN_AFTER).await;
             }
         }
     }
-    end(&backbone, commit).await;
-    let _ = slow.send(Done::Over);
+    end(server, commit).await;
 }
 
 /// The last step: ends the delivery as the commit says.
-pub(crate) async fn end(backbone: &Backbone, commit: Box<Commit>) {
+pub(crate) async fn end<S: Server>(server: &S, commit: Box<Commit>) {
     let revision = commit.write.as_ref().map_or(0, |write| write.expected);
     match commit.after {
         AfterCommit::Ack(ack_token) => {
             fail_point::pass("before-ack");
-            backbone.ack(ack_token).await;
+            server.ack(ack_token).await;
         }
         AfterCommit::Return(ack_token) => ack_token.nak(),
         // The waiting task may be gone, if the node drains; then the ack token is dropped, which returns the job.

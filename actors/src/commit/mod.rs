@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use longshore_backbone::Headers;
 use longshore_backbone::delivery::AckToken;
-use longshore_backbone::{Backbone, Headers};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::publication::Published;
@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::commit::encode::{Author, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
+use crate::ports::Server;
 use crate::shared::park_permits::ParkPermit;
 
 /// The job as it was published; a schedule or a dead letter carries it on.
@@ -108,34 +109,39 @@ pub(crate) struct Unlogged;
 
 impl Commit {
     /// The commit of a run whose record is to be written on the revision `expected`.
-    pub(crate) fn to_write(
+    pub(crate) fn to_write<S: Server>(
         run: Box<Run>,
         payload: Payload,
         expected: u64,
         published: Published,
-        author: Author<'_>,
+        author: Author<'_, S>,
     ) -> Self {
         let (lines, write) = EncodedEvents::with_record(&run, expected, published, author);
         Self { write: Some(write), ..Self::with_events(run, payload, lines) }
     }
 
     /// The commit of a run whose record is stored as it is.
-    pub(crate) fn of_stored(run: Box<Run>, payload: Payload, published: Published, author: Author<'_>) -> Self {
-        let lines = EncodedEvents::of(&run, published, author.node, author.backbone.names());
+    pub(crate) fn of_stored<S: Server>(
+        run: Box<Run>,
+        payload: Payload,
+        published: Published,
+        author: Author<'_, S>,
+    ) -> Self {
+        let lines = EncodedEvents::of(&run, published, author.node, author.server.names());
         Self::with_events(run, payload, lines)
     }
 
     /// The id belongs to another run: this run goes on under the next id derived from its position in the lane, and is
     /// published as a whole.
-    pub(crate) fn rename(&mut self, backbone: &Backbone) {
+    pub(crate) fn rename<S: Server>(&mut self, server: &S) {
         let Some(arrival) = &mut self.arrival else { return };
         let message = &arrival.holding.message;
         let derived = RunId::derived(&self.run.queue, self.run.priority, message.sequence);
         arrival.has_derived_id = self.run.run_id != derived;
         self.run.run_id = if arrival.has_derived_id { derived } else { RunId::derived_at(&derived, message.at) };
         let node = self.run.node.clone().unwrap_or_default();
-        let (lines, write) =
-            EncodedEvents::with_record(&self.run, 0, Published::nothing(), Author { node: &node, backbone });
+        let author = Author { node: &node, server };
+        let (lines, write) = EncodedEvents::with_record(&self.run, 0, Published::nothing(), author);
         (self.lines, self.write, self.live_before) = (lines, Some(write), None);
     }
 

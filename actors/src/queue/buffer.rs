@@ -19,6 +19,7 @@ use crate::queue::gates::{self, Answer};
 use crate::queue::lookahead::Lookahead;
 use crate::shared::Shared;
 use crate::shared::capacity::Kind;
+use crate::shared::park_permits::ParkPermit;
 
 /// After workers have taken so many jobs, the scheduler is called to top up.
 const NOTIFY_AFTER: usize = 32;
@@ -332,7 +333,7 @@ fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
     if assignment.is_held_locally() || shared.backbone.parked_is_full() {
         return false;
     }
-    assignment.park = shared.park_permits.take();
+    assignment.park = ParkPermit::take(&shared.park_permits);
     assignment.park.is_some()
 }
 

@@ -15,7 +15,6 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
-use crate::attempt::conclude::LocalRetries;
 use crate::attempt::running::CurrentAttempt;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::idle_workers::IdleWorkers;
@@ -48,7 +47,8 @@ pub(crate) struct Dispatcher {
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
     /// Set when the scheduler has returned all it had buffered.
     pub(crate) closed: CancellationToken,
-    pub(crate) back: LocalRetries,
+    /// Where a short retry goes when it is due: to the queue's scheduler, or the one that follows it.
+    pub(crate) back: mpsc::UnboundedSender<Assignment>,
     /// How many workers were ever started; fewer than the concurrency only while the queue starts.
     started_workers: AtomicUsize,
     workers: RwLock<Vec<Option<ActorRef<Work>>>>,
@@ -58,7 +58,7 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub(crate) fn new(name: Queue, policy: QueuePolicy, lease: Duration) -> Self {
-        // Bounded by `MAX_LOCAL_RETRIES`.
+        // Bounded by `LocalRetryPermits`.
         let (back, again) = mpsc::unbounded_channel();
         Self {
             name,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Queue};
 
-use crate::attempt::conclude::{self, LocalRetry};
+use crate::attempt::conclude;
 use crate::attempt::perform::{STOPS_WITHIN, enter};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::shared::Shared;
@@ -115,7 +115,7 @@ pub(crate) fn check(
     } else {
         let shared = Arc::clone(shared);
         tokio::spawn(async move {
-            conclude::judge(&shared, assignment, attempt_state, outcome, LocalRetry::Never).await;
+            conclude::judge(&*shared, assignment, attempt_state, outcome).await;
         });
     }
     replaced

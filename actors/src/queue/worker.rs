@@ -13,7 +13,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::attempt::announce::announce;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::begin::{self, Begun};
-use crate::attempt::conclude::{self, LocalRetry};
+use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::perform::{self, End};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
@@ -76,7 +76,7 @@ impl Actor for Worker {
 
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
-        let Begun::Work(running) = begin::begin(&self.shared, assignment).await else { return };
+        let Begun::Work(running) = begin::begin(&*self.shared, assignment).await else { return };
         self.shared.metrics.started.inc();
         self.shared.metrics.wait.observe(now().since(running.assignment.since).as_secs_f64());
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
@@ -88,11 +88,24 @@ impl State {
         match end {
             End::Outcome(outcome) => {
                 let RunningAttempt { assignment, attempt_state, .. } = running;
-                let keep = LocalRetry::With(&self.queue.back, &self.shared);
-                conclude::judge(&self.shared, assignment, attempt_state, outcome, keep).await;
+                let held = conclude::judge_or_hold(&*self.shared, assignment, attempt_state, outcome).await;
+                if let Some(held) = held {
+                    self.hold(held);
+                }
             }
             End::NotOurs => running.assignment.ack_token.abandon(),
         }
+    }
+
+    /// Waits for a short retry in a task of its own, and gives it back to the queue's scheduler, or the one after it.
+    fn hold(&self, held: Box<HeldRetry>) {
+        let (shared, back) = (Arc::clone(&self.shared), self.queue.back.clone());
+        tokio::spawn(async move {
+            if let Some(assignment) = held.wait(&*shared).await {
+                // If the queue is gone, the assignment is dropped with its ack token, which returns the job.
+                let _ = back.send(assignment);
+            }
+        });
     }
 
     /// Publishes the start now if the handler is in this process; the start at a remote handler is published once a
@@ -117,6 +130,6 @@ pub(crate) fn settle_for_the_dead(shared: &Arc<Shared>, current: &CurrentAttempt
     tokio::spawn(async move {
         let RunningAttempt { assignment, attempt_state, .. } = running;
         let outcome = Outcome::Failed { failure, retry_after: None };
-        conclude::judge(&shared, assignment, attempt_state, outcome, LocalRetry::Never).await;
+        conclude::judge(&*shared, assignment, attempt_state, outcome).await;
     });
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use longshore_backbone::Backbone;
 use longshore_backbone::work::Caller;
-use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, JobType, Run, SmolStr, Tenant, Timestamp, format_smolstr};
 use tokio::sync::oneshot;
@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::commit::committer::Committer;
 use crate::commit::committer::Input;
-use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
 use crate::handler::{Handler, Handlers};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
+use crate::ports::Ports as _;
 use crate::shared::capacity::{Capacity, HandlerCapacity, Kind};
 use crate::shared::discovery::{Discovery, Known};
-use crate::shared::park_permits::ParkPermits;
+use crate::shared::permits::{LocalRetryPermits, ParkPermits};
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
@@ -31,6 +31,7 @@ use crate::shared::waits::Waits;
 pub(crate) mod capacity;
 pub(crate) mod discovery;
 pub(crate) mod park_permits;
+pub(crate) mod permits;
 pub(crate) mod recently_cancelled;
 pub(crate) mod unclear_claims;
 pub(crate) mod unstored_ends;
@@ -61,8 +62,8 @@ pub(crate) struct Shared {
     pub(crate) recently_cancelled: RecentlyCancelled,
     /// Claims whose answers were lost.
     pub(crate) unclear_claims: UnclearClaims,
-    /// How many short retries are held locally.
-    pub(crate) local_retries: AtomicUsize,
+    /// Permits of short retries that are held locally.
+    pub(crate) local_retries: Arc<LocalRetryPermits>,
     /// The capacity of remote handlers that this node uses.
     pub(crate) handler_capacity: Arc<HandlerCapacity>,
     /// What remote handlers announce.
@@ -85,8 +86,6 @@ pub(crate) struct Shared {
 
 /// A writer's name has so many bits less than 64, so that its first four billion tokens are stored inline (`SmolStr`).
 const WRITER_SPARES: u32 = 8;
-/// Short retries that one node may hold locally; more go through schedules.
-pub(crate) const MAX_LOCAL_RETRIES: usize = 1_024;
 
 impl Shared {
     #[expect(clippy::too_many_arguments, reason = "each is a field; the node is the only caller")]
@@ -117,7 +116,7 @@ impl Shared {
             release: CancellationToken::new(),
             recently_cancelled: RecentlyCancelled::default(),
             unclear_claims: UnclearClaims::default(),
-            local_retries: AtomicUsize::new(0),
+            local_retries: Arc::default(),
             handler_capacity: Arc::default(),
             discovery: Discovery::default(),
             waits: Arc::default(),
@@ -161,16 +160,6 @@ impl Shared {
         commit.after = AfterCommit::Report(done);
         self.committer.send(Input::Commit(Box::new(commit))).await;
         carried_out.await.map_err(|_| Unlogged)
-    }
-
-    /// In whose name records and events are written.
-    pub(crate) fn author(&self) -> Author<'_> {
-        Author { node: &self.node, backbone: &self.backbone }
-    }
-
-    /// The policy for jobs of this type.
-    pub(crate) fn policy(&self, job: &Job) -> &TypePolicy {
-        self.policies.of(&job.job_type)
     }
 
     /// The handler inside this node that serves the job; `None`: a remote handler does.
@@ -235,12 +224,6 @@ impl Shared {
     pub(crate) fn heartbeat(&self, job: &Job) -> Option<Duration> {
         let subject = self.backbone.names().work(&job.tenant, &job.job_type);
         self.policy(job).heartbeat.or_else(|| self.discovery.heartbeat(&subject))
-    }
-
-    /// Maximum number of attempts in a round of this job.
-    pub(crate) fn max_attempts(&self, job: &Job) -> u32 {
-        let asked = job.options.as_ref().and_then(|options| options.max_attempts);
-        asked.unwrap_or(self.policy(job).max_attempts)
     }
 }
 

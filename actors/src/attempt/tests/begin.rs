@@ -1,0 +1,451 @@
+//! How an attempt begins: what the record says and what the delivery says, and what follows.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use longshore_domain::backoff::Backoff;
+use longshore_domain::job::When;
+use longshore_domain::run::{Holding, RunResult};
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{ErrorKind, Failure, JobOptions, Run, RunState, Timestamp};
+
+use super::node::Node;
+use super::server::{Fault, MemoryServer, Message, RUN, SEQUENCE, at, id, message};
+use super::{LEASE, completed};
+use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::running::RunningAttempt;
+use crate::ports::Ports as _;
+
+/// A server with one job, and a node.
+pub(super) struct Scene {
+    pub(super) server: Rc<MemoryServer>,
+    pub(super) node: Node,
+    pub(super) message: Message,
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        Self::with(None)
+    }
+
+    pub(super) fn with(options: Option<&JobOptions>) -> Self {
+        let server = Rc::new(MemoryServer::new());
+        let node = Node::new("n1", &server);
+        let message = server.publish(SEQUENCE, options);
+        Self { server, node, message }
+    }
+
+    /// The job as the scheduler reads its delivery now.
+    pub(super) fn delivery(&mut self) -> Box<Assignment> {
+        self.node.receives(&mut self.message)
+    }
+
+    /// The same, but the record has to be read.
+    pub(super) fn claim(&mut self) -> Box<Assignment> {
+        self.node.receives_below_the_mark(&mut self.message)
+    }
+
+    /// Begins the delivery, which has to be claimed; the attempt that is to be performed, and what was sent.
+    pub(super) fn begins(&mut self) -> (Option<RunningAttempt>, Vec<String>) {
+        let assignment = self.claim();
+        let begun = self.node.begins(assignment);
+        (begun, self.node.sent())
+    }
+
+    /// The job's run before anything happened.
+    pub(super) fn fresh(&mut self) -> Run {
+        let job = self.claim().job.clone();
+        self.node.sent();
+        Run { origin: self.message.at, ..Run::new(&job, 3, self.message.at) }
+    }
+
+    /// A record of the run, running on another node under this message.
+    pub(super) fn running(&mut self) -> Run {
+        let mut run = self.fresh();
+        run.begin(1, &"n2".into(), self.server.now());
+        (run.held_by, run.token) = (Some(held_by(SEQUENCE)), "wn2-1".into());
+        run
+    }
+}
+
+pub(super) fn held_by(sequence: u64) -> Holding {
+    Holding { message: message(sequence), delivery: 1 }
+}
+
+pub(super) fn after(mut run: Run, settlement: Settlement) -> Run {
+    run.settle(settlement, at(500));
+    run
+}
+
+/// Another attempt at this time, under a seal.
+pub(super) fn retrying(run: Run, due: Timestamp) -> Run {
+    let failure = Failure::new(ErrorKind::Retryable, "no");
+    Run { seal: "5ea1".into(), ..after(run, Settlement::Retry { at: due, failure }) }
+}
+
+/// What a node wrote on the delivery of a moved job.
+fn moved(scene: &mut Scene, seal: Option<&str>, position: (u32, u32, u32)) -> Box<Assignment> {
+    let mut assignment = scene.claim();
+    let arrival = &mut assignment.arrival;
+    (arrival.round, arrival.attempt, arrival.deferrals) = position;
+    (arrival.moved, arrival.seal) = (true, seal.map(Into::into));
+    assignment
+}
+
+#[test]
+fn the_fast_path_reads_and_writes_nothing() {
+    let mut scene = Scene::new();
+    // Nothing could be read or written.
+    scene.server.breaks(0, Fault::Lost);
+    let assignment = scene.delivery();
+    let running = scene.node.begins(assignment).unwrap();
+    assert!(!scene.server.is_broken(), "no call was made");
+    assert_eq!(scene.node.sent(), [""; 0]);
+    assert!(!running.attempt_state.is_stored && running.attempt_state.expected == 0);
+    assert_eq!((running.attempt_state.run.state, running.attempt_state.run.attempt), (RunState::Running, 1));
+}
+
+#[test]
+fn a_job_whose_run_was_cancelled_a_moment_ago_does_not_begin_without_its_record() {
+    let mut scene = Scene::new();
+    let assignment = scene.delivery();
+    scene.node.recently_cancelled.add(&assignment.job.tenant, &assignment.job.run_id);
+    let fresh = scene.fresh();
+    scene.server.has_record(after(fresh, Settlement::Cancel));
+    assert!(scene.node.begins(assignment).is_none());
+    assert_eq!(scene.node.sent(), ["log enqueued cancelled", "ack 7"]);
+}
+
+#[test]
+fn a_job_that_was_buffered_for_longer_than_a_cancel_waits_is_claimed() {
+    for (buffered, is_stored) in [(2_000, false), (2_001, true)] {
+        let mut scene = Scene::new();
+        let assignment = scene.delivery();
+        scene.server.pass(Duration::from_millis(buffered));
+        let running = scene.node.begins(assignment).unwrap();
+        assert_eq!(running.attempt_state.is_stored, is_stored, "after {buffered} ms");
+    }
+}
+
+#[test]
+fn a_job_that_may_not_start_now_is_settled_at_once() {
+    let second = || Some(When::After(Duration::from_secs(1)));
+    let later = JobOptions { run_at: second(), ..JobOptions::default() };
+    let expires = JobOptions { expires: second(), ..JobOptions::default() };
+    for claims in [false, true] {
+        let mut scene = Scene::with(Some(&later));
+        let assignment = if claims { scene.claim() } else { scene.delivery() };
+        assert!(scene.node.begins(assignment).is_none());
+        let scheduled = ["record scheduled 1/0", "live scheduled", "log scheduled", "schedule 1/1 in 1000 ms", "ack 7"];
+        assert_eq!(scene.node.sent(), scheduled);
+        assert_eq!(scene.server.run(RUN).seal, "5ea1", "the message that comes back proves itself by it");
+
+        let mut scene = Scene::with(Some(&expires));
+        scene.server.pass(Duration::from_secs(2));
+        let assignment = if claims { scene.claim() } else { scene.delivery() };
+        assert!(scene.node.begins(assignment).is_none());
+        assert_eq!(scene.node.sent(), ["record expired 1/0", "live enqueued expired", "log enqueued expired", "ack 7"]);
+    }
+}
+
+#[test]
+fn what_the_record_says_of_a_delivery() {
+    let completed = || Settlement::Complete(RunResult::None);
+    let dead = || Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "no") };
+    let elsewhere = |run: Run| Run { held_by: Some(held_by(9)), ..run };
+    let snooze = || Settlement::Defer {
+        at: at(60_000),
+        reason: longshore_domain::run::DeferReason::Snoozed,
+        put_back: Some(longshore_domain::run::PutBack::Snoozed),
+    };
+    type Change = Box<dyn Fn(Run) -> Run>;
+    let rows: Vec<(&str, Change, &[&str])> = vec![
+        (
+            "it completed under this message",
+            Box::new(move |run| after(run, completed())),
+            &["log enqueued started completed", "ack 7"],
+        ),
+        (
+            "it died under this message",
+            Box::new(move |run| after(run, dead())),
+            &["log enqueued started failed dlq", "dead letter", "ack 7"],
+        ),
+        ("it completed under another", Box::new(move |run| elsewhere(after(run, completed()))), &["ack 7"]),
+        ("it runs under another", Box::new(elsewhere), &["ack 7"]),
+        (
+            "it was cancelled",
+            Box::new(move |run| elsewhere(after(run, Settlement::Cancel))),
+            &["log enqueued started cancelled", "ack 7"],
+        ),
+        (
+            "it waits for its retry, decided under this message",
+            Box::new(|run| retrying(run, at(60_000))),
+            &["record retrying 1/1", "log enqueued started failed", "schedule 1/2 in 60000 ms", "ack 7"],
+        ),
+        (
+            "it was snoozed under this message",
+            Box::new(move |run| Run { seal: "5ea1".into(), ..after(run, snooze()) }),
+            &["record enqueued 1/1", "log enqueued started deferred", "schedule 1/1 in 60000 ms", "ack 7"],
+        ),
+        (
+            "it is parked, decided under this message",
+            Box::new(|run| {
+                let parked = Settlement::Park { since: at(0) };
+                Run { seal: "5ea1".into(), ..after(after(run, Settlement::Release), parked) }
+            }),
+            &["record enqueued 1/1", "log enqueued started released", "park 1/1 in 0 ms", "ack 7"],
+        ),
+        ("it waits for its retry under another", Box::new(move |run| elsewhere(retrying(run, at(60_000)))), &["ack 7"]),
+    ];
+    for (says, change, expected) in rows {
+        let mut scene = Scene::new();
+        let running = scene.running();
+        scene.server.has_record(change(running));
+        let (begun, sent) = scene.begins();
+        assert!(begun.is_none(), "{says}");
+        assert_eq!(sent, expected, "{says}");
+    }
+}
+
+#[test]
+fn a_delivery_that_nothing_is_known_of_claims_the_first_attempt() {
+    let mut scene = Scene::new();
+    let (begun, sent) = scene.begins();
+    let running = begun.unwrap();
+    assert_eq!(sent, ["record running 1/1"]);
+    let stored = scene.server.run(RUN);
+    assert!(running.attempt_state.is_stored && running.attempt_state.run.token == stored.token);
+    assert_eq!(stored.held_by.unwrap().message, message(SEQUENCE));
+}
+
+#[test]
+fn a_moved_job_claims_the_attempt_that_it_speaks_for() {
+    let mut scene = Scene::new();
+    let running = scene.running();
+    scene.server.has_record(Run { held_by: Some(held_by(3)), ..retrying(running, at(0)) });
+    let assignment = moved(&mut scene, Some("5ea1"), (1, 2, 0));
+    let running = scene.node.begins(assignment).unwrap();
+    assert_eq!(scene.node.sent(), ["record running 1/2"]);
+    scene.node.ends(running, completed());
+    // The log has the first attempt, as the retry's message proves: only what is new is published.
+    let ends = ["record completed 1/2", "live started completed", "log started completed", "ack 7"];
+    assert_eq!(scene.node.sent(), ends);
+}
+
+#[test]
+fn a_moved_job_that_no_record_proves_is_left_alone_while_it_is_young_and_refused_later() {
+    for seal in [Some("forged"), Some("5ea1")] {
+        let mut scene = Scene::new();
+        if seal == Some("forged") {
+            let running = scene.running();
+            scene.server.has_record(retrying(running, at(0)));
+        }
+        let young = moved(&mut scene, seal, (1, 2, 0));
+        assert!(scene.node.begins(young).is_none());
+        assert_eq!(scene.node.sent(), [""; 0], "it comes again");
+        assert_eq!(scene.node.metrics.stale_reads.get(), 1);
+        scene.server.pass(LEASE);
+        let mut aged = moved(&mut scene, seal, (1, 2, 0));
+        aged.job = std::sync::Arc::new(longshore_domain::Job { run_id: id("r1"), ..(*aged.job).clone() });
+        aged.arrival.has_derived_id = false;
+        if seal == Some("forged") {
+            let stolen = Run { run_id: id("r1"), ..scene.server.run(RUN) };
+            scene.server.loses_record(RUN);
+            scene.server.has_record(stolen);
+        }
+        assert!(scene.node.begins(aged).is_none());
+        assert_eq!(scene.node.sent(), ["record dead 1/0", "live dlq", "log dlq", "dead letter", "ack 7"]);
+        assert_eq!(scene.server.run(RUN).error.unwrap().kind, ErrorKind::Invalid, "under the id of its position");
+    }
+}
+
+#[test]
+fn a_record_that_is_older_than_the_job_is_not_believed() {
+    let mut scene = Scene::new();
+    let running = Run { held_by: Some(held_by(3)), seal: "5ea1".into(), ..scene.running() };
+    scene.server.has_record(running);
+    let assignment = moved(&mut scene, Some("5ea1"), (1, 2, 0));
+    assert!(scene.node.begins(assignment).is_none());
+    assert_eq!(scene.node.sent(), [""; 0]);
+    assert_eq!(scene.node.metrics.stale_reads.get(), 1);
+}
+
+#[test]
+fn a_released_attempt_begins_again_once_the_log_has_its_first_start() {
+    let mut scene = Scene::new();
+    let running = scene.running();
+    scene.server.has_record(after(running, Settlement::Release));
+    scene.node.log_is_gone.set(true);
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_none());
+    assert_eq!(sent, ["nak 7"], "without the log nothing begins");
+    scene.node.log_is_gone.set(false);
+    let (begun, sent) = scene.begins();
+    let run = begun.unwrap().attempt_state.run;
+    assert_eq!(sent, ["log enqueued started released", "record running 1/1"]);
+    assert_eq!((run.attempts.len(), run.attempts[0].start), (1, 2));
+}
+
+#[test]
+fn the_run_of_a_lane_that_is_gone_is_overwritten_if_it_has_ended_and_passed_over_if_not() {
+    let mut scene = Scene::new();
+    scene.message.at = at(9_000);
+    let ended = after(Run { origin: at(0), ..scene.running() }, Settlement::Complete(RunResult::None));
+    scene.server.has_record(ended);
+    let (begun, sent) = scene.begins();
+    assert_eq!((sent, begun.is_some()), (vec!["record running 1/1".to_owned()], true));
+    assert_eq!(scene.server.run(RUN).origin, at(9_000));
+
+    let mut scene = Scene::new();
+    scene.message.at = at(9_000);
+    let unfinished = Run { origin: at(0), ..scene.running() };
+    scene.server.has_record(unfinished.clone());
+    let (begun, sent) = scene.begins();
+    let RunningAttempt { assignment, attempt_state, .. } = begun.unwrap();
+    assignment.ack_token.abandon();
+    let other = attempt_state.run.run_id;
+    assert!(other.as_str().starts_with("main-p5-7-at-"));
+    assert_eq!(sent, [format!("record of {other} running 1/1")]);
+
+    // That id stays the job's, also when the other run has ended.
+    scene.server.has_record(after(unfinished, Settlement::Complete(RunResult::None)));
+    scene.server.changes(other.as_str(), |run| run.settle(Settlement::Complete(RunResult::None), at(9_500)));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_none());
+    assert_eq!(sent, ["log enqueued started completed", "ack 7"]);
+}
+
+#[test]
+fn a_record_that_changes_between_read_and_write_is_judged_again() {
+    let mut scene = Scene::new();
+    let cancelled = after(scene.fresh(), Settlement::Cancel);
+    scene.server.before_write(move |server| server.has_record(cancelled));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_none());
+    assert_eq!(sent, ["log enqueued cancelled", "ack 7"]);
+
+    let mut scene = Scene::new();
+    let claimed_elsewhere = Run { held_by: Some(held_by(9)), ..scene.running() };
+    scene.server.before_write(move |server| server.has_record(claimed_elsewhere));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_none());
+    assert_eq!(sent, ["ack 7"]);
+
+    // The record that it was to be written over has expired.
+    let mut scene = Scene::new();
+    let released = after(scene.running(), Settlement::Release);
+    scene.server.has_record(released);
+    scene.server.before_write(|server| server.loses_record(RUN));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_some());
+    assert_eq!(sent, ["log enqueued started released", "record running 1/1"]);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_or_written_returns_the_job() {
+    let calls = ["reads its record", "writes its claim"];
+    for (call, what) in (0..).zip(calls) {
+        for fault in [Fault::Lost, Fault::AnswerLost] {
+            let mut scene = Scene::new();
+            scene.server.breaks(call, fault);
+            let (begun, sent) = scene.begins();
+            assert!(begun.is_none() && sent.last().unwrap() == "nak 7", "{what}, {fault:?}: {sent:?}");
+            assert_eq!(scene.server.find(RUN).is_some(), (call, fault) == (1, Fault::AnswerLost));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_sent_for_a_job_whose_lease_is_over() {
+    let mut scene = Scene::new();
+    let assignment = scene.claim();
+    scene.server.breaks(0, Fault::Lost);
+    scene.server.pass(LEASE);
+    assert!(scene.node.begins(assignment).is_none());
+    assert_eq!(scene.node.sent(), [""; 0], "another node may have it by now");
+
+    // The claim is stored, but it took too long: the next holder settles it as lost.
+    let mut scene = Scene::new();
+    let assignment = scene.claim();
+    scene.server.before_write(|server| server.pass(LEASE));
+    assert!(scene.node.begins(assignment).is_none());
+    assert_eq!(scene.node.sent(), ["record running 1/1"]);
+}
+
+#[test]
+fn a_job_that_this_node_works_on_is_left_alone() {
+    let mut scene = Scene::new();
+    let first = scene.delivery();
+    let entry = scene.node.book.enter(&first.ack_token, message(SEQUENCE), &first.job, scene.server.instant());
+    let (begun, sent) = scene.begins();
+    assert!(entry.is_some() && begun.is_none());
+    assert_eq!(sent, [""; 0]);
+    drop(entry);
+    assert!(scene.begins().0.is_some());
+}
+
+#[test]
+fn a_job_without_capacity_is_parked() {
+    for claims in [false, true] {
+        let mut scene = Scene::new();
+        let mut assignment = if claims { scene.claim() } else { scene.delivery() };
+        let permits = std::sync::Arc::new(crate::shared::permits::ParkPermits::default());
+        assignment.park = crate::shared::park_permits::ParkPermit::take(&permits);
+        assert!(scene.node.begins(assignment).is_none());
+        let parked = ["record enqueued 1/0", "live enqueued", "log enqueued", "park 1/1 in 0 ms", "ack 7"];
+        assert_eq!(scene.node.sent(), parked);
+        assert!(scene.server.run(RUN).parked);
+    }
+}
+
+#[test]
+fn an_invalid_job_becomes_a_dead_letter_once() {
+    let mut scene = Scene::new();
+    let mut invalid = scene.delivery();
+    invalid.start = Start::Invalid("nonsense".to_owned());
+    assert!(scene.node.begins(invalid).is_none());
+    assert_eq!(scene.node.sent(), ["record dead 1/0", "live dlq", "log dlq", "dead letter", "ack 7"]);
+    // It comes again, as the acknowledgement was lost: what was decided is carried out once more.
+    let mut again = scene.claim();
+    again.start = Start::Invalid("nonsense".to_owned());
+    assert!(scene.node.begins(again).is_none());
+    assert_eq!(scene.node.sent(), ["log dlq", "dead letter", "ack 7"]);
+    assert_eq!(scene.server.dead_letters.borrow().len(), 1);
+}
+
+#[test]
+fn a_released_job_that_this_node_cannot_read_becomes_a_dead_letter_too() {
+    // Another node took it: an older version, or before the server's max_payload was lowered.
+    let mut scene = Scene::new();
+    let released = after(scene.running(), Settlement::Release);
+    scene.server.has_record(released);
+    let mut invalid = scene.claim();
+    invalid.start = Start::Invalid("nonsense".to_owned());
+    assert!(scene.node.begins(invalid).is_none());
+    let ends = ["record dead 1/1", "live dlq", "log enqueued started released dlq", "dead letter", "ack 7"];
+    assert_eq!(scene.node.sent(), ends);
+    assert_eq!(scene.server.run(RUN).error.unwrap().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn an_invalid_job_does_not_touch_the_run_whose_id_it_names() {
+    let mut scene = Scene::new();
+    let mut invalid = scene.delivery();
+    crate::attempt::begin::rename(&mut invalid, id("r1"));
+    invalid.start = Start::Invalid("nonsense".to_owned());
+    let theirs = Run { run_id: id("r1"), held_by: Some(held_by(9)), ..scene.running() };
+    scene.server.has_record(theirs);
+    assert!(scene.node.begins(invalid).is_none());
+    assert_eq!(scene.server.run("r1").state, RunState::Running);
+    assert_eq!(scene.server.run(RUN).state, RunState::Dead);
+}
+
+#[test]
+fn the_settings_of_a_type_hold_for_a_run_without_record() {
+    let mut scene = Scene::new();
+    let policy = &mut scene.node.policies.default_type;
+    (policy.max_attempts, policy.keep, policy.backoff) = (2, Some(LEASE), Backoff::default());
+    let assignment = scene.delivery();
+    let run = scene.node.begins(assignment).unwrap().attempt_state.run;
+    assert_eq!((run.max_attempts, run.keep_ms, run.node.as_ref()), (2, Some(30_000), Some(scene.node.node())));
+}

@@ -1,0 +1,289 @@
+//! What an attempt and its commit ask of the world outside them. In a node [`Shared`] and the [`Backbone`] answer; a
+//! test may answer from memory, without NATS, a clock or chance.
+//!
+//! Both traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
+//! or acknowledged is decided by the attempt and by the rules in `domain`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
+use longshore_backbone::control::Presence;
+use longshore_backbone::delivery::AckToken;
+use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
+use longshore_backbone::records::{Found, Written};
+use longshore_backbone::wire::subject::Names;
+use longshore_backbone::{Backbone, Error, Headers};
+use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::publication::Published;
+use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
+
+use crate::commit::committer::Input;
+use crate::commit::encode::Author;
+use crate::commit::{Commit, Unlogged};
+use crate::lease_keeper::Book;
+use crate::metrics::Metrics;
+use crate::shared::permits::LocalRetryPermits;
+use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::unclear_claims::UnclearClaims;
+use crate::shared::unstored_ends::UnstoredEnds;
+use crate::shared::{Shared, new_seal, now};
+
+/// The servers, and the other nodes behind them. Each method is the method of [`Backbone`] that has its name.
+pub(crate) trait Server {
+    /// The names of subjects.
+    fn names(&self) -> &Names;
+    /// Maximum size of a run record in bytes.
+    fn max_in_record(&self) -> usize;
+
+    async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
+    async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
+
+    async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error>;
+    async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error>;
+    async fn write_claim(
+        &self,
+        tenant: &Tenant,
+        key: &str,
+        claim: &Claim,
+        over: (u64, Duration),
+    ) -> Result<Option<u64>, Error>;
+
+    async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer>;
+    async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error>;
+
+    async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
+    async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
+    async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
+
+    async fn ack(&self, ack_token: AckToken);
+    async fn nak_after(&self, ack_token: AckToken, after: Duration);
+
+    /// Waits before something is tried again.
+    async fn pause(&self, wait: Duration);
+}
+
+/// The node in which an attempt runs: its clocks, its chance, its settings, and what its parts remember together.
+pub(crate) trait Ports {
+    /// The servers that this node works with.
+    type Server: Server;
+
+    fn server(&self) -> &Self::Server;
+
+    /// The time of day, for what is stored.
+    fn now(&self) -> Timestamp;
+    /// The monotonic clock, for leases.
+    fn instant(&self) -> Instant;
+    /// Evenly 0 ≤ x < 1.
+    fn chance(&self) -> f64;
+    /// A seal that nobody can guess.
+    fn seal(&self) -> SmolStr;
+
+    fn node(&self) -> &SmolStr;
+    /// A write token that no other write has.
+    fn token(&self) -> SmolStr;
+    /// The part of those tokens that names this process.
+    fn writer(&self) -> &str;
+
+    /// How long a delivery belongs to the node that got it.
+    fn lease(&self) -> Duration;
+    /// How long a key stays claimed, unless its job says otherwise.
+    fn idempotency_window(&self) -> Duration;
+    fn policies(&self) -> &Policies;
+    fn metrics(&self) -> &Metrics;
+
+    fn book(&self) -> &Arc<Book>;
+    fn recently_cancelled(&self) -> &RecentlyCancelled;
+    fn unclear_claims(&self) -> &UnclearClaims;
+    fn unstored_ends(&self) -> &UnstoredEnds;
+    fn local_retries(&self) -> &Arc<LocalRetryPermits>;
+
+    /// Hands a commit over to the committer.
+    async fn commit(&self, commit: Box<Commit>);
+    /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
+    ///
+    /// # Errors
+    /// The log may lack the events.
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged>;
+
+    /// Waits for so long, or until the node drains.
+    async fn wait_or_drain(&self, wait: Duration);
+    /// Whether the node takes no new work.
+    fn is_draining(&self) -> bool;
+
+    /// In whose name records and events are written.
+    fn author(&self) -> Author<'_, Self::Server> {
+        Author { node: self.node(), server: self.server() }
+    }
+
+    /// The policy for jobs of this type.
+    fn policy(&self, job: &Job) -> &TypePolicy {
+        self.policies().of(&job.job_type)
+    }
+
+    /// Maximum number of attempts in a round of this job.
+    fn max_attempts(&self, job: &Job) -> u32 {
+        let asked = job.options.as_ref().and_then(|options| options.max_attempts);
+        asked.unwrap_or(self.policy(job).max_attempts)
+    }
+}
+
+impl Server for Backbone {
+    fn names(&self) -> &Names {
+        self.names()
+    }
+
+    fn max_in_record(&self) -> usize {
+        self.max_in_record()
+    }
+
+    async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
+        self.read_record(tenant, run).await
+    }
+
+    async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error> {
+        self.write_record(run, expected).await
+    }
+
+    async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
+        self.claim_key(tenant, key, claim, window).await
+    }
+
+    async fn read_claim(&self, tenant: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
+        self.read_claim(tenant, key).await
+    }
+
+    async fn write_claim(
+        &self,
+        tenant: &Tenant,
+        key: &str,
+        claim: &Claim,
+        over: (u64, Duration),
+    ) -> Result<Option<u64>, Error> {
+        self.write_claim(tenant, key, claim, over).await
+    }
+
+    async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {
+        self.ask_holder(node, question, wait).await
+    }
+
+    async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error> {
+        self.presence_of(node).await
+    }
+
+    async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
+        self.schedule(run, at, headers, payload).await.map(drop)
+    }
+
+    async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
+        self.park(run, since, headers, payload).await.map(drop)
+    }
+
+    async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
+        self.write_dead_letter(run, headers, payload).await.map(drop)
+    }
+
+    async fn ack(&self, ack_token: AckToken) {
+        self.ack(ack_token).await;
+    }
+
+    async fn nak_after(&self, ack_token: AckToken, after: Duration) {
+        self.nak_after(ack_token, after).await;
+    }
+
+    async fn pause(&self, wait: Duration) {
+        tokio::time::sleep(wait).await;
+    }
+}
+
+impl Ports for Shared {
+    type Server = Backbone;
+
+    fn server(&self) -> &Backbone {
+        &self.backbone
+    }
+
+    fn now(&self) -> Timestamp {
+        now()
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn chance(&self) -> f64 {
+        rand::random()
+    }
+
+    fn seal(&self) -> SmolStr {
+        new_seal()
+    }
+
+    fn node(&self) -> &SmolStr {
+        &self.node
+    }
+
+    fn token(&self) -> SmolStr {
+        self.token()
+    }
+
+    fn writer(&self) -> &str {
+        self.writer()
+    }
+
+    fn lease(&self) -> Duration {
+        self.backbone.storage().lease
+    }
+
+    fn idempotency_window(&self) -> Duration {
+        self.backbone.storage().idempotency_window
+    }
+
+    fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn book(&self) -> &Arc<Book> {
+        &self.book
+    }
+
+    fn recently_cancelled(&self) -> &RecentlyCancelled {
+        &self.recently_cancelled
+    }
+
+    fn unclear_claims(&self) -> &UnclearClaims {
+        &self.unclear_claims
+    }
+
+    fn unstored_ends(&self) -> &UnstoredEnds {
+        &self.unstored_ends
+    }
+
+    fn local_retries(&self) -> &Arc<LocalRetryPermits> {
+        &self.local_retries
+    }
+
+    async fn commit(&self, commit: Box<Commit>) {
+        self.committer.send(Input::Commit(commit)).await;
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        self.publish(run, published).await
+    }
+
+    async fn wait_or_drain(&self, wait: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.draining.cancelled() => {}
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+}
