@@ -428,6 +428,25 @@ fn a_released_job_that_this_node_cannot_read_becomes_a_dead_letter_too() {
 }
 
 #[test]
+fn a_late_write_of_an_invalid_job_does_not_begin_a_second_run_once_its_dead_letter_was_replayed() {
+    let mut scene = Scene::new();
+    let mut invalid = scene.delivery();
+    invalid.start = Start::Invalid("nonsense".to_owned());
+    let mut replayed = scene.fresh();
+    // Another delivery of the job was refused first, and its dead letter was replayed since.
+    scene.server.before_write(move |server| {
+        let failure = Failure::new(ErrorKind::Invalid, "nonsense");
+        (replayed.held_by, replayed.seal) = (Some(held_by(SEQUENCE)), "5ea1".into());
+        replayed.settle(Settlement::Dead { failure }, at(10));
+        replayed.replay(at(20));
+        server.has_record(replayed);
+    });
+    assert!(scene.node.begins(invalid).is_none());
+    assert_eq!(scene.node.sent(), ["ack 7"], "another message carries the run");
+    assert_eq!(scene.server.run(RUN).round, 2);
+}
+
+#[test]
 fn an_invalid_job_does_not_touch_the_run_whose_id_it_names() {
     let mut scene = Scene::new();
     let mut invalid = scene.delivery();
