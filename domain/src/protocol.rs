@@ -22,7 +22,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use crate::run::Holding;
-use crate::{Run, RunState, Timestamp};
+use crate::{Run, RunId, RunState, Timestamp};
 
 /// A message of a run, just delivered.
 #[derive(Debug, Clone)]
@@ -201,6 +201,17 @@ pub fn lease_is_lost(run: &Run, holder: Holder, now: Timestamp, lease: Duration)
 pub fn last_sign(run: &Run, seen_at: Option<Timestamp>) -> Timestamp {
     let started_at = run.attempts.last().map(|attempt| attempt.started_at);
     started_at.max(seen_at).unwrap_or(run.origin)
+}
+
+/// Whether a run is the one of this very message, by now perhaps in another round: the message holds it, or it began
+/// with the message and has its id. `derived` is the id that the message's position in its lane gives; the run may have
+/// that with the message's time as well. A replayed run has no message until its new one is taken up.
+#[must_use]
+pub fn is_of(run: &Run, arrival: &Arrival, derived: &RunId) -> bool {
+    let message = &arrival.holding.message;
+    let has_its_id = arrival.has_derived_id || run.run_id == RunId::derived_at(derived, message.at);
+    let is_held_by_it = run.held_by.as_ref().is_some_and(|held| held.message == *message);
+    is_held_by_it || (has_its_id && run.origin == message.at)
 }
 
 /// What a repeated submission has to do.

@@ -128,12 +128,11 @@ pub(crate) fn rename(assignment: &mut Assignment, run_id: RunId) {
     }
 }
 
-/// Whether a run is the job's own, by its derived id or because the job's message holds it: by now perhaps in another
-/// round.
+/// Whether a run is the job's own.
 fn is_of(run: &Run, assignment: &Assignment) -> bool {
-    let message = &assignment.arrival.holding.message;
-    let by_id = assignment.arrival.has_derived_id && run.origin == message.at;
-    by_id || run.held_by.as_ref().is_some_and(|held| held.message == *message)
+    let Assignment { job, arrival, .. } = assignment;
+    let derived = RunId::derived(&job.queue, job.priority, arrival.holding.message.sequence);
+    protocol::is_of(run, arrival, &derived)
 }
 
 /// A run without a stored record.

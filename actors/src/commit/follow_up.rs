@@ -97,10 +97,9 @@ pub(crate) async fn has_other_id<S: Server>(server: &S, found: &Run, arrival: &A
 fn is_occupied(found: &Run, commit: &Commit) -> bool {
     let Some(arrival) = &commit.arrival else { return false };
     let is_invalid = commit.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
-    let message = &arrival.holding.message;
-    // A dead letter that was replayed meanwhile has no message yet; its derived id and its time say whose run it is.
-    let by_id = arrival.has_derived_id && found.origin == message.at;
-    let is_its_own = by_id || found.held_by.as_ref().is_some_and(|held| held.message == *message);
+    // A dead letter may have been replayed meanwhile.
+    let derived = RunId::derived(&commit.run.queue, commit.run.priority, arrival.holding.message.sequence);
+    let is_its_own = protocol::is_of(found, arrival, &derived);
     (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 

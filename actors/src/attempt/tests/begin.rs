@@ -447,6 +447,25 @@ fn a_late_write_of_an_invalid_job_does_not_begin_a_second_run_once_its_dead_lett
 }
 
 #[test]
+fn an_invalid_job_whose_run_has_the_id_with_its_time_is_over_once_that_was_replayed() {
+    let mut scene = Scene::new();
+    let stored_at = held_by(SEQUENCE).message.at;
+    let mut replayed = scene.fresh();
+    // A run of a lane that is gone has the derived id and still waits; so this job's run got the id with its time.
+    let other = Run { origin: at(-500), ..scene.fresh() };
+    replayed.run_id = longshore_domain::RunId::derived_at(&other.run_id, stored_at);
+    replayed.held_by = Some(held_by(SEQUENCE));
+    replayed.settle(Settlement::Dead { failure: Failure::new(ErrorKind::Invalid, "nonsense") }, at(10));
+    replayed.replay(at(20));
+    scene.server.has_record(other);
+    scene.server.has_record(replayed);
+    let mut again = scene.claim();
+    again.start = Start::Invalid("nonsense".to_owned());
+    assert!(scene.node.begins(again).is_none());
+    assert_eq!(scene.node.sent(), ["ack 7"], "another message carries the run");
+}
+
+#[test]
 fn an_invalid_job_does_not_touch_the_run_whose_id_it_names() {
     let mut scene = Scene::new();
     let mut invalid = scene.delivery();
