@@ -256,7 +256,12 @@ async fn claim_on<P: Ports>(ports: &P, assignment: Box<Assignment>, base: Base) 
     let mut attempt_state = AttemptState::new(run, expected, published, true);
     let clearance = cleared(ports, &assignment, &attempt_state.run, fell_due);
     let refused = match clearance {
-        Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => Some(settlement),
+        Err(settlement @ (Settlement::Expire | Settlement::Dead { .. })) => {
+            if let Err(error) = keys::finish_take_over(ports, &assignment.job, &attempt_state.run).await {
+                return Ok(put_off(ports, assignment, &error));
+            }
+            Some(settlement)
+        }
         other => match keys::claim_at_begin(ports, &assignment, &mut attempt_state.run).await {
             Ok(Some(of)) => Some(Settlement::Duplicate { of }),
             Ok(None) => other.err(),

@@ -68,6 +68,18 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     Ok(None)
 }
 
+/// Finishes what an earlier delivery of the job has begun, if its node died over it: ends the runs that the job's key
+/// was taken from. For a job that will not start, so that nothing else does.
+pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) -> Result<(), Error> {
+    let Some((key, _)) = key_of(ports, job).filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
+        return Ok(());
+    };
+    match ports.server().read_claim(&job.tenant, key).await? {
+        Some(FoundClaim { claim, .. }) if claim.run_id == job.run_id => end_all(ports, job, claim.taken_from).await,
+        _ => Ok(()),
+    }
+}
+
 async fn end_all<P: Ports>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
     for run_id in &runs {
         end_unpublished(ports, job, run_id).await?;

@@ -1,13 +1,16 @@
 //! Idempotency keys: which run has the key when a job with it is about to start.
 
+use std::time::Duration;
+
 use longshore_backbone::claims::{Claim, fingerprint};
+use longshore_domain::job::When;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{JobOptions, Run, RunState};
 
 use super::begin::{Scene, after, held_by};
 use super::completed;
-use super::server::{Fault, RUN, id};
+use super::server::{Fault, RUN, at, id};
 
 /// A job with the key `k`.
 fn keyed() -> Scene {
@@ -83,6 +86,22 @@ fn a_claim_that_was_never_published_is_taken_over_and_its_run_ends_as_a_duplicat
     assert_eq!(sent, steps, "the claim names the first run until its end is in the log");
     let ended = scene.server.run("r1");
     assert_eq!((ended.state, ended.duplicate_of), (RunState::Duplicate, Some(id(RUN))));
+}
+
+#[test]
+fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_has_expired_since() {
+    let second = Some(When::After(Duration::from_secs(1)));
+    let options = JobOptions { idempotency_key: Some("k".to_owned()), expires: second, ..JobOptions::default() };
+    let mut scene = Scene::with(Some(&options));
+    let mut first = pre_created(&mut scene, "r1");
+    first.settle(Settlement::Duplicate { of: id(RUN) }, at(10));
+    scene.server.has_record(first);
+    scene.server.has_claim("k", claim(RUN, true, &["r1"]));
+    scene.server.pass(Duration::from_secs(2));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_none());
+    let ends = ["live enqueued duplicate", "log enqueued duplicate", "record expired 1/0", "live enqueued expired"];
+    assert_eq!(sent[..4], ends, "{sent:?}");
 }
 
 #[test]
