@@ -62,9 +62,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let mut signals = Signals::new()?;
 
     let named = global.nats.named_by_hand;
-    let mut connection = global.nats.connection()?;
-    let mut server = None;
-    if !named {
+    let (connection, server) = if named {
+        (global.nats.connection()?, None)
+    } else {
         if global.nats.names_a_server() {
             tracing::warn!(
                 "NATS_URL or NATS_CONTEXT is not used: dev keeps to a private server; --server joins that one"
@@ -75,9 +75,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             started = start => started?,
             _ = signals.next() => return Ok(Ended::Well),
         };
-        connection = Connection::to(started.url());
-        server = Some(started);
-    }
+        (Connection::to(started.url()), Some(started))
+    };
 
     let settings = configuration.settings().clone();
     let (name, namespace) = (settings.name.clone(), settings.storage.namespace.clone());
