@@ -124,7 +124,7 @@ impl Backbone {
         let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
         provision::everything(&ground, &connection.shown_url(), queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
-        tokio::spawn(nak(jobs.clone(), returned));
+        tokio::spawn(nak_dropped(jobs.clone(), returned));
         let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
         Ok(Self(Arc::new(Inner {
             jobs,
@@ -291,7 +291,7 @@ impl Backbone {
 }
 
 /// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone.
-async fn nak(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>) {
+async fn nak_dropped(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>) {
     while let Some(reply) = returned.recv().await {
         jobs.publish(reply, Bytes::from_static(NAK)).await;
     }

@@ -128,6 +128,15 @@ impl Assignment {
         }
     }
 
+    /// Returns the job, which keeps its place; if its lease is over, another node may have it, and nothing is sent.
+    pub(crate) fn return_or_abandon(self, now: Instant, lease: Duration) {
+        if self.lease_is_over(now, lease) {
+            self.ack_token.abandon();
+        } else {
+            self.ack_token.nak();
+        }
+    }
+
     /// It is a short retry that this node holds locally, as its record says.
     pub(crate) fn is_held_locally(&self) -> bool {
         matches!(self.start, Start::HeldLocally(..))

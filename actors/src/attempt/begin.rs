@@ -444,12 +444,7 @@ fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &longshore_b
     return_or_abandon(ports, assignment)
 }
 
-/// Returns the job, which keeps its place, unless another node may have it by now.
 fn return_or_abandon<P: Ports>(ports: &P, assignment: Box<Assignment>) -> Begun {
-    if assignment.lease_is_over(ports.instant(), ports.lease()) {
-        assignment.ack_token.abandon();
-    } else {
-        assignment.ack_token.nak();
-    }
+    assignment.return_or_abandon(ports.instant(), ports.lease());
     Begun::Over
 }

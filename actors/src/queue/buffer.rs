@@ -95,7 +95,7 @@ impl JobBuffer {
         let now = Instant::now();
         let blocked = old.blocked.take_all();
         let back = old.merge.take_where(|_| true).into_iter().chain(blocked);
-        back.for_each(|assignment| return_or_abandon(*assignment, now, lease));
+        back.for_each(|assignment| assignment.return_or_abandon(now, lease));
     }
 
     /// Takes in the jobs that arrived from the lanes.
@@ -173,7 +173,7 @@ impl JobBuffer {
         let mut back = jobs.merge.take_where(|assignment| !assignment.is_held_locally());
         back.extend(jobs.blocked.take_all());
         drop(jobs);
-        back.into_iter().for_each(|assignment| return_or_abandon(*assignment, now, lease));
+        back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
     }
 
     /// Returns jobs that have waited for a third of their lease, so that a node with free capacity may have them. Jobs
@@ -190,7 +190,7 @@ impl JobBuffer {
         }
         jobs.blocked.set_aside(|assignment| waited(assignment));
         drop(jobs);
-        back.into_iter().for_each(|assignment| return_or_abandon(*assignment, now, lease));
+        back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
     }
 
     /// Jobs of these kinds were parked at `asked_at`. Says how many of each are wanted back; `free` says how many of a
@@ -287,7 +287,7 @@ impl Jobs {
             self.parks(&kind, &mut overdue, shared, buffer);
             return Some(overdue);
         }
-        return_or_abandon(*overdue, now, shared.backbone.storage().lease);
+        overdue.return_or_abandon(now, shared.backbone.storage().lease);
         None
     }
 
@@ -335,13 +335,4 @@ fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
     }
     assignment.park = ParkPermit::take(&shared.park_permits);
     assignment.park.is_some()
-}
-
-/// Returns a job, unless its lease is over: then the node may no longer return it.
-fn return_or_abandon(assignment: Assignment, now: Instant, lease: Duration) {
-    if assignment.lease_is_over(now, lease) {
-        assignment.ack_token.abandon();
-    } else {
-        assignment.ack_token.nak();
-    }
 }

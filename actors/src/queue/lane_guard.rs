@@ -84,7 +84,7 @@ async fn clear(shared: &Shared, streams: &[SmolStr]) -> bool {
             remove(shared, poison).await;
         }
     };
-    let look = async { nak(shared, look.await).await };
+    let look = async { return_lost(shared, look.await).await };
     tokio::join!(look, remove).0
 }
 
@@ -122,7 +122,7 @@ fn due() -> Queue {
 }
 
 /// Returns the jobs that were lost with the connection, once every node has said what it holds; false if some have not.
-async fn nak(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
+async fn return_lost(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
     let nodes = match shared.backbone.nodes(now()).await {
         Ok(nodes) => nodes.into_iter().map(|presence| presence.node).collect::<Vec<_>>(),
         Err(error) => {

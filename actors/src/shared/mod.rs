@@ -13,8 +13,7 @@ use longshore_domain::{Job, JobType, Run, SmolStr, Tenant, Timestamp, format_smo
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::commit::committer::Committer;
-use crate::commit::committer::Input;
+use crate::commit::committer::{Committer, Input};
 use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
 use crate::handler::{Handler, Handlers};
 use crate::lease_keeper::Book;
