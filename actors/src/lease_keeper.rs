@@ -106,7 +106,7 @@ impl Book {
 }
 
 /// Keeps the leases until the process ends.
-pub(crate) async fn run(backbone: Backbone, book: Arc<Book>, metrics: Arc<Metrics>) -> LoopEnd {
+pub(crate) async fn run((backbone, book, metrics): (Backbone, Arc<Book>, Arc<Metrics>)) -> LoopEnd {
     let length = backbone.storage().lease;
     let mut renewals = Renewals::open(&backbone).await.map_err(|error| error.with_causes())?;
     let mut tick = tokio::time::interval((length / 30).clamp(Duration::from_millis(20), Duration::from_secs(1)));

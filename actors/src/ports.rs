@@ -1,4 +1,4 @@
-//! What an attempt and its commit ask of the world outside them. In a node [`Shared`] and the [`Backbone`] answer; a
+//! What an attempt and its commit ask of the world outside them. In a node [`NodePorts`] and the [`Backbone`] answer; a
 //! test may answer from memory, without NATS, a clock or chance.
 //!
 //! Both traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
@@ -14,21 +14,25 @@ use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::subject::Names;
+use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
-use crate::commit::committer::Input;
+use crate::commit::committer::{Committer, Input};
 use crate::commit::encode::Author;
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
+use crate::shared::identity::Identity;
+use crate::shared::lifecycle::Lifecycle;
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::routing::Routing;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
-use crate::shared::{Shared, new_seal, now};
+use crate::shared::{new_seal, now};
 
 /// The servers, and the other nodes behind them. Each method is the method of [`Backbone`] that has its name.
 pub(crate) trait Server {
@@ -124,8 +128,7 @@ pub(crate) trait Ports {
 
     /// Maximum number of attempts in a round of this job.
     fn max_attempts(&self, job: &Job) -> u32 {
-        let asked = job.options.as_ref().and_then(|options| options.max_attempts);
-        asked.unwrap_or(self.policy(job).max_attempts)
+        self.policies().max_attempts(job)
     }
 }
 
@@ -197,7 +200,26 @@ impl Server for Backbone {
     }
 }
 
-impl Ports for Shared {
+/// The ports of a real node's attempts.
+pub(crate) struct NodePorts {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) routing: Arc<Routing>,
+    /// Calls remote handlers.
+    pub(crate) caller: Caller,
+    pub(crate) committer: Committer,
+    pub(crate) book: Arc<Book>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
+    pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    /// Claims whose answers were lost.
+    pub(crate) unclear_claims: UnclearClaims,
+    /// Permits of short retries that are held locally.
+    pub(crate) local_retries: Arc<LocalRetryPermits>,
+}
+
+impl Ports for NodePorts {
     type Server = Backbone;
 
     fn server(&self) -> &Backbone {
@@ -221,15 +243,15 @@ impl Ports for Shared {
     }
 
     fn node(&self) -> &SmolStr {
-        &self.node
+        &self.identity.node
     }
 
     fn token(&self) -> SmolStr {
-        self.token()
+        self.identity.token()
     }
 
     fn writer(&self) -> &str {
-        self.writer()
+        self.identity.writer()
     }
 
     fn lease(&self) -> Duration {
@@ -241,7 +263,7 @@ impl Ports for Shared {
     }
 
     fn policies(&self) -> &Policies {
-        &self.policies
+        &self.routing.policies
     }
 
     fn metrics(&self) -> &Metrics {
@@ -273,17 +295,17 @@ impl Ports for Shared {
     }
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        self.publish(run, published).await
+        self.committer.publish(run, published).await
     }
 
     async fn wait_or_drain(&self, wait: Duration) {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = self.draining.cancelled() => {}
+            () = self.lifecycle.draining.cancelled() => {}
         }
     }
 
     fn is_draining(&self) -> bool {
-        self.draining.is_cancelled()
+        self.lifecycle.is_draining()
     }
 }

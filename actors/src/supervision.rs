@@ -33,12 +33,14 @@ pub(crate) struct ChildSpec {
 }
 
 impl ChildSpec {
-    pub(crate) fn new<F, Fut>(name: &'static str, run: F) -> Self
+    /// A loop that is given a clone of `part`, which has all that it may use.
+    pub(crate) fn new<P, F, Fut>(name: &'static str, part: P, run: F) -> Self
     where
-        F: Fn() -> Fut + Send + Sync + 'static,
+        P: Clone + Send + Sync + 'static,
+        F: Fn(P) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = LoopEnd> + Send + 'static,
     {
-        Self { name, run: Arc::new(move || Box::pin(run())) }
+        Self { name, run: Arc::new(move || Box::pin(run(part.clone()))) }
     }
 
     /// Starts the child under `supervisor`.

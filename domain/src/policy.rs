@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::{JobType, Queue};
+use crate::{Job, JobType, Queue};
 
 /// How jobs of one type are treated.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,5 +102,12 @@ impl Policies {
     #[must_use]
     pub fn of(&self, job_type: &JobType) -> &TypePolicy {
         self.types.get(job_type).unwrap_or(&self.default_type)
+    }
+
+    /// Maximum number of attempts in a round of this job.
+    #[must_use]
+    pub fn max_attempts(&self, job: &Job) -> u32 {
+        let asked = job.options.as_ref().and_then(|options| options.max_attempts);
+        asked.unwrap_or(self.of(&job.job_type).max_attempts)
     }
 }

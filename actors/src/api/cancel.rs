@@ -19,13 +19,13 @@ use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
 
+use crate::api::Api;
 use crate::api::filter::{self, Chosen, Filter, unavailable};
 use crate::api::runs;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::fail_point;
-use crate::ports::Ports as _;
-use crate::shared::{Shared, now};
+use crate::shared::now;
 
 /// How long the list of nodes is reused: many runs are often cancelled in a row.
 const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
@@ -39,28 +39,28 @@ const LOOKS: usize = 10;
 const PAGES: usize = 400;
 
 /// The nodes that are there.
-async fn nodes(shared: &Shared) -> Result<Arc<[String]>, ApiError> {
-    if let Some(nodes) = shared.recently_cancelled.nodes(NODES_KNOWN_FOR) {
+async fn nodes(api: &Api) -> Result<Arc<[String]>, ApiError> {
+    if let Some(nodes) = api.recently_cancelled.nodes(NODES_KNOWN_FOR) {
         return Ok(nodes);
     }
-    let nodes = shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+    let nodes = api.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
     let nodes: Arc<[String]> = nodes.into_iter().map(|presence| presence.node).collect();
-    shared.recently_cancelled.set_nodes(&nodes);
+    api.recently_cancelled.set_nodes(&nodes);
     Ok(nodes)
 }
 
 /// The endpoint `runs.cancel`.
-pub(crate) async fn serve(shared: &Shared, asker: &str, asked: Selection) -> Result<Encoded<Cancelled>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<Encoded<Cancelled>, ApiError> {
     let (limit, dry_run) = (asked.limit, asked.dry_run);
     match filter::which(asker, asked)? {
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
-        Chosen::One(tenant, run_id) => match cancel(shared, &tenant, &run_id, None).await? {
+        Chosen::One(tenant, run_id) => match cancel(api, &tenant, &run_id, None).await? {
             Some(run) => Ok(record::show(&run).into()),
             None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
         },
         Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-            let outcome = cancel_those(shared, &filter, limit, dry_run).await?;
+            let outcome = cancel_those(api, &filter, limit, dry_run).await?;
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
         }
     }
@@ -83,7 +83,7 @@ struct Many {
     failed: Vec<Failed>,
 }
 
-async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: bool) -> Result<Outcome, ApiError> {
+async fn cancel_those(api: &Api, filter: &Filter, limit: usize, dry_run: bool) -> Result<Outcome, ApiError> {
     let mut many = Many::default();
     for number in 0..LOOKS {
         let before = many.cancelled;
@@ -93,7 +93,7 @@ async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: b
             _ => Look::All,
         };
         many.failed.clear(); // met again
-        let more = look_through(shared, filter, limit, look, &mut many).await?;
+        let more = look_through(api, filter, limit, look, &mut many).await?;
         // Retries and delayed jobs move between sources meanwhile, and a job that moves behind our back is missed in
         // both. So only a pass that finds none is the last.
         if more || look == Look::Count || (look == Look::All && many.cancelled == before) {
@@ -105,22 +105,16 @@ async fn cancel_those(shared: &Shared, filter: &Filter, limit: usize, dry_run: b
 
 /// Reads all sources once: every run that has not ended has exactly one message, in a lane, parked, or among the
 /// schedules. Says whether the limit left some.
-async fn look_through(
-    shared: &Shared,
-    filter: &Filter,
-    limit: usize,
-    look: Look,
-    many: &mut Many,
-) -> Result<bool, ApiError> {
-    for (place, subject) in places(shared, filter).await? {
+async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many: &mut Many) -> Result<bool, ApiError> {
+    for (place, subject) in places(api, filter).await? {
         let mut from = Some(1);
         while let Some(at) = from {
             if many.cancelled >= limit {
                 return Ok(true);
             }
-            let page = shared.backbone.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
+            let page = api.backbone.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
             from = page.next;
-            let mut found = page.messages.into_iter().filter_map(|stored| whose(shared, &place, stored));
+            let mut found = page.messages.into_iter().filter_map(|stored| whose(api, &place, stored));
             loop {
                 let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - many.cancelled)).collect();
                 if some.is_empty() {
@@ -129,10 +123,10 @@ async fn look_through(
                 let place = &place;
                 let each = some.into_iter().map(|(tenant, run, sequence)| async move {
                     let result = match look {
-                        Look::Count => would(shared, &tenant, &run, filter).await,
+                        Look::Count => would(api, &tenant, &run, filter).await,
                         Look::Waiting | Look::All => {
                             let only = Only { filter, look, place, sequence };
-                            cancel(shared, &tenant, &run, Some(only)).await
+                            cancel(api, &tenant, &run, Some(only)).await
                         }
                     };
                     (result, run)
@@ -154,17 +148,17 @@ async fn look_through(
 }
 
 /// The run, if it would be cancelled.
-async fn would(shared: &Shared, tenant: &Tenant, run_id: &RunId, filter: &Filter) -> Result<Option<Run>, ApiError> {
-    let found = present(shared, tenant, run_id).await?.map(|(run, _)| run);
+async fn would(api: &Api, tenant: &Tenant, run_id: &RunId, filter: &Filter) -> Result<Option<Run>, ApiError> {
+    let found = present(api, tenant, run_id).await?.map(|(run, _)| run);
     Ok(found.filter(|run| !run.state.is_terminal() && filter.fits(run)))
 }
 
 /// The sources that may hold jobs of runs that fit, each with the subject to read.
-async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Source, String)>, ApiError> {
-    let names = shared.backbone.names();
+async fn places(api: &Api, filter: &Filter) -> Result<Vec<(Source, String)>, ApiError> {
+    let names = api.backbone.names();
     let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
-        None => shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
+        None => api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
     };
     let tenant = filter.tenant.as_ref();
     let mut places = Vec::new();
@@ -183,13 +177,13 @@ async fn places(shared: &Shared, filter: &Filter) -> Result<Vec<(Source, String)
 }
 
 /// The tenant and run of a stored job, and its sequence; `None` if the message is not a job.
-fn whose(shared: &Shared, place: &Source, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
+fn whose(api: &Api, place: &Source, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
     let sequence = stored.sequence;
     match place {
         Source::Lane(queue, lane) => {
-            let stream = shared.backbone.names().lane_stream(queue, *lane);
-            let delivery = shared.backbone.look_at(stored, &stream);
-            let job = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.max_on_arrival()).job;
+            let stream = api.backbone.names().lane_stream(queue, *lane);
+            let delivery = api.backbone.look_at(stored, &stream);
+            let job = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival()).job;
             Some((job.tenant.clone(), job.run_id.clone(), sequence))
         }
         Source::Schedules | Source::Parked | Source::DeadLetters => {
@@ -213,15 +207,10 @@ struct Only<'a> {
 ///
 /// # Errors
 /// The run has ended otherwise, or the record could not be written.
-async fn cancel(
-    shared: &Shared,
-    tenant: &Tenant,
-    run_id: &RunId,
-    only: Option<Only<'_>>,
-) -> Result<Option<Run>, ApiError> {
+async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_>>) -> Result<Option<Run>, ApiError> {
     let mut asked = false;
     loop {
-        let Some((before, expected)) = present(shared, tenant, run_id).await? else { return Ok(None) };
+        let Some((before, expected)) = present(api, tenant, run_id).await? else { return Ok(None) };
         if before.state == RunState::Cancelled {
             // Under a filter only runs that this call ended count: a run that is being stopped keeps its message for a
             // while, and the next pass meets it again.
@@ -240,32 +229,32 @@ async fn cancel(
             _ => {}
         }
         if before.is_unseen() && !std::mem::replace(&mut asked, true) {
-            let noted = shared.backbone.note_cancel(tenant, run_id, shared.backbone.storage().failed_max_age).await;
+            let noted = api.backbone.note_cancel(tenant, run_id, api.backbone.storage().failed_max_age).await;
             noted.map_err(|error| unavailable(&error))?;
-            let nodes = nodes(shared).await?;
-            if shared.backbone.ask_who_runs((tenant, run_id), only_if_waiting, &nodes, CONFIRM_TIMEOUT).await {
+            let nodes = nodes(api).await?;
+            if api.backbone.ask_who_runs((tenant, run_id), only_if_waiting, &nodes, CONFIRM_TIMEOUT).await {
                 if only_if_waiting {
                     // It has begun, without a record.
                     return Ok(None);
                 }
                 // That node writes the end, with the attempt that is in no record yet.
-                runs::wait(shared, tenant, run_id, ENDS_WITHIN).await?;
+                runs::wait(api, tenant, run_id, ENDS_WITHIN).await?;
             }
             // Either way some time has passed.
             continue;
         }
-        let carried = carried_on_by(shared, &before, only).await?;
+        let carried = carried_on_by(api, &before, only).await?;
         let mut run = before.clone();
         run.settle(Settlement::Cancel, now());
-        run.token = shared.token();
-        match shared.backbone.write_record(&run, expected).await {
+        run.token = api.identity.token();
+        match api.backbone.write_record(&run, expected).await {
             Ok(Written::Won(_)) => {
                 fail_point::pass("after-cancel");
-                let logged = shared.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
-                shared.backbone.notify_cancelled(tenant, run_id).await;
+                let logged = api.committer.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
+                api.backbone.notify_cancelled(tenant, run_id).await;
                 // If the log may lack the events, the message stays where it is: its delivery publishes them.
                 if logged.is_ok() {
-                    clear_away(shared, &before, carried).await;
+                    clear_away(api, &before, carried).await;
                 }
                 return Ok(Some(run));
             }
@@ -277,11 +266,11 @@ async fn cancel(
 
 /// The run as it stands, and the revision to write on. The record under a derived id may belong to a lane that is gone:
 /// if that run has ended, the waiting job is meant; until then that run has the id, and the job will get another.
-async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
-    let mut found = runs::is_stored(shared, tenant, run_id).await?;
-    let waiting = runs::waiting(shared, tenant, run_id).await?;
+async fn present(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
+    let mut found = runs::is_stored(api, tenant, run_id).await?;
+    let waiting = runs::waiting(api, tenant, run_id).await?;
     if found.is_none() && waiting.is_none() {
-        found = runs::is_stored(shared, tenant, run_id).await?;
+        found = runs::is_stored(api, tenant, run_id).await?;
     }
     let revision = found.as_ref().map_or(0, |found| found.revision);
     Ok(match (found, waiting) {
@@ -290,28 +279,28 @@ async fn present(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Opt
         }
         (Some(found), _) => Some((found.run, revision)),
         (None, Some(waiting)) => Some((waiting, 0)),
-        (None, None) => find_own(shared, tenant, run_id).await?.map(|run| (run, 0)),
+        (None, None) => find_own(api, tenant, run_id).await?.map(|run| (run, 0)),
     })
 }
 
 /// A job from a bare publish under an id of the client's own, which no node has seen yet.
-async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+async fn find_own(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
     if run_id.as_derived().is_some() {
         return Ok(None);
     }
-    for queue in shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
+    for queue in api.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
         for priority in Priority::all() {
-            let subject = shared.backbone.names().jobs_where(Some(tenant), &queue, priority, None);
+            let subject = api.backbone.names().jobs_where(Some(tenant), &queue, priority, None);
             let place = Source::Lane(queue.clone(), priority.into());
-            if let Some(stored) = find_in(shared, &place, &subject, run_id).await? {
-                let stream = shared.backbone.names().lane_stream(&queue, priority);
+            if let Some(stored) = find_in(api, &place, &subject, run_id).await? {
+                let stream = api.backbone.names().lane_stream(&queue, priority);
                 let assignment = Assignment::read(
-                    shared.backbone.look_at(stored, &stream),
-                    shared.backbone.names(),
+                    api.backbone.look_at(stored, &stream),
+                    api.backbone.names(),
                     0,
-                    shared.backbone.max_on_arrival(),
+                    api.backbone.max_on_arrival(),
                 );
-                let max_attempts = shared.max_attempts(&assignment.job);
+                let max_attempts = api.policies.max_attempts(&assignment.job);
                 return Ok(Some(Run::new(&assignment.job, max_attempts, assignment.since)));
             }
         }
@@ -320,14 +309,14 @@ async fn find_own(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Op
 }
 
 async fn find_in(
-    shared: &Shared,
+    api: &Api,
     place: &Source,
     subject: &str,
     run_id: &RunId,
 ) -> Result<Option<longshore_backbone::request::Stored>, ApiError> {
     let mut from = 1;
     for _ in 0..PAGES {
-        let page = shared.backbone.page(place, subject, from).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.page(place, subject, from).await.map_err(|error| unavailable(&error))?;
         let mine = |stored: &longshore_backbone::request::Stored| {
             stored.headers.get(names::RUN_ID).is_some_and(|id| id.as_str() == run_id.as_str())
         };
@@ -344,11 +333,7 @@ async fn find_in(
 
 /// The message that brings on a run that waits for a time or is parked, if there is one. It was written only after the
 /// log had every event before it.
-async fn carried_on_by(
-    shared: &Shared,
-    before: &Run,
-    only: Option<Only<'_>>,
-) -> Result<Option<(Source, u64)>, ApiError> {
+async fn carried_on_by(api: &Api, before: &Run, only: Option<Only<'_>>) -> Result<Option<(Source, u64)>, ApiError> {
     if before.run_at.is_none() {
         return Ok(None);
     }
@@ -357,18 +342,18 @@ async fn carried_on_by(
         return Ok(Some((place, only.sequence)));
     }
     let found = if before.parked {
-        let names = shared.backbone.names();
+        let names = api.backbone.names();
         let subject = names.parked(&before.tenant, &before.queue, before.priority, &before.job_type);
-        find_in(shared, &place, &subject, &before.run_id).await?.map(|stored| stored.sequence)
+        find_in(api, &place, &subject, &before.run_id).await?.map(|stored| stored.sequence)
     } else {
-        shared.backbone.find_schedule(before).await.map_err(|error| unavailable(&error))?
+        api.backbone.find_schedule(before).await.map_err(|error| unavailable(&error))?
     };
     Ok(found.map(|sequence| (place, sequence)))
 }
 
 /// Deletes the run's message. If that fails, nothing is lost: the record says that the run is cancelled.
-async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Source, u64)>) {
-    let backbone = &shared.backbone;
+async fn clear_away(api: &Api, before: &Run, carried: Option<(Source, u64)>) {
+    let backbone = &api.backbone;
     let place = Source::Lane(before.queue.clone(), before.priority.into());
     let cleared = match (carried, before.run_id.as_derived()) {
         (Some((place, sequence)), _) => backbone.take_out(&place, sequence).await,
@@ -382,7 +367,7 @@ async fn clear_away(shared: &Shared, before: &Run, carried: Option<(Source, u64)
         _ if before.is_unseen() => {
             let names = backbone.names();
             let subject = names.job(&before.tenant, &before.queue, before.priority, &before.job_type);
-            match find_in(shared, &place, &subject, &before.run_id).await {
+            match find_in(api, &place, &subject, &before.run_id).await {
                 Ok(Some(stored)) => backbone.take_out(&place, stored.sequence).await,
                 _ => Ok(false),
             }

@@ -16,9 +16,9 @@ use longshore_domain::fingerprint::{fingerprint, pattern};
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::{ErrorKind, Run, RunId, Tenant, Timestamp};
 
+use crate::api::Api;
 use crate::api::filter::{self, Filter, unavailable};
 use crate::api::runs::is_stored;
-use crate::shared::Shared;
 
 /// Entries on a page if the client does not say.
 const LIST_DEFAULT: u64 = 100;
@@ -30,15 +30,15 @@ const AT_ONCE: usize = 64;
 const GROUPED: usize = 100_000;
 
 /// The subject of the dead letters that may fit.
-pub(crate) fn subject(shared: &Shared, filter: &Filter) -> String {
+pub(crate) fn subject(api: &Api, filter: &Filter) -> String {
     let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
-    shared.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
+    api.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
 }
 
 /// A dead letter with its run as stored, which has the whole history, if the dead letter still stands: if its run went
 /// on, it is about to be deleted.
-async fn standing(shared: &Shared, letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
-    let found = is_stored(shared, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
+async fn standing(api: &Api, letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
+    let found = is_stored(api, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
     Ok(match on_dead_letter(found.as_ref(), letter.run.round, letter.run.origin) {
         DeadLetterVerdict::Stands => {
             let run = found.unwrap_or_else(|| letter.run.clone());
@@ -54,12 +54,12 @@ async fn standing(shared: &Shared, letter: StoredDeadLetter) -> Result<Option<(S
 
 /// The dead letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
 fn those_that_stand(
-    shared: &Shared,
+    api: &Api,
     filter: &Filter,
     page: Vec<Stored>,
 ) -> impl Stream<Item = Result<Option<(StoredDeadLetter, Run)>, ApiError>> {
     let letters = page.into_iter().filter_map(StoredDeadLetter::read).filter(|letter| filter.fits(&letter.run));
-    futures_util::stream::iter(letters.map(|letter| standing(shared, letter))).buffered(AT_ONCE)
+    futures_util::stream::iter(letters.map(|letter| standing(api, letter))).buffered(AT_ONCE)
 }
 
 /// The checked limit of a request.
@@ -73,18 +73,17 @@ fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
 }
 
 /// The endpoint `dlq.list`.
-pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
+pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Page>, ApiError> {
     let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
     // An answer is one message: it stays well below the server's limit.
-    let mut room = shared.backbone.max_payload() * 3 / 4;
+    let mut room = api.backbone.max_payload() * 3 / 4;
     let (mut entries, mut from) = (Vec::new(), Some(filter::cursor(asked.cursor.as_deref())?));
-    let subject = subject(shared, &filter);
+    let subject = subject(api, &filter);
     while let Some(at) = from {
-        let page =
-            shared.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
-        let mut looked_at = those_that_stand(shared, &filter, page.messages);
+        let mut looked_at = those_that_stand(api, &filter, page.messages);
         while let Some(letter) = looked_at.next().await {
             let Some((letter, run)) = letter? else { continue };
             let whole = show(&letter, &run);
@@ -102,21 +101,17 @@ pub(crate) async fn list(shared: &Shared, asker: &str, asked: ListRequest) -> Re
 }
 
 /// The endpoint `dlq.get`.
-pub(crate) async fn get(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
+pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<DeadLetter>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
-    let (letter, run) = find(shared, &tenant, &run_id).await?;
-    Ok(within(&letter, &run, show(&letter, &run), shared.backbone.max_in_answer()))
+    let (letter, run) = find(api, &tenant, &run_id).await?;
+    Ok(within(&letter, &run, show(&letter, &run), api.backbone.max_in_answer()))
 }
 
 /// The dead letter of a run, and the run.
-pub(crate) async fn find(
-    shared: &Shared,
-    tenant: &Tenant,
-    run_id: &RunId,
-) -> Result<(StoredDeadLetter, Run), ApiError> {
-    let run = is_stored(shared, tenant, run_id).await?.map(|found| found.run);
+pub(crate) async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<(StoredDeadLetter, Run), ApiError> {
+    let run = is_stored(api, tenant, run_id).await?.map(|found| found.run);
     let letter =
-        shared.backbone.find_dead_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
+        api.backbone.find_dead_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
     let judge = |letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), letter.run.round, letter.run.origin);
     let letter = letter.filter(|letter| judge(letter) != DeadLetterVerdict::Stale);
     let letter = letter
@@ -181,18 +176,17 @@ struct Count {
 }
 
 /// The endpoint `dlq.groups`: dead letters by the cause of their failure, the largest group first.
-pub(crate) async fn groups(shared: &Shared, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
+pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Result<Encoded<Groups>, ApiError> {
     let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
     let limit = limit(asked.limit)?;
-    let subject = subject(shared, &filter);
+    let subject = subject(api, &filter);
     let (mut groups, mut seen, mut from) =
         (BTreeMap::<String, Count>::new(), 0, Some(filter::cursor(asked.cursor.as_deref())?));
     while let Some(at) = from.filter(|_| seen < GROUPED) {
-        let page =
-            shared.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         seen += page.messages.len();
         from = page.next;
-        let mut looked_at = those_that_stand(shared, &filter, page.messages);
+        let mut looked_at = those_that_stand(api, &filter, page.messages);
         while let Some(letter) = looked_at.next().await {
             if let Some((_, run)) = letter? {
                 count(&mut groups, run);

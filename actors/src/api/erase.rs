@@ -1,18 +1,24 @@
 //! Erasing the personal data of a run: payload, result, error texts, progress, checkpoints and dead letter go; which
 //! run it was, when and how it ended stay.
 
+use longshore_backbone::Backbone;
 use longshore_backbone::records::Written;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Encoded, Erased, ErasedDeadLetter, RunRequest};
 use longshore_backbone::wire::record;
 
 use crate::api::filter::{self, unavailable};
-use crate::shared::{Shared, now};
+use crate::shared::identity::Identity;
+use crate::shared::now;
 
 /// The endpoint `runs.erase`.
-pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {
+pub(crate) async fn serve(
+    backbone: &Backbone,
+    identity: &Identity,
+    asker: &str,
+    asked: RunRequest,
+) -> Result<Encoded<Erased>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
-    let backbone = &shared.backbone;
     let mut letters = 0;
     loop {
         let unknown = || ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record"));
@@ -42,7 +48,7 @@ pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Re
         };
         let mut run = found.run;
         run.erase(now());
-        run.token = shared.token();
+        run.token = identity.token();
         match backbone.write_record(&run, found.revision).await {
             Ok(Written::Won(_)) => return Ok(record::show(&run).into()),
             Ok(Written::Lost(_)) => {}

@@ -24,14 +24,14 @@ use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
 
+use crate::api::Api;
 use crate::api::filter::unavailable;
 use crate::api::runs::is_stored;
 use crate::attempt::assignment::size_refused;
 use crate::attempt::keys;
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
-use crate::ports::Ports as _;
-use crate::shared::{Shared, new_seal, now};
+use crate::shared::{new_seal, now};
 
 /// A submission, read and checked.
 struct Checked {
@@ -62,27 +62,27 @@ fn name(error: longshore_domain::NameError) -> ApiError {
 }
 
 /// Takes one job.
-pub(crate) async fn submit(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
-    let checked = check(shared, tenant, submit)?;
+pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
+    let checked = check(api, tenant, submit)?;
     let due = checked.job.options.as_ref().and_then(|options| options.run_at).map(|when| when.from(now()));
     let keyed = checked.job.options.as_ref().is_some_and(|options| options.idempotency_key.is_some());
     if checked.own_id.is_none() && !keyed && due.is_none_or(|due| due <= now()) {
-        return publish_plain(shared, checked).await;
+        return publish_plain(api, checked).await;
     }
-    must_be_declared(shared, &checked.job.queue).await?;
+    must_be_declared(api, &checked.job.queue).await?;
     let mut checked = checked;
     if let Some(id) = &checked.own_id {
         checked.job.run_id = id.clone();
     }
     let due = due.filter(|due| *due > now());
-    match claim_key(shared, &checked).await? {
-        None => note_and_publish(shared, &checked, due, None).await,
-        Some(Claimed::Mine(revision)) => note_and_publish(shared, &checked, due, Some(revision)).await,
-        Some(Claimed::Found(found)) => repeated(shared, checked, found, due).await,
+    match claim_key(api, &checked).await? {
+        None => note_and_publish(api, &checked, due, None).await,
+        Some(Claimed::Mine(revision)) => note_and_publish(api, &checked, due, Some(revision)).await,
+        Some(Claimed::Found(found)) => repeated(api, checked, found, due).await,
     }
 }
 
-fn check(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, ApiError> {
+fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, ApiError> {
     let queue = match &submit.queue {
         Some(queue) => Queue::parse(queue).map_err(name)?,
         None => Queue::main(),
@@ -94,14 +94,14 @@ fn check(shared: &Shared, tenant: &Tenant, submit: SubmitRequest) -> Result<Chec
     let job_type = JobType::parse(&submit.job_type).map_err(name)?;
     let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
     let payload = payload(&submit)?;
-    let options = options(shared, &submit, own_id.is_some())?;
+    let options = options(api, &submit, own_id.is_some())?;
     let headers = headers(&submit, &options)?;
     let in_headers = header::size_of(&headers);
     if in_headers > header::HEADERS_MAX {
         let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
         return Err(ApiError::new(Code::TooLarge, message));
     }
-    let room = shared.backbone.max_in_submit();
+    let room = api.backbone.max_in_submit();
     let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;
@@ -129,7 +129,7 @@ fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
     }
 }
 
-fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
+fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
     let key = |field: &str, value: &Option<String>| match value {
         Some(text) if text.is_empty() => Err(wrong(field, "is empty")),
         Some(text) if text.len() > KEY_MAX => {
@@ -149,8 +149,8 @@ fn options(shared: &Shared, submit: &SubmitRequest, own_run_id: bool) -> Result<
         (None, Some(ms)) => positive(fields.1, ms).map(|span| Some(When::After(span))),
         (None, None) => Ok(None),
     };
-    if let Some(name) = submit.retry.as_ref().filter(|name| !shared.policies.retries.contains_key(*name)) {
-        let known: Vec<&str> = shared.policies.retries.keys().map(String::as_str).collect();
+    if let Some(name) = submit.retry.as_ref().filter(|name| !api.policies.retries.contains_key(*name)) {
+        let known: Vec<&str> = api.policies.retries.keys().map(String::as_str).collect();
         return Err(wrong("retry", format!("no preset {name:?} is configured; there are: {}", known.join(", "))));
     }
     let number = |field: &str, asked: Option<u64>, max: u32| match asked.map(u32::try_from) {
@@ -229,12 +229,12 @@ fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiE
 }
 
 /// One publish; the run's id comes from its answer.
-async fn publish_plain(shared: &Shared, checked: Checked) -> Result<Submitted, ApiError> {
+async fn publish_plain(api: &Api, checked: Checked) -> Result<Submitted, ApiError> {
     let Checked { job, headers, payload, .. } = checked;
-    let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
-    match shared.backbone.publish(subject, headers, payload).await {
+    let subject = api.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
+    match api.backbone.publish(subject, headers, payload).await {
         Ok(ack) => Ok(answer(&RunId::derived(&job.queue, job.priority, ack.seq), RunState::Enqueued, false)),
-        Err(error) => Err(refusal(shared, &job, &error).await),
+        Err(error) => Err(refusal(api, &job, &error).await),
     }
 }
 
@@ -242,13 +242,13 @@ fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Submitted {
     Submitted { deduplicated, run_id: run_id.clone(), state: state.into() }
 }
 
-async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
+async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
     match error {
         Error::Refused { code, .. } if STREAM_FULL.contains(code) => {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
         }
         // No stream takes the subject; for a declared queue that lasts only until its lane has a leader again.
-        error if is_no_responders_error(error) => match must_be_declared(shared, &job.queue).await {
+        error if is_no_responders_error(error) => match must_be_declared(api, &job.queue).await {
             Ok(()) => ApiError::unavailable(format!("queue {} has no leader just now; try again", job.queue)),
             Err(refused) => refused,
         },
@@ -257,11 +257,11 @@ async fn refusal(shared: &Shared, job: &Job, error: &Error) -> ApiError {
 }
 
 /// A record must not be pre-created for a queue that no node declares.
-pub(crate) async fn must_be_declared(shared: &Shared, queue: &Queue) -> Result<(), ApiError> {
-    if shared.policies.queues.contains_key(queue) {
+pub(crate) async fn must_be_declared(api: &Api, queue: &Queue) -> Result<(), ApiError> {
+    if api.policies.queues.contains_key(queue) {
         return Ok(());
     }
-    match shared.backbone.is_declared(queue).await {
+    match api.backbone.is_declared(queue).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(undeclared(queue)),
         Err(error) => Err(unavailable(&error)),
@@ -273,54 +273,54 @@ fn undeclared(queue: &Queue) -> ApiError {
 }
 
 /// Claims the job's key, if it has one.
-async fn claim_key(shared: &Shared, checked: &Checked) -> Result<Option<Claimed>, ApiError> {
-    let Some((key, window)) = keys::key_of(shared, &checked.job) else { return Ok(None) };
+async fn claim_key(api: &Api, checked: &Checked) -> Result<Option<Claimed>, ApiError> {
+    let Some((key, window)) = keys::key_of(&checked.job, api.idempotency_window()) else { return Ok(None) };
     let (run_id, fingerprint) = (checked.job.run_id.clone(), checked.print());
     let claim = Claim { run_id, fingerprint, published: false, taken_from: Vec::new() };
-    let claimed = shared.backbone.claim_key(&checked.job.tenant, key, &claim, window).await;
+    let claimed = api.backbone.claim_key(&checked.job.tenant, key, &claim, window).await;
     claimed.map(Some).map_err(|error| unavailable(&error))
 }
 
 /// Writes the pre-created record, publishes the job or schedule, and marks both record and claim as published. Until
 /// that is done, a repeat of the submission may publish the job again, in this way or another.
 async fn note_and_publish(
-    shared: &Shared,
+    api: &Api,
     checked: &Checked,
     due: Option<Timestamp>,
     claim: Option<u64>,
 ) -> Result<Submitted, ApiError> {
     let job = &checked.job;
-    let mut run = Run::new(job, shared.max_attempts(job), now());
+    let mut run = Run::new(job, api.policies.max_attempts(job), now());
     run.seal = new_seal();
-    run.token = shared.token();
+    run.token = api.identity.token();
     if let Some(at) = due {
-        return schedule(shared, checked, run, (at, claim)).await;
+        return schedule(api, checked, run, (at, claim)).await;
     }
     fail_point::pass("before-note");
-    match shared.backbone.write_record(&run, 0).await {
+    match api.backbone.write_record(&run, 0).await {
         Ok(Written::Won(revision)) => {
             fail_point::pass("after-note");
-            publish_noted(shared, checked, &run).await?;
-            mark(shared, checked, run, (revision, claim)).await
+            publish_noted(api, checked, &run).await?;
+            mark(api, checked, run, (revision, claim)).await
         }
-        Ok(Written::Lost(Some(found))) => found_before(shared, checked, *found, claim).await,
+        Ok(Written::Lost(Some(found))) => found_before(api, checked, *found, claim).await,
         Ok(Written::Lost(None)) => Err(ApiError::unavailable("the run's record changes; try again")),
         Err(error) => Err(unavailable(&error)),
     }
 }
 
 /// Publishes a job whose record is stored, under the record's seal.
-async fn publish_noted(shared: &Shared, checked: &Checked, run: &Run) -> Result<(), ApiError> {
+async fn publish_noted(api: &Api, checked: &Checked, run: &Run) -> Result<(), ApiError> {
     let job = &checked.job;
     let mut headers = checked.headers.clone();
     headers.insert(names::RUN_ID, job.run_id.as_str());
     headers.insert(names::SEAL, run.seal.as_str());
-    let subject = shared.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
+    let subject = api.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
     // The message id is of this record, not of this run id: a later run with the same id is another one.
     let id = format!("{}/{}/{}", job.tenant, job.run_id, run.seal);
-    let moved = shared.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
+    let moved = api.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
     if let Err(error) = moved {
-        return Err(refusal(shared, job, &error).await);
+        return Err(refusal(api, job, &error).await);
     }
     fail_point::pass("after-publish");
     Ok(())
@@ -329,25 +329,27 @@ async fn publish_noted(shared: &Shared, checked: &Checked, run: &Run) -> Result<
 /// The job or schedule is durable: marks its claim and its record as published. Answers with the run, or with the run
 /// that has taken the claim over meanwhile.
 async fn mark(
-    shared: &Shared,
+    api: &Api,
     checked: &Checked,
     mut run: Run,
     (revision, claim): (u64, Option<u64>),
 ) -> Result<Submitted, ApiError> {
     let job = &checked.job;
+    let window = api.idempotency_window();
     let other = match claim {
         Some(claim) => {
-            keys::mark_published(shared, job, claim, checked.print()).await.map_err(|error| unavailable(&error))?
+            let marked = keys::mark_published(&api.backbone, job, window, claim, checked.print()).await;
+            marked.map_err(|error| unavailable(&error))?
         }
         None => None,
     };
     if claim.is_some() && other.is_none() {
-        run.key_claimed_ms = keys::key_of(shared, job).map(|(_, window)| whole_millis(window));
+        run.key_claimed_ms = keys::key_of(job, window).map(|(_, window)| whole_millis(window));
     }
     run.published = true;
-    run.token = shared.token();
+    run.token = api.identity.token();
     // If another write was first, a node has taken the run up already.
-    shared.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
+    api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
     fail_point::pass("after-mark");
     Ok(match other {
         None => answer(&job.run_id, run.state, false),
@@ -356,35 +358,30 @@ async fn mark(
 }
 
 /// The run exists already: answers with it as it stands. If its job may never have been published, it is published now.
-async fn found_before(
-    shared: &Shared,
-    checked: &Checked,
-    found: Found,
-    claim: Option<u64>,
-) -> Result<Submitted, ApiError> {
+async fn found_before(api: &Api, checked: &Checked, found: Found, claim: Option<u64>) -> Result<Submitted, ApiError> {
     let Found { run, revision } = found;
     match on_repeat(&run) {
-        Repeat::Publish => publish_noted(shared, checked, &run).await?,
-        Repeat::Schedule(at) => schedule_noted(shared, checked, &run, at).await?,
+        Repeat::Publish => publish_noted(api, checked, &run).await?,
+        Repeat::Schedule(at) => schedule_noted(api, checked, &run, at).await?,
         Repeat::Nothing => return Ok(answer(&run.run_id, run.state, true)),
     }
-    let first = mark(shared, checked, run, (revision, claim)).await?;
+    let first = mark(api, checked, run, (revision, claim)).await?;
     Ok(Submitted { deduplicated: true, ..first })
 }
 
 /// The record says that the run waits for its time. If there is no schedule, either it has fired, and another message
 /// of the run does no harm; or the node that wrote the record died before it wrote the schedule.
-async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
-    match shared.backbone.find_schedule(run).await {
+async fn schedule_noted(api: &Api, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
+    match api.backbone.find_schedule(run).await {
         Ok(Some(_)) => return Ok(()),
         Ok(None) => {}
         Err(error) => return Err(unavailable(&error)),
     }
     let payload = checked.payload();
     let published = Published::at_redelivery(run);
-    let mut commit = Commit::of_stored(Box::new(run.clone()), payload, published, shared.author());
+    let mut commit = Commit::of_stored(Box::new(run.clone()), payload, published, api.committer.author());
     commit.follow_up = Some(FollowUp::Schedule(at));
-    shared
+    api.committer
         .carry_out(commit)
         .await
         .map(drop)
@@ -393,7 +390,7 @@ async fn schedule_noted(shared: &Shared, checked: &Checked, run: &Run, at: Times
 
 /// The key is claimed: answers with the run that has it. If that run was perhaps never published, it is published now.
 async fn repeated(
-    shared: &Shared,
+    api: &Api,
     checked: Checked,
     theirs: FoundClaim,
     due: Option<Timestamp>,
@@ -402,17 +399,17 @@ async fn repeated(
     let FoundClaim { claim, revision, at } = theirs;
     checked.job.run_id = claim.run_id;
     let unmarked = (!claim.published).then_some(revision);
-    match is_stored(shared, &checked.job.tenant, &checked.job.run_id).await? {
-        Some(found) => found_before(shared, &checked, found, unmarked).await,
+    match is_stored(api, &checked.job.tenant, &checked.job.run_id).await? {
+        Some(found) => found_before(api, &checked, found, unmarked).await,
         // The run's record is gone before its claim. Only completed runs may be kept for shorter than a claim, so it
         // has completed. If it was claimed a moment ago, its record is only just being written.
         None if claim.published => {
-            let is_young = now().since(at) < shared.backbone.storage().lease;
+            let is_young = now().since(at) < api.backbone.storage().lease;
             let state = if is_young { RunState::Enqueued } else { RunState::Completed };
             Ok(answer(&checked.job.run_id, state, true))
         }
         None => {
-            let first = note_and_publish(shared, &checked, due, unmarked).await?;
+            let first = note_and_publish(api, &checked, due, unmarked).await?;
             Ok(Submitted { deduplicated: true, ..first })
         }
     }
@@ -420,7 +417,7 @@ async fn repeated(
 
 /// Stores the run as scheduled, publishes its events, and writes its schedule; in this order, by the committer.
 async fn schedule(
-    shared: &Shared,
+    api: &Api,
     checked: &Checked,
     mut run: Run,
     (at, claim): (Timestamp, Option<u64>),
@@ -428,14 +425,14 @@ async fn schedule(
     run.settle(Settlement::Schedule { at }, now());
     let payload = checked.payload();
     let written = Box::new(run.clone());
-    let mut commit = Commit::to_write(written, payload, 0, Published::nothing(), shared.author());
+    let mut commit = Commit::to_write(written, payload, 0, Published::nothing(), api.committer.author());
     commit.follow_up = Some(FollowUp::Schedule(at));
-    if let Ok(revision) = shared.carry_out(commit).await {
-        return mark(shared, checked, run, (revision, claim)).await;
+    if let Ok(revision) = api.committer.carry_out(commit).await {
+        return mark(api, checked, run, (revision, claim)).await;
     }
     // The record is not ours: there is another run with that id.
-    match is_stored(shared, &checked.job.tenant, &checked.job.run_id).await? {
-        Some(found) => found_before(shared, checked, found, claim).await,
+    match is_stored(api, &checked.job.tenant, &checked.job.run_id).await? {
+        Some(found) => found_before(api, checked, found, claim).await,
         None => Err(ApiError::unavailable("the run's record changes; try again")),
     }
 }

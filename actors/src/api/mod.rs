@@ -11,3 +11,34 @@ pub(crate) mod waits;
 
 pub(crate) mod dead_letters;
 pub(crate) mod replay;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::Backbone;
+use longshore_domain::policy::Policies;
+
+use crate::commit::committer::Committer;
+use crate::metrics::Metrics;
+use crate::shared::identity::Identity;
+use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::unstored_ends::UnstoredEnds;
+
+/// What the endpoints use. They start no job and hold no lease.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) policies: Arc<Policies>,
+    pub(crate) committer: Committer,
+    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
+    pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Api {
+    /// How long a key stays claimed, unless its job says otherwise.
+    fn idempotency_window(&self) -> Duration {
+        self.backbone.storage().idempotency_window
+    }
+}

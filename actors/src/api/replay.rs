@@ -24,11 +24,12 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
 
+use crate::api::Api;
 use crate::api::dead_letters;
 use crate::api::filter::{self, Chosen, unavailable};
 use crate::attempt::assignment::is_acknowledgement;
 use crate::fail_point;
-use crate::shared::{Shared, new_seal, now};
+use crate::shared::{new_seal, now};
 
 /// Dead letters that one call works on at once, if no rate is set.
 const AT_ONCE: usize = 64;
@@ -63,30 +64,26 @@ impl Change {
 }
 
 /// The endpoint `dlq.replay`.
-pub(crate) async fn replay(shared: &Shared, asker: &str, asked: ReplayRequest) -> Result<Encoded<Replayed>, ApiError> {
+pub(crate) async fn replay(api: &Api, asker: &str, asked: ReplayRequest) -> Result<Encoded<Replayed>, ApiError> {
     let ReplayRequest { selection, rate_per_s, set } = asked;
-    let change = change(shared, set.unwrap_or_default()).await?;
-    let outcome = attend(shared, asker, (selection, rate_per_s), &Action::Replay(change)).await?;
+    let change = change(api, set.unwrap_or_default()).await?;
+    let outcome = attend(api, asker, (selection, rate_per_s), &Action::Replay(change)).await?;
     Ok(Encoded::of(&Replayed::from(outcome)))
 }
 
 /// The endpoint `dlq.discard`.
-pub(crate) async fn discard(
-    shared: &Shared,
-    asker: &str,
-    asked: DiscardRequest,
-) -> Result<Encoded<Discarded>, ApiError> {
-    let outcome = attend(shared, asker, (asked.selection, asked.rate_per_s), &Action::Discard).await?;
+pub(crate) async fn discard(api: &Api, asker: &str, asked: DiscardRequest) -> Result<Encoded<Discarded>, ApiError> {
+    let outcome = attend(api, asker, (asked.selection, asked.rate_per_s), &Action::Discard).await?;
     Ok(Encoded::of(&Discarded::from(outcome)))
 }
 
 /// Reads and checks all changes before anything is changed.
-async fn change(shared: &Shared, set: api::Change) -> Result<Change, ApiError> {
+async fn change(api: &Api, set: api::Change) -> Result<Change, ApiError> {
     let within = |error: longshore_domain::NameError| ApiError::malformed(format!("set: {error}"));
     let queue = set.queue.as_deref().map(Queue::parse).transpose().map_err(within)?;
     let priority = set.priority.map(Priority::new).transpose().map_err(within)?;
     if let Some(queue) = &queue {
-        crate::api::intake::must_be_declared(shared, queue).await?;
+        crate::api::intake::must_be_declared(api, queue).await?;
     }
     let mut headers = Headers::new();
     for (name, value) in &set.headers {
@@ -140,7 +137,7 @@ fn is_settled(name: &str) -> bool {
 /// Carries the action out on the dead letters that are meant; says on how many, which failed, and whether the limit
 /// left some.
 async fn attend(
-    shared: &Shared,
+    api: &Api,
     asker: &str,
     (asked, rate_per_s): (Selection, Option<f64>),
     action: &Action,
@@ -153,8 +150,8 @@ async fn attend(
     let (limit, dry_run) = (asked.limit.unwrap_or(u64::MAX), asked.dry_run);
     let filter = match filter::which(asker, asked)? {
         Chosen::One(tenant, run_id) => {
-            let (letter, _) = dead_letters::find(shared, &tenant, &run_id).await?;
-            let result = if dry_run { would(shared, &letter, action).await } else { one(shared, letter, action).await };
+            let (letter, _) = dead_letters::find(api, &tenant, &run_id).await?;
+            let result = if dry_run { would(api, &letter, action).await } else { one(api, letter, action).await };
             return Ok(match result {
                 Ok(done) => Outcome::new(u64::from(done), Vec::new(), false),
                 Err(error) => Outcome::new(0, vec![Failed { error, run_id }], false),
@@ -163,12 +160,11 @@ async fn attend(
         Chosen::Those(filter) => filter,
     };
     // A run that dies again meanwhile is not taken again.
-    let last = shared.backbone.last_sequence(&Source::DeadLetters).await.map_err(|error| unavailable(&error))?;
-    let subject = dead_letters::subject(shared, &filter);
+    let last = api.backbone.last_sequence(&Source::DeadLetters).await.map_err(|error| unavailable(&error))?;
+    let subject = dead_letters::subject(api, &filter);
     let (done, mut failed, mut from) = (AtomicU64::new(0), Vec::new(), Some(1));
     while let Some(at) = from.filter(|at| *at <= last) {
-        let page =
-            shared.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
+        let page = api.backbone.page(&Source::DeadLetters, &subject, at).await.map_err(|error| unavailable(&error))?;
         from = page.next;
         let letters =
             page.messages.into_iter().filter(|stored| stored.sequence <= last).filter_map(StoredDeadLetter::read);
@@ -184,8 +180,7 @@ async fn attend(
             let next_at = tokio::time::Instant::now() + pause.unwrap_or_default();
             let each = some.into_iter().map(|letter| async {
                 let run_id = letter.run.run_id.clone();
-                let result =
-                    if dry_run { would(shared, &letter, action).await } else { one(shared, letter, action).await };
+                let result = if dry_run { would(api, &letter, action).await } else { one(api, letter, action).await };
                 result.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
             });
             let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
@@ -200,11 +195,11 @@ async fn attend(
 }
 
 /// Whether the action would be carried out on this dead letter.
-async fn would(shared: &Shared, letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
+async fn would(api: &Api, letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
     if let Action::Replay(change) = action {
         can_be_replayed(letter, change)?;
     }
-    let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
+    let found = api.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
     let found = found.map_err(|error| error.with_causes())?;
     let verdict = on_dead_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
     match (verdict, action) {
@@ -214,19 +209,19 @@ async fn would(shared: &Shared, letter: &StoredDeadLetter, action: &Action) -> R
 }
 
 /// Carries the action out on one dead letter; says whether there was more to do than tidying up.
-async fn one(shared: &Shared, letter: StoredDeadLetter, action: &Action) -> Result<bool, String> {
+async fn one(api: &Api, letter: StoredDeadLetter, action: &Action) -> Result<bool, String> {
     if let Action::Replay(change) = action {
         can_be_replayed(&letter, change)?;
     }
     loop {
-        let found = shared.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
+        let found = api.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
         let found = found.map_err(|error| error.with_causes())?;
         let verdict = on_dead_letter(found.as_ref().map(|found| &found.run), letter.run.round, letter.run.origin);
         let (run, did) = match (verdict, found) {
             (DeadLetterVerdict::Stands, found) => {
                 let expected = found.as_ref().map_or(0, |found| found.revision);
                 let run = found.map_or_else(|| letter.run.clone(), |found| found.run);
-                let Some(run) = decide(shared, run, expected, action).await? else { continue };
+                let Some(run) = decide(api, run, expected, action).await? else { continue };
                 (run, true)
             }
             (DeadLetterVerdict::Replayed, Some(found)) => (found.run, true),
@@ -234,11 +229,11 @@ async fn one(shared: &Shared, letter: StoredDeadLetter, action: &Action) -> Resu
                 if matches!(action, Action::Replay(_)) {
                     return Err(ANOTHERS.to_owned());
                 }
-                remove(shared, &letter).await?;
+                remove(api, &letter).await?;
                 return Ok(true);
             }
             (DeadLetterVerdict::StaleRecord, _) => {
-                shared.metrics.stale_reads.inc();
+                api.metrics.stale_reads.inc();
                 let run = &letter.run;
                 tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the dead letter: read too early; nothing is done to it");
                 return Err("the record does not know of its end yet; try again".to_owned());
@@ -247,30 +242,25 @@ async fn one(shared: &Shared, letter: StoredDeadLetter, action: &Action) -> Resu
             (_, None) => return Ok(false),
         };
         if verdict != DeadLetterVerdict::Stale || run.state.is_terminal() {
-            let logged = shared.publish(&run, Published::at_dead_letter(&run, letter.run.round)).await;
+            let logged = api.committer.publish(&run, Published::at_dead_letter(&run, letter.run.round)).await;
             logged.map_err(|_| "its events could not be published yet; try again".to_owned())?;
         }
         if !run.state.is_terminal() && verdict != DeadLetterVerdict::Stale {
             let Action::Replay(change) = action else {
-                publish(shared, &run, &letter, &Change::default()).await?;
-                remove(shared, &letter).await?;
+                publish(api, &run, &letter, &Change::default()).await?;
+                remove(api, &letter).await?;
                 return Err("is being replayed: it was discarded too late".to_owned());
             };
-            publish(shared, &run, &letter, change).await?;
+            publish(api, &run, &letter, change).await?;
             fail_point::pass("after-replay-publish");
         }
-        remove(shared, &letter).await?;
+        remove(api, &letter).await?;
         return Ok(did);
     }
 }
 
-async fn remove(shared: &Shared, letter: &StoredDeadLetter) -> Result<(), String> {
-    shared
-        .backbone
-        .take_out(&Source::DeadLetters, letter.sequence)
-        .await
-        .map(|_| ())
-        .map_err(|error| error.with_causes())
+async fn remove(api: &Api, letter: &StoredDeadLetter) -> Result<(), String> {
+    api.backbone.take_out(&Source::DeadLetters, letter.sequence).await.map(|_| ()).map_err(|error| error.with_causes())
 }
 
 fn can_be_replayed(letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
@@ -314,7 +304,7 @@ fn is_mended(letter: &StoredDeadLetter, change: &Change, reason: &str) -> Result
 }
 
 /// Stores the action in the record; `None` if another write was first.
-async fn decide(shared: &Shared, run: Run, expected: u64, action: &Action) -> Result<Option<Run>, String> {
+async fn decide(api: &Api, run: Run, expected: u64, action: &Action) -> Result<Option<Run>, String> {
     let mut run = run;
     match action {
         Action::Replay(change) => {
@@ -329,11 +319,11 @@ async fn decide(shared: &Shared, run: Run, expected: u64, action: &Action) -> Re
         }
         Action::Discard => run.discard(now()),
     }
-    run.token = shared.token();
+    run.token = api.identity.token();
     if run.seal.is_empty() {
         run.seal = new_seal();
     }
-    match shared.backbone.write_record(&run, expected).await.map_err(|error| error.with_causes())? {
+    match api.backbone.write_record(&run, expected).await.map_err(|error| error.with_causes())? {
         Written::Won(_) => {
             fail_point::pass("after-replay-record");
             Ok(Some(run))
@@ -355,12 +345,12 @@ fn changed_headers(letter: &StoredDeadLetter, change: &Change) -> Headers {
 }
 
 /// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
-async fn publish(shared: &Shared, run: &Run, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
+async fn publish(api: &Api, run: &Run, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
     let original = changed_headers(letter, change);
     let headers = header::carry_on(Some(&original), run, 1, None);
-    let subject = shared.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
+    let subject = api.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
     let payload = change.payload.clone().unwrap_or_else(|| letter.payload.clone());
     let id = format!("{}/{}/{}/{}/1/0", run.tenant, run.run_id, run.seal, run.round);
-    let published = shared.backbone.move_to_lane(subject, headers, payload, &id).await;
+    let published = api.backbone.move_to_lane(subject, headers, payload, &id).await;
     published.map(|_| ()).map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))
 }

@@ -10,11 +10,10 @@ use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, T
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::api::Api;
 use crate::api::filter::{self, unavailable};
 use crate::api::waits;
 use crate::attempt::assignment::Assignment;
-use crate::ports::Ports as _;
-use crate::shared::Shared;
 
 /// Maximum wait for a run's end.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -24,38 +23,38 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// The endpoint `runs.get`: the run, from its record or its lane.
-pub(crate) async fn serve(shared: &Shared, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
-    match find(shared, &tenant, &run_id).await? {
+    match find(api, &tenant, &run_id).await? {
         Some(run) => Ok(record::show(&run)),
-        None => Err(missing(shared, &tenant, &run_id).await),
+        None => Err(missing(api, &tenant, &run_id).await),
     }
 }
 
-async fn find(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
-    if let Some(found) = is_stored(shared, tenant, run_id).await? {
+async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+    if let Some(found) = is_stored(api, tenant, run_id).await? {
         return Ok(Some(found.run));
     }
-    if let Some(run) = waiting(shared, tenant, run_id).await? {
+    if let Some(run) = waiting(api, tenant, run_id).await? {
         return Ok(Some(run));
     }
-    Ok(is_stored(shared, tenant, run_id).await?.map(|found| found.run))
+    Ok(is_stored(api, tenant, run_id).await?.map(|found| found.run))
 }
 
 /// The stored record of a run. A job leaves its lane only once its end is stored, so a caller that finds neither reads
 /// here again: the run may have ended between the two reads.
-pub(crate) async fn is_stored(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
-    shared.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
+pub(crate) async fn is_stored(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
+    api.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
 }
 
 /// The error for a run that is not known. If a type keeps only its failures, a run that completed at once looks like
 /// one whose record is gone; but its id was given.
-async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
-    let policies = &shared.policies;
+async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
+    let policies = &api.policies;
     let mut types = policies.types.values().chain([&policies.default_type]);
     if let Some((queue, priority, sequence)) = run_id.as_derived()
         && types.any(|policy| policy.history == History::Failures)
-        && shared.backbone.lane_of(&queue, priority).await.is_ok_and(|lane| sequence <= lane.last_sequence)
+        && api.backbone.lane_of(&queue, priority).await.is_ok_and(|lane| sequence <= lane.last_sequence)
     {
         let message = format!(
             "run_id: nothing is kept of run {run_id} of tenant {tenant}: its record has gone, or it completed and its \
@@ -67,30 +66,30 @@ async fn missing(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> ApiError {
 }
 
 /// The run of a job that waits in its lane under a derived id, as if it had a record.
-pub(crate) async fn waiting(shared: &Shared, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
     let Some((queue, priority, sequence)) = run_id.as_derived() else { return Ok(None) };
-    let found = shared.backbone.job_in_lane(&queue, priority, sequence).await;
+    let found = api.backbone.job_in_lane(&queue, priority, sequence).await;
     let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
-    let assignment = Assignment::read(delivery, shared.backbone.names(), 0, shared.backbone.max_on_arrival());
+    let assignment = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival());
     let job = &assignment.job;
     let is_meant = job.tenant == *tenant && job.run_id == *run_id;
-    Ok(is_meant.then(|| Run::new(job, shared.max_attempts(job), assignment.since)))
+    Ok(is_meant.then(|| Run::new(job, api.policies.max_attempts(job), assignment.since)))
 }
 
 /// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`].
 pub(crate) async fn wait(
-    shared: &Shared,
+    api: &Api,
     tenant: &Tenant,
     run_id: &RunId,
     timeout: Duration,
 ) -> Result<Encoded<Record>, ApiError> {
     let until = tokio::time::Instant::now() + timeout;
-    let subject = shared.backbone.names().events_of_run(tenant, run_id);
-    let mut events = shared.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
+    let subject = api.backbone.names().events_of_run(tenant, run_id);
+    let mut events = api.backbone.listen(subject).await.map_err(|error| unavailable(&error))?;
     let mut look_every = LOOK_EVERY;
     let mut told: Option<Encoded<Record>> = None;
     loop {
-        let run = find(shared, tenant, run_id).await?;
+        let run = find(api, tenant, run_id).await?;
         if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_terminal())) {
             // Its end was published, and no record will say so.
             return Ok(end);
@@ -101,9 +100,9 @@ pub(crate) async fn wait(
             Some(_) => {}
             None => {
                 // Perhaps the end was published before this wait listened.
-                let missing = missing(shared, tenant, run_id).await;
+                let missing = missing(api, tenant, run_id).await;
                 let unstored_ends = missing.error == Code::NotKept.word();
-                let end = if unstored_ends { waits::end_of(shared, tenant, run_id).await } else { None };
+                let end = if unstored_ends { waits::end_of(api, tenant, run_id).await } else { None };
                 return end.ok_or(missing);
             }
         }
@@ -111,15 +110,15 @@ pub(crate) async fn wait(
         look_every = (look_every * 2).min(MAX_CHECK_EVERY);
         // Any event of the run, or time to poll.
         if let Ok(Some(event)) = tokio::time::timeout_at(look_at, events.next()).await {
-            told = end_published(shared, &event);
+            told = end_published(api, &event);
         }
     }
 }
 
 /// The record of a run as the event of its end shows it, if its type keeps no record of such ends.
-fn end_published(shared: &Shared, event: &[u8]) -> Option<Encoded<Record>> {
+fn end_published(api: &Api, event: &[u8]) -> Option<Encoded<Record>> {
     let event: Ended = serde_json::from_slice(event).ok().filter(|event: &Ended| event.event == "completed")?;
-    if shared.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
+    if api.policies.of(&event.job_type).history != History::Failures || event.attempt != 1 {
         return None;
     }
     Some(Encoded::of(&event.into_record()))

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,8 +10,9 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
-    self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, HealthStatus, NodeQueue, NodeStatus,
-    Nodes, OPERATOR, QueueStatus, Queues, QueuesRequest, Record, SubmitRequest, Submitted, WaitRequest,
+    self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthStatus, NodeQueue,
+    NodeStatus, Nodes, OPERATOR, QueueStatus, Queues, QueuesRequest, Record, RunRequest, SubmitRequest, Submitted,
+    WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::run::whole_millis;
@@ -20,10 +20,13 @@ use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
-use crate::api::{cancel, dead_letters, erase, replay, runs};
+use crate::api::{Api, cancel, dead_letters, erase, replay, runs};
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::unresponsive::SPARE_THREADS;
-use crate::shared::{Shared, now};
+use crate::shared::health::Health;
+use crate::shared::lifecycle::Lifecycle;
+use crate::shared::now;
+use crate::shared::waits::Waits;
 use crate::supervision::LoopEnd;
 
 /// Maximum number of jobs in one batch.
@@ -37,9 +40,21 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 /// enough.
 const BATCH_ANSWER: usize = 512;
 
+/// What the service needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    /// What its endpoints need.
+    pub(crate) api: Arc<Api>,
+    /// The queues that this node serves.
+    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) health: Arc<Health>,
+    /// How many callers wait for runs' ends.
+    pub(crate) waits: Arc<Waits>,
+}
+
 struct Control {
-    shared: Arc<Shared>,
-    queues: Vec<Arc<Dispatcher>>,
+    part: Part,
     routes: Vec<Route>,
 }
 
@@ -77,15 +92,17 @@ fn routes() -> Vec<Route> {
     vec![
         route::<api::Submit>(|control, asker, job| Box::pin(control.submit(asker, job))),
         route::<api::SubmitBatch>(|control, asker, batch| Box::pin(control.submit_batch(asker, batch))),
-        route::<api::RunsGet>(|control, asker, asked| Box::pin(runs::serve(&control.shared, asker, asked))),
+        route::<api::RunsGet>(|control, asker, asked| Box::pin(runs::serve(&control.part.api, asker, asked))),
         route::<api::RunsWait>(|control, asker, asked| Box::pin(control.wait(asker, asked))),
-        route::<api::RunsCancel>(|control, asker, asked| Box::pin(cancel::serve(&control.shared, asker, asked))),
-        route::<api::RunsErase>(|control, asker, asked| Box::pin(erase::serve(&control.shared, asker, asked))),
-        route::<api::DlqList>(|control, asker, asked| Box::pin(dead_letters::list(&control.shared, asker, asked))),
-        route::<api::DlqGet>(|control, asker, asked| Box::pin(dead_letters::get(&control.shared, asker, asked))),
-        route::<api::DlqGroups>(|control, asker, asked| Box::pin(dead_letters::groups(&control.shared, asker, asked))),
-        route::<api::DlqReplay>(|control, asker, asked| Box::pin(replay::replay(&control.shared, asker, asked))),
-        route::<api::DlqDiscard>(|control, asker, asked| Box::pin(replay::discard(&control.shared, asker, asked))),
+        route::<api::RunsCancel>(|control, asker, asked| Box::pin(cancel::serve(&control.part.api, asker, asked))),
+        route::<api::RunsErase>(|control, asker, asked| Box::pin(control.erase(asker, asked))),
+        route::<api::DlqList>(|control, asker, asked| Box::pin(dead_letters::list(&control.part.api, asker, asked))),
+        route::<api::DlqGet>(|control, asker, asked| Box::pin(dead_letters::get(&control.part.api, asker, asked))),
+        route::<api::DlqGroups>(|control, asker, asked| {
+            Box::pin(dead_letters::groups(&control.part.api, asker, asked))
+        }),
+        route::<api::DlqReplay>(|control, asker, asked| Box::pin(replay::replay(&control.part.api, asker, asked))),
+        route::<api::DlqDiscard>(|control, asker, asked| Box::pin(replay::discard(&control.part.api, asker, asked))),
         route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
         route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
         route::<api::Health>(|control, _, _| Box::pin(async { Ok(Encoded::of(&control.health())) })),
@@ -93,9 +110,9 @@ fn routes() -> Vec<Route> {
 }
 
 /// Serves the API until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<Dispatcher>>) -> LoopEnd {
-    let (backbone, started) = (shared.backbone.clone(), shared.started_at);
-    let control = Control { shared, queues, routes: routes() };
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let (backbone, started) = (part.api.backbone.clone(), part.api.identity.started_at);
+    let control = Control { part, routes: routes() };
     let names: Vec<&'static str> = control.routes.iter().map(|route| route.name).collect();
     let served = service::run(backbone, crate::VERSION, started, &names, control).await;
     served.map_err(|error| error.with_causes())
@@ -103,7 +120,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Arc<Dispatcher>>) -> Lo
 
 impl Serve for Control {
     fn begins(&self) {
-        self.shared.serving.cancel();
+        self.part.lifecycle.serving.cancel();
     }
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
@@ -120,7 +137,7 @@ impl Serve for Control {
 
 impl Control {
     async fn submit(&self, asker: &str, job: SubmitRequest) -> Result<Encoded<Submitted>, ApiError> {
-        let submitted = intake::submit(&self.shared, &submitter(asker)?, job).await?;
+        let submitted = intake::submit(&self.part.api, &submitter(asker)?, job).await?;
         Ok(Encoded::of(&submitted))
     }
 
@@ -128,13 +145,13 @@ impl Control {
         let tenant = &submitter(asker)?;
         // Every accepted job must be answered, so a batch whose answer might not fit is refused before anything is
         // done.
-        let max = BATCH_MAX.min(self.shared.backbone.max_payload() / BATCH_ANSWER);
+        let max = BATCH_MAX.min(self.part.api.backbone.max_payload() / BATCH_ANSWER);
         if batch.jobs.len() > max {
             let message = format!("jobs: has {} jobs, {max} are allowed", batch.jobs.len());
             return Err(ApiError::new(Code::TooLarge, message));
         }
         let one = |job: Encoded<SubmitRequest>| async move {
-            let submitted = async { intake::submit(&self.shared, tenant, api::Submit::read(job.as_bytes())?).await };
+            let submitted = async { intake::submit(&self.part.api, tenant, api::Submit::read(job.as_bytes())?).await };
             let answer = AssertUnwindSafe(submitted).catch_unwind().await.unwrap_or_else(|_| {
                 tracing::error!(%tenant, "a job of a batch panicked");
                 Err(ApiError::new(Code::Internal, "the node failed over this job; its log says why"))
@@ -145,6 +162,11 @@ impl Control {
         Ok(Encoded::of(&BatchAnswer { jobs }))
     }
 
+    async fn erase(&self, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {
+        let Api { backbone, identity, .. } = &*self.part.api;
+        erase::serve(backbone, identity, asker, asked).await
+    }
+
     async fn wait(&self, asker: &str, asked: WaitRequest) -> Result<Encoded<Record>, ApiError> {
         let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis);
         if timeout > runs::MAX_WAIT {
@@ -152,20 +174,20 @@ impl Control {
             return Err(ApiError::malformed(format!("timeout_ms: is not one of 0 to {max}")));
         }
         let (tenant, run_id) = filter::one(asker, asked.run())?;
-        let _waits = self.shared.waits.enter(asker)?;
-        runs::wait(&self.shared, &tenant, &run_id, timeout).await
+        let _waits = self.part.waits.enter(asker)?;
+        runs::wait(&self.part.api, &tenant, &run_id, timeout).await
     }
 
     async fn queues(&self, asked: QueuesRequest) -> Result<Encoded<Queues>, ApiError> {
         let only = asked.queue.as_deref().map(Queue::parse).transpose();
         let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
-        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+        let nodes = self.part.api.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
         let mut queues = Vec::new();
-        for queue in self.shared.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
+        for queue in self.part.api.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
             if only.as_ref().is_some_and(|only| *only != queue) {
                 continue;
             }
-            let backbone = &self.shared.backbone;
+            let backbone = &self.part.api.backbone;
             let asked = tokio::try_join!(
                 backbone.lanes_of(&queue),
                 backbone.lane_of(&queue, Lane::Returned),
@@ -200,37 +222,37 @@ impl Control {
     }
 
     async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {
-        let nodes = self.shared.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+        let nodes = self.part.api.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
         Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
     }
 
     fn health(&self) -> HealthStatus {
         let mut reasons = Vec::new();
-        if !self.shared.backbone.is_connected() {
+        if !self.part.api.backbone.is_connected() {
             reasons.push("not connected to NATS".to_owned());
         }
-        if self.shared.draining.is_cancelled() {
+        if self.part.lifecycle.is_draining() {
             reasons.push("draining".to_owned());
         }
-        let unresponsive = self.shared.unresponsive.load(Ordering::Relaxed);
+        let unresponsive = self.part.health.unresponsive();
         if unresponsive > SPARE_THREADS {
             reasons.push(format!("{unresponsive} handlers neither end in time nor react to their cancellation"));
         }
-        if self.shared.records_full.load(Ordering::Relaxed) {
+        if self.part.health.are_records_full() {
             reasons.push("the stream of run records is full (storage.runs_max_records)".to_owned());
         }
-        let unanswered = self.shared.backbone.unanswered();
+        let unanswered = self.part.api.backbone.unanswered();
         if !unanswered.is_empty() {
             reasons.push(format!("no server answers for the consumer of {}", unanswered.join(", ")));
         }
-        let full = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = self.part.health.full_lanes();
         let full = full.iter().map(|(queue, priority)| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
         });
         HealthStatus {
             live: true,
-            node: self.shared.node.to_string(),
-            queues: self.queues.iter().map(|queue| queue.name.to_string()).collect(),
+            node: self.part.api.identity.node.to_string(),
+            queues: self.part.queues.iter().map(|queue| queue.name.to_string()).collect(),
             ready: reasons.is_empty(),
             reasons,
             version: crate::VERSION.to_owned(),

@@ -6,15 +6,15 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::Commit;
 use crate::commit::committer::Input;
 use crate::commit::encode::EncodedEvents;
-use crate::shared::Shared;
+use crate::ports::{NodePorts, Ports as _};
 
 /// Publishes the start of the current attempt, live and, if its record is stored, in the log.
-pub(crate) async fn announce(shared: &Shared, current: &CurrentAttempt) {
+pub(crate) async fn announce(ports: &NodePorts, current: &CurrentAttempt) {
     let (lines, commit) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { assignment, attempt_state, .. }) = current.as_mut() else { return };
         let lines =
-            EncodedEvents::of(&attempt_state.run, attempt_state.published, &shared.node, shared.backbone.names());
+            EncodedEvents::of(&attempt_state.run, attempt_state.published, ports.node(), ports.backbone.names());
         attempt_state.published = attempt_state.published.after_live(lines.count(), attempt_state.is_stored);
         if attempt_state.is_stored {
             attempt_state.lines = None;
@@ -29,10 +29,10 @@ pub(crate) async fn announce(shared: &Shared, current: &CurrentAttempt) {
         }
     };
     for (subject, body) in lines.live() {
-        shared.backbone.publish_part(subject, body).await;
+        ports.backbone.publish_part(subject, body).await;
     }
     if let Some((run, payload, lines)) = commit {
         let commit = Commit::with_events(run, payload, lines);
-        shared.committer.send(Input::Commit(Box::new(commit))).await;
+        ports.committer.send(Input::Commit(Box::new(commit))).await;
     }
 }

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::{Backbone, Error};
+
 use crate::attempt::holders;
-use crate::shared::Shared;
+use crate::ports::{NodePorts, Ports as _};
+use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::LoopEnd;
 
 /// How long nodes have to confirm a cancellation. A node that takes longer is frozen or cut off: it may no longer start
@@ -12,14 +15,14 @@ use crate::supervision::LoopEnd;
 pub(crate) const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Receives cancellations until the process ends, and stops those runs if they run here; answers nodes that ask whether
 /// this node holds a job.
-pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
-    let cancels = shared.backbone.cancels().await;
+pub(crate) async fn watch(ports: Arc<NodePorts>) -> LoopEnd {
+    let cancels = ports.backbone.cancels().await;
     let mut cancels = cancels.map_err(|error| error.with_causes())?;
-    let questions = shared.backbone.holder_questions(&shared.node).await;
+    let questions = ports.backbone.holder_questions(ports.node()).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
-    shared.backbone.is_listening().await;
-    shared.knows_cancels.cancel();
-    if let Err(error) = learn(&shared).await {
+    ports.backbone.is_listening().await;
+    ports.recently_cancelled.is_listening();
+    if let Err(error) = learn(&ports.backbone, &ports.recently_cancelled).await {
         // The high-water marks of each lane wait for this list in any case.
         tracing::debug!("cannot read which runs are cancelled: {}", error.with_causes());
     }
@@ -27,15 +30,15 @@ pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
         tokio::select! {
             cancel = cancels.next() => {
                 let Some(cancel) = cancel else { return Ok(()) };
-                shared.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
+                ports.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
                 let runs_here = match cancel.only_if_waiting {
-                    true => shared.book.works_on(&cancel.tenant, &cancel.run_id),
-                    false => shared.book.stop(&cancel.tenant, &cancel.run_id),
+                    true => ports.book.works_on(&cancel.tenant, &cancel.run_id),
+                    false => ports.book.stop(&cancel.tenant, &cancel.run_id),
                 };
-                shared.backbone.confirm_cancel(&cancel, &shared.node, runs_here).await;
+                ports.backbone.confirm_cancel(&cancel, ports.node(), runs_here).await;
             }
             question = questions.next() => match question {
-                Some(question) => holders::answer(&shared, question).await,
+                Some(question) => holders::answer(&ports, question).await,
                 None => return Ok(()),
             },
         }
@@ -43,11 +46,11 @@ pub(crate) async fn watch(shared: Arc<Shared>) -> LoopEnd {
 }
 
 /// Reads the durable list of runs that are being cancelled: before that, no job may begin without reading its record.
-pub(crate) async fn learn(shared: &Shared) -> Result<(), longshore_backbone::Error> {
+pub(crate) async fn learn(backbone: &Backbone, cancelled: &RecentlyCancelled) -> Result<(), Error> {
     // From now on this node receives every new cancellation.
-    shared.knows_cancels.cancelled().await;
-    for (tenant, run_id) in shared.backbone.noted_cancels().await? {
-        shared.recently_cancelled.add(&tenant, &run_id);
+    cancelled.listens().await;
+    for (tenant, run_id) in backbone.noted_cancels().await? {
+        cancelled.add(&tenant, &run_id);
     }
     Ok(())
 }

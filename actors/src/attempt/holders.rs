@@ -8,8 +8,7 @@ use longshore_backbone::questions::Question;
 use longshore_domain::Run;
 use longshore_domain::protocol::Holder;
 
-use crate::ports::{Ports, Server as _};
-use crate::shared::Shared;
+use crate::ports::{NodePorts, Ports, Server as _};
 
 /// How long a node has to answer whether it holds a job. If it takes longer, it is asked again with the next delivery.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -51,8 +50,8 @@ async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> Holder {
 }
 
 /// Answers another node's question.
-pub(crate) async fn answer(shared: &Shared, question: Question) {
-    shared.backbone.answer_holder(question, |asked| answer_to(shared, &asked)).await;
+pub(crate) async fn answer(ports: &NodePorts, question: Question) {
+    ports.backbone.answer_holder(question, |asked| answer_to(ports, &asked)).await;
 }
 
 /// The answer to another node's question.

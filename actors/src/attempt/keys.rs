@@ -17,12 +17,12 @@ use longshore_domain::{Job, Run, RunId, RunState};
 
 use crate::attempt::assignment::Assignment;
 use crate::fail_point;
-use crate::ports::{Ports, Server as _};
+use crate::ports::{Ports, Server};
 
-/// The key of a job, and how long it stays claimed.
-pub(crate) fn key_of<'j, P: Ports>(ports: &P, job: &'j Job) -> Option<(&'j str, Duration)> {
+/// The key of a job, and how long it stays claimed: for `window`, unless the job says otherwise.
+pub(crate) fn key_of(job: &Job, window: Duration) -> Option<(&str, Duration)> {
     let options = job.options.as_ref()?;
-    let window = options.idempotency_window.unwrap_or(ports.idempotency_window());
+    let window = options.idempotency_window.unwrap_or(window);
     options.idempotency_key.as_deref().map(|key| (key, window))
 }
 
@@ -34,7 +34,8 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     run: &mut Run,
 ) -> Result<Option<RunId>, Error> {
     let job = &assignment.job;
-    let Some((key, window)) = key_of(ports, job).filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
+    let own = key_of(job, ports.idempotency_window());
+    let Some((key, window)) = own.filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
         return Ok(None);
     };
     let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
@@ -71,7 +72,8 @@ pub(crate) async fn claim_at_begin<P: Ports>(
 /// Finishes what an earlier delivery of the job has begun, if its node died over it: ends the runs that the job's key
 /// was taken from. For a job that will not start, so that nothing else does.
 pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) -> Result<(), Error> {
-    let Some((key, _)) = key_of(ports, job).filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
+    let own = key_of(job, ports.idempotency_window());
+    let Some((key, _)) = own.filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
         return Ok(());
     };
     match ports.server().read_claim(&job.tenant, key).await? {
@@ -113,17 +115,18 @@ async fn end_unpublished<P: Ports>(ports: &P, job: &Job, run_id: &RunId) -> Resu
 
 /// The job or schedule of a submitted run is durable: marks its claim as published. Says which other run has taken the
 /// claim over meanwhile; then this run ends as its duplicate.
-pub(crate) async fn mark_published<P: Ports>(
-    ports: &P,
+pub(crate) async fn mark_published<S: Server>(
+    server: &S,
     job: &Job,
+    window: Duration,
     revision: u64,
     print: String,
 ) -> Result<Option<RunId>, Error> {
-    let Some((key, window)) = key_of(ports, job) else { return Ok(None) };
+    let Some((key, window)) = key_of(job, window) else { return Ok(None) };
     let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
-    if ports.server().write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_some() {
+    if server.write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_some() {
         return Ok(None);
     }
-    let found = ports.server().read_claim(&job.tenant, key).await?;
+    let found = server.read_claim(&job.tenant, key).await?;
     Ok(found.map(|found| found.claim.run_id).filter(|run_id| *run_id != job.run_id))
 }

@@ -24,8 +24,7 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::lease_keeper::Stop;
-use crate::ports::Ports as _;
-use crate::shared::Shared;
+use crate::ports::{NodePorts, Ports as _};
 use crate::supervision::panic_text;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
@@ -42,12 +41,12 @@ pub(crate) enum End {
 }
 
 /// Does the work of the current attempt.
-pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt) -> End {
-    let Some((context, stop_at)) = prepare(shared, current) else { return End::NotOurs };
+pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt) -> End {
+    let Some((context, stop_at)) = prepare(ports, current) else { return End::NotOurs };
     let token = context.cancellation.clone();
-    let Some(handler) = shared.handler(&context.job) else {
-        let work = Box::pin(remote::perform(shared, current, context));
-        return Box::pin(see_through(shared, current, work, token, stop_at)).await;
+    let Some(handler) = ports.routing.handler(&context.job) else {
+        let work = Box::pin(remote::perform(ports, current, context));
+        return Box::pin(see_through(ports, current, work, token, stop_at)).await;
     };
     // The call itself may panic as well as the future it returns.
     let mut work = match catch_unwind(AssertUnwindSafe(|| handler.call(context))) {
@@ -57,20 +56,20 @@ pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt) -> End {
     // Most handlers in the node's own process are done at the first step; they need neither a timer nor a lease.
     match futures_util::poll!(&mut work) {
         Poll::Ready(ended) => End::Outcome(outcome_of(ended)),
-        Poll::Pending => Box::pin(see_through(shared, current, Box::pin(work.map(outcome_of)), token, stop_at)).await,
+        Poll::Pending => Box::pin(see_through(ports, current, Box::pin(work.map(outcome_of)), token, stop_at)).await,
     }
 }
 
 /// Waits for an attempt that is not done at its first step.
 async fn see_through(
-    shared: &Shared,
+    ports: &NodePorts,
     current: &CurrentAttempt,
     mut work: BoxFuture<'_, Outcome>,
     token: CancellationToken,
     stop_at: Instant,
 ) -> End {
     let limit = stop_at.saturating_duration_since(Instant::now());
-    let Some(stop) = enter(shared, current) else { return End::NotOurs };
+    let Some(stop) = enter(ports, current) else { return End::NotOurs };
     let deadline = tokio::time::Instant::from_std(stop_at);
     let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
     let mut claimed = is_on_record(current);
@@ -81,7 +80,7 @@ async fn see_through(
             outcome = &mut work => break outcome,
             () = &mut lasts, if !claimed => {
                 claimed = true;
-                claim = Some(Box::pin(claim_running(shared, current)));
+                claim = Some(Box::pin(claim_running(ports, current)));
             }
             // Beside the work, which goes on: without a quorum, the write may take a minute.
             whose = in_flight(&mut claim) => {
@@ -97,7 +96,7 @@ async fn see_through(
                 let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
                 break Outcome::Cancelled;
             }
-            () = shared.release.cancelled() => {
+            () = ports.lifecycle.release.cancelled() => {
                 token.cancel();
                 break Outcome::Released;
             }
@@ -145,16 +144,16 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
-fn prepare(shared: &Shared, current: &CurrentAttempt) -> Option<(Context, Instant)> {
+fn prepare(ports: &NodePorts, current: &CurrentAttempt) -> Option<(Context, Instant)> {
     let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
     let RunningAttempt { assignment, attempt_state, at_work } = current.as_mut()?;
     let job = &assignment.job;
     let asked = job.options.as_ref().and_then(|options| options.timeout);
-    let policy = shared.policy(job);
+    let policy = ports.policy(job);
     let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
     let now = Instant::now();
     // The last check before the handler is called: the node may have been frozen since the attempt began.
-    if assignment.lease_is_over(now, shared.backbone.storage().lease) {
+    if assignment.lease_is_over(now, ports.backbone.storage().lease) {
         return None;
     }
     let mut stop_at = now + limit;
@@ -176,13 +175,13 @@ fn prepare(shared: &Shared, current: &CurrentAttempt) -> Option<(Context, Instan
 }
 
 /// Enters the attempt among the leases.
-pub(crate) fn enter(shared: &Shared, current: &CurrentAttempt) -> Option<Stop> {
+pub(crate) fn enter(ports: &NodePorts, current: &CurrentAttempt) -> Option<Stop> {
     let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
     let RunningAttempt { assignment, .. } = current.as_mut()?;
     let message = assignment.arrival.holding.message.clone();
     let entry = assignment.entry.take();
     assignment.entry =
-        entry.or_else(|| shared.book.enter(&assignment.ack_token, message, &assignment.job, assignment.leased_from));
+        entry.or_else(|| ports.book.enter(&assignment.ack_token, message, &assignment.job, assignment.leased_from));
     assignment.entry.as_ref().map(|entry| entry.stop.clone())
 }
 
@@ -202,21 +201,21 @@ enum Owner {
 }
 
 /// The run lasts: stores that it runs. Says whether it is still ours.
-async fn claim_running(shared: &Shared, current: &CurrentAttempt) -> Owner {
+async fn claim_running(ports: &NodePorts, current: &CurrentAttempt) -> Owner {
     let (mut run, mut expected, arrival) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return Owner::Another };
-        attempt_state.run.token = shared.token();
+        attempt_state.run.token = ports.token();
         (attempt_state.run.clone(), attempt_state.expected, assignment.arrival.clone())
     };
     let revision = loop {
-        match shared.backbone.write_record(&run, expected).await {
+        match ports.backbone.write_record(&run, expected).await {
             Ok(Written::Won(revision)) => break Some(revision),
             // The record that it was based on is gone.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
             Ok(Written::Lost(Some(found))) => match on_arrival(Some(&found.run), &arrival) {
                 Verdict::BeginAnew if expected != found.revision => {
-                    if has_other_id(&shared.backbone, &found.run, &arrival).await {
+                    if has_other_id(&ports.backbone, &found.run, &arrival).await {
                         return Owner::Another;
                     }
                     expected = found.revision;
@@ -258,7 +257,7 @@ async fn claim_running(shared: &Shared, current: &CurrentAttempt) -> Owner {
             }
         }
     }
-    announce(shared, current).await;
+    announce(ports, current).await;
     Owner::Us
 }
 

@@ -10,7 +10,8 @@ use longshore_domain::events::{Event, EventKind};
 
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::committer::Input;
-use crate::shared::{Shared, now};
+use crate::ports::{NodePorts, Ports as _};
+use crate::shared::now;
 
 /// Maximum bytes of a progress report.
 const MAX_BYTES: usize = 4_096;
@@ -19,7 +20,7 @@ const MAX_WAITING: usize = 128 * 1024;
 
 /// Publishes the progress of the current attempt. A report that is not valid JSON, or too long, is dropped with a
 /// warning.
-pub(crate) async fn report(shared: &Shared, current: &CurrentAttempt, body: &Bytes) {
+pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &Bytes) {
     static NTH: AtomicU32 = AtomicU32::new(1);
     let told = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,8 +38,8 @@ pub(crate) async fn report(shared: &Shared, current: &CurrentAttempt, body: &Byt
         let kind = EventKind::Progress;
         let told = Event { run, kind, attempt: run.attempt, nth, at: now(), of, reason: None };
         let mut line = Vec::with_capacity(384);
-        event::write(&told, &shared.node, &mut line);
-        let subject = shared.backbone.names().event(run, kind);
+        event::write(&told, ports.node(), &mut line);
+        let subject = ports.backbone.names().event(run, kind);
         let tenant = run.tenant.clone();
         // Before the record says that it runs, the log does not know of its start either: the start must come first.
         if !attempt_state.is_stored && attempt_state.progress.len() + line.len() < MAX_WAITING {
@@ -48,8 +49,8 @@ pub(crate) async fn report(shared: &Shared, current: &CurrentAttempt, body: &Byt
         (tenant, subject, Bytes::from(line), attempt_state.is_stored)
     };
     let (tenant, subject, line, is_stored) = told;
-    shared.backbone.publish_live(subject, line.clone()).await;
+    ports.backbone.publish_live(subject, line.clone()).await;
     if is_stored {
-        shared.committer.send(Input::Line(tenant, line)).await;
+        ports.committer.send(Input::Line(tenant, line)).await;
     }
 }

@@ -17,8 +17,8 @@ use crate::attempt::announce::announce;
 use crate::attempt::progress;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::handler::Context;
-use crate::ports::Ports as _;
-use crate::shared::{Shared, now};
+use crate::ports::{NodePorts, Ports as _};
+use crate::shared::now;
 
 /// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any
 /// handler is subscribed at all. The server would have said that at once, but it may be far away.
@@ -27,18 +27,18 @@ const ASK_AFTER: Duration = Duration::from_millis(50);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Has the current attempt done by a remote handler of its type.
-pub(crate) async fn perform(shared: &Shared, current: &CurrentAttempt, context: Context) -> Outcome {
+pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt, context: Context) -> Outcome {
     let headers = headers(current, &context);
-    let mut call = shared.caller.call(&context.job, headers, context.payload.clone()).await;
-    let guard = CancelOnDrop { shared, context: &context, done: false };
-    let outcome = listen(shared, current, &context, &mut call).await;
+    let mut call = ports.caller.call(&context.job, headers, context.payload.clone()).await;
+    let guard = CancelOnDrop { ports, context: &context, done: false };
+    let outcome = listen(ports, current, &context, &mut call).await;
     guard.done();
     outcome
 }
 
 /// Tells the handler when the node no longer waits for it: the attempt was cancelled, or is over.
 struct CancelOnDrop<'a> {
-    shared: &'a Shared,
+    ports: &'a NodePorts,
     context: &'a Context,
     done: bool,
 }
@@ -52,14 +52,14 @@ impl CancelOnDrop<'_> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if !self.done {
-            let (caller, job) = (self.shared.caller.clone(), self.context.job.clone());
+            let (caller, job) = (self.ports.caller.clone(), self.context.job.clone());
             tokio::spawn(async move { caller.cancel(&job).await });
         }
     }
 }
 
-async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
-    let promised = shared.heartbeat(&context.job);
+async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
+    let promised = ports.routing.heartbeat(&context.job);
     let mut heard = Instant::now();
     let mut ask_at = heard + ASK_AFTER;
     let mut announced = false;
@@ -74,13 +74,13 @@ async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, ca
                 heard = Instant::now();
                 if !announced {
                     announced = true;
-                    announce(shared, current).await;
+                    announce(ports, current).await;
                 }
-                take_signal(shared, current, context, signal).await;
+                take_signal(ports, current, context, signal).await;
             }
             reply = &mut call.reply => return match reply {
                 Ok(Reply::NoResponders) => {
-                    shared.forget_handlers(&context.job);
+                    ports.routing.forget_handlers(&context.job);
                     Outcome::NoHandler
                 }
                 Ok(Reply::NotSent) => failed(ErrorKind::Retryable, "the request was lost with the connection to NATS"),
@@ -88,10 +88,10 @@ async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, ca
                     failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"))
                 }
                 Ok(Reply::Answer(reply)) => {
-                    let outcome = outcome_of(*reply, shared.policy(&context.job), announced);
+                    let outcome = outcome_of(*reply, ports.policy(&context.job), announced);
                     // A handler without free capacity has not started anything.
                     if !announced && !matches!(outcome, Outcome::Busy { .. }) {
-                        announce(shared, current).await;
+                        announce(ports, current).await;
                     }
                     outcome
                 }
@@ -100,11 +100,11 @@ async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, ca
             Ok(()) = &mut call.found, if !announced => {
                 heard = Instant::now();
                 announced = true;
-                announce(shared, current).await;
+                announce(ports, current).await;
             }
             () = context.cancellation.cancelled(), if !told_to_stop => {
                 told_to_stop = true;
-                shared.caller.cancel(&context.job).await;
+                ports.caller.cancel(&context.job).await;
             }
             () = wait_until(silence) => {
                 if announced {
@@ -112,7 +112,7 @@ async fn listen(shared: &Shared, current: &CurrentAttempt, context: &Context, ca
                     return failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
                 }
                 ask_at = Instant::now() + ASK_AGAIN_AFTER;
-                shared.caller.probe(call).await;
+                ports.caller.probe(call).await;
             }
         }
     }
@@ -125,17 +125,17 @@ async fn wait_until(at: Option<tokio::time::Instant>) {
     }
 }
 
-async fn take_signal(shared: &Shared, current: &CurrentAttempt, context: &Context, signal: Signal) {
+async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Context, signal: Signal) {
     let job = &context.job;
     match &signal.kind {
         SignalKind::Started | SignalKind::Heartbeat => {}
-        SignalKind::Progress(body) => progress::report(shared, current, body).await,
+        SignalKind::Progress(body) => progress::report(ports, current, body).await,
         SignalKind::Log(body) => {
             let line = String::from_utf8_lossy(&body[..body.len().min(4_096)]).into_owned();
             tracing::info!(run_id = %job.run_id, tenant = %job.tenant, attempt = context.attempt, "handler: {line}");
         }
     }
-    shared.caller.answer(signal, context.cancellation.is_cancelled()).await;
+    ports.caller.answer(signal, context.cancellation.is_cancelled()).await;
 }
 
 fn headers(current: &CurrentAttempt, context: &Context) -> Headers {

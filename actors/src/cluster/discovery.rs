@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::Backbone;
 use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::work::Announced;
 
-use crate::shared::Shared;
+use crate::shared::routing::Routing;
 use crate::supervision::LoopEnd;
 
 /// How long services have to answer.
@@ -15,17 +16,17 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
 /// few seconds if there was a job for remote handlers since the last time.
-pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
+pub(crate) async fn run((backbone, routing): (Backbone, Arc<Routing>)) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut warned = HashSet::new();
     loop {
         tokio::select! {
-            _ = tick.tick() => if !shared.discovery.take_remote_seen() { continue },
-            () = shared.discovery.met_new_subject() => tick.reset(),
+            _ = tick.tick() => if !routing.discovery.take_remote_seen() { continue },
+            () = routing.discovery.met_new_subject() => tick.reset(),
         }
         let at = Instant::now();
-        let announced = match shared.backbone.ask_handlers(ANSWERS_WITHIN).await {
+        let announced = match backbone.ask_handlers(ANSWERS_WITHIN).await {
             Ok(announced) => announced,
             Err(error) => {
                 tracing::debug!("remote handlers cannot be asked: {}", error.with_causes());
@@ -35,8 +36,8 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
         for handler in &announced {
             warn_of(handler, &mut warned);
         }
-        shared.discovery.replace(announced, at);
-        shared.handler_capacity.changed();
+        routing.discovery.replace(announced, at);
+        routing.capacity.changed();
     }
 }
 

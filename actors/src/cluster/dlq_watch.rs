@@ -6,13 +6,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::Error;
+use longshore_backbone::{Backbone, Error};
 use longshore_domain::retention::{Threat, threat};
 use longshore_domain::{DurationText, Timestamp};
 use serde_json::json;
 
-use crate::cluster::{presence, system_events};
-use crate::shared::{Shared, now};
+use crate::cluster::presence;
+use crate::cluster::system_events::SystemEvents;
+use crate::metrics::Metrics;
+use crate::shared::identity::Identity;
+use crate::shared::now;
 use crate::supervision::LoopEnd;
 
 /// How often the dead letters are measured. Shorter than the time in which a failing system fills the last fifth of
@@ -21,14 +24,23 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// A warning that still holds is repeated after this.
 const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What the watch of dead letters needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) system_events: SystemEvents,
+}
+
 /// Watches until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
+pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut tick = tokio::time::interval(LOOK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut warned: Option<(Threat, Instant)> = None;
     loop {
         tick.tick().await;
-        match look(&shared, warned).await {
+        match look(&part, warned).await {
             Ok(next) => warned = next,
             Err(error) => tracing::debug!("cannot see how many dead letters there are: {}", error.with_causes()),
         }
@@ -36,20 +48,20 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
 }
 
 /// Checks once; returns the warning that now stands, and when it was given.
-async fn look(shared: &Shared, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
-    let (fill, oldest) = shared.backbone.measure_dead_letters().await?;
-    shared.metrics.dlq_fill.set(fill);
-    let max_age = shared.backbone.storage().dlq_max_age;
+async fn look(part: &Part, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
+    let (fill, oldest) = part.backbone.measure_dead_letters().await?;
+    part.metrics.dlq_fill.set(fill);
+    let max_age = part.backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
     let is_told = warned.is_some_and(|(told, at)| told == threat && at.elapsed() < AGAIN_AFTER);
-    if is_told || !presence::is_first(shared).await? {
+    if is_told || !presence::is_first(&part.backbone, &part.identity).await? {
         return Ok(warned);
     }
-    warn(shared, threat, fill, oldest, max_age).await;
+    warn(&part.system_events, threat, fill, oldest, max_age).await;
     Ok(Some((threat, Instant::now())))
 }
 
-async fn warn(shared: &Shared, threat: Threat, fill: f64, oldest: Option<Timestamp>, max_age: Duration) {
+async fn warn(events: &SystemEvents, threat: Threat, fill: f64, oldest: Option<Timestamp>, max_age: Duration) {
     let percent = (fill * 100.0).round();
     match threat {
         Threat::Room => tracing::warn!(
@@ -63,5 +75,5 @@ async fn warn(shared: &Shared, threat: Threat, fill: f64, oldest: Option<Timesta
     }
     let goes_at = oldest.map(|oldest| oldest.plus(max_age));
     let details = json!({"fill_ratio": fill, "oldest_at": oldest, "oldest_goes_at": goes_at});
-    system_events::publish(shared, threat.event(), details).await;
+    events.publish(threat.event(), details).await;
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use longshore_backbone::Backbone;
 
-use crate::shared::Shared;
+use crate::shared::identity::Identity;
 use crate::supervision::LoopEnd;
 
 /// How long a starting node waits for its name.
@@ -23,7 +23,8 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// Another node still has it: what that node says of itself.
-pub(crate) async fn wait_for_name(backbone: &Backbone, name: &str, instance: &str) -> Result<(), String> {
+pub(crate) async fn wait_for_name(backbone: &Backbone, identity: &Identity) -> Result<(), String> {
+    let (name, instance) = (&*identity.node, identity.instance.as_str());
     let until = Instant::now() + WAIT;
     let mut warned = false;
     while let Some(who) = ask(backbone, name, instance).await {
@@ -46,13 +47,13 @@ async fn ask(backbone: &Backbone, name: &str, instance: &str) -> Option<String> 
 }
 
 /// Answers nodes that ask for this node's name, until the process ends.
-pub(crate) async fn answer(shared: Arc<Shared>) -> LoopEnd {
-    let questions = shared.backbone.questions(shared.backbone.names().node(&shared.node)).await;
+pub(crate) async fn answer((backbone, identity): (Backbone, Arc<Identity>)) -> LoopEnd {
+    let questions = backbone.questions(backbone.names().node(&identity.node)).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
-    let own = shared.instance.as_str();
-    let who = format!("running since {}, instance {own}", shared.started_at);
+    let own = identity.instance.as_str();
+    let who = format!("running since {}, instance {own}", identity.started_at);
     // A node that asked at the same moment got no answer from us, nor we from it: so ask once more.
-    let (asking, name) = (shared.backbone.clone(), shared.node.clone());
+    let (asking, name) = (backbone.clone(), identity.node.clone());
     let own_question = own.to_owned();
     tokio::spawn(async move { ask(&asking, &name, &own_question).await });
     while let Some(question) = questions.next().await {
@@ -60,8 +61,8 @@ pub(crate) async fn answer(shared: Arc<Shared>) -> LoopEnd {
             continue;
         }
         let other = String::from_utf8_lossy(&question.payload);
-        tracing::warn!(node = %shared.node, %other, "another node asks for the name of this one; each needs its own (node.name)");
-        shared.backbone.answer_node(question, Bytes::from(who.clone())).await;
+        tracing::warn!(node = %identity.node, %other, "another node asks for the name of this one; each needs its own (node.name)");
+        backbone.answer_node(question, Bytes::from(who.clone())).await;
     }
     Ok(())
 }

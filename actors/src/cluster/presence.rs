@@ -1,36 +1,52 @@
 //! Presence: publishes every two seconds that this node is there and how busy it is.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use longshore_backbone::Error;
-use longshore_backbone::control::{PRESENCE_EVERY, Presence, QueueLoad};
+use longshore_backbone::control::{PRESENCE_EVERY, Presence};
+use longshore_backbone::{Backbone, Error};
+use tokio_util::sync::CancellationToken;
 
 use crate::cluster::records_watch::look_at_records;
-use crate::shared::{Shared, now};
+use crate::metrics::Metrics;
+use crate::queue::dispatcher::{self, Dispatcher};
+use crate::shared::health::Health;
+use crate::shared::identity::Identity;
+use crate::shared::now;
 use crate::supervision::LoopEnd;
 
+/// What presence needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) draining: CancellationToken,
+    /// The queues whose load it publishes.
+    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
+}
+
 /// This node's presence now.
-pub(crate) fn of(shared: &Shared, queues: BTreeMap<String, QueueLoad>) -> Presence {
+fn of(part: &Part) -> Presence {
     Presence {
-        node: shared.node.to_string(),
+        node: part.identity.node.to_string(),
         version: crate::VERSION.to_owned(),
-        started_at: shared.started_at,
+        started_at: part.identity.started_at,
         seen_at: now(),
-        state: if shared.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
-        queues,
+        state: if part.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
+        queues: dispatcher::loads(&part.queues),
     }
 }
 
 /// Publishes this node's presence until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>, loads: impl Fn() -> BTreeMap<String, QueueLoad>) -> LoopEnd {
+pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut tight = false;
     loop {
         tick.tick().await;
-        look_at_records(&shared, &mut tight).await;
-        if let Err(error) = shared.backbone.announce(&of(&shared, loads())).await {
+        look_at_records((&part.backbone, &part.metrics, &part.health), &mut tight).await;
+        if let Err(error) = part.backbone.announce(&of(&part)).await {
             tracing::warn!("cannot say that this node is there: {}", error.with_causes());
         }
     }
@@ -38,7 +54,7 @@ pub(crate) async fn run(shared: Arc<Shared>, loads: impl Fn() -> BTreeMap<String
 
 /// Whether this node is the one that works for all nodes: the first by name that is there. Should it go, the next one
 /// is.
-pub(crate) async fn is_first(shared: &Shared) -> Result<bool, Error> {
-    let nodes = shared.backbone.nodes(now()).await?;
-    Ok(nodes.iter().map(|presence| presence.node.as_str()).min().is_none_or(|first| first >= &*shared.node))
+pub(crate) async fn is_first(backbone: &Backbone, identity: &Identity) -> Result<bool, Error> {
+    let nodes = backbone.nodes(now()).await?;
+    Ok(nodes.iter().map(|presence| presence.node.as_str()).min().is_none_or(|first| first >= &*identity.node))
 }

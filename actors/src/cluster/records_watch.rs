@@ -1,22 +1,22 @@
 //! Watches how full the stream of run records is.
 
-use std::sync::atomic::Ordering;
-
+use longshore_backbone::Backbone;
 use longshore_domain::DurationText;
 
-use crate::shared::Shared;
+use crate::metrics::Metrics;
+use crate::shared::health::Health;
 
 /// Measures how full the stream of run records is; logs when completed records begin to be kept for shorter, and when
 /// that is over.
-pub(crate) async fn look_at_records(shared: &Shared, tight: &mut bool) {
-    let fill = match shared.backbone.measure_records().await {
+pub(crate) async fn look_at_records((backbone, metrics, health): (&Backbone, &Metrics, &Health), tight: &mut bool) {
+    let fill = match backbone.measure_records().await {
         Ok(fill) => fill,
         Err(error) => return tracing::debug!("cannot see how full the records are: {}", error.with_causes()),
     };
-    shared.metrics.records_fill.set(fill);
-    shared.records_full.store(fill >= FULL, Ordering::Relaxed);
-    let kept = shared.backbone.completed_kept();
-    let is_tight = kept < shared.backbone.storage().completed_max_age;
+    metrics.records_fill.set(fill);
+    health.set_records_full(fill >= FULL);
+    let kept = backbone.completed_kept();
+    let is_tight = kept < backbone.storage().completed_max_age;
     if std::mem::replace(tight, is_tight) != is_tight {
         let percent = (fill * 100.0).round();
         if is_tight {

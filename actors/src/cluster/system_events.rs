@@ -1,28 +1,46 @@
 //! Events about the cluster itself, such as `node_joined`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use longshore_backbone::Backbone;
 use longshore_domain::Queue;
+use serde_json::Value;
 
-use crate::shared::{Shared, now};
+use crate::shared::identity::Identity;
+use crate::shared::now;
 
-/// Publishes a system event, such as `node_joined`; `details` are fields of its own.
-pub(crate) async fn publish(shared: &Shared, event: &str, details: serde_json::Value) {
-    publish_of(shared, event, "_", details).await;
+/// Publishes system events of this node. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct SystemEvents {
+    backbone: Backbone,
+    identity: Arc<Identity>,
 }
 
-/// The same for an event about a queue, such as `lane_full`.
-pub(crate) async fn publish_of_queue(shared: &Shared, event: &str, queue: &Queue, details: serde_json::Value) {
-    publish_of(shared, event, queue.as_str(), details).await;
-}
-
-async fn publish_of(shared: &Shared, event: &str, queue: &str, details: serde_json::Value) {
-    let at = now();
-    let id = format!("_sys/{}/{event}/{}", shared.node, at.millis());
-    let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": &*shared.node, "at": at});
-    if let (Some(body), serde_json::Value::Object(details)) = (body.as_object_mut(), details) {
-        body.extend(details);
+impl SystemEvents {
+    pub(crate) fn new(backbone: Backbone, identity: Arc<Identity>) -> Self {
+        Self { backbone, identity }
     }
-    let body = Bytes::from(body.to_string());
-    let subject = shared.backbone.names().system_event(event, queue, &shared.node, "_");
-    shared.backbone.publish_live(subject, body).await;
+
+    /// Publishes an event such as `node_joined`; `details` are fields of its own.
+    pub(crate) async fn publish(&self, event: &str, details: Value) {
+        self.publish_of(event, "_", details).await;
+    }
+
+    /// The same for an event about a queue, such as `lane_full`.
+    pub(crate) async fn publish_of_queue(&self, event: &str, queue: &Queue, details: Value) {
+        self.publish_of(event, queue.as_str(), details).await;
+    }
+
+    async fn publish_of(&self, event: &str, queue: &str, details: Value) {
+        let (at, node) = (now(), &*self.identity.node);
+        let id = format!("_sys/{node}/{event}/{}", at.millis());
+        let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": node, "at": at});
+        if let (Some(body), Value::Object(details)) = (body.as_object_mut(), details) {
+            body.extend(details);
+        }
+        let body = Bytes::from(body.to_string());
+        let subject = self.backbone.names().system_event(event, queue, node, "_");
+        self.backbone.publish_live(subject, body).await;
+    }
 }

@@ -20,14 +20,16 @@ use bytes::Bytes;
 use longshore_backbone::request::WRONG_SEQUENCE;
 use longshore_backbone::window::{Answer, Window};
 use longshore_backbone::{Backbone, Headers};
-use longshore_domain::Tenant;
+use longshore_domain::publication::Published;
+use longshore_domain::{Run, SmolStr, Tenant};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Interval, Sleep};
 
 use crate::coalesce::coalesced;
 use crate::commit::batches::{Batch, Batches};
+use crate::commit::encode::Author;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{Commit, InFlightPermit};
+use crate::commit::{AfterCommit, Commit, InFlightPermit, Payload, Unlogged};
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::supervision::LoopEnd;
@@ -54,16 +56,21 @@ pub(crate) enum Input {
 
 /// The handle by which commits are sent to the committer. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Committer(mpsc::Sender<Input>);
+pub(crate) struct Committer {
+    door: mpsc::Sender<Input>,
+    /// In whose name commits are written, and for which server.
+    node: SmolStr,
+    backbone: Backbone,
+}
 
 impl Committer {
     /// A handle, and the committer's state.
-    pub(crate) fn open(backbone: Backbone, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Committing>>) {
+    pub(crate) fn open(backbone: Backbone, node: SmolStr, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Committing>>) {
         let (door, commits) = mpsc::channel(QUEUED);
         let (slow, done) = mpsc::unbounded_channel();
         let batches = Batches::new(backbone.max_payload());
         let committing = Committing {
-            backbone,
+            backbone: backbone.clone(),
             metrics,
             commits,
             slow,
@@ -75,13 +82,40 @@ impl Committer {
             in_flight: Arc::default(),
             flushes: Vec::new(),
         };
-        (Self(door), Arc::new(Mutex::new(committing)))
+        (Self { door, node, backbone }, Arc::new(Mutex::new(committing)))
     }
 
     /// Sends input; waits while the committer is full.
     pub(crate) async fn send(&self, input: Input) {
         // The state lives as long as the node: a closed channel means that the process is ending.
-        let _ = self.0.send(input).await;
+        let _ = self.door.send(input).await;
+    }
+
+    /// Has a commit without a delivery carried out and waits for that; returns the revision of its record.
+    ///
+    /// # Errors
+    /// Another write of the record was first, the committer died while it worked on the commit, or the process is
+    /// ending.
+    pub(crate) async fn carry_out(&self, mut commit: Commit) -> Result<u64, Unlogged> {
+        let (done, carried_out) = oneshot::channel();
+        commit.after = AfterCommit::Report(done);
+        self.send(Input::Commit(Box::new(commit))).await;
+        carried_out.await.map_err(|_| Unlogged)
+    }
+
+    /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
+    ///
+    /// # Errors
+    /// The committer died while it worked on the commit, or the process is ending: the log may lack the events.
+    pub(crate) async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        let run = Box::new(run.clone());
+        let commit = Commit::of_stored(run, Payload::default(), published, self.author());
+        self.carry_out(commit).await.map(drop)
+    }
+
+    /// In whose name records and events are written.
+    pub(crate) fn author(&self) -> Author<'_, Backbone> {
+        Author { node: &self.node, server: &self.backbone }
     }
 
     /// Waits until all input before is confirmed.

@@ -12,14 +12,14 @@ use longshore_domain::Lane;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
 use crate::queue::blocked::{Blocked, Goes};
-use crate::queue::gates::{self, Answer};
+use crate::queue::gates::{Answer, Gates};
 use crate::queue::lookahead::Lookahead;
-use crate::shared::Shared;
 use crate::shared::capacity::Kind;
-use crate::shared::park_permits::ParkPermit;
+use crate::shared::park_permits::ParkGate;
 
 /// After workers have taken so many jobs, the scheduler is called to top up.
 const NOTIFY_AFTER: usize = 32;
@@ -27,6 +27,11 @@ const NOTIFY_AFTER: usize = 32;
 /// The buffer of a queue.
 pub(crate) struct JobBuffer {
     policy: QueuePolicy,
+    lease: Duration,
+    gates: Gates,
+    park: ParkGate,
+    /// Set when the node takes no new work.
+    draining: CancellationToken,
     jobs: Mutex<Jobs>,
     taken: Notify,
     /// Notified when parked jobs of some kind are wanted back.
@@ -78,8 +83,15 @@ impl Jobs {
 
 impl JobBuffer {
     /// Nothing is buffered.
-    pub(crate) fn new(policy: QueuePolicy, lease: Duration) -> Self {
-        Self { policy, jobs: Mutex::new(Jobs::new(lease)), taken: Notify::new(), wanted_back: Arc::default() }
+    pub(crate) fn new(
+        policy: QueuePolicy,
+        lease: Duration,
+        gates: Gates,
+        park: ParkGate,
+        draining: CancellationToken,
+    ) -> Self {
+        let jobs = Mutex::new(Jobs::new(lease));
+        Self { policy, lease, gates, park, draining, jobs, taken: Notify::new(), wanted_back: Arc::default() }
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -87,7 +99,8 @@ impl JobBuffer {
     }
 
     /// Returns every job and forgets all it knew.
-    pub(crate) fn clear(&self, lease: Duration) {
+    pub(crate) fn clear(&self) {
+        let lease = self.lease;
         let mut jobs = self.jobs();
         let started = jobs.started;
         let mut old = std::mem::replace(&mut *jobs, Jobs { started, ..Jobs::new(lease) });
@@ -118,20 +131,23 @@ impl JobBuffer {
         self.jobs().merge.push(lane, rank, assignment);
     }
 
-    /// The next job in order that may start, or is to be parked.
-    pub(crate) fn next(&self, shared: &Shared) -> Option<Box<Assignment>> {
-        self.jobs().next(shared, self, Instant::now())
+    /// The next job in order that may start, or is to be parked; none while the node drains.
+    pub(crate) fn next(&self) -> Option<Box<Assignment>> {
+        if self.draining.is_cancelled() {
+            return None;
+        }
+        self.jobs().next(self, Instant::now())
     }
 
     /// The same for a worker that is done; the scheduler is notified after every [`NOTIFY_AFTER`] such jobs, and when
     /// none is left.
-    pub(crate) fn next_after(&self, shared: &Shared) -> Option<Box<Assignment>> {
-        if shared.draining.is_cancelled() {
+    pub(crate) fn next_after(&self) -> Option<Box<Assignment>> {
+        if self.draining.is_cancelled() {
             return None;
         }
         let now = Instant::now();
         let mut jobs = self.jobs();
-        let next = jobs.next(shared, self, now)?;
+        let next = jobs.next(self, now)?;
         jobs.unreported += 1;
         if jobs.unreported >= NOTIFY_AFTER || jobs.merge.held() == 0 {
             jobs.unreported = 0;
@@ -168,17 +184,18 @@ impl JobBuffer {
 
     /// The connection was made anew: the server may have forgotten what it delivered to us. Retries that are held
     /// locally stay, as their records say.
-    pub(crate) fn forget_deliveries(&self, now: Instant, lease: Duration) {
+    pub(crate) fn forget_deliveries(&self, now: Instant) {
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| !assignment.is_held_locally());
         back.extend(jobs.blocked.take_all());
         drop(jobs);
-        back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
+        back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, self.lease));
     }
 
     /// Returns jobs that have waited for a third of their lease, so that a node with free capacity may have them. Jobs
     /// that cannot start there either are parked.
-    pub(crate) fn give_back(&self, now: Instant, lease: Duration) {
+    pub(crate) fn give_back(&self, now: Instant) {
+        let lease = self.lease;
         let waited = |assignment: &Assignment| {
             !assignment.is_held_locally() && now.duration_since(assignment.leased_from) > lease / 3
         };
@@ -230,10 +247,10 @@ impl JobBuffer {
 }
 
 impl Jobs {
-    fn next(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
-        let lease = shared.backbone.storage().lease;
+    fn next(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
+        let lease = buffer.lease;
         loop {
-            let assignment = self.next_of_any_kind(shared, buffer, now)?;
+            let assignment = self.next_of_any_kind(buffer, now)?;
             if assignment.lease_is_over(now, lease) {
                 assignment.ack_token.abandon();
                 continue;
@@ -244,29 +261,30 @@ impl Jobs {
     }
 
     /// The next job to start or to park, whether or not its lease is over.
-    fn next_of_any_kind(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
+    fn next_of_any_kind(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         if self.blocked.held() > 0 {
             // Handlers may start while jobs wait for them: discovery must go on.
-            shared.discovery.saw_remote();
-            if let Some(next) = self.next_blocked(shared, buffer, now) {
+            buffer.gates.saw_remote();
+            if let Some(next) = self.next_blocked(buffer, now) {
                 return Some(next);
             }
         }
         loop {
             self.hold_off = self.coming.hold_off(self.merge.next_rank()?, now, |lane| self.merge.held_of(lane) == 0);
-            if self.hold_off.is_some() || !self.has_room(shared, buffer) {
+            if self.hold_off.is_some() || !self.has_room(buffer) {
                 return None;
             }
             let mut assignment = self.merge.take_next()?;
-            let Some(kind) = gates::kind_of(shared, &assignment) else { return Some(assignment) };
-            if !self.blocked.has_others_before(&kind, assignment.is_returned) && passes(shared, &mut assignment) {
+            let Some(kind) = buffer.gates.kind_of(&assignment) else { return Some(assignment) };
+            if !self.blocked.has_others_before(&kind, assignment.is_returned) && passes(&buffer.gates, &mut assignment)
+            {
                 self.starts(&kind, buffer, now);
                 return Some(assignment);
             }
             if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked
-                && may_park(shared, &mut assignment)
+                && may_park(&buffer.park, &mut assignment)
             {
-                self.parks(&kind, &mut assignment, shared, buffer);
+                self.parks(&kind, &mut assignment, buffer);
                 return Some(assignment);
             }
             let place = assignment.place(buffer.policy.aging);
@@ -276,27 +294,27 @@ impl Jobs {
 
     /// The first in order of the jobs that could not start before and can now; else one that has waited here for too
     /// long.
-    fn next_blocked(&mut self, shared: &Shared, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
-        if let Some((kind, assignment)) = self.blocked.take(|front| passes(shared, front)) {
+    fn next_blocked(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
+        if let Some((kind, assignment)) = self.blocked.take(|front| passes(&buffer.gates, front)) {
             self.starts(&kind, buffer, now);
             return Some(assignment);
         }
         let mut overdue = self.blocked.take_overdue()?;
-        if may_park(shared, &mut overdue) {
+        if may_park(&buffer.park, &mut overdue) {
             let kind = Kind::of(&overdue.job);
-            self.parks(&kind, &mut overdue, shared, buffer);
+            self.parks(&kind, &mut overdue, buffer);
             return Some(overdue);
         }
-        overdue.return_or_abandon(now, shared.backbone.storage().lease);
+        overdue.return_or_abandon(now, buffer.lease);
         None
     }
 
     /// A job of this kind is being parked. If it could start but for the others that are, they are wanted back at once.
-    fn parks(&mut self, kind: &Kind, assignment: &mut Assignment, shared: &Shared, buffer: &JobBuffer) {
+    fn parks(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer) {
         let arrived = self.blocked.parks(kind.clone());
         let Some(permit) = &mut assignment.park else { return };
         permit.counts(arrived);
-        if shared.free_places(kind, 0) > 0 {
+        if buffer.gates.free_places(kind) > 0 {
             permit.notifies(Arc::clone(&buffer.wanted_back));
         }
     }
@@ -310,15 +328,14 @@ impl Jobs {
 
     /// Whether another job may be taken out of the order: if it can neither start nor be parked, it stays here, and
     /// there is a bound on those.
-    fn has_room(&self, shared: &Shared, buffer: &JobBuffer) -> bool {
-        let can_park = shared.park_permits.is_one_left() && !shared.backbone.parked_is_full();
-        can_park || self.blocked.held() < buffer.policy.concurrency
+    fn has_room(&self, buffer: &JobBuffer) -> bool {
+        buffer.park.is_open() || self.blocked.held() < buffer.policy.concurrency
     }
 }
 
 /// Whether the gates let the job start; if so, it holds their permit.
-fn passes(shared: &Shared, assignment: &mut Assignment) -> bool {
-    match gates::ask(shared, assignment) {
+fn passes(gates: &Gates, assignment: &mut Assignment) -> bool {
+    match gates.ask(assignment) {
         Answer::Go(permit) => {
             assignment.capacity = Some(permit);
             true
@@ -329,10 +346,10 @@ fn passes(shared: &Shared, assignment: &mut Assignment) -> bool {
 
 /// Marks the job to be parked instead of started, if that is possible now. A retry that is held locally cannot be
 /// parked.
-fn may_park(shared: &Shared, assignment: &mut Assignment) -> bool {
-    if assignment.is_held_locally() || shared.backbone.parked_is_full() {
+fn may_park(park: &ParkGate, assignment: &mut Assignment) -> bool {
+    if assignment.is_held_locally() {
         return false;
     }
-    assignment.park = ParkPermit::take(&shared.park_permits);
+    assignment.park = park.take();
     assignment.park.is_some()
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use longshore_backbone::control::QueueLoad;
 use longshore_domain::Queue;
@@ -20,7 +19,6 @@ use crate::queue::buffer::JobBuffer;
 use crate::queue::idle_workers::IdleWorkers;
 use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
-use crate::shared::Shared;
 
 /// What a worker is sent: a job, and the permit to run. The jobs after it the worker takes from the buffer itself.
 pub(crate) struct Work {
@@ -57,14 +55,14 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(name: Queue, policy: QueuePolicy, lease: Duration) -> Self {
+    pub(crate) fn new(name: Queue, policy: QueuePolicy, buffer: JobBuffer) -> Self {
         // Bounded by `LocalRetryPermits`.
         let (back, again) = mpsc::unbounded_channel();
         Self {
             name,
             policy,
             idle: IdleWorkers::default(),
-            buffer: JobBuffer::new(policy, lease),
+            buffer,
             wake_permits: Arc::new(WakePermits::of_runtime()),
             again: Mutex::new(again),
             closed: CancellationToken::new(),
@@ -76,49 +74,41 @@ impl Dispatcher {
     }
 
     /// Gives buffered jobs to idle workers, in order, as long as there are both and a wake permit is left.
-    pub(crate) fn dispatch(&self, shared: &Shared) {
-        while self.wake_permits.is_one_left() && self.wake_one(shared) {}
+    pub(crate) fn dispatch(&self) {
+        while self.wake_permits.is_one_left() && self.wake_one() {}
     }
 
     /// The same, regardless of how many permits are out.
-    pub(crate) fn dispatch_all(&self, shared: &Shared) {
-        while self.wake_one(shared) {}
+    pub(crate) fn dispatch_all(&self) {
+        while self.wake_one() {}
     }
 
     /// A worker that has to wait, or has nothing to do, gives its permit up and lets another one run.
-    pub(crate) fn pass_on(&self, permit: WakePermit, shared: &Shared) {
+    pub(crate) fn pass_on(&self, permit: WakePermit) {
         permit.release();
-        self.dispatch(shared);
+        self.dispatch();
         // The scheduler keeps the timer for jobs that must not start yet, but knows only of those that it met itself.
         self.buffer.notify_if_held_off();
     }
 
     /// Runs `future`; gives the permit up as soon as `future` has to wait.
-    pub(crate) async fn while_running<F: Future>(
-        &self,
-        permit: &mut Option<WakePermit>,
-        shared: &Shared,
-        future: F,
-    ) -> F::Output {
+    pub(crate) async fn while_running<F: Future>(&self, permit: &mut Option<WakePermit>, future: F) -> F::Output {
         let mut future = pin!(future);
         std::future::poll_fn(|context| {
             let polled = future.as_mut().poll(context);
             if polled.is_pending()
                 && let Some(permit) = permit.take()
             {
-                self.pass_on(permit, shared);
+                self.pass_on(permit);
             }
             polled
         })
         .await
     }
 
-    fn wake_one(&self, shared: &Shared) -> bool {
-        if shared.draining.is_cancelled() {
-            return false;
-        }
+    fn wake_one(&self) -> bool {
         let Some(number) = self.idle.take() else { return false };
-        let Some(assignment) = self.buffer.next(shared) else {
+        let Some(assignment) = self.buffer.next() else {
             self.idle.put_quietly(number);
             return false;
         };

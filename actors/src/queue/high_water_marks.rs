@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use longshore_backbone::Error;
+use longshore_backbone::{Backbone, Error};
 use longshore_domain::{Priority, Queue};
 use tokio::task::JoinSet;
 
-use crate::attempt::cancelled;
-use crate::shared::Shared;
+use crate::attempt::cancelled::learn;
+use crate::shared::recently_cancelled::RecentlyCancelled;
 
 /// A lane that could not be read is tried again after this long.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -24,7 +24,9 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// The marks of a queue's nine lanes that clients publish to.
 pub(crate) struct HighWaterMarks {
-    shared: Arc<Shared>,
+    backbone: Backbone,
+    /// A job may begin without reading its record only after the list of cancelled runs was read.
+    cancelled: Arc<RecentlyCancelled>,
     queue: Queue,
     lanes: [Lane; Priority::COUNT],
     readers: JoinSet<Vec<Read>>,
@@ -47,10 +49,10 @@ struct Read {
 
 impl HighWaterMarks {
     /// Nothing is known yet.
-    pub(crate) fn new(shared: Arc<Shared>, queue: Queue) -> Self {
+    pub(crate) fn new(backbone: Backbone, cancelled: Arc<RecentlyCancelled>, queue: Queue) -> Self {
         let unknown = Lane { mark: UNKNOWN, asked: 0, being_read: false };
-        let mut marks = Self { shared, queue, lanes: [unknown; Priority::COUNT], readers: JoinSet::new() };
-        if marks.shared.backbone.has_one_server() {
+        let mut marks = Self { backbone, cancelled, queue, lanes: [unknown; Priority::COUNT], readers: JoinSet::new() };
+        if marks.backbone.has_one_server() {
             marks.server_is_new();
         } else {
             (0..Priority::COUNT).for_each(|lane| marks.leader_may_be_new(lane));
@@ -66,16 +68,17 @@ impl HighWaterMarks {
 
     /// The connection was made anew: the only server may be another process, whose marks hold for all nodes.
     pub(crate) fn server_is_new(&mut self) {
-        if !self.shared.backbone.has_one_server() {
+        if !self.backbone.has_one_server() {
             return;
         }
         self.readers = JoinSet::new();
         self.lanes = self.lanes.map(|lane| Lane { mark: UNKNOWN, asked: lane.asked + 1, being_read: true });
-        let (shared, queue, lanes) = (Arc::clone(&self.shared), self.queue.clone(), self.lanes);
+        let (backbone, cancelled) = (self.backbone.clone(), Arc::clone(&self.cancelled));
+        let (queue, lanes) = (self.queue.clone(), self.lanes);
         self.readers.spawn(async move {
-            patiently(&queue, || cancelled::learn(&shared)).await;
-            let marks = patiently(&queue, || shared.backbone.marks(&queue)).await;
-            let names = shared.backbone.names();
+            patiently(&queue, || learn(&backbone, &cancelled)).await;
+            let marks = patiently(&queue, || backbone.marks(&queue)).await;
+            let names = backbone.names();
             let mark = |priority| marks.get(&names.lane_stream(&queue, priority)).copied().unwrap_or(0);
             let read = |(lane, priority)| Read { lane, asked: lanes[lane].asked, mark: mark(priority) };
             Priority::all().enumerate().map(read).collect()
@@ -85,7 +88,7 @@ impl HighWaterMarks {
     /// A lane's pulls were forgotten: if its consumer's leader can change, the new leader may deliver a job again with
     /// a delivery count of 1.
     pub(crate) fn leader_may_be_new(&mut self, lane: usize) {
-        if self.shared.backbone.has_one_server() || lane >= self.lanes.len() {
+        if self.backbone.has_one_server() || lane >= self.lanes.len() {
             return;
         }
         self.lanes[lane].mark = UNKNOWN;
@@ -97,11 +100,12 @@ impl HighWaterMarks {
 
     fn read(&mut self, lane: usize) {
         self.lanes[lane].being_read = true;
-        let (shared, queue, asked) = (Arc::clone(&self.shared), self.queue.clone(), self.lanes[lane].asked);
+        let (backbone, cancelled) = (self.backbone.clone(), Arc::clone(&self.cancelled));
+        let (queue, asked) = (self.queue.clone(), self.lanes[lane].asked);
         self.readers.spawn(async move {
             let Some(priority) = Priority::all().nth(lane) else { return Vec::new() };
-            patiently(&queue, || cancelled::learn(&shared)).await;
-            let state = patiently(&queue, || shared.backbone.lane_of(&queue, priority)).await;
+            patiently(&queue, || learn(&backbone, &cancelled)).await;
+            let state = patiently(&queue, || backbone.lane_of(&queue, priority)).await;
             vec![Read { lane, asked, mark: state.last_sequence }]
         });
     }

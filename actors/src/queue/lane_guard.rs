@@ -17,7 +17,8 @@ use tokio::sync::mpsc;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin;
-use crate::shared::{Shared, now};
+use crate::ports::{NodePorts, Ports as _};
+use crate::shared::now;
 use crate::supervision::LoopEnd;
 
 /// Broken messages that it works on at once.
@@ -34,10 +35,10 @@ const LOOKS: usize = 20;
 const CLEARINGS: usize = 5;
 
 /// Guards the lanes of these queues until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) -> LoopEnd {
-    let mut connected = shared.backbone.connected();
-    let mut questions = shared.backbone.custody_questions().await.map_err(|error| error.with_causes())?;
-    let streams = shared.backbone.job_streams(queues.iter());
+pub(crate) async fn run((ports, queues): (Arc<NodePorts>, Vec<Queue>)) -> LoopEnd {
+    let mut connected = ports.backbone.connected();
+    let mut questions = ports.backbone.custody_questions().await.map_err(|error| error.with_causes())?;
+    let streams = ports.backbone.job_streams(queues.iter());
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut asked = BTreeMap::new();
@@ -47,7 +48,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) -> LoopEnd {
                 return;
             }
             for _ in 0..CLEARINGS {
-                if clear(&shared, &streams).await {
+                if clear(&ports, &streams).await {
                     break;
                 }
                 tokio::time::sleep(LOOK_AGAIN_AFTER).await;
@@ -57,13 +58,13 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) -> LoopEnd {
     let keep = async {
         loop {
             tick.tick().await;
-            count(&shared);
-            restore(&shared, &mut asked).await;
+            count(&ports);
+            restore(&ports, &mut asked).await;
         }
     };
     let answer = async {
         while let Some(question) = questions.next().await {
-            shared.backbone.answer_custody(question, &shared.node).await;
+            ports.backbone.answer_custody(question, ports.node()).await;
         }
     };
     tokio::join!(clear, keep, answer);
@@ -71,26 +72,26 @@ pub(crate) async fn run(shared: Arc<Shared>, queues: Vec<Queue>) -> LoopEnd {
 }
 
 /// Inspects all streams at once, and returns the lost jobs; false if other nodes have not said what they hold.
-async fn clear(shared: &Shared, streams: &[SmolStr]) -> bool {
+async fn clear(ports: &NodePorts, streams: &[SmolStr]) -> bool {
     let (found, mut poison) = mpsc::channel(AT_ONCE);
     let look = async {
-        let looks = streams.iter().map(|stream| look_through(shared, stream, found.clone()));
+        let looks = streams.iter().map(|stream| look_through(ports, stream, found.clone()));
         let pending = futures_util::future::join_all(looks).await;
         drop(found);
         pending
     };
     let remove = async {
         while let Some(poison) = poison.recv().await {
-            remove(shared, poison).await;
+            remove(ports, poison).await;
         }
     };
-    let look = async { return_lost(shared, look.await).await };
+    let look = async { return_lost(ports, look.await).await };
     tokio::join!(look, remove).0
 }
 
-async fn look_through(shared: &Shared, stream: &str, found: mpsc::Sender<Poison>) -> Option<Pending> {
+async fn look_through(ports: &NodePorts, stream: &str, found: mpsc::Sender<Poison>) -> Option<Pending> {
     for _ in 0..LOOKS {
-        match shared.backbone.look_through(stream, &found).await {
+        match ports.backbone.look_through(stream, &found).await {
             Ok(pending) => return pending,
             Err(error) => tracing::debug!(stream, "cannot be inspected: {}", error.with_causes()),
         }
@@ -101,11 +102,11 @@ async fn look_through(shared: &Shared, stream: &str, found: mpsc::Sender<Poison>
 }
 
 /// A message that cannot be read becomes a dead letter, and is deleted.
-async fn remove(shared: &Shared, poison: Poison) {
+async fn remove(ports: &NodePorts, poison: Poison) {
     let Poison { reason, delivery } = poison;
     let message = delivery.holding.message.clone();
-    let is_due = *message.stream == shared.backbone.names().schedules_stream();
-    let mut assignment = Assignment::read(delivery, shared.backbone.names(), u64::MAX, usize::MAX);
+    let is_due = *message.stream == ports.backbone.names().schedules_stream();
+    let mut assignment = Assignment::read(delivery, ports.backbone.names(), u64::MAX, usize::MAX);
     if is_due && assignment.arrival.has_derived_id {
         // Sequences of the due jobs' stream are not those of a lane.
         let run_id = RunId::derived(&due(), assignment.job.priority, message.sequence);
@@ -114,7 +115,7 @@ async fn remove(shared: &Shared, poison: Poison) {
     assignment.start = Start::Invalid(reason);
     tracing::warn!(stream = %message.stream, sequence = message.sequence, run_id = %assignment.job.run_id,
         "a message that cannot be read is taken out");
-    begin::begin(shared, Box::new(assignment)).await;
+    begin::begin(ports, Box::new(assignment)).await;
 }
 
 fn due() -> Queue {
@@ -122,8 +123,8 @@ fn due() -> Queue {
 }
 
 /// Returns the jobs that were lost with the connection, once every node has said what it holds; false if some have not.
-async fn return_lost(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
-    let nodes = match shared.backbone.nodes(now()).await {
+async fn return_lost(ports: &NodePorts, pending: Vec<Option<Pending>>) -> bool {
+    let nodes = match ports.backbone.nodes(now()).await {
         Ok(nodes) => nodes.into_iter().map(|presence| presence.node).collect::<Vec<_>>(),
         Err(error) => {
             tracing::debug!("the nodes cannot be read: {}", error.with_causes());
@@ -131,7 +132,7 @@ async fn return_lost(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
         }
     };
     let lost = pending.into_iter().flatten().map(async |pending| {
-        let handed = shared.backbone.nak_lost(pending, &shared.node, &nodes).await;
+        let handed = ports.backbone.nak_lost(pending, ports.node(), &nodes).await;
         handed.unwrap_or_else(|error| {
             tracing::debug!("the other nodes cannot be asked: {}", error.with_causes());
             None
@@ -146,14 +147,14 @@ async fn return_lost(shared: &Shared, pending: Vec<Option<Pending>>) -> bool {
 }
 
 /// Creates deleted consumers again.
-async fn restore(shared: &Shared, asked: &mut BTreeMap<SmolStr, Instant>) {
-    let unanswered = shared.backbone.unanswered();
+async fn restore(ports: &NodePorts, asked: &mut BTreeMap<SmolStr, Instant>) {
+    let unanswered = ports.backbone.unanswered();
     asked.retain(|stream, _| unanswered.contains(stream));
     for stream in unanswered {
         if asked.get(&stream).is_some_and(|at| at.elapsed() < RESTORE_AGAIN_AFTER) {
             continue;
         }
-        match shared.backbone.restore(&stream).await {
+        match ports.backbone.restore(&stream).await {
             Ok(Restored::Anew) => tracing::warn!(%stream, "its consumer was gone and has been made anew"),
             Ok(Restored::There) => tracing::debug!(%stream, "its consumer is there"),
             Err(error) => tracing::warn!(%stream, "no server answers for its consumer: {}", error.with_causes()),
@@ -163,11 +164,11 @@ async fn restore(shared: &Shared, asked: &mut BTreeMap<SmolStr, Instant>) {
 }
 
 /// Updates the counts of removed messages and of connections made anew.
-fn count(shared: &Shared) {
-    let removed = &shared.metrics.poison_removed;
-    removed.inc_by(shared.backbone.poison_removed().saturating_sub(removed.get()));
-    for link in shared.backbone.connections() {
-        let counter = shared.metrics.connections_rebuilt.with_label_values(&[link.name()]);
+fn count(ports: &NodePorts) {
+    let removed = &ports.metrics.poison_removed;
+    removed.inc_by(ports.backbone.poison_removed().saturating_sub(removed.get()));
+    for link in ports.backbone.connections() {
+        let counter = ports.metrics.connections_rebuilt.with_label_values(&[link.name()]);
         counter.inc_by(link.rebuilt().saturating_sub(counter.get()));
     }
 }

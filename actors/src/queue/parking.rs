@@ -13,18 +13,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use longshore_backbone::Error;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::header;
+use longshore_backbone::{Backbone, Error};
 use longshore_domain::rank::Rank;
 use longshore_domain::{Priority, Timestamp};
+use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::number_of;
 use crate::fail_point;
+use crate::metrics::Metrics;
 use crate::queue::dispatcher::Dispatcher;
-use crate::shared::Shared;
 use crate::shared::capacity::Kind;
+use crate::shared::routing::Routing;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
@@ -41,21 +43,21 @@ const KINDS: usize = 64;
 const AT_ONCE: usize = 32;
 
 /// Brings parked jobs back until the node drains.
-pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd {
-    let mut parking = Parking { shared, queue, ahead: BTreeMap::new() };
-    let draining = parking.shared.draining.clone();
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let draining = part.draining.clone();
+    let mut parking = Parking { part, ahead: BTreeMap::new() };
     let mut any = false;
     loop {
         let pause = if any { LOOK_EVERY } else { IDLE_LOOK_EVERY };
         tokio::select! {
             () = draining.cancelled() => break,
-            () = parking.queue.buffer.wanted_back() => {}
+            () = parking.part.queue.buffer.wanted_back() => {}
             () = tokio::time::sleep(pause) => {}
         }
         match parking.look().await {
             Ok(parked) => any = parked,
             Err(error) => {
-                tracing::debug!(queue = %parking.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
+                tracing::debug!(queue = %parking.part.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
             }
         }
         tokio::time::sleep(PAUSE).await;
@@ -63,9 +65,19 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
     std::future::pending().await
 }
 
+/// What parking needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) queue: Arc<Dispatcher>,
+    /// Says how many jobs of a kind could start.
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) draining: CancellationToken,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
 struct Parking {
-    shared: Arc<Shared>,
-    queue: Arc<Dispatcher>,
+    part: Part,
     /// The jobs of each kind that were read ahead.
     ahead: BTreeMap<Kind, Ahead>,
 }
@@ -89,8 +101,8 @@ struct Parked {
 impl Parking {
     /// Takes back the jobs that are wanted; says whether any job is parked.
     async fn look(&mut self) -> Result<bool, Error> {
-        self.queue.buffer.before_asking();
-        let found = self.shared.backbone.parked_kinds(&self.queue.name).await?;
+        self.part.queue.buffer.before_asking();
+        let found = self.part.backbone.parked_kinds(&self.part.queue.name).await?;
         let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
         for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
             let kind = Kind { tenant: parked.tenant, job_type: parked.job_type };
@@ -99,8 +111,8 @@ impl Parking {
             of_kind.jobs += parked.jobs;
         }
         let names: Vec<Kind> = kinds.keys().cloned().collect();
-        let free = |kind: &Kind| self.shared.free_places(kind, self.queue.policy.concurrency);
-        let wants = self.queue.buffer.are_parked(&names, free);
+        let free = |kind: &Kind| self.part.routing.free_places(kind, self.part.queue.policy.concurrency);
+        let wants = self.part.queue.buffer.are_parked(&names, free);
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {
             self.ahead.clear();
@@ -108,7 +120,7 @@ impl Parking {
         for ((kind, parked), want) in kinds.into_iter().zip(wants).filter(|(_, want)| *want > 0) {
             self.bring_back(kind, &parked, want).await?;
         }
-        Ok(self.queue.buffer.any_parked())
+        Ok(self.part.queue.buffer.any_parked())
     }
 
     /// Brings back the first `want` of a kind.
@@ -117,11 +129,11 @@ impl Parking {
         let Some(ahead) = self.ahead.get_mut(&kind) else { return Ok(()) };
         let next: Vec<Stored> =
             std::iter::from_fn(|| ahead.jobs.pop_first().map(|(_, stored)| stored)).take(want).collect();
-        self.queue.buffer.coming_back(&kind, next.len(), Instant::now());
-        let moves = next.into_iter().map(|stored| bring_back(&self.shared, stored));
+        self.part.queue.buffer.coming_back(&kind, next.len(), Instant::now());
+        let moves = next.into_iter().map(|stored| bring_back(&self.part, stored));
         let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(moves).buffered(AT_ONCE).collect().await;
         if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {
-            self.queue.buffer.none_is_parked(&kind);
+            self.part.queue.buffer.none_is_parked(&kind);
         }
         if moved.iter().any(|moved| !matches!(moved, Ok(true))) {
             // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are
@@ -132,13 +144,13 @@ impl Parking {
     }
 
     async fn read_ahead(&mut self, kind: &Kind, priorities: &[Priority]) -> Result<(), Error> {
-        let (names, aging) = (self.shared.backbone.names(), self.queue.policy.aging);
+        let (names, aging) = (self.part.backbone.names(), self.part.queue.policy.aging);
         let ahead = self.ahead.entry(kind.clone()).or_default();
         for priority in priorities {
-            let subject = names.parked(&kind.tenant, &self.queue.name, *priority, &kind.job_type);
+            let subject = names.parked(&kind.tenant, &self.part.queue.name, *priority, &kind.job_type);
             while ahead.jobs.len() < READ_AHEAD {
                 let from = ahead.from.entry(priority.number()).or_insert(1);
-                let page = self.shared.backbone.page(&Source::Parked, &subject, *from).await?;
+                let page = self.part.backbone.page(&Source::Parked, &subject, *from).await?;
                 let Some(last) = page.messages.last() else { break };
                 *from = last.sequence + 1;
                 let placed = page.messages.into_iter().map(|stored| (place_of(&stored, *priority, aging), stored));
@@ -167,16 +179,16 @@ fn place_of(stored: &Stored, priority: Priority, aging: Duration) -> (Rank, u64,
 
 /// Publishes a job into the lane of returned jobs, then deletes it where it was parked. Says whether it was still
 /// there.
-async fn bring_back(shared: &Shared, stored: Stored) -> Result<bool, Error> {
+async fn bring_back(part: &Part, stored: Stored) -> Result<bool, Error> {
     let (sequence, headers) = (stored.sequence, stored.job_headers());
-    let names = shared.backbone.names();
+    let names = part.backbone.names();
     if let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) {
-        job.publish(shared).await?;
+        job.publish(&part.backbone).await?;
         fail_point::pass("after-return");
-        shared.metrics.unparked.inc();
+        part.metrics.unparked.inc();
     } else {
         // Only nodes park jobs, and their subjects can be read.
         tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
     }
-    shared.backbone.take_out(&Source::Parked, sequence).await
+    part.backbone.take_out(&Source::Parked, sequence).await
 }

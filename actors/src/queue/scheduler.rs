@@ -9,17 +9,21 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::Backbone;
 use longshore_backbone::delivery::Delivery;
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::Lane;
 use longshore_domain::freshness::Freshness;
+use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
 use crate::coalesce::coalesced;
+use crate::metrics::Metrics;
 use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::high_water_marks::HighWaterMarks;
-use crate::shared::Shared;
+use crate::shared::capacity::HandlerCapacity;
+use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
 /// How often the loop runs without another reason: to measure its own rate, and to probe how fresh its deliveries are.
@@ -35,9 +39,22 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// Jobs taken in before idle workers are served again.
 const MAX_BATCH: usize = 256;
 
+/// What a scheduler needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) queue: Arc<Dispatcher>,
+    pub(crate) draining: CancellationToken,
+    /// The capacity of remote handlers, for which buffered jobs may wait.
+    pub(crate) capacity: Arc<HandlerCapacity>,
+    pub(crate) cancelled: Arc<RecentlyCancelled>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
 struct Scheduler {
-    shared: Arc<Shared>,
+    backbone: Backbone,
     queue: Arc<Dispatcher>,
+    metrics: Arc<Metrics>,
     puller: Puller,
     marks: HighWaterMarks,
     /// Maximum bytes of a client's job.
@@ -72,23 +89,24 @@ enum News {
 }
 
 /// Schedules until the node drains.
-pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd {
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let Part { backbone, queue, draining, capacity, cancelled, metrics } = part;
     let mut again = queue.again.lock().await;
     // No delivery can be older than the subscription.
-    let freshness = Freshness::new(Instant::now(), shared.backbone.storage().lease);
-    let puller = Puller::of_queue(&shared.backbone, &queue.name).await.map_err(|error| error.with_causes())?;
+    let freshness = Freshness::new(Instant::now(), backbone.storage().lease);
+    let puller = Puller::of_queue(&backbone, &queue.name).await.map_err(|error| error.with_causes())?;
     // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
-    let lease = shared.backbone.storage().lease;
-    queue.buffer.clear(lease);
-    let mut scheduler = Scheduler::new(shared, Arc::clone(&queue), puller, freshness);
+    let lease = backbone.storage().lease;
+    queue.buffer.clear();
+    let marks = HighWaterMarks::new(backbone.clone(), cancelled, queue.name.clone());
+    let mut scheduler = Scheduler::new((backbone, metrics), Arc::clone(&queue), puller, marks, freshness);
     scheduler.marks.known().await;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let draining = scheduler.shared.draining.clone();
     loop {
         let hold_off = queue.buffer.hold_off();
         let stalled = scheduler.stalled.map(|(until, _)| until);
-        let (waits_for_room, slots) = (scheduler.held.back > 0, Arc::clone(&scheduler.shared.handler_capacity));
+        let waits_for_room = scheduler.held.back > 0;
         let news = coalesced(async {
             // Not biased: under load a worker becomes idle in every round, and the lanes must be read as well.
             tokio::select! {
@@ -100,7 +118,7 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
                 came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
                 () = held_off(hold_off), if hold_off.is_some() => News::IdleWorkers,
                 () = held_off(stalled), if stalled.is_some() => News::Stalled,
-                () = slots.freed(), if waits_for_room => News::IdleWorkers,
+                () = capacity.freed(), if waits_for_room => News::IdleWorkers,
                 _ = tick.tick() => News::Tick,
             }
         });
@@ -113,25 +131,31 @@ pub(crate) async fn run(shared: Arc<Shared>, queue: Arc<Dispatcher>) -> LoopEnd 
             News::Closed => return Err(SUBSCRIPTION_ENDED.to_owned()),
             News::Drain => break,
         }
-        queue.dispatch(&scheduler.shared);
+        queue.dispatch();
         scheduler.top_up().await;
         scheduler.probe().await;
     }
     scheduler.puller.close(scheduler.freshness.since(), lease).await;
-    queue.buffer.clear(lease);
+    queue.buffer.clear();
     queue.closed.cancel();
     // The node ends its children itself; a loop that returned would be started again.
     std::future::pending().await
 }
 
 impl Scheduler {
-    fn new(shared: Arc<Shared>, queue: Arc<Dispatcher>, puller: Puller, freshness: Freshness) -> Self {
+    fn new(
+        (backbone, metrics): (Backbone, Arc<Metrics>),
+        queue: Arc<Dispatcher>,
+        puller: Puller,
+        marks: HighWaterMarks,
+        freshness: Freshness,
+    ) -> Self {
         let held = queue.buffer.held();
-        let marks = HighWaterMarks::new(Arc::clone(&shared), queue.name.clone());
         Self {
-            max: shared.backbone.max_on_arrival(),
-            shared,
+            max: backbone.max_on_arrival(),
+            backbone,
             queue,
+            metrics,
             puller,
             marks,
             fresh: Vec::with_capacity(MAX_BATCH),
@@ -195,7 +219,7 @@ impl Scheduler {
     fn take(&mut self, lane: usize, delivery: Delivery) {
         let behind = delivery.behind;
         let mark = self.marks.of(lane);
-        let assignment = Assignment::read(delivery, self.shared.backbone.names(), mark, self.max);
+        let assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);
         self.recent[lane] += 1;
         self.fresh.push(Arrived { lane, behind, assignment: Box::new(assignment) });
     }
@@ -207,10 +231,10 @@ impl Scheduler {
         self.checked_at = None;
         self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
         self.recent.iter_mut().for_each(|count| *count /= 2);
-        self.queue.buffer.give_back(now, self.shared.backbone.storage().lease);
+        self.queue.buffer.give_back(now);
         if self.puller.reconnected() {
             // The server may have forgotten our pulls and the deliveries it gave us: both are asked for anew.
-            self.queue.buffer.forget_deliveries(now, self.shared.backbone.storage().lease);
+            self.queue.buffer.forget_deliveries(now);
             self.marks.server_is_new();
             self.puller.forget_pulls();
             self.freshness.forget();
@@ -220,8 +244,8 @@ impl Scheduler {
         (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         let labels = [self.queue.name.as_str()];
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.shared.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
-        self.shared.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
+        self.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
+        self.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
     }
 
     /// Jobs and idle workers have waited for a wake permit. If no job has started meanwhile, the workers that hold the
@@ -231,7 +255,7 @@ impl Scheduler {
         if self.stalled.take().is_some_and(|(_, started)| started == now_started) {
             // Perhaps no job can start; trying again and again would not help.
             self.checked_at = Some(now_started);
-            self.queue.dispatch_all(&self.shared);
+            self.queue.dispatch_all();
         }
     }
 

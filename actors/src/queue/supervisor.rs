@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+use crate::ports::NodePorts;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};
-use crate::shared::Shared;
+use crate::shared::health::Health;
 use crate::supervision::{ChildSpec, Deaths};
 
 /// Check the workers.
@@ -23,9 +24,18 @@ pub(crate) struct CheckWorkers;
 /// The supervisor of a queue.
 pub(crate) struct QueueSupervisor;
 
+/// What the parts of a queue need.
+#[derive(Clone)]
+pub(crate) struct Arguments {
+    pub(crate) ports: Arc<NodePorts>,
+    pub(crate) queue: Arc<Dispatcher>,
+    pub(crate) health: Arc<Health>,
+}
+
 pub(crate) struct State {
-    shared: Arc<Shared>,
+    ports: Arc<NodePorts>,
     queue: Arc<Dispatcher>,
+    health: Arc<Health>,
     workers: HashMap<ActorId, usize>,
     scheduler: Option<ActorId>,
     deaths: Deaths,
@@ -34,14 +44,14 @@ pub(crate) struct State {
 impl Actor for QueueSupervisor {
     type Msg = CheckWorkers;
     type State = State;
-    type Arguments = (Arc<Shared>, Arc<Dispatcher>);
+    type Arguments = Arguments;
 
     async fn pre_start(
         &self,
         myself: ActorRef<CheckWorkers>,
-        (shared, queue): Self::Arguments,
+        Arguments { ports, queue, health }: Arguments,
     ) -> Result<State, ActorProcessingErr> {
-        let mut state = State { shared, queue, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
+        let mut state = State { ports, queue, health, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
         for number in 0..state.queue.policy.concurrency {
             state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
         }
@@ -58,7 +68,8 @@ impl Actor for QueueSupervisor {
     ) -> Result<(), ActorProcessingErr> {
         for number in 0..state.queue.policy.concurrency {
             let (current, responsiveness) = state.queue.place(number);
-            if unresponsive::check(&state.shared, &state.queue.name, number, &current, &responsiveness) {
+            if unresponsive::check(&state.ports, &state.health, (&state.queue.name, number), &current, &responsiveness)
+            {
                 // Nothing watches the old actor any more; it ends by itself when its handler comes back.
                 state.workers.retain(|_, worker| *worker != number);
                 state.queue.replace_place(number);
@@ -97,13 +108,13 @@ impl State {
         let supervisor = myself.get_cell();
         if let Some(number) = self.workers.remove(&child) {
             tracing::error!(queue = %self.queue.name, worker = number, "a worker died, starting it again: {reason}");
-            self.shared.metrics.restarts.with_label_values(&["worker"]).inc();
+            self.ports.metrics.restarts.with_label_values(&["worker"]).inc();
             // A worker dies with its job, and the job's attempt is counted and settled; that alone must not end the
             // queue.
             self.start_worker(number, supervisor, reason).await?;
         } else if self.scheduler == Some(child) {
             tracing::error!(queue = %self.queue.name, "the scheduler died, starting it again: {reason}");
-            self.shared.metrics.restarts.with_label_values(&["scheduler"]).inc();
+            self.ports.metrics.restarts.with_label_values(&["scheduler"]).inc();
             self.deaths.count(reason)?;
             self.start_scheduler(supervisor).await?;
         }
@@ -118,10 +129,10 @@ impl State {
     ) -> Result<(), ActorProcessingErr> {
         self.queue.idle.remove(number);
         let (current, responsiveness) = self.queue.place(number);
-        worker::settle_for_the_dead(&self.shared, &current, reason);
+        worker::settle_for_the_dead(&self.ports, &current, reason);
         let arguments = worker::Arguments {
             number,
-            shared: Arc::clone(&self.shared),
+            ports: Arc::clone(&self.ports),
             current,
             queue: Arc::clone(&self.queue),
             responsiveness,
@@ -133,8 +144,15 @@ impl State {
     }
 
     async fn start_scheduler(&mut self, supervisor: ActorCell) -> Result<(), ActorProcessingErr> {
-        let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
-        let spec = ChildSpec::new("scheduler", move || scheduler::run(Arc::clone(&shared), Arc::clone(&queue)));
+        let part = scheduler::Part {
+            backbone: self.ports.backbone.clone(),
+            queue: Arc::clone(&self.queue),
+            draining: self.ports.lifecycle.draining.clone(),
+            capacity: Arc::clone(&self.ports.routing.capacity),
+            cancelled: Arc::clone(&self.ports.recently_cancelled),
+            metrics: Arc::clone(&self.ports.metrics),
+        };
+        let spec = ChildSpec::new("scheduler", part, scheduler::run);
         self.scheduler = Some(spec.start(supervisor).await?.get_id());
         Ok(())
     }

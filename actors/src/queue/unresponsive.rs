@@ -15,7 +15,8 @@ use longshore_domain::{ErrorKind, Failure, Queue};
 use crate::attempt::conclude;
 use crate::attempt::perform::{STOPS_WITHIN, enter};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::shared::Shared;
+use crate::ports::NodePorts;
+use crate::shared::health::Health;
 
 /// How many handlers may block a thread each before the node is not ready. A runtime needs more threads than this.
 pub const SPARE_THREADS: usize = 2;
@@ -71,9 +72,9 @@ impl Responsiveness {
 
 /// Checks one worker; true if it is to be replaced. It waits for nothing: its caller is a supervisor.
 pub(crate) fn check(
-    shared: &Arc<Shared>,
-    queue: &Queue,
-    number: usize,
+    ports: &Arc<NodePorts>,
+    health: &Health,
+    (queue, number): (&Queue, usize),
     current: &CurrentAttempt,
     responsiveness: &Responsiveness,
 ) -> bool {
@@ -89,21 +90,21 @@ pub(crate) fn check(
     if !is_unresponsive {
         if is_silent {
             // It has not yielded once, so its worker has not entered it yet; its lease must be kept all the same.
-            let _ = enter(shared, current);
+            let _ = enter(ports, current);
         }
         return false;
     }
-    let replaced = shared.unresponsive.load(Ordering::Relaxed) < SPARE_THREADS;
+    let replaced = health.unresponsive() < SPARE_THREADS;
     let running = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(running) = current.take() else { return false };
         // Before the worker can see that its job is gone.
-        responsiveness.lost(&shared.unresponsive, if replaced { REPLACED } else { UNRESPONSIVE });
+        responsiveness.lost(&health.unresponsive, if replaced { REPLACED } else { UNRESPONSIVE });
         running
     };
     let RunningAttempt { assignment, attempt_state, .. } = running;
     let job_type = assignment.job.job_type.clone();
-    shared.metrics.unresponsive.with_label_values(&[job_type.as_str()]).inc();
+    ports.metrics.unresponsive.with_label_values(&[job_type.as_str()]).inc();
     tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = attempt_state.run.attempt,
         %queue, worker = number, %job_type, replaced,
         "the handler neither ended in time nor reacted to its cancellation: does it block its thread?");
@@ -113,9 +114,9 @@ pub(crate) fn check(
     if is_lost {
         assignment.ack_token.abandon();
     } else {
-        let shared = Arc::clone(shared);
+        let ports = Arc::clone(ports);
         tokio::spawn(async move {
-            conclude::judge(&*shared, assignment, attempt_state, outcome).await;
+            conclude::judge(&*ports, assignment, attempt_state, outcome).await;
         });
     }
     replaced

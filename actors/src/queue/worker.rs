@@ -17,9 +17,10 @@ use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::perform::{self, End};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
+use crate::ports::NodePorts;
 use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
-use crate::shared::{Shared, now};
+use crate::shared::now;
 
 /// Jobs that a worker does in a row before it reads its mailbox again.
 const IN_A_ROW: u32 = 32;
@@ -28,7 +29,7 @@ pub(crate) struct Worker;
 
 pub(crate) struct State {
     number: usize,
-    shared: Arc<Shared>,
+    ports: Arc<NodePorts>,
     current: CurrentAttempt,
     queue: Arc<Dispatcher>,
     responsiveness: Arc<Responsiveness>,
@@ -36,7 +37,7 @@ pub(crate) struct State {
 
 pub(crate) struct Arguments {
     pub(crate) number: usize,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) ports: Arc<NodePorts>,
     pub(crate) current: CurrentAttempt,
     pub(crate) queue: Arc<Dispatcher>,
     pub(crate) responsiveness: Arc<Responsiveness>,
@@ -48,27 +49,27 @@ impl Actor for Worker {
     type Arguments = Arguments;
 
     async fn pre_start(&self, _: ActorRef<Work>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { number, shared, current, queue, responsiveness } = arguments;
-        Ok(State { number, shared, current, queue, responsiveness })
+        let Arguments { number, ports, current, queue, responsiveness } = arguments;
+        Ok(State { number, ports, current, queue, responsiveness })
     }
 
     async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut State) -> Result<(), ActorProcessingErr> {
         let Work { mut assignment, permit } = work;
         let mut permit = Some(permit);
         for done in 1.. {
-            state.queue.while_running(&mut permit, &state.shared, state.attend(assignment)).await;
+            state.queue.while_running(&mut permit, state.attend(assignment)).await;
             if state.responsiveness.came_back() == CameBack::Replaced {
                 myself.stop(Some("its handler came back after it was replaced".to_owned()));
                 return Ok(());
             }
-            let next = (done < IN_A_ROW).then(|| state.queue.buffer.next_after(&state.shared)).flatten();
+            let next = (done < IN_A_ROW).then(|| state.queue.buffer.next_after()).flatten();
             let Some(next) = next else { break };
             assignment = next;
         }
         state.queue.idle.put(state.number);
         if let Some(permit) = permit {
             // Only now, so that the worker woken in its place may be this one.
-            state.queue.pass_on(permit, &state.shared);
+            state.queue.pass_on(permit);
         }
         Ok(())
     }
@@ -76,19 +77,19 @@ impl Actor for Worker {
 
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
-        let Begun::Work(running) = begin::begin(&*self.shared, assignment).await else { return };
-        self.shared.metrics.started.inc();
-        self.shared.metrics.wait.observe(now().since(running.assignment.since).as_secs_f64());
+        let Begun::Work(running) = begin::begin(&*self.ports, assignment).await else { return };
+        self.ports.metrics.started.inc();
+        self.ports.metrics.wait.observe(now().since(running.assignment.since).as_secs_f64());
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
         self.announce().await;
         fail_point::pass("before-handler");
-        let end = perform::perform(&self.shared, &self.current).await;
+        let end = perform::perform(&self.ports, &self.current).await;
         fail_point::pass("after-handler");
         let Some(running) = self.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         match end {
             End::Outcome(outcome) => {
                 let RunningAttempt { assignment, attempt_state, .. } = running;
-                let held = conclude::judge_or_hold(&*self.shared, assignment, attempt_state, outcome).await;
+                let held = conclude::judge_or_hold(&*self.ports, assignment, attempt_state, outcome).await;
                 if let Some(held) = held {
                     self.hold(held);
                 }
@@ -99,9 +100,9 @@ impl State {
 
     /// Waits for a short retry in a task of its own, and gives it back to the queue's scheduler, or the one after it.
     fn hold(&self, held: Box<HeldRetry>) {
-        let (shared, back) = (Arc::clone(&self.shared), self.queue.back.clone());
+        let (ports, back) = (Arc::clone(&self.ports), self.queue.back.clone());
         tokio::spawn(async move {
-            if let Some(assignment) = held.wait(&*shared).await {
+            if let Some(assignment) = held.wait(&*ports).await {
                 // If the queue is gone, the assignment is dropped with its ack token, which returns the job.
                 let _ = back.send(assignment);
             }
@@ -113,23 +114,23 @@ impl State {
     async fn announce(&self) {
         let here = {
             let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-            current.as_ref().is_some_and(|running| self.shared.handler(&running.assignment.job).is_some())
+            current.as_ref().is_some_and(|running| self.ports.routing.handler(&running.assignment.job).is_some())
         };
         if here {
-            announce(&self.shared, &self.current).await;
+            announce(&self.ports, &self.current).await;
         }
     }
 }
 
 /// Settles the attempt of a dead worker as one that panicked, in a task of its own: the caller is a supervisor, which
 /// waits neither for the committer nor for the network.
-pub(crate) fn settle_for_the_dead(shared: &Arc<Shared>, current: &CurrentAttempt, reason: &str) {
+pub(crate) fn settle_for_the_dead(ports: &Arc<NodePorts>, current: &CurrentAttempt, reason: &str) {
     let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     let failure = Failure::new(ErrorKind::Panic, format!("the worker died: {reason}"));
-    let shared = Arc::clone(shared);
+    let ports = Arc::clone(ports);
     tokio::spawn(async move {
         let RunningAttempt { assignment, attempt_state, .. } = running;
         let outcome = Outcome::Failed { failure, retry_after: None };
-        conclude::judge(&*shared, assignment, attempt_state, outcome).await;
+        conclude::judge(&*ports, assignment, attempt_state, outcome).await;
     });
 }

@@ -3,9 +3,37 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use longshore_backbone::Backbone;
 use tokio::sync::Notify;
 
 use crate::shared::permits::{MAX_PARKING, ParkPermits, Permit};
+
+/// Says whether jobs may be parked.
+#[derive(Debug, Clone)]
+pub(crate) struct ParkGate {
+    backbone: Backbone,
+    permits: Arc<ParkPermits>,
+}
+
+impl ParkGate {
+    /// The gate of a node; clones share its permits.
+    pub(crate) fn new(backbone: Backbone) -> Self {
+        Self { backbone, permits: Arc::default() }
+    }
+
+    /// Whether a job could be parked now.
+    pub(crate) fn is_open(&self) -> bool {
+        self.permits.is_one_left() && !self.backbone.parked_is_full()
+    }
+
+    /// Takes a permit, if a job can be parked now.
+    pub(crate) fn take(&self) -> Option<ParkPermit> {
+        if self.backbone.parked_is_full() {
+            return None;
+        }
+        ParkPermit::take(&self.permits)
+    }
+}
 
 /// One job may be parked; given back when it is dropped, with the job's commit.
 #[derive(Debug)]

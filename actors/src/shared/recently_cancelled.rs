@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_domain::{Job, RunId, Tenant};
+use tokio_util::sync::CancellationToken;
 
 /// Cancelled runs that a node remembers, for the jobs it has buffered.
 const REMEMBERED: usize = 4_096;
 /// Runs that were cancelled a moment ago: a buffered job of such a run does not begin without reading its record.
 #[derive(Debug, Default)]
 pub(crate) struct RecentlyCancelled {
+    /// Set once this node receives every new cancellation.
+    listening: CancellationToken,
     any: AtomicBool,
     /// By name, and in the order in which they were added.
     runs: Mutex<(HashSet<RunKey>, VecDeque<RunKey>)>,
@@ -22,6 +25,16 @@ pub(crate) struct RecentlyCancelled {
 type RunKey = (Tenant, RunId);
 
 impl RecentlyCancelled {
+    /// From now on this node receives every new cancellation.
+    pub(crate) fn is_listening(&self) {
+        self.listening.cancel();
+    }
+
+    /// Waits until then.
+    pub(crate) async fn listens(&self) {
+        self.listening.cancelled().await;
+    }
+
     /// Adds one; the oldest is forgotten if there are too many.
     pub(crate) fn add(&self, tenant: &Tenant, run: &RunId) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);

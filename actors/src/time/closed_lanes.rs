@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use longshore_domain::{Priority, Queue};
+use crate::shared::health::Lane;
 
 /// How long a closed lane waits for the next trial.
 const TRIAL_EVERY: Duration = Duration::from_millis(500);
@@ -18,9 +18,6 @@ const TRIAL_EVERY: Duration = Duration::from_millis(500);
 const AWAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// The time between two jobs that were put off.
 const GAP: Duration = Duration::from_millis(2);
-
-/// A lane, by queue and priority.
-pub(crate) type Lane = (Queue, Priority);
 
 /// What to do with a due job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +81,7 @@ impl Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longshore_domain::{Priority, Queue};
 
     #[test]
     fn a_closed_lane_is_tried_by_one_job_at_a_time_and_no_other_lane_by_fewer() {

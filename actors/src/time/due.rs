@@ -7,10 +7,8 @@
 use bytes::Bytes;
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::subject::Names;
-use longshore_backbone::{Error, Headers};
+use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::{JobType, Priority, Queue, Tenant};
-
-use crate::shared::Shared;
 
 /// A job whose time has come, or a parked job that is taken back.
 #[derive(Debug)]
@@ -51,9 +49,9 @@ impl DueJob {
     ///
     /// # Errors
     /// The lane is full, or did not confirm it.
-    pub(crate) async fn publish(&self, shared: &Shared) -> Result<(), Error> {
+    pub(crate) async fn publish(&self, backbone: &Backbone) -> Result<(), Error> {
         let (subject, headers, payload) = (self.subject.clone(), self.headers.clone(), self.payload.clone());
-        shared.backbone.move_to_lane(subject, headers, payload, &self.id).await.map(|_| ())
+        backbone.move_to_lane(subject, headers, payload, &self.id).await.map(|_| ())
     }
 }
 

@@ -15,13 +15,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use longshore_backbone::Error;
 use longshore_backbone::scan::Source;
-use longshore_backbone::sweep::{Part, Standing};
+use longshore_backbone::sweep::{self, Standing};
+use longshore_backbone::{Backbone, Error};
 use longshore_domain::{Run, RunId, Tenant, Timestamp};
+use tokio_util::sync::CancellationToken;
 
 use crate::cluster::presence;
-use crate::shared::{Shared, now};
+use crate::metrics::Metrics;
+use crate::shared::identity::Identity;
+use crate::shared::now;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
@@ -38,9 +41,18 @@ const LOOKS: usize = 64;
 /// Runs that are remembered as already named in the log.
 const MAX_NAMED: usize = 10_000;
 
+/// What the sweep needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) draining: CancellationToken,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
 /// How far the sweep has read, and which runs it has named.
 struct Sweep {
-    shared: Arc<Shared>,
+    part: Part,
     grace: Duration,
     schedules_from: u64,
     records_from: u64,
@@ -48,10 +60,10 @@ struct Sweep {
 }
 
 /// Sweeps until the process ends.
-pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
+pub(crate) async fn run(part: Part) -> LoopEnd {
     // An election takes about as long, and a server that has 100,000 to fire at once is 4 s late.
-    let grace = (shared.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
-    let mut sweep = Sweep { shared, grace, schedules_from: 1, records_from: 1, named: HashSet::new() };
+    let grace = (part.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
+    let mut sweep = Sweep { part, grace, schedules_from: 1, records_from: 1, named: HashSet::new() };
     let mut tick = tokio::time::interval(grace);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -64,7 +76,7 @@ pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
 
 impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
-        if self.shared.draining.is_cancelled() || !presence::is_first(&self.shared).await? {
+        if self.part.draining.is_cancelled() || !presence::is_first(&self.part.backbone, &self.part.identity).await? {
             return Ok(());
         }
         self.schedules().await?;
@@ -75,7 +87,7 @@ impl Sweep {
     async fn schedules(&mut self) -> Result<(), Error> {
         let (mut overdue, mut bytes) = (Vec::new(), 0);
         for _ in 0..PAGES {
-            let page = self.shared.backbone.standing_schedules(self.schedules_from).await?;
+            let page = self.part.backbone.standing_schedules(self.schedules_from).await?;
             let before = self.overdue_before(1);
             overdue.extend(page.found.into_iter().filter(|standing| standing.at < before));
             bytes += page.bytes;
@@ -84,12 +96,12 @@ impl Sweep {
                 break;
             }
         }
-        let moves = overdue.into_iter().map(|standing| bring_on(Arc::clone(&self.shared), standing));
+        let moves = overdue.into_iter().map(|standing| bring_on(self.part.backbone.clone(), standing));
         let moved: Vec<Result<bool, Error>> =
             futures_util::stream::iter(moves).buffer_unordered(AT_ONCE).collect().await;
         let restored = moved.iter().filter(|moved| matches!(moved, Ok(true))).count();
         if restored > 0 {
-            self.shared.metrics.overdue_restored.inc_by(restored as u64);
+            self.part.metrics.overdue_restored.inc_by(restored as u64);
             tracing::warn!(
                 jobs = restored,
                 "schedules were overdue and had not fired: their jobs are in their lanes now"
@@ -102,7 +114,8 @@ impl Sweep {
     async fn records(&mut self) -> Result<(), Error> {
         let (mut overdue, mut bytes) = (Vec::new(), 0);
         for _ in 0..PAGES {
-            let Part { found, bytes: read, next } = self.shared.backbone.waiting_records(self.records_from).await?;
+            let sweep::Part { found, bytes: read, next } =
+                self.part.backbone.waiting_records(self.records_from).await?;
             // Its schedule is swept first, and its lane may be long.
             let before = self.overdue_before(3);
             overdue.extend(found.into_iter().filter(|(run, _)| run.run_at.is_some_and(|at| at < before)));
@@ -119,7 +132,7 @@ impl Sweep {
                     self.named.clear();
                 }
                 self.named.insert(name);
-                self.shared.metrics.stranded.inc();
+                self.part.metrics.stranded.inc();
                 let (run_id, tenant, state) = (&run.run_id, &run.tenant, run.state);
                 tracing::warn!(%run_id, %tenant, ?state, due_at = %run.run_at.unwrap_or_default(),
                     "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
@@ -129,7 +142,7 @@ impl Sweep {
     }
 
     async fn is_stranded(&self, run: &Run, revision: u64) -> Result<bool, Error> {
-        let backbone = &self.shared.backbone;
+        let backbone = &self.part.backbone;
         // The record is read last: a node that took the job up meanwhile has written it.
         Ok(!backbone.may_come(run).await? && backbone.is_unchanged(run, revision).await?)
     }
@@ -141,14 +154,14 @@ impl Sweep {
 
 /// Does what the server should have done: publishes the job into its lane, then deletes the schedule. Says whether it
 /// did.
-async fn bring_on(shared: Arc<Shared>, standing: Standing) -> Result<bool, Error> {
-    if !shared.backbone.still_stands(&standing).await? {
+async fn bring_on(backbone: Backbone, standing: Standing) -> Result<bool, Error> {
+    if !backbone.still_stands(&standing).await? {
         return Ok(false);
     }
     let headers = standing.stored.job_headers();
     let (payload, sequence) = (standing.stored.payload.clone(), standing.stored.sequence);
-    let names = shared.backbone.names();
+    let names = backbone.names();
     let Some(job) = DueJob::read(names, &standing.due, headers.as_ref(), payload, sequence) else { return Ok(false) };
-    job.publish(&shared).await?;
-    shared.backbone.take_out(&Source::Schedules, sequence).await
+    job.publish(&backbone).await?;
+    backbone.take_out(&Source::Schedules, sequence).await
 }

@@ -6,22 +6,24 @@
 //!
 //! Bounds: [`AT_ONCE`] moves; it pulls no more than it has places for.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::Error;
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_backbone::request::STREAM_FULL;
+use longshore_backbone::{Backbone, Error};
 use serde_json::json;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use crate::cluster::system_events;
+use crate::cluster::system_events::SystemEvents;
 use crate::fail_point;
-use crate::shared::Shared;
+use crate::metrics::Metrics;
+use crate::shared::health::{Health, Lane};
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
-use crate::time::closed_lanes::{ClosedLanes, Lane, Way};
+use crate::time::closed_lanes::{ClosedLanes, Way};
 use crate::time::due::DueJob;
 
 /// Jobs that are being moved at once.
@@ -32,12 +34,12 @@ const TICK: Duration = Duration::from_millis(250);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Moves due jobs until the node drains.
-pub(crate) async fn run(shared: Arc<Shared>) -> LoopEnd {
-    let mut puller = Puller::of_due(&shared.backbone).await.map_err(|error| error.with_causes())?;
-    let mut timekeeper = Timekeeper { shared, moves: JoinSet::new(), closed: ClosedLanes::default() };
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let mut puller = Puller::of_due(&part.backbone).await.map_err(|error| error.with_causes())?;
+    let mut timekeeper = Timekeeper { part, moves: JoinSet::new(), closed: ClosedLanes::default() };
     timekeeper.forget_full();
     let mut tick = tokio::time::interval(TICK);
-    let draining = timekeeper.shared.draining.clone();
+    let draining = timekeeper.part.draining.clone();
     loop {
         tokio::select! {
             biased;
@@ -78,8 +80,18 @@ async fn next(puller: &mut Puller) -> Option<Option<Delivery>> {
     .await
 }
 
+/// What the timekeeper needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) draining: CancellationToken,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) system_events: SystemEvents,
+}
+
 struct Timekeeper {
-    shared: Arc<Shared>,
+    part: Part,
     moves: JoinSet<Moved>,
     closed: ClosedLanes,
 }
@@ -99,24 +111,24 @@ enum Refusal {
 impl Timekeeper {
     async fn take(&mut self, delivery: Delivery) {
         let Delivery { subject, headers, payload, holding, ack_token, .. } = delivery;
-        let names = self.shared.backbone.names();
+        let names = self.part.backbone.names();
         let Some(job) = DueJob::read(names, &subject, headers.as_ref(), payload, holding.message.sequence) else {
             // Only nodes write schedules, and they write readable ones.
             tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
-            return self.shared.backbone.ack(ack_token).await;
+            return self.part.backbone.ack(ack_token).await;
         };
         let lane = (job.queue.clone(), job.priority);
         match self.closed.way(&lane, Instant::now()) {
             Way::Move => {
-                self.moves.spawn(move_to_lane(Arc::clone(&self.shared), lane, job, ack_token));
+                self.moves.spawn(move_to_lane(self.part.backbone.clone(), lane, job, ack_token));
             }
             Way::PutOff(away) => self.put_off(ack_token, away).await,
         }
     }
 
     async fn put_off(&self, ack_token: AckToken, away: Duration) {
-        self.shared.metrics.due_postponed.inc();
-        self.shared.backbone.nak_after(ack_token, away).await;
+        self.part.metrics.due_postponed.inc();
+        self.part.backbone.nak_after(ack_token, away).await;
     }
 
     async fn moved(&mut self, moved: Moved) {
@@ -140,31 +152,30 @@ impl Timekeeper {
         }
         if is_full && self.is_full(&lane, true) {
             let details = json!({"queue": lane.0, "priority": lane.1.number()});
-            system_events::publish_of_queue(&self.shared, "lane_full", &lane.0, details).await;
+            self.part.system_events.publish_of_queue("lane_full", &lane.0, details).await;
         }
     }
 
     /// Sets for `health` whether a lane is full; says whether that is a change.
     fn is_full(&self, lane: &Lane, full: bool) -> bool {
-        let mut lanes = self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = if full { lanes.insert(lane.clone()) } else { lanes.remove(lane) };
-        self.shared.metrics.lanes_full.set(i64::try_from(lanes.len()).unwrap_or(i64::MAX));
+        let is_news = self.part.health.set_lane_full(lane, full);
+        self.part.metrics.lanes_full.set(i64::try_from(self.part.health.full_lanes().len()).unwrap_or(i64::MAX));
         is_news
     }
 
     /// Clears the full lanes that a timekeeper which died before has left: nothing is known of them any more.
     fn forget_full(&self) {
-        self.shared.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.shared.metrics.lanes_full.set(0);
+        self.part.health.forget_full_lanes();
+        self.part.metrics.lanes_full.set(0);
     }
 }
 
-async fn move_to_lane(shared: Arc<Shared>, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
+async fn move_to_lane(backbone: Backbone, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
     // A publish that is answered too late is stored all the same; published again, it is caught by its id.
-    let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&shared)).await {
+    let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&backbone)).await {
         Ok(Ok(())) => {
             fail_point::pass("after-move");
-            shared.backbone.ack(ack_token).await;
+            backbone.ack(ack_token).await;
             return Moved { lane, refused: None };
         }
         Ok(Err(error)) => Refusal::Error(error),

@@ -10,7 +10,7 @@ const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"]
 /// Paths are from the root, or from the sources of one of these crates.
 const SOURCES: [&str; 5] = ["", "actors/src", "backbone/src", "domain/src", "src"];
 /// Where the supervision tree is put together, and where it is drawn.
-const NODE: &str = "actors/src/node.rs";
+const NODE: &str = "actors/src/tree.rs";
 const DRAWN_IN: &str = "ARCHITECTURE.md";
 
 /// Every path that does not exist, and every part of the tree that is not drawn.

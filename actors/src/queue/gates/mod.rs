@@ -3,9 +3,11 @@
 
 pub(crate) mod handler_capacity;
 
+use std::sync::Arc;
+
 use crate::attempt::assignment::Assignment;
-use crate::shared::Shared;
 use crate::shared::capacity::{CapacityPermit, Kind};
+use crate::shared::routing::Routing;
 
 /// The gates' answer for a job.
 #[derive(Debug)]
@@ -16,12 +18,30 @@ pub(crate) enum Answer {
     WhenFreed,
 }
 
-/// The kind within which jobs keep their order while a gate holds them up; `None`: no gate can hold this job up.
-pub(crate) fn kind_of(shared: &Shared, assignment: &Assignment) -> Option<Kind> {
-    handler_capacity::kind_of(shared, assignment)
+/// The gates of a node.
+#[derive(Clone)]
+pub(crate) struct Gates {
+    pub(crate) routing: Arc<Routing>,
 }
 
-/// Asks the gates about the first job of its kind.
-pub(crate) fn ask(shared: &Shared, assignment: &Assignment) -> Answer {
-    handler_capacity::ask(shared, assignment)
+impl Gates {
+    /// The kind within which jobs keep their order while a gate holds them up; `None`: no gate can hold this job up.
+    pub(crate) fn kind_of(&self, assignment: &Assignment) -> Option<Kind> {
+        handler_capacity::kind_of(&self.routing, assignment)
+    }
+
+    /// Asks the gates about the first job of its kind.
+    pub(crate) fn ask(&self, assignment: &Assignment) -> Answer {
+        handler_capacity::ask(&self.routing, assignment)
+    }
+
+    /// How many jobs of a kind could start at once, if its handlers are remote.
+    pub(crate) fn free_places(&self, kind: &Kind) -> usize {
+        self.routing.free_places(kind, 0)
+    }
+
+    /// Jobs for remote handlers are there, though none of them can start.
+    pub(crate) fn saw_remote(&self) {
+        self.routing.discovery.saw_remote();
+    }
 }

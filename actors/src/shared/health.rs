@@ -1,0 +1,55 @@
+//! What parts of a node find wrong, for the endpoint `health`. Each part sets its own; nothing is decided by it but how
+//! many unresponsive handlers are replaced.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longshore_domain::{Priority, Queue};
+
+/// A lane, by queue and priority.
+pub(crate) type Lane = (Queue, Priority);
+
+/// What is wrong with a node.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    /// How many handlers neither ended in time nor reacted to their cancellation.
+    pub(crate) unresponsive: Arc<AtomicUsize>,
+    /// The stream of run records is all but full.
+    records_full: AtomicBool,
+    /// Lanes that refused their last due job because they are full.
+    full_lanes: Mutex<BTreeSet<Lane>>,
+}
+
+impl Health {
+    /// How many handlers do not respond.
+    pub(crate) fn unresponsive(&self) -> usize {
+        self.unresponsive.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the next records may be refused.
+    pub(crate) fn set_records_full(&self, full: bool) {
+        self.records_full.store(full, Ordering::Relaxed);
+    }
+
+    /// Whether the next records may be refused.
+    pub(crate) fn are_records_full(&self) -> bool {
+        self.records_full.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether a lane is full; says whether that is a change.
+    pub(crate) fn set_lane_full(&self, lane: &Lane, full: bool) -> bool {
+        let mut lanes = self.full_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if full { lanes.insert(lane.clone()) } else { lanes.remove(lane) }
+    }
+
+    /// No lane is known to be full.
+    pub(crate) fn forget_full_lanes(&self) {
+        self.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The lanes that are full.
+    pub(crate) fn full_lanes(&self) -> Vec<Lane> {
+        self.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}

@@ -1,0 +1,21 @@
+//! How far a node's life has come: it serves, it drains, it releases. Each is set once and never taken back.
+
+use tokio_util::sync::CancellationToken;
+
+/// The stages of a node's life. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lifecycle {
+    /// Set once the API is served.
+    pub(crate) serving: CancellationToken,
+    /// Set when the node takes no new work.
+    pub(crate) draining: CancellationToken,
+    /// Set when the grace time is over: running jobs are released.
+    pub(crate) release: CancellationToken,
+}
+
+impl Lifecycle {
+    /// Whether the node takes no new work.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+}

@@ -1,0 +1,98 @@
+//! Where a job goes: to which handler, in this node or remote, under which policy, and how many jobs that handler takes
+//! at once. It calls no handler and asks none: `cluster/discovery.rs` asks remote ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::wire::subject::Names;
+use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::{Job, JobType, Tenant};
+
+use crate::handler::{Handler, Handlers};
+use crate::shared::capacity::{Capacity, HandlerCapacity, Kind};
+use crate::shared::discovery::{Discovery, Known};
+
+/// The handlers of a node's jobs.
+pub(crate) struct Routing {
+    pub(crate) policies: Arc<Policies>,
+    handlers: Handlers,
+    names: Names,
+    /// The capacity of remote handlers that this node uses.
+    pub(crate) capacity: Arc<HandlerCapacity>,
+    /// What remote handlers announce.
+    pub(crate) discovery: Discovery,
+}
+
+impl Routing {
+    /// Nothing is known of remote handlers yet.
+    pub(crate) fn new(policies: Arc<Policies>, handlers: Handlers, names: Names) -> Self {
+        Self { policies, handlers, names, capacity: Arc::default(), discovery: Discovery::default() }
+    }
+
+    /// The policy for jobs of this type.
+    pub(crate) fn policy(&self, job: &Job) -> &TypePolicy {
+        self.policies.of(&job.job_type)
+    }
+
+    /// The handler inside this node that serves the job; `None`: a remote handler does.
+    pub(crate) fn handler(&self, job: &Job) -> Option<&Arc<dyn Handler>> {
+        self.handler_of(&job.job_type)
+    }
+
+    fn handler_of(&self, job_type: &JobType) -> Option<&Arc<dyn Handler>> {
+        match self.policies.of(job_type).handler.as_deref() {
+            Some("remote") => None,
+            Some(name) => self.handlers.get(name),
+            None => self.handlers.get(job_type.as_str()),
+        }
+    }
+
+    /// No handler was there for this job: the next ones are asked before they get jobs.
+    pub(crate) fn forget_handlers(&self, job: &Job) {
+        self.discovery.forget(&self.names.work(&job.tenant, &job.job_type));
+    }
+
+    /// How many jobs may be with the remote handlers of this job at once, of all types that these serve together: the
+    /// sum of what the handlers announce, or the type's own number if they announce nothing; one, until they were
+    /// asked.
+    pub(crate) fn capacity_of(&self, job: &Job) -> Capacity {
+        self.capacity_of_kind(&job.tenant, &job.job_type)
+    }
+
+    /// How many jobs of a kind could start at once: the free capacity of its handlers, or `max` if they run in this
+    /// node.
+    pub(crate) fn free_places(&self, kind: &Kind, max: usize) -> usize {
+        match self.handler_of(&kind.job_type) {
+            Some(_) => max,
+            None => self.capacity.free(&self.capacity_of_kind(&kind.tenant, &kind.job_type)),
+        }
+    }
+
+    fn capacity_of_kind(&self, tenant: &Tenant, job_type: &JobType) -> Capacity {
+        let subject = self.names.work(tenant, job_type);
+        let announced = match self.discovery.of(&subject) {
+            Known::Slots(announced) => announced,
+            Known::Unknown { was_missed } => {
+                let shared_by = vec![self.names.work_of_all(job_type)];
+                return Capacity { subject, shared_by, max: usize::from(!was_missed) };
+            }
+        };
+        let places = |slots: u32| usize::try_from(slots).unwrap_or(usize::MAX);
+        match announced.iter().map(|(_, slots)| places(*slots)).sum() {
+            0 => {
+                let shared_by = vec![self.names.work_of_all(job_type)];
+                Capacity { subject, shared_by, max: places(self.policies.of(job_type).slots) }
+            }
+            max => {
+                let shared_by = announced.into_iter().map(|(subject, _)| subject).collect();
+                Capacity { subject, shared_by, max }
+            }
+        }
+    }
+
+    /// How often a remote handler of this job promised to signal.
+    pub(crate) fn heartbeat(&self, job: &Job) -> Option<Duration> {
+        let subject = self.names.work(&job.tenant, &job.job_type);
+        self.policy(job).heartbeat.or_else(|| self.discovery.heartbeat(&subject))
+    }
+}

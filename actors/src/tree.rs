@@ -1,0 +1,206 @@
+//! The supervision tree of a node: its root, and what each part of it is given. ARCHITECTURE.md draws it.
+//!
+//! One for one: a child that dies is started again, at most five times within ten seconds for all children together;
+//! then the node ends, with the reason. What must survive a death (the committer's state, the book of leases, the
+//! workers' current attempts) is owned outside the actors. The root waits neither for the network nor for another part.
+
+use std::sync::Arc;
+
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::oneshot;
+
+use crate::api::{Api, service, waits};
+use crate::attempt::cancelled;
+use crate::cluster::{discovery, dlq_watch, node_name, presence};
+use crate::commit::committer;
+use crate::lease_keeper;
+use crate::metrics::Metrics;
+use crate::node::Parts;
+use crate::ports::NodePorts;
+use crate::queue::supervisor::{self, QueueSupervisor};
+use crate::queue::{lane_guard, parking};
+use crate::supervision::{ChildSpec, Deaths};
+use crate::time::{sweep, timekeeper};
+
+/// All children of the root except the queues, in the order in which they start.
+pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
+    let (backbone, identity, metrics) = (&parts.backbone, &parts.identity, &parts.metrics);
+    let draining = &parts.lifecycle.draining;
+    let names = parts.queues.iter().map(|queue| queue.name.clone()).collect::<Vec<_>>();
+    let timekeeper = timekeeper::Part {
+        backbone: backbone.clone(),
+        draining: draining.clone(),
+        metrics: Arc::clone(metrics),
+        health: Arc::clone(&parts.health),
+        system_events: parts.system_events.clone(),
+    };
+    let presence = presence::Part {
+        backbone: backbone.clone(),
+        identity: Arc::clone(identity),
+        draining: draining.clone(),
+        queues: parts.queues.clone(),
+        metrics: Arc::clone(metrics),
+        health: Arc::clone(&parts.health),
+    };
+    let dlq_watch = dlq_watch::Part {
+        backbone: backbone.clone(),
+        identity: Arc::clone(identity),
+        metrics: Arc::clone(metrics),
+        system_events: parts.system_events.clone(),
+    };
+    let sweep = sweep::Part {
+        backbone: backbone.clone(),
+        identity: Arc::clone(identity),
+        draining: draining.clone(),
+        metrics: Arc::clone(metrics),
+    };
+    let (leases, unstored_ends) =
+        ((backbone.clone(), Arc::clone(&parts.book), Arc::clone(metrics)), Arc::clone(&parts.unstored_ends));
+    let mut children = vec![
+        ChildSpec::new("committer", Arc::clone(&parts.committing), committer::run),
+        ChildSpec::new("lease-keeper", leases, lease_keeper::run),
+        ChildSpec::new("lane-guard", (Arc::clone(ports), names), lane_guard::run),
+        ChildSpec::new("timekeeper", timekeeper, timekeeper::run),
+        ChildSpec::new("api", service(parts), service::run),
+        ChildSpec::new("cancels", Arc::clone(ports), cancelled::watch),
+        ChildSpec::new("presence", presence, presence::run),
+        ChildSpec::new("dlq-watch", dlq_watch, dlq_watch::run),
+        ChildSpec::new("node-name", (backbone.clone(), Arc::clone(identity)), node_name::answer),
+        ChildSpec::new("sweep", sweep, sweep::run),
+        ChildSpec::new("unstored-ends", (backbone.clone(), unstored_ends), waits::answer),
+        ChildSpec::new("handler-discovery", (backbone.clone(), Arc::clone(&parts.routing)), discovery::run),
+    ];
+    children.extend(parts.queues.iter().map(|queue| {
+        let part = parking::Part {
+            backbone: backbone.clone(),
+            queue: Arc::clone(queue),
+            routing: Arc::clone(&parts.routing),
+            draining: draining.clone(),
+            metrics: Arc::clone(metrics),
+        };
+        ChildSpec::new("parking", part, parking::run)
+    }));
+    children
+}
+
+fn service(parts: &Parts) -> service::Part {
+    let api = Api {
+        backbone: parts.backbone.clone(),
+        identity: Arc::clone(&parts.identity),
+        policies: Arc::clone(&parts.routing.policies),
+        committer: parts.committer.clone(),
+        recently_cancelled: Arc::clone(&parts.recently_cancelled),
+        unstored_ends: Arc::clone(&parts.unstored_ends),
+        metrics: Arc::clone(&parts.metrics),
+    };
+    service::Part {
+        api: Arc::new(api),
+        queues: parts.queues.clone(),
+        lifecycle: parts.lifecycle.clone(),
+        health: Arc::clone(&parts.health),
+        waits: Arc::default(),
+    }
+}
+
+/// The queues' supervisors.
+pub(crate) fn queues(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<supervisor::Arguments> {
+    let of = |queue| supervisor::Arguments {
+        ports: Arc::clone(ports),
+        queue: Arc::clone(queue),
+        health: Arc::clone(&parts.health),
+    };
+    parts.queues.iter().map(of).collect()
+}
+
+/// The root supervisor.
+pub(crate) struct Root;
+
+/// What the root starts, and where it says why it gave up.
+pub(crate) struct Arguments {
+    pub(crate) children: Vec<ChildSpec>,
+    pub(crate) queues: Vec<supervisor::Arguments>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tell: oneshot::Sender<String>,
+}
+
+pub(crate) struct State {
+    children: Vec<ChildSpec>,
+    queues: Vec<supervisor::Arguments>,
+    metrics: Arc<Metrics>,
+    alive: Vec<(ActorId, Child)>,
+    deaths: Deaths,
+    told: Option<oneshot::Sender<String>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Child {
+    Loop(usize),
+    Queue(usize),
+}
+
+impl Actor for Root {
+    type Msg = ();
+    type State = State;
+    type Arguments = Arguments;
+
+    async fn pre_start(&self, myself: ActorRef<()>, tree: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { children, queues, metrics, tell } = tree;
+        let all = (0..children.len()).map(Child::Loop).chain((0..queues.len()).map(Child::Queue));
+        let all: Vec<Child> = all.collect();
+        let mut state = State { children, queues, metrics, alive: Vec::new(), deaths: Deaths::new(), told: Some(tell) };
+        for child in all {
+            state.start(child, &myself).await?;
+        }
+        Ok(state)
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<()>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let (id, reason) = match event {
+            SupervisionEvent::ActorFailed(child, reason) => (child.get_id(), reason.to_string()),
+            SupervisionEvent::ActorTerminated(child, _, reason) => {
+                (child.get_id(), reason.unwrap_or_else(|| "it was stopped".to_owned()))
+            }
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
+        };
+        let result = state.restart(id, &reason, &myself).await;
+        if let Err(error) = &result {
+            let reason = error.to_string();
+            tracing::error!("the node gives up: {reason}");
+            state.told.take().map(|told| told.send(reason));
+        }
+        result
+    }
+}
+
+impl State {
+    async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<()>) -> Result<(), ActorProcessingErr> {
+        let Some(at) = self.alive.iter().position(|(alive, _)| *alive == id) else { return Ok(()) };
+        let (_, child) = self.alive.swap_remove(at);
+        let name = match child {
+            Child::Loop(number) => self.children[number].name,
+            Child::Queue(_) => "queue",
+        };
+        tracing::error!(actor = name, "died, starting it again: {reason}");
+        self.metrics.restarts.with_label_values(&[name]).inc();
+        self.deaths.count(reason)?;
+        self.start(child, myself).await
+    }
+
+    async fn start(&mut self, child: Child, myself: &ActorRef<()>) -> Result<(), ActorProcessingErr> {
+        let supervisor = myself.get_cell();
+        let id = match child {
+            Child::Loop(number) => self.children[number].start(supervisor).await?.get_id(),
+            Child::Queue(number) => {
+                let arguments = self.queues[number].clone();
+                Actor::spawn_linked(None, QueueSupervisor, arguments, supervisor).await?.0.get_id()
+            }
+        };
+        self.alive.push((id, child));
+        Ok(())
+    }
+}
