@@ -14,10 +14,10 @@
 //! * `api`: answers clients.
 //! * `cluster`: tells other nodes about this one, and watches the storage that all nodes share.
 //!
-//! All of these use `shared` (small values that several parts of a node use), `lease_keeper` (renews the leases of running
-//! jobs), `supervision` (loops as actors, limits on restarts) and `coalesce` (lets other ready tasks run first). `ports`
-//! says what an attempt asks of all that is outside it. `node` starts and drains; `tree` has the root of the tree and
-//! says what each part is given.
+//! All of these use `shared` (small values that several parts of a node use), `lease_keeper` (renews the leases of
+//! running jobs), `supervision` (loops as actors, limits on restarts) and `coalesce` (lets other ready tasks run
+//! first). `ports` says what an attempt asks of all that is outside it. `node` starts and drains; `tree` has the root
+//! of the tree and says what each part is given.
 //!
 //! Laws: nothing here names `async_nats`, TOML, HTTP or a terminal. A mailbox is mortal: what must not be lost is in
 //! JetStream, in a value that returns the job when it is dropped, or in state that outlives its actor. No actor is
