@@ -2,21 +2,24 @@
 //!
 //! A job that ends at its handler's first step never gets here; a job that takes longer is entered in the [`Book`], and
 //! struck out when it ends. Renewals go over the control connection, so that a flood of jobs cannot starve them. The
-//! book outlives the keeper. It has no mailbox: the book is bounded by the jobs that the node holds.
+//! book outlives the keeper, and is bounded by the jobs that the node holds. Workers enter and strike out by function;
+//! whoever stops them does so by a [`Message`].
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
 use longshore_backbone::delivery::AckToken;
-use longshore_backbone::renewal::{Renewals, Renewed};
+use longshore_backbone::renewal::{Renewals, Renewed, ReplyTo};
 use longshore_domain::lease::Lease;
 use longshore_domain::run::MessageId;
 use longshore_domain::{Job, RunId, Tenant};
+use ractor::RpcReplyPort;
 use tokio_util::sync::CancellationToken;
 
+use crate::address::Mailbox;
 use crate::metrics::Metrics;
 use crate::supervision::LoopEnd;
 
@@ -25,12 +28,14 @@ use crate::supervision::LoopEnd;
 pub(crate) struct Book {
     next: AtomicU64,
     held: Mutex<HashMap<u64, Held>>,
+    /// All running jobs were released: those that are entered from now on are, too.
+    released: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Held {
     lease: Lease,
-    reply: longshore_backbone::renewal::ReplyTo,
+    reply: ReplyTo,
     message: MessageId,
     run: (Tenant, RunId),
     stop: Stop,
@@ -40,13 +45,35 @@ struct Held {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop {
     pub(crate) token: CancellationToken,
-    lost: Arc<AtomicBool>,
+    why: Arc<AtomicU8>,
 }
+
+const RUNS: u8 = 0;
+const CANCELLED: u8 = 1;
+const RELEASED: u8 = 2;
+const LOST: u8 = 3;
 
 impl Stop {
     /// Whether the lease is gone.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.why.load(Ordering::Acquire) == LOST
+    }
+
+    /// Whether the node gives the job back, because it ends.
+    pub(crate) fn is_released(&self) -> bool {
+        self.why.load(Ordering::Acquire) == RELEASED
+    }
+
+    /// The lease is gone, whatever else is to happen to the job.
+    fn lose(&self) {
+        self.why.store(LOST, Ordering::Release);
+        self.token.cancel();
+    }
+
+    /// Stops the job for this reason, unless it is being stopped already.
+    fn stop(&self, why: u8) {
+        let _ = self.why.compare_exchange(RUNS, why, Ordering::AcqRel, Ordering::Acquire);
+        self.token.cancel();
     }
 }
 
@@ -78,19 +105,31 @@ impl Book {
         let stop = Stop::default();
         let run = (job.tenant.clone(), job.run_id.clone());
         let held = Held { lease: Lease::new(from), reply, message, run, stop: stop.clone() };
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(number, held);
+        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(number, held);
+        if self.released.load(Ordering::Relaxed) {
+            stop.stop(RELEASED);
+        }
+        drop(all);
         Some(Entry { number, book: Arc::clone(self), stop })
     }
 
     /// Tells the worker that works on a run here to stop; says whether there is one.
-    pub(crate) fn stop(&self, tenant: &Tenant, run: &RunId) -> bool {
+    fn cancel(&self, tenant: &Tenant, run: &RunId) -> bool {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut here = false;
         for held in held.values().filter(|held| (&held.run.0, &held.run.1) == (tenant, run)) {
-            held.stop.token.cancel();
+            held.stop.stop(CANCELLED);
             here = true;
         }
         here
+    }
+
+    /// Tells all workers to stop, and those that begin from now on.
+    fn release(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        self.released.store(true, Ordering::Relaxed);
+        held.values().for_each(|held| held.stop.stop(RELEASED));
     }
 
     /// Whether a worker works on a run here.
@@ -105,30 +144,66 @@ impl Book {
     }
 }
 
+/// What the lease-keeper needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) book: Arc<Book>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// What the lease-keeper is asked.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Stop the worker that works on this run, and say whether there is one.
+    Cancel(Tenant, RunId, RpcReplyPort<bool>),
+    /// The node ends: stop every worker, then answer.
+    Release(RpcReplyPort<()>),
+}
+
 /// Keeps the leases until the process ends.
-pub(crate) async fn run((backbone, book, metrics): (Backbone, Arc<Book>, Arc<Metrics>)) -> LoopEnd {
+pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
+    let Part { backbone, book, metrics } = part;
     let length = backbone.storage().lease;
     let mut renewals = Renewals::open(&backbone).await.map_err(|error| error.with_causes())?;
+    let asker = renewals.asker();
     let mut tick = tokio::time::interval((length / 30).clamp(Duration::from_millis(20), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut asked: HashMap<u64, Instant> = HashMap::new();
+    // Asked one by one beside the rest: while the connection is down, neither a message nor a lost lease waits for it.
+    let mut to_ask: VecDeque<(u64, ReplyTo)> = VecDeque::new();
     loop {
         tokio::select! {
+            message = mailbox.next() => book.heed(message),
             renewed = renewals.next() => match renewed {
                 Some(Renewed { number }) => book.confirm(number, asked.remove(&number), length),
                 None => return Ok(()),
             },
+            () = asker.ask(to_ask.front()), if !to_ask.is_empty() => {
+                to_ask.pop_front();
+            }
             _ = tick.tick() => {
                 let now = Instant::now();
                 let (due, lost) = book.due(now, length);
                 if lost > 0 {
                     metrics.leases_lost.inc_by(lost);
                 }
-                for (number, reply) in due {
-                    asked.insert(number, now);
-                    renewals.ask(number, &reply).await;
-                }
+                asked.extend(due.iter().map(|(number, _)| (*number, now)));
+                to_ask.extend(due);
                 asked.retain(|_, at| now.duration_since(*at) < length);
+            }
+        }
+    }
+}
+
+impl Book {
+    fn heed(&self, message: Message) {
+        // Who asked may have given up.
+        match message {
+            Message::Cancel(tenant, run, reply) => drop(reply.send(self.cancel(&tenant, &run))),
+            Message::Release(reply) => {
+                self.release();
+                drop(reply.send(()));
             }
         }
     }
@@ -143,18 +218,13 @@ impl Book {
     }
 
     /// The leases to renew now; lost leases are struck out and their jobs stopped.
-    pub(crate) fn due(
-        &self,
-        now: Instant,
-        length: Duration,
-    ) -> (Vec<(u64, longshore_backbone::renewal::ReplyTo)>, u64) {
+    pub(crate) fn due(&self, now: Instant, length: Duration) -> (Vec<(u64, ReplyTo)>, u64) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lost = 0;
         held.retain(|_, held| {
             if held.lease.is_lost(now, length) {
                 tracing::warn!(stream = %held.message.stream, sequence = held.message.sequence, "lease lost");
-                held.stop.lost.store(true, Ordering::Release);
-                held.stop.token.cancel();
+                held.stop.lose();
                 lost += 1;
                 return false;
             }
@@ -166,5 +236,54 @@ impl Book {
             (*number, held.reply.clone())
         });
         (due.collect(), lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::{JobType, Priority, Queue, Timestamp};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn enter(book: &Arc<Book>, run: &str, from: Instant) -> Entry {
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse(run).unwrap(),
+            options: None,
+        };
+        let (returns, _) = tokio::sync::mpsc::unbounded_channel();
+        let message = MessageId { stream: "LANE".into(), sequence: 1, at: Timestamp::from_millis(0) };
+        book.enter(&AckToken::without_connection("reply", returns), message, &job, from).unwrap()
+    }
+
+    /// Whether a job runs on, is cancelled, is released, or has lost its lease.
+    fn state(entry: &Entry) -> &'static str {
+        match (entry.stop.token.is_cancelled(), entry.stop.is_released(), entry.stop.is_lost()) {
+            (false, false, false) => "runs",
+            (true, false, false) => "cancelled",
+            (true, true, false) => "released",
+            (true, false, true) => "lost",
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_job_is_stopped_for_the_first_reason_but_a_lost_lease_goes_over_all() {
+        let (book, now) = (Arc::new(Book::default()), Instant::now());
+        let (first, second) = (enter(&book, "main-p5-1", now), enter(&book, "main-p5-2", now));
+        let cancel = |run: &str| book.cancel(&Tenant::default_tenant(), &RunId::parse(run).unwrap());
+        assert!(cancel("main-p5-1") && !cancel("main-p5-3"));
+        assert_eq!((state(&first), state(&second)), ("cancelled", "runs"));
+        book.release();
+        let third = enter(&book, "main-p5-3", now);
+        assert!(cancel("main-p5-2"), "it is still being stopped");
+        assert_eq!((state(&first), state(&second), state(&third)), ("cancelled", "released", "released"));
+        assert_eq!(book.due(now + LEASE, LEASE).1, 3);
+        assert_eq!((state(&first), state(&second), state(&third)), ("lost", "lost", "lost"));
     }
 }

@@ -15,7 +15,7 @@
 //! * `cluster`: tells other nodes about this one, and watches the storage that all nodes share.
 //!
 //! All of these use `shared` (small values that several parts of a node use), `lease_keeper` (renews the leases of
-//! running jobs), `supervision` (loops as actors, limits on restarts) and `coalesce` (lets other ready tasks run
+//! running jobs), `supervision` (loops as actors, limits on restarts), `address` (messages to them) and `coalesce` (lets other ready tasks run
 //! first). `ports` says what an attempt asks of all that is outside it. `node` starts and drains; `tree` has the root
 //! of the tree and says what each part is given.
 //!
@@ -37,9 +37,11 @@ mod api;
 mod cluster;
 
 // What all of them use.
+mod address;
 mod coalesce;
 mod lease_keeper;
 mod node;
+mod parts;
 mod ports;
 mod settings;
 mod shared;

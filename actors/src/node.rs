@@ -5,30 +5,22 @@ use std::time::Duration;
 
 use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Connection};
-use longshore_domain::SmolStr;
-use longshore_domain::policy::Policies;
 use ractor::{Actor, ActorRef};
 use serde_json::Value;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::address::Address;
 use crate::cluster::node_name;
 use crate::cluster::system_events::SystemEvents;
-use crate::commit::committer::{Committer, Committing};
-use crate::lease_keeper::Book;
+use crate::commit::committer::Committer;
+use crate::lease_keeper;
 use crate::metrics::Metrics;
-use crate::ports::NodePorts;
-use crate::queue::buffer::JobBuffer;
+use crate::parts::Parts;
 use crate::queue::dispatcher::Dispatcher;
-use crate::queue::gates::Gates;
-use crate::shared::health::Health;
+use crate::queue::scheduler;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
-use crate::shared::park_permits::ParkGate;
-use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::routing::Routing;
-use crate::shared::unclear_claims::UnclearClaims;
-use crate::shared::unstored_ends::UnstoredEnds;
 use crate::tree::{self, Root};
 use crate::{Handlers, Settings};
 
@@ -36,6 +28,9 @@ use crate::{Handlers, Settings};
 const SERVES_WITHIN: Duration = Duration::from_secs(5);
 /// How long closing the lanes may take: one round trip to the server.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long it may take to tell all workers to stop: longer than the lease-keeper needs to be started again.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a drain may take beyond the grace time to write and publish the releases. An election of the server fits
 /// in: it takes 4 to 8 s.
@@ -76,6 +71,7 @@ pub struct Node {
     identity: Arc<Identity>,
     lifecycle: Lifecycle,
     committer: Committer,
+    leases: Address<lease_keeper::Message>,
     metrics: Arc<Metrics>,
     system_events: SystemEvents,
     queues: Vec<Arc<Dispatcher>>,
@@ -108,7 +104,7 @@ impl Node {
         let (tell, reason) = oneshot::channel();
         let tree = tree::Arguments {
             children: tree::children(&parts, &ports),
-            queues: tree::queues(&parts, &ports),
+            queues: parts.supervisors(&ports),
             metrics: Arc::clone(&parts.metrics),
             tell,
         };
@@ -118,9 +114,21 @@ impl Node {
         let _ = tokio::time::timeout(SERVES_WITHIN, parts.lifecycle.serving.cancelled()).await;
         parts.system_events.publish("node_joined", Value::Null).await;
         tracing::info!(node = %parts.identity.node, queues = parts.queues.len(), "taking work");
-        let Parts { backbone, identity, lifecycle, committer, metrics, system_events, queues, .. } = parts;
-        let grace = shutdown_grace;
-        Ok(Self { backbone, identity, lifecycle, committer, metrics, system_events, queues, root, life, reason, grace })
+        let Parts { backbone, identity, lifecycle, committer, leases, metrics, system_events, queues, .. } = parts;
+        Ok(Self {
+            backbone,
+            identity,
+            lifecycle,
+            committer,
+            leases,
+            metrics,
+            system_events,
+            queues,
+            root,
+            life,
+            reason,
+            grace: shutdown_grace,
+        })
     }
 
     /// The node's name.
@@ -148,20 +156,19 @@ impl Node {
     pub async fn drain(self) -> Result<(), Error> {
         tracing::info!(node = %self.identity.node, "draining");
         self.lifecycle.draining.cancel();
-        for queue in &self.queues {
-            let _ = tokio::time::timeout(CLOSE_WITHIN, queue.closed.cancelled()).await;
-        }
+        let closed = self.queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, scheduler::Message::Drain));
+        futures_util::future::join_all(closed).await;
         if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
             tracing::warn!("the grace time is over: releasing the attempts that still run");
-            self.lifecycle.release.cancel();
+            self.leases.ask(RELEASE_WITHIN, lease_keeper::Message::Release).await;
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
-        let flushed = tokio::time::timeout(FLUSH_WITHIN, self.committer.flush()).await;
+        let is_flushed = self.committer.flush(FLUSH_WITHIN).await;
         let goodbye = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
         self.root.stop(None);
         let _ = self.life.await;
         let sent = tokio::time::timeout(GOODBYE_TIMEOUT, self.backbone.flush()).await;
-        flushed.and(goodbye).and(sent).map_err(|_| Error::NotFlushed)
+        if is_flushed && goodbye.is_ok() && sent.is_ok() { Ok(()) } else { Err(Error::NotFlushed) }
     }
 
     /// Publishes that this node is gone. Should that be lost, its silence says the same later.
@@ -178,75 +185,6 @@ impl Node {
             while queue.running() > 0 {
                 queue.idle.back().await;
             }
-        }
-    }
-}
-
-/// What the parts of a node are made of. Only the node and its tree see this whole: each part gets what it needs.
-pub(crate) struct Parts {
-    pub(crate) backbone: Backbone,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) lifecycle: Lifecycle,
-    pub(crate) routing: Arc<Routing>,
-    pub(crate) queues: Vec<Arc<Dispatcher>>,
-    pub(crate) committer: Committer,
-    pub(crate) committing: Arc<Mutex<Committing>>,
-    pub(crate) book: Arc<Book>,
-    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
-    pub(crate) unstored_ends: Arc<UnstoredEnds>,
-    pub(crate) health: Arc<Health>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) system_events: SystemEvents,
-}
-
-impl Parts {
-    fn new(backbone: Backbone, name: SmolStr, policies: Policies, handlers: Handlers) -> Self {
-        let (metrics, lifecycle) = (Arc::new(Metrics::new()), Lifecycle::default());
-        let identity = Arc::new(Identity::new(name.clone()));
-        let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics));
-        let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
-        let policies = Arc::new(policies);
-        let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone()));
-        let (gates, park) = (Gates { routing: Arc::clone(&routing) }, ParkGate::new(backbone.clone()));
-        let lease = backbone.storage().lease;
-        let queues = policies.queues.iter().map(|(name, policy)| {
-            let draining = lifecycle.draining.clone();
-            let buffer = JobBuffer::new(*policy, lease, gates.clone(), park.clone(), draining);
-            Arc::new(Dispatcher::new(name.clone(), *policy, buffer))
-        });
-        let queues = queues.collect();
-        Self {
-            backbone,
-            identity,
-            lifecycle,
-            routing,
-            queues,
-            committer,
-            committing,
-            book: Arc::default(),
-            recently_cancelled: Arc::default(),
-            unstored_ends: Arc::default(),
-            health: Arc::default(),
-            metrics,
-            system_events,
-        }
-    }
-
-    /// What attempts ask of this node.
-    fn ports(&self, caller: Caller) -> NodePorts {
-        NodePorts {
-            backbone: self.backbone.clone(),
-            identity: Arc::clone(&self.identity),
-            lifecycle: self.lifecycle.clone(),
-            routing: Arc::clone(&self.routing),
-            caller,
-            committer: self.committer.clone(),
-            book: Arc::clone(&self.book),
-            metrics: Arc::clone(&self.metrics),
-            recently_cancelled: Arc::clone(&self.recently_cancelled),
-            unstored_ends: Arc::clone(&self.unstored_ends),
-            unclear_claims: UnclearClaims::default(),
-            local_retries: Arc::default(),
         }
     }
 }

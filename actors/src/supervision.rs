@@ -2,16 +2,21 @@
 //!
 //! Most parts of a node are loops: a plain task that owns its state and never passes a job through a mailbox.
 //! [`Keeper`] is the actor that such a loop lives in: when the loop ends or panics, the actor dies, and its supervisor
-//! judges.
+//! judges. A loop that is steered while it runs has messages ([`crate::address`]), which its keeper passes on to it.
+//! Starting a child waits for nothing but the runtime.
 
+use std::convert::Infallible;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use longshore_domain::restart::{Restarts, Verdict};
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::address::{Address, Mailbox};
 use crate::handler::BoxFuture;
 
 /// After more deaths than this within [`WITHIN`] a supervisor gives up.
@@ -25,12 +30,15 @@ pub(crate) type LoopEnd = Result<(), String>;
 /// Why a loop ends that receives no more deliveries.
 pub(crate) const SUBSCRIPTION_ENDED: &str = "the connection's subscription ended";
 
-/// A child: its name, and how its loop is (re)started.
+/// A child: its name, and how it is (re)started.
 #[derive(Clone)]
 pub(crate) struct ChildSpec {
     pub(crate) name: &'static str,
-    pub(crate) run: Arc<dyn Fn() -> BoxFuture<'static, LoopEnd> + Send + Sync>,
+    start: Arc<Start>,
 }
+
+/// Starts a child under a supervisor.
+type Start = dyn Fn(ActorCell) -> BoxFuture<'static, Result<ActorCell, SpawnErr>> + Send + Sync;
 
 impl ChildSpec {
     /// A loop that is given a clone of `part`, which has all that it may use.
@@ -40,43 +48,76 @@ impl ChildSpec {
         F: Fn(P) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = LoopEnd> + Send + 'static,
     {
-        Self { name, run: Arc::new(move || Box::pin(run(part.clone()))) }
+        Self::with_messages(name, &Address::<Infallible>::default(), part, move |part, _| run(part))
+    }
+
+    /// The same, with messages: what is sent to `address` comes into the loop's mailbox.
+    pub(crate) fn with_messages<M, P, F, Fut>(name: &'static str, address: &Address<M>, part: P, run: F) -> Self
+    where
+        M: Send + 'static,
+        P: Clone + Send + Sync + 'static,
+        F: Fn(P, Mailbox<M>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = LoopEnd> + Send + 'static,
+    {
+        let address = address.clone();
+        let start = move |supervisor| -> BoxFuture<'static, _> {
+            let (put, mailbox) = Mailbox::new();
+            let work = Box::pin(run(part.clone(), mailbox));
+            let kept = Kept { name, work, put, address: address.clone() };
+            Box::pin(async move {
+                let (actor, _) = Actor::spawn_linked(None, Keeper(PhantomData), kept, supervisor).await?;
+                Ok(actor.get_cell())
+            })
+        };
+        Self { name, start: Arc::new(start) }
     }
 
     /// Starts the child under `supervisor`.
-    pub(crate) async fn start(&self, supervisor: ActorCell) -> Result<ActorRef<Message>, ractor::SpawnErr> {
-        let (actor, _) = Actor::spawn_linked(None, Keeper, self.clone(), supervisor).await?;
-        Ok(actor)
+    pub(crate) async fn start(&self, supervisor: ActorCell) -> Result<ActorCell, SpawnErr> {
+        (self.start)(supervisor).await
     }
 }
 
-/// The actor in which a loop lives.
-pub(crate) struct Keeper;
+/// The actor in which a loop lives. `M` are the loop's messages.
+struct Keeper<M>(PhantomData<fn(M)>);
 
-/// Mailbox: one message in its life.
-pub(crate) enum Message {
+/// A loop that is to be kept.
+struct Kept<M> {
+    name: &'static str,
+    work: BoxFuture<'static, LoopEnd>,
+    put: mpsc::Sender<M>,
+    address: Address<M>,
+}
+
+/// Mailbox: the loop's own messages, passed on to it, and one about its end.
+#[derive(Debug)]
+pub(crate) enum KeeperMessage<M> {
+    /// For the loop.
+    Told(M),
     /// The loop has ended, which it never should by itself.
     Ended(String),
 }
 
-pub(crate) struct State {
+struct State<M> {
     name: &'static str,
     task: JoinHandle<()>,
+    put: mpsc::Sender<M>,
 }
 
-impl Drop for State {
+impl<M> Drop for State<M> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Actor for Keeper {
-    type Msg = Message;
-    type State = State;
-    type Arguments = ChildSpec;
+impl<M: Send + 'static> Actor for Keeper<M> {
+    type Msg = KeeperMessage<M>;
+    type State = State<M>;
+    type Arguments = Kept<M>;
 
-    async fn pre_start(&self, myself: ActorRef<Message>, spec: ChildSpec) -> Result<State, ActorProcessingErr> {
-        let work = (spec.run)();
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, kept: Kept<M>) -> Result<State<M>, ActorProcessingErr> {
+        let Kept { name, work, put, address } = kept;
+        address.leads_to(myself.clone());
         let task = tokio::spawn(async move {
             let end = std::panic::AssertUnwindSafe(work).catch_unwind().await;
             let reason = match end {
@@ -85,19 +126,26 @@ impl Actor for Keeper {
                 Err(panic) => format!("it panicked: {}", panic_text(&*panic)),
             };
             // The actor may be gone already: then its supervisor knows of its end.
-            let _ = myself.cast(Message::Ended(reason));
+            let _ = myself.cast(KeeperMessage::Ended(reason));
         });
-        Ok(State { name: spec.name, task })
+        Ok(State { name, task, put })
     }
 
     async fn handle(
         &self,
-        _: ActorRef<Message>,
-        message: Message,
-        state: &mut State,
+        _: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut State<M>,
     ) -> Result<(), ActorProcessingErr> {
-        let Message::Ended(reason) = message;
-        Err(format!("{}: {reason}", state.name).into())
+        match message {
+            KeeperMessage::Told(message) => {
+                if state.put.try_send(message).is_err() {
+                    tracing::debug!(actor = state.name, "a message was dropped: the loop has ended, or does not read");
+                }
+                Ok(())
+            }
+            KeeperMessage::Ended(reason) => Err(format!("{}: {reason}", state.name).into()),
+        }
     }
 }
 

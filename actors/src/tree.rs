@@ -1,4 +1,4 @@
-//! The supervision tree of a node: its root, and what each part of it is given. ARCHITECTURE.md draws it.
+//! The supervision tree of a node: its root, and the root's children. ARCHITECTURE.md draws it.
 //!
 //! One for one: a child that dies is started again, at most five times within ten seconds for all children together;
 //! then the node ends, with the reason. What must survive a death (the committer's state, the book of leases, the
@@ -9,107 +9,39 @@ use std::sync::Arc;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
-use crate::api::{Api, service, waits};
+use crate::api::{service, waits};
 use crate::attempt::cancelled;
 use crate::cluster::{discovery, dlq_watch, node_name, presence};
 use crate::commit::committer;
 use crate::lease_keeper;
 use crate::metrics::Metrics;
-use crate::node::Parts;
+use crate::parts::Parts;
 use crate::ports::NodePorts;
 use crate::queue::supervisor::{self, QueueSupervisor};
 use crate::queue::{lane_guard, parking};
 use crate::supervision::{ChildSpec, Deaths};
 use crate::time::{sweep, timekeeper};
 
-/// All children of the root except the queues, in the order in which they start.
+/// All children of the root except the queues, in the order in which they start. Each is given its part of the node
+/// (`parts.rs`), and no other child's.
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
-    let (backbone, identity, metrics) = (&parts.backbone, &parts.identity, &parts.metrics);
-    let draining = &parts.lifecycle.draining;
-    let names = parts.queues.iter().map(|queue| queue.name.clone()).collect::<Vec<_>>();
-    let timekeeper = timekeeper::Part {
-        backbone: backbone.clone(),
-        draining: draining.clone(),
-        metrics: Arc::clone(metrics),
-        health: Arc::clone(&parts.health),
-        system_events: parts.system_events.clone(),
-    };
-    let presence = presence::Part {
-        backbone: backbone.clone(),
-        identity: Arc::clone(identity),
-        draining: draining.clone(),
-        queues: parts.queues.clone(),
-        metrics: Arc::clone(metrics),
-        health: Arc::clone(&parts.health),
-    };
-    let dlq_watch = dlq_watch::Part {
-        backbone: backbone.clone(),
-        identity: Arc::clone(identity),
-        metrics: Arc::clone(metrics),
-        system_events: parts.system_events.clone(),
-    };
-    let sweep = sweep::Part {
-        backbone: backbone.clone(),
-        identity: Arc::clone(identity),
-        draining: draining.clone(),
-        metrics: Arc::clone(metrics),
-    };
-    let (leases, unstored_ends) =
-        ((backbone.clone(), Arc::clone(&parts.book), Arc::clone(metrics)), Arc::clone(&parts.unstored_ends));
+    let (committer, leases) = (&parts.committer.address, &parts.leases);
     let mut children = vec![
-        ChildSpec::new("committer", Arc::clone(&parts.committing), committer::run),
-        ChildSpec::new("lease-keeper", leases, lease_keeper::run),
-        ChildSpec::new("lane-guard", (Arc::clone(ports), names), lane_guard::run),
-        ChildSpec::new("timekeeper", timekeeper, timekeeper::run),
-        ChildSpec::new("api", service(parts), service::run),
-        ChildSpec::new("cancels", Arc::clone(ports), cancelled::watch),
-        ChildSpec::new("presence", presence, presence::run),
-        ChildSpec::new("dlq-watch", dlq_watch, dlq_watch::run),
-        ChildSpec::new("node-name", (backbone.clone(), Arc::clone(identity)), node_name::answer),
-        ChildSpec::new("sweep", sweep, sweep::run),
-        ChildSpec::new("unstored-ends", (backbone.clone(), unstored_ends), waits::answer),
-        ChildSpec::new("handler-discovery", (backbone.clone(), Arc::clone(&parts.routing)), discovery::run),
+        ChildSpec::with_messages("committer", committer, Arc::clone(&parts.committing), committer::run),
+        ChildSpec::with_messages("lease-keeper", leases, parts.lease_keeper(), lease_keeper::run),
+        ChildSpec::new("lane-guard", (Arc::clone(ports), parts.queue_names()), lane_guard::run),
+        ChildSpec::new("timekeeper", parts.timekeeper(), timekeeper::run),
+        ChildSpec::new("api", parts.service(), service::run),
+        ChildSpec::new("cancels", (Arc::clone(ports), leases.clone()), cancelled::watch),
+        ChildSpec::new("presence", parts.presence(), presence::run),
+        ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
+        ChildSpec::new("node-name", (parts.backbone.clone(), Arc::clone(&parts.identity)), node_name::answer),
+        ChildSpec::new("sweep", parts.sweep(), sweep::run),
+        ChildSpec::new("unstored-ends", (parts.backbone.clone(), Arc::clone(&parts.unstored_ends)), waits::answer),
+        ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
     ];
-    children.extend(parts.queues.iter().map(|queue| {
-        let part = parking::Part {
-            backbone: backbone.clone(),
-            queue: Arc::clone(queue),
-            routing: Arc::clone(&parts.routing),
-            draining: draining.clone(),
-            metrics: Arc::clone(metrics),
-        };
-        ChildSpec::new("parking", part, parking::run)
-    }));
+    children.extend(parts.queues.iter().map(|queue| ChildSpec::new("parking", parts.parking(queue), parking::run)));
     children
-}
-
-fn service(parts: &Parts) -> service::Part {
-    let api = Api {
-        backbone: parts.backbone.clone(),
-        identity: Arc::clone(&parts.identity),
-        policies: Arc::clone(&parts.routing.policies),
-        committer: parts.committer.clone(),
-        recently_cancelled: Arc::clone(&parts.recently_cancelled),
-        unstored_ends: Arc::clone(&parts.unstored_ends),
-        metrics: Arc::clone(&parts.metrics),
-    };
-    service::Part {
-        api: Arc::new(api),
-        queues: parts.queues.clone(),
-        lifecycle: parts.lifecycle.clone(),
-        health: Arc::clone(&parts.health),
-        waits: Arc::default(),
-    }
-}
-
-/// The queues' supervisors.
-pub(crate) fn queues(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<supervisor::Arguments> {
-    let of = |queue| supervisor::Arguments {
-        ports: Arc::clone(ports),
-        queue: Arc::clone(queue),
-        health: Arc::clone(&parts.health),
-    };
-    parts.queues.iter().map(of).collect()
 }
 
 /// The root supervisor.

@@ -16,12 +16,18 @@ use crate::subscription::Subscription;
 #[derive(Debug, Clone)]
 pub struct ReplyTo(Subject);
 
-/// Sends renewals and receives their confirmations.
+/// Receives the confirmations of renewals.
 #[derive(Debug)]
 pub struct Renewals {
+    asker: Asker,
+    answers: Subscription,
+}
+
+/// Requests renewals. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Asker {
     link: Link,
     inbox: String,
-    answers: Subscription,
 }
 
 /// A renewal that was confirmed.
@@ -51,14 +57,13 @@ impl Renewals {
         let link = backbone.control().clone();
         let inbox = link.new_inbox();
         let answers = link.subscribe(format!("{inbox}.*")).await?;
-        Ok(Self { link, inbox, answers })
+        Ok(Self { asker: Asker { link, inbox }, answers })
     }
 
-    /// Requests a renewal.
-    pub async fn ask(&self, number: u64, reply: &ReplyTo) {
-        let inbox = format!("{}.{number}", self.inbox);
-        // A lost request is repeated; if all are lost, the lease runs out, as it must.
-        self.link.publish_with_reply(reply.0.clone(), inbox, Bytes::from_static(WORK_IN_PROGRESS)).await;
+    /// What requests renewals, while the confirmations are awaited here.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
     }
 
     /// The next confirmation.
@@ -72,5 +77,16 @@ impl Renewals {
                 return Some(Renewed { number });
             }
         }
+    }
+}
+
+impl Asker {
+    /// Requests a renewal, under a number; waits while the connection takes nothing. Dropped meanwhile, it has sent
+    /// nothing. Without a renewal it does nothing.
+    pub async fn ask(&self, renewal: Option<&(u64, ReplyTo)>) {
+        let Some((number, reply)) = renewal else { return };
+        let inbox = format!("{}.{number}", self.inbox);
+        // A lost request is repeated; if all are lost, the lease runs out, as it must.
+        self.link.publish_with_reply(reply.0.clone(), inbox, Bytes::from_static(WORK_IN_PROGRESS)).await;
     }
 }

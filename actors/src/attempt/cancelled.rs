@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use longshore_backbone::{Backbone, Error};
 
+use crate::address::Address;
 use crate::attempt::holders;
+use crate::lease_keeper::{self, Message};
 use crate::ports::{NodePorts, Ports as _};
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::LoopEnd;
@@ -15,7 +17,7 @@ use crate::supervision::LoopEnd;
 pub(crate) const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Receives cancellations until the process ends, and stops those runs if they run here; answers nodes that ask whether
 /// this node holds a job.
-pub(crate) async fn watch(ports: Arc<NodePorts>) -> LoopEnd {
+pub(crate) async fn watch((ports, leases): (Arc<NodePorts>, Address<lease_keeper::Message>)) -> LoopEnd {
     let cancels = ports.backbone.cancels().await;
     let mut cancels = cancels.map_err(|error| error.with_causes())?;
     let questions = ports.backbone.holder_questions(ports.node()).await;
@@ -33,7 +35,13 @@ pub(crate) async fn watch(ports: Arc<NodePorts>) -> LoopEnd {
                 ports.recently_cancelled.add(&cancel.tenant, &cancel.run_id);
                 let runs_here = match cancel.only_if_waiting {
                     true => ports.book.works_on(&cancel.tenant, &cancel.run_id),
-                    false => ports.book.stop(&cancel.tenant, &cancel.run_id),
+                    false => {
+                        let (tenant, run_id) = (&cancel.tenant, &cancel.run_id);
+                        let stop = |reply| Message::Cancel(tenant.clone(), run_id.clone(), reply);
+                        // Without an answer nothing is confirmed, so that the node that cancels goes on by the record.
+                        let Some(runs_here) = leases.ask(CONFIRM_TIMEOUT, stop).await else { continue };
+                        runs_here
+                    }
                 };
                 ports.backbone.confirm_cancel(&cancel, ports.node(), runs_here).await;
             }

@@ -93,12 +93,11 @@ async fn see_through(
             }
             () = stop.token.cancelled() => {
                 token.cancel();
+                if stop.is_released() {
+                    break Outcome::Released;
+                }
                 let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
                 break Outcome::Cancelled;
-            }
-            () = ports.lifecycle.release.cancelled() => {
-                token.cancel();
-                break Outcome::Released;
             }
             () = tokio::time::sleep_until(deadline) => {
                 token.cancel();

@@ -8,15 +8,27 @@ use longshore_backbone::Backbone;
 use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::work::Announced;
 
+use crate::address::Address;
+use crate::queue::scheduler;
 use crate::shared::routing::Routing;
 use crate::supervision::LoopEnd;
 
 /// How long services have to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
+/// What discovery needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) routing: Arc<Routing>,
+    /// Told when there may be more capacity than before, or less.
+    pub(crate) schedulers: Vec<Address<scheduler::Message>>,
+}
+
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
 /// few seconds if there was a job for remote handlers since the last time.
-pub(crate) async fn run((backbone, routing): (Backbone, Arc<Routing>)) -> LoopEnd {
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let Part { backbone, routing, schedulers } = part;
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut warned = HashSet::new();
@@ -37,7 +49,9 @@ pub(crate) async fn run((backbone, routing): (Backbone, Arc<Routing>)) -> LoopEn
             warn_of(handler, &mut warned);
         }
         routing.discovery.replace(announced, at);
-        routing.capacity.changed();
+        for scheduler in &schedulers {
+            scheduler.tell(scheduler::Message::CapacityChanged);
+        }
     }
 }
 

@@ -22,9 +22,11 @@ use longshore_backbone::window::{Answer, Window};
 use longshore_backbone::{Backbone, Headers};
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, SmolStr, Tenant};
+use ractor::RpcReplyPort;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Interval, Sleep};
 
+use crate::address::{Address, Mailbox};
 use crate::coalesce::coalesced;
 use crate::commit::batches::{Batch, Batches};
 use crate::commit::encode::Author;
@@ -50,14 +52,21 @@ pub(crate) enum Input {
     Commit(Box<Commit>),
     /// One more line for a tenant's log, such as a handler's progress.
     Line(Tenant, Bytes),
-    /// Says when all input before it is confirmed.
-    Flush(oneshot::Sender<()>),
+}
+
+/// What the committer is asked, beside its input.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Answer once all input is confirmed.
+    Flush(RpcReplyPort<()>),
 }
 
 /// The handle by which commits are sent to the committer. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
     door: mpsc::Sender<Input>,
+    /// Where its messages go.
+    pub(crate) address: Address<Message>,
     /// In whose name commits are written, and for which server.
     node: SmolStr,
     backbone: Backbone,
@@ -82,7 +91,7 @@ impl Committer {
             in_flight: Arc::default(),
             flushes: Vec::new(),
         };
-        (Self { door, node, backbone }, Arc::new(Mutex::new(committing)))
+        (Self { door, address: Address::default(), node, backbone }, Arc::new(Mutex::new(committing)))
     }
 
     /// Sends input; waits while the committer is full.
@@ -118,11 +127,9 @@ impl Committer {
         Author { node: &self.node, server: &self.backbone }
     }
 
-    /// Waits until all input before is confirmed.
-    pub(crate) async fn flush(&self) {
-        let (done, flushed) = oneshot::channel();
-        self.send(Input::Flush(done)).await;
-        let _ = flushed.await;
+    /// Waits until all input before is confirmed; false: it was not within that time.
+    pub(crate) async fn flush(&self, within: Duration) -> bool {
+        self.address.ask(within, Message::Flush).await.is_some()
     }
 }
 
@@ -142,7 +149,7 @@ pub(crate) struct Committing {
     batches: Batches,
     /// How many commits are between record and acknowledgement: each holds an [`InFlightPermit`].
     in_flight: Arc<AtomicUsize>,
-    flushes: Vec<oneshot::Sender<()>>,
+    flushes: Vec<RpcReplyPort<()>>,
 }
 
 #[derive(Debug)]
@@ -158,7 +165,7 @@ enum Sent {
 }
 
 /// Carries out commits until the process ends.
-pub(crate) async fn run(committing: Arc<Mutex<Committing>>) -> LoopEnd {
+pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let mut committing = committing.lock().await;
     let backbone = committing.backbone.clone();
     let mut window = backbone.window().await.map_err(|error| error.with_causes())?;
@@ -169,8 +176,13 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>) -> LoopEnd {
     committing.tidy();
     committing.send_again(&mut window, Duration::ZERO).await;
     loop {
-        let news =
-            std::future::poll_fn(|context| committing.poll_news(&mut window, &mut look, linger.as_mut(), context));
+        let news = std::future::poll_fn(|context| {
+            // Messages come last: while jobs flow, nobody looks for them.
+            match committing.poll_news(&mut window, &mut look, linger.as_mut(), context) {
+                Poll::Pending => mailbox.poll_next(context).map(News::Message),
+                news => news,
+            }
+        });
         let news = coalesced(news).await;
         match news {
             News::Answer(number, answer) => committing.answered(number, answer, &mut window).await,
@@ -186,6 +198,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>) -> LoopEnd {
                 committing.send_again(&mut window, overdue).await;
                 committing.metrics.in_flight.set(i64::try_from(committing.in_flight()).unwrap_or(i64::MAX));
             }
+            News::Message(Message::Flush(done)) => committing.flushes.push(done),
             News::Closed => return Ok(()),
         }
         committing.answer_flushes();
@@ -199,6 +212,7 @@ enum News {
     Ready,
     Due,
     Look,
+    Message(Message),
     Closed,
 }
 
@@ -272,12 +286,12 @@ impl Committing {
             Input::Line(tenant, line) => {
                 self.batches.add(&tenant, [&line, b"\n"], None);
             }
-            Input::Flush(done) => self.flushes.push(done),
         }
     }
 
     fn answer_flushes(&mut self) {
-        if !self.flushes.is_empty() && self.in_flight() == 0 && self.pending.is_empty() && self.batches.is_empty() {
+        let is_idle = || self.in_flight() == 0 && self.pending.is_empty() && self.batches.is_empty();
+        if !self.flushes.is_empty() && self.commits.is_empty() && is_idle() {
             for done in self.flushes.drain(..) {
                 let _ = done.send(());
             }

@@ -11,12 +11,13 @@ use longshore_domain::Queue;
 use longshore_domain::policy::QueuePolicy;
 use ractor::{ActorRef, MessagingErr};
 use tokio::sync::{Mutex, mpsc};
-use tokio_util::sync::CancellationToken;
 
+use crate::address::Address;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::CurrentAttempt;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::idle_workers::IdleWorkers;
+use crate::queue::scheduler;
 use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
 
@@ -43,8 +44,8 @@ pub(crate) struct Dispatcher {
     pub(crate) buffer: JobBuffer,
     pub(crate) wake_permits: Arc<WakePermits>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
-    /// Set when the scheduler has returned all it had buffered.
-    pub(crate) closed: CancellationToken,
+    /// Where the messages of the queue's scheduler go.
+    pub(crate) scheduler: Address<scheduler::Message>,
     /// Where a short retry goes when it is due: to the queue's scheduler, or the one that follows it.
     pub(crate) back: mpsc::UnboundedSender<Assignment>,
     /// How many workers were ever started; fewer than the concurrency only while the queue starts.
@@ -65,7 +66,7 @@ impl Dispatcher {
             buffer,
             wake_permits: Arc::new(WakePermits::of_runtime()),
             again: Mutex::new(again),
-            closed: CancellationToken::new(),
+            scheduler: Address::default(),
             back,
             started_workers: AtomicUsize::new(0),
             workers: RwLock::new(vec![None; policy.concurrency]),

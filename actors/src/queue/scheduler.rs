@@ -1,7 +1,8 @@
 //! The scheduler of one queue: pulls jobs from its lanes into the queue's buffer ([`crate::queue::buffer`]) and wakes
 //! idle workers.
 //!
-//! A plain loop without a mailbox: one message per job would cost more than everything that is done here. It buffers no
+//! A plain loop: one message per job would cost more than everything that is done here. Its messages ([`Message`]) are
+//! not about single jobs. It buffers no
 //! more jobs than can soon be started. A job that waits there for too long is returned and keeps its place; a drain
 //! returns all of them, because a delivery that is dropped returns itself.
 
@@ -14,8 +15,10 @@ use longshore_backbone::delivery::Delivery;
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::Lane;
 use longshore_domain::freshness::Freshness;
+use ractor::RpcReplyPort;
 use tokio_util::sync::CancellationToken;
 
+use crate::address::Mailbox;
 use crate::attempt::assignment::Assignment;
 use crate::coalesce::coalesced;
 use crate::metrics::Metrics;
@@ -85,18 +88,31 @@ enum News {
     LocalRetries(Box<Assignment>),
     Tick,
     Closed,
-    Drain,
+    Message(Message),
+}
+
+/// What a scheduler is told.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// The node takes no new work: return what is buffered, pull no more, then answer.
+    Drain(RpcReplyPort<()>),
+    /// Remote handlers may take more jobs than before, or fewer.
+    CapacityChanged,
 }
 
 /// Schedules until the node drains.
-pub(crate) async fn run(part: Part) -> LoopEnd {
+pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     let Part { backbone, queue, draining, capacity, cancelled, metrics } = part;
     let mut again = queue.again.lock().await;
+    if draining.is_cancelled() {
+        // A scheduler before this one died; what was on its way to it comes again after the lease.
+        queue.buffer.clear();
+        return closed(mailbox).await;
+    }
     // No delivery can be older than the subscription.
     let freshness = Freshness::new(Instant::now(), backbone.storage().lease);
     let puller = Puller::of_queue(&backbone, &queue.name).await.map_err(|error| error.with_causes())?;
     // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
-    let lease = backbone.storage().lease;
     queue.buffer.clear();
     let marks = HighWaterMarks::new(backbone.clone(), cancelled, queue.name.clone());
     let mut scheduler = Scheduler::new((backbone, metrics), Arc::clone(&queue), puller, marks, freshness);
@@ -110,7 +126,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         let news = coalesced(async {
             // Not biased: under load a worker becomes idle in every round, and the lanes must be read as well.
             tokio::select! {
-                () = draining.cancelled() => News::Drain,
+                message = mailbox.next() => News::Message(message),
                 () = queue.idle.came() => News::IdleWorkers,
                 () = queue.buffer.taken() => News::IdleWorkers,
                 () = queue.wake_permits.dropped() => News::IdleWorkers,
@@ -123,23 +139,32 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             }
         });
         match news.await {
-            News::IdleWorkers => {}
+            News::IdleWorkers | News::Message(Message::CapacityChanged) => {}
             News::Stalled => scheduler.stalled(),
             News::Pulled => queue.buffer.came(scheduler.fresh.drain(..)),
             News::LocalRetries(assignment) => queue.buffer.again(assignment),
             News::Tick => scheduler.tick(),
             News::Closed => return Err(SUBSCRIPTION_ENDED.to_owned()),
-            News::Drain => break,
+            News::Message(Message::Drain(done)) => {
+                scheduler.close().await;
+                let _ = done.send(());
+                return closed(mailbox).await;
+            }
         }
         queue.dispatch();
         scheduler.top_up().await;
         scheduler.probe().await;
     }
-    scheduler.puller.close(scheduler.freshness.since(), lease).await;
-    queue.buffer.clear();
-    queue.closed.cancel();
-    // The node ends its children itself; a loop that returned would be started again.
-    std::future::pending().await
+}
+
+/// The node drains, and this queue's lanes are closed. The node ends its children itself; a loop that returned would be
+/// started again.
+async fn closed(mut mailbox: Mailbox<Message>) -> LoopEnd {
+    loop {
+        if let Message::Drain(done) = mailbox.next().await {
+            let _ = done.send(());
+        }
+    }
 }
 
 impl Scheduler {
@@ -168,6 +193,12 @@ impl Scheduler {
             rate: 0.0,
             recent: [0; Lane::COUNT],
         }
+    }
+
+    /// Pulls no more, and returns what is buffered.
+    async fn close(self) {
+        self.puller.close(self.freshness.since(), self.backbone.storage().lease).await;
+        self.queue.buffer.clear();
     }
 
     /// Waits for news from the lanes and takes in at most [`MAX_BATCH`] of them; false if the subscription has ended.

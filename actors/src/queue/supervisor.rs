@@ -152,7 +152,7 @@ impl State {
             cancelled: Arc::clone(&self.ports.recently_cancelled),
             metrics: Arc::clone(&self.ports.metrics),
         };
-        let spec = ChildSpec::new("scheduler", part, scheduler::run);
+        let spec = ChildSpec::with_messages("scheduler", &self.queue.scheduler, part, scheduler::run);
         self.scheduler = Some(spec.start(supervisor).await?.get_id());
         Ok(())
     }

@@ -62,11 +62,6 @@ impl HandlerCapacity {
         capacity.max.saturating_sub(used(&taken, capacity))
     }
 
-    /// There may be more capacity than before, or less.
-    pub(crate) fn changed(&self) {
-        self.freed.notify_waiters();
-    }
-
     /// Waits until any queue gives a permit back.
     pub(crate) async fn freed(&self) {
         self.freed.notified().await;

@@ -1,4 +1,4 @@
-//! How far a node's life has come: it serves, it drains, it releases. Each is set once and never taken back.
+//! How far a node's life has come: it serves, it drains. Each is set once and never taken back.
 
 use tokio_util::sync::CancellationToken;
 
@@ -9,8 +9,6 @@ pub(crate) struct Lifecycle {
     pub(crate) serving: CancellationToken,
     /// Set when the node takes no new work.
     pub(crate) draining: CancellationToken,
-    /// Set when the grace time is over: running jobs are released.
-    pub(crate) release: CancellationToken,
 }
 
 impl Lifecycle {

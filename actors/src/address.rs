@@ -1,0 +1,187 @@
+//! Control messages: what a part of the tree is told or asked while it runs, beside the jobs. Never a message per job.
+//!
+//! A part has an enum `Message`. Who may send it has its [`Address`], which outlives the part: it is the same after the
+//! part died and was started again. The part reads its messages from a [`Mailbox`] of its own life.
+//!
+//! A mailbox is mortal. So a message is either news of something that is kept elsewhere, which a part reads as it starts
+//! ([`Address::tell`]), or a question, which is asked again if the part dies over it ([`Address::ask`]).
+//!
+//! Bounds: [`QUEUED`] messages; beyond that news are dropped, and questions get no answer.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ractor::rpc::CallResult;
+use ractor::{ActorRef, RpcReplyPort};
+use tokio::sync::{mpsc, watch};
+
+use crate::supervision::KeeperMessage;
+
+/// Messages that wait for a part.
+const QUEUED: usize = 64;
+
+/// Where the messages of a part go. Cheap to clone.
+#[derive(Debug)]
+pub(crate) struct Address<M>(Arc<watch::Sender<Option<ActorRef<KeeperMessage<M>>>>>);
+
+impl<M> Clone for Address<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M> Default for Address<M> {
+    /// The address of a part that is still to be started.
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl<M: Send + 'static> Address<M> {
+    /// The part was started, in this actor.
+    pub(crate) fn leads_to(&self, actor: ActorRef<KeeperMessage<M>>) {
+        self.0.send_replace(Some(actor));
+    }
+
+    /// Tells the part some news. If the part is dead, they are lost: it reads what holds as it starts again.
+    pub(crate) fn tell(&self, news: M) {
+        if let Some(actor) = &*self.0.borrow() {
+            let _ = actor.cast(KeeperMessage::Told(news));
+        }
+    }
+
+    /// Asks the part, and its successor if it dies over the question; `None`: there was no answer within that time.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        within: Duration,
+        question: impl Fn(RpcReplyPort<T>) -> M,
+    ) -> Option<T> {
+        let mut started = self.0.subscribe();
+        let asked = async {
+            loop {
+                let actor = started.borrow_and_update().clone();
+                if let Some(actor) = actor {
+                    let answer = actor.call(|reply| KeeperMessage::Told(question(reply)), None).await;
+                    if let Ok(CallResult::Success(answer)) = answer {
+                        return Some(answer);
+                    }
+                }
+                started.changed().await.ok()?;
+            }
+        };
+        tokio::time::timeout(within, asked).await.ok().flatten()
+    }
+}
+
+/// The messages of a part, from its start to its end.
+#[derive(Debug)]
+pub(crate) struct Mailbox<M>(mpsc::Receiver<M>);
+
+impl<M> Mailbox<M> {
+    /// A mailbox, and where messages are put into it.
+    pub(crate) fn new() -> (mpsc::Sender<M>, Self) {
+        let (put, messages) = mpsc::channel(QUEUED);
+        (put, Self(messages))
+    }
+
+    /// The next message.
+    pub(crate) async fn next(&mut self) -> M {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The next message, if there is one.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<M> {
+        match self.0.poll_recv(context) {
+            Poll::Ready(Some(message)) => Poll::Ready(message),
+            // Without its actor a loop is about to end.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use ractor::{Actor, ActorProcessingErr, SupervisionEvent};
+
+    use super::*;
+    use crate::supervision::{ChildSpec, LoopEnd};
+
+    /// Starts its child again whenever it dies.
+    struct Supervisor;
+
+    impl Actor for Supervisor {
+        type Msg = ();
+        type State = ChildSpec;
+        type Arguments = ChildSpec;
+
+        async fn pre_start(&self, myself: ActorRef<()>, child: ChildSpec) -> Result<ChildSpec, ActorProcessingErr> {
+            child.start(myself.get_cell()).await?;
+            Ok(child)
+        }
+
+        async fn handle_supervisor_evt(
+            &self,
+            myself: ActorRef<()>,
+            event: SupervisionEvent,
+            child: &mut ChildSpec,
+        ) -> Result<(), ActorProcessingErr> {
+            if let SupervisionEvent::ActorFailed(..) = event {
+                child.start(myself.get_cell()).await?;
+            }
+            Ok(())
+        }
+    }
+
+    enum Message {
+        /// How many such loops were started, this one included.
+        Which(RpcReplyPort<usize>),
+        Die,
+    }
+
+    /// In its first life the loop dies over the first question.
+    async fn fragile(lives: Arc<AtomicUsize>, mut mailbox: Mailbox<Message>) -> LoopEnd {
+        let life = lives.fetch_add(1, Ordering::SeqCst) + 1;
+        loop {
+            match mailbox.next().await {
+                Message::Which(_) if life == 1 => panic!("at the first question"),
+                Message::Which(reply) => drop(reply.send(life)),
+                Message::Die => return Err("told to".to_owned()),
+            }
+        }
+    }
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn a_question_that_a_part_dies_over_is_answered_by_the_next_one() {
+        let (address, lives) = (Address::default(), Arc::new(AtomicUsize::new(0)));
+        let spec = ChildSpec::with_messages("fragile", &address, Arc::clone(&lives), fragile);
+        // Asked before the part is there.
+        let asking = tokio::spawn({
+            let address = address.clone();
+            async move { address.ask(SOON, Message::Which).await }
+        });
+        let (root, _) = Actor::spawn(None, Supervisor, spec).await.unwrap();
+        assert_eq!(asking.await.unwrap(), Some(2));
+        address.tell(Message::Die);
+        assert_eq!(address.ask(SOON, Message::Which).await, Some(3), "the address leads to the third");
+        root.stop_and_wait(None, None).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_part_there_is_no_answer() {
+        let address = Address::default();
+        address.tell(Message::Die);
+        assert_eq!(address.ask(Duration::from_millis(20), Message::Which).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_part_that_does_not_read_costs_no_more_than_its_mailbox() {
+        let (put, mut mailbox) = Mailbox::new();
+        assert_eq!((0..2 * QUEUED).filter(|news| put.try_send(*news).is_ok()).count(), QUEUED);
+        assert_eq!(mailbox.next().await, 0);
+    }
+}

@@ -1,0 +1,212 @@
+//! What the parts of a node are made of, and what each of them is given: whoever wants to know what a part may do reads
+//! its function here. A part is started in `tree.rs`.
+
+use std::sync::Arc;
+
+use longshore_backbone::Backbone;
+use longshore_backbone::work::Caller;
+use longshore_domain::policy::Policies;
+use longshore_domain::{Queue, SmolStr};
+use tokio::sync::Mutex;
+
+use crate::Handlers;
+use crate::address::Address;
+use crate::api::{Api, service};
+use crate::cluster::system_events::SystemEvents;
+use crate::cluster::{discovery, dlq_watch, presence};
+use crate::commit::committer::{Committer, Committing};
+use crate::lease_keeper::{self, Book};
+use crate::metrics::Metrics;
+use crate::ports::NodePorts;
+use crate::queue::buffer::JobBuffer;
+use crate::queue::dispatcher::Dispatcher;
+use crate::queue::gates::Gates;
+use crate::queue::{parking, supervisor};
+use crate::shared::health::Health;
+use crate::shared::identity::Identity;
+use crate::shared::lifecycle::Lifecycle;
+use crate::shared::park_permits::ParkGate;
+use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::routing::Routing;
+use crate::shared::unclear_claims::UnclearClaims;
+use crate::shared::unstored_ends::UnstoredEnds;
+use crate::time::{sweep, timekeeper};
+
+/// What the parts of a node are made of. Only the node sees this whole.
+pub(crate) struct Parts {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) committer: Committer,
+    pub(crate) committing: Arc<Mutex<Committing>>,
+    pub(crate) book: Arc<Book>,
+    pub(crate) leases: Address<lease_keeper::Message>,
+    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
+    pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) system_events: SystemEvents,
+}
+
+impl Parts {
+    /// A node of this name that starts now.
+    pub(crate) fn new(backbone: Backbone, name: SmolStr, policies: Policies, handlers: Handlers) -> Self {
+        let (metrics, lifecycle) = (Arc::new(Metrics::new()), Lifecycle::default());
+        let identity = Arc::new(Identity::new(name.clone()));
+        let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics));
+        let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
+        let policies = Arc::new(policies);
+        let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone()));
+        let (gates, park) = (Gates { routing: Arc::clone(&routing) }, ParkGate::new(backbone.clone()));
+        let lease = backbone.storage().lease;
+        let queues = policies.queues.iter().map(|(name, policy)| {
+            let draining = lifecycle.draining.clone();
+            let buffer = JobBuffer::new(*policy, lease, gates.clone(), park.clone(), draining);
+            Arc::new(Dispatcher::new(name.clone(), *policy, buffer))
+        });
+        let queues = queues.collect();
+        Self {
+            backbone,
+            identity,
+            lifecycle,
+            routing,
+            queues,
+            committer,
+            committing,
+            book: Arc::default(),
+            leases: Address::default(),
+            recently_cancelled: Arc::default(),
+            unstored_ends: Arc::default(),
+            health: Arc::default(),
+            metrics,
+            system_events,
+        }
+    }
+
+    /// What attempts ask of this node.
+    pub(crate) fn ports(&self, caller: Caller) -> NodePorts {
+        NodePorts {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            lifecycle: self.lifecycle.clone(),
+            routing: Arc::clone(&self.routing),
+            caller,
+            committer: self.committer.clone(),
+            book: Arc::clone(&self.book),
+            metrics: Arc::clone(&self.metrics),
+            recently_cancelled: Arc::clone(&self.recently_cancelled),
+            unstored_ends: Arc::clone(&self.unstored_ends),
+            unclear_claims: UnclearClaims::default(),
+            local_retries: Arc::default(),
+        }
+    }
+
+    /// The lease-keeper: renews leases, and stops jobs.
+    pub(crate) fn lease_keeper(&self) -> lease_keeper::Part {
+        lease_keeper::Part {
+            backbone: self.backbone.clone(),
+            book: Arc::clone(&self.book),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
+    /// The timekeeper: moves due jobs, and says which lanes are full.
+    pub(crate) fn timekeeper(&self) -> timekeeper::Part {
+        timekeeper::Part {
+            backbone: self.backbone.clone(),
+            draining: self.lifecycle.draining.clone(),
+            metrics: Arc::clone(&self.metrics),
+            health: Arc::clone(&self.health),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The API's service: answers, has decisions about runs committed, and says how the node is.
+    pub(crate) fn service(&self) -> service::Part {
+        let api = Api {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            policies: Arc::clone(&self.routing.policies),
+            committer: self.committer.clone(),
+            recently_cancelled: Arc::clone(&self.recently_cancelled),
+            unstored_ends: Arc::clone(&self.unstored_ends),
+            metrics: Arc::clone(&self.metrics),
+        };
+        service::Part {
+            api: Arc::new(api),
+            queues: self.queues.clone(),
+            lifecycle: self.lifecycle.clone(),
+            health: Arc::clone(&self.health),
+            waits: Arc::default(),
+        }
+    }
+
+    /// Presence: says that the node is there, and how full the records are.
+    pub(crate) fn presence(&self) -> presence::Part {
+        presence::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            draining: self.lifecycle.draining.clone(),
+            queues: self.queues.clone(),
+            metrics: Arc::clone(&self.metrics),
+            health: Arc::clone(&self.health),
+        }
+    }
+
+    /// The watch of dead letters: warns.
+    pub(crate) fn dlq_watch(&self) -> dlq_watch::Part {
+        dlq_watch::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The sweep: moves overdue jobs.
+    pub(crate) fn sweep(&self) -> sweep::Part {
+        sweep::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            draining: self.lifecycle.draining.clone(),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
+    /// Handler discovery: asks remote handlers, and tells the schedulers.
+    pub(crate) fn discovery(&self) -> discovery::Part {
+        discovery::Part {
+            backbone: self.backbone.clone(),
+            routing: Arc::clone(&self.routing),
+            schedulers: self.queues.iter().map(|queue| queue.scheduler.clone()).collect(),
+        }
+    }
+
+    /// Parking of one queue: moves parked jobs.
+    pub(crate) fn parking(&self, queue: &Arc<Dispatcher>) -> parking::Part {
+        parking::Part {
+            backbone: self.backbone.clone(),
+            queue: Arc::clone(queue),
+            routing: Arc::clone(&self.routing),
+            draining: self.lifecycle.draining.clone(),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
+    /// The queues' supervisors, whose workers perform attempts.
+    pub(crate) fn supervisors(&self, ports: &Arc<NodePorts>) -> Vec<supervisor::Arguments> {
+        let of = |queue| supervisor::Arguments {
+            ports: Arc::clone(ports),
+            queue: Arc::clone(queue),
+            health: Arc::clone(&self.health),
+        };
+        self.queues.iter().map(of).collect()
+    }
+
+    /// The names of the queues that this node serves.
+    pub(crate) fn queue_names(&self) -> Vec<Queue> {
+        self.queues.iter().map(|queue| queue.name.clone()).collect()
+    }
+}
