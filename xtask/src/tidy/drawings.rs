@@ -1,6 +1,7 @@
 //! What the documents say of the code's shape has to be so: the files they name exist, and the tree that they draw has
-//! the parts that the node starts.
+//! the parts that the code starts, and no others.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::files::File;
@@ -9,16 +10,23 @@ use super::files::File;
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"];
 /// Paths are from the root, or from the sources of one of these crates.
 const SOURCES: [&str; 5] = ["", "actors/src", "backbone/src", "domain/src", "src"];
-/// Where the supervision tree is put together, and where it is drawn.
-const NODE: &str = "actors/src/tree.rs";
-const DRAWN_IN: &str = "ARCHITECTURE.md";
+/// Where parts of the supervision tree are started, and where the tree is drawn.
+const STARTED_IN: &str = "actors/src/";
+const DRAWN_IN: [&str; 2] = ["ARCHITECTURE.md", "README.md"];
+/// Parts that are no loops, each with the words that start it.
+const ACTORS: [(&str, &str); 2] = [("queue", "QueueSupervisor, "), ("worker", "Worker, ")];
 
-/// Every path that does not exist, and every part of the tree that is not drawn.
+/// Every path that does not exist, and every part of the tree that is not drawn, or drawn and not there.
 pub(super) fn breaches(root: &Path, files: &[File]) -> Vec<String> {
     let documents = files.iter().filter(|file| DOCUMENTS.contains(&file.path.as_str()));
     let mut found: Vec<String> = documents.flat_map(|document| missing_paths(root, document)).collect();
-    let text = |path: &str| files.iter().find(|file| file.path == path).map_or("", |file| file.text.as_str());
-    found.extend(undrawn(text(NODE), text(DRAWN_IN)));
+    let sources = files.iter().filter(|file| file.path.starts_with(STARTED_IN));
+    let sources: Vec<&str> = sources.flat_map(|file| file.lines_without_tests().map(|(_, line)| line)).collect();
+    let sources = sources.join("\n");
+    let started: BTreeSet<&str> = started(&sources).into_iter().collect();
+    for drawing in files.iter().filter(|file| DRAWN_IN.contains(&file.path.as_str())) {
+        found.extend(differences(&started, drawing));
+    }
     found
 }
 
@@ -41,10 +49,31 @@ fn is_path(quoted: &str) -> bool {
     plain && known && quoted.trim_end_matches('/').contains('/') && !quoted.starts_with(['/', '.'])
 }
 
-fn undrawn(node: &str, drawing: &str) -> Vec<String> {
-    let names = node.split("ChildSpec::new(\"").skip(1).filter_map(|rest| rest.split('"').next());
-    let undrawn = names.filter(|name| !drawing.contains(name));
-    undrawn.map(|name| format!("{DRAWN_IN}: the supervision tree has no {name}, which {NODE} starts")).collect()
+/// The parts that a source starts.
+fn started(source: &str) -> Vec<&str> {
+    let specs = source.split("ChildSpec::").skip(1).filter_map(|rest| {
+        let arguments = rest.strip_prefix("new(").or_else(|| rest.strip_prefix("with_messages("))?;
+        arguments.trim_start().strip_prefix('"')?.split('"').next()
+    });
+    let spawns = |words: &str| source.split("spawn_linked(None, ").skip(1).any(|rest| rest.starts_with(words));
+    specs.chain(ACTORS.iter().filter(|(_, words)| spawns(words)).map(|(name, _)| *name)).collect()
+}
+
+/// The parts that a document draws.
+fn drawn(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let line = line.trim_start_matches(['│', ' ']);
+        let part = line.strip_prefix("├─ ").or_else(|| line.strip_prefix("└─ "))?;
+        part.split_whitespace().next()
+    })
+}
+
+fn differences(started: &BTreeSet<&str>, drawing: &File) -> Vec<String> {
+    let drawn: BTreeSet<&str> = drawn(&drawing.text).collect();
+    let path = &drawing.path;
+    let undrawn = started.difference(&drawn).map(|name| format!("{path}: the supervision tree has no {name}"));
+    let gone = drawn.difference(started).map(|name| format!("{path}: no part {name} is started in {STARTED_IN}"));
+    undrawn.chain(gone).collect()
 }
 
 #[cfg(test)]
@@ -62,10 +91,20 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_tree_that_is_not_drawn_is_found() {
-        let node = r#"ChildSpec::new("sweep", x), ChildSpec::new("presence", y)"#;
-        assert_eq!(undrawn(node, "node\n├─ sweep").len(), 1);
-        assert!(undrawn(node, "├─ sweep\n├─ presence").is_empty());
+    fn a_tree_that_differs_from_the_code_is_found() {
+        let source = "ChildSpec::new(\"sweep\", x, y); ChildSpec::with_messages(\n \"committer\", &a, x, y)\n\
+            Actor::spawn_linked(None, Worker, a, b)";
+        let started: BTreeSet<&str> = started(source).into_iter().collect();
+        assert_eq!(started, BTreeSet::from(["committer", "sweep", "worker"]));
+        let differences = |text: &str| {
+            differences(&started, &File { path: "README.md".to_owned(), text: text.to_owned() }).join("; ")
+        };
+        assert_eq!(
+            differences("node\n├─ committer  loop\n├─ sweep\n└─ queue\n   └─ worker …"),
+            "README.md: no part queue is started in actors/src/"
+        );
+        assert_eq!(differences("node\n├─ sweep\n│  └─ worker"), "README.md: the supervision tree has no committer");
+        assert_eq!(differences("├─ committer\n├─ sweep\n└─ worker"), "");
     }
 
     #[test]
