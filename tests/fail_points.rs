@@ -56,11 +56,14 @@ at_each_point! {
 
 #[test]
 fn every_fail_point_is_tested() {
-    // The other points are on separate paths: one_run.rs, head_of_line.rs, cancel.rs and replay.rs test them.
+    // The other points are on separate paths: one_run.rs, head_of_line.rs, cancel.rs, replay.rs and shutdown.rs test
+    // them.
     let submitted = ["before-note", "after-note", "after-publish", "after-mark", "after-takeover"];
     let parked = ["before-park", "after-park", "after-return"];
     let asked_for = ["after-cancel", "after-replay-record", "after-replay-publish"];
-    let all: Vec<&str> = submitted.iter().chain(TESTED).chain(&parked).chain(&asked_for).copied().collect();
+    let steering = ["before-close", "before-stop"];
+    let all = submitted.iter().chain(TESTED).chain(&parked).chain(&asked_for).chain(&steering);
+    let all: Vec<&str> = all.copied().collect();
     assert_eq!(all, fail_point::ALL);
 }
 

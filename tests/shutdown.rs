@@ -94,6 +94,36 @@ async fn what_outlasts_the_grace_is_released_unused() {
     history.assert_sound();
 }
 
+/// Given a drain over which the scheduler and the lease-keeper die, then the ones that follow do what was asked: the node
+/// ends in order, what it had buffered goes back, and what outlasts the grace period is released.
+#[tokio::test]
+async fn a_drain_outlives_the_parts_that_die_over_it() {
+    let world = world().await;
+    let node = workers(world.node(), 1).with("node", "shutdown_grace = '300ms'");
+    let node = node.env("LONGSHORE_FAIL_POINTS", "before-close=panic,before-stop=panic").start().await;
+    let mut live = world.live_events("default").await;
+    let running = world.publish("sleep").send(r#"{"ms":600000}"#).await.unwrap();
+    live.until_told("started", &running.run_id).await;
+    let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
+
+    node.sigterm();
+    live.until_told("released", &running.run_id).await;
+    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+    let log = std::fs::read_to_string(node.log().path()).unwrap();
+    for point in ["before-close", "before-stop"] {
+        assert!(log.contains(&format!("fail point {point}")), "{log}");
+    }
+    for receipt in &waiting {
+        assert!(world.record(&receipt.run_id).await.is_none(), "{}", world.story(&receipt.run_id).await);
+    }
+
+    let after = workers(world.node(), 4).name("after").start().await;
+    assert!(world.ends(&waiting, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    live.until_told("started", &running.run_id).await;
+    assert_eq!(world.record(&running.run_id).await.map_or(1, |record| record.attempt), 1);
+    after.kill9().await;
+}
+
 /// Given a short retry that a node holds locally, when the node ends, then another node continues the run.
 #[tokio::test]
 async fn a_retry_held_locally_is_handed_over() {

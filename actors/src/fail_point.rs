@@ -13,7 +13,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 25] = [
+pub const ALL: [&str; 27] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -39,6 +39,8 @@ pub const ALL: [&str; 25] = [
     "after-cancel",
     "after-replay-record",
     "after-replay-publish",
+    "before-close",
+    "before-stop",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

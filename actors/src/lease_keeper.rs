@@ -20,6 +20,7 @@ use ractor::RpcReplyPort;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Mailbox;
+use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::supervision::LoopEnd;
 
@@ -198,6 +199,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
 
 impl Book {
     fn heed(&self, message: Message) {
+        fail_point::pass("before-stop");
         // Who asked may have given up.
         match message {
             Message::Cancel(tenant, run, reply) => drop(reply.send(self.cancel(&tenant, &run))),

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::address::Mailbox;
 use crate::attempt::assignment::Assignment;
 use crate::coalesce::coalesced;
+use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::dispatcher::Dispatcher;
@@ -197,6 +198,7 @@ impl Scheduler {
 
     /// Pulls no more, and returns what is buffered.
     async fn close(self) {
+        fail_point::pass("before-close");
         self.puller.close(self.freshness.since(), self.backbone.storage().lease).await;
         self.queue.buffer.clear();
     }
