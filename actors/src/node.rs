@@ -99,7 +99,7 @@ impl Node {
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
         let parts = Parts::new(backbone, name.into(), policies, handlers);
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
-        node_name::wait_for_name(&parts.backbone, &parts.identity).await.map_err(taken)?;
+        node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
         let (tell, reason) = oneshot::channel();
         let tree = tree::Arguments {
@@ -174,7 +174,7 @@ impl Node {
     /// Publishes that this node is gone. Should that be lost, its silence says the same later.
     async fn say_goodbye(&self) {
         self.system_events.publish("node_left", Value::Null).await;
-        if let Err(error) = self.backbone.depart(&self.identity.node).await {
+        if let Err(error) = self.backbone.nodes().depart(&self.identity.node).await {
             tracing::debug!("cannot say that this node is gone: {error}");
         }
     }

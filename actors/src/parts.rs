@@ -159,6 +159,7 @@ impl Parts {
     pub(crate) fn dlq_watch(&self) -> dlq_watch::Part {
         dlq_watch::Part {
             backbone: self.backbone.clone(),
+            nodes: self.backbone.nodes(),
             identity: Arc::clone(&self.identity),
             metrics: Arc::clone(&self.metrics),
             system_events: self.system_events.clone(),
@@ -169,6 +170,7 @@ impl Parts {
     pub(crate) fn sweep(&self) -> sweep::Part {
         sweep::Part {
             backbone: self.backbone.clone(),
+            nodes: self.backbone.nodes(),
             identity: Arc::clone(&self.identity),
             draining: self.lifecycle.draining.clone(),
             metrics: Arc::clone(&self.metrics),

@@ -1,4 +1,4 @@
-//! The control bucket: which nodes are there, and from which sequence on a lane's delivery counts can be trusted.
+//! The control bucket: what a node says of itself, and from which sequence on a lane's delivery counts can be trusted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::raw;
 use crate::request::{self, WRONG_SEQUENCE};
 use crate::wire::header::names;
 
@@ -132,47 +131,6 @@ impl Backbone {
         let room = u64::try_from(info.config.max_bytes).unwrap_or(0);
         let fill = if room == 0 { 0.0 } else { info.state.bytes as f64 / room as f64 };
         Ok((fill, oldest_in(&info.state)))
-    }
-
-    /// Publishes this node's presence.
-    ///
-    /// # Errors
-    /// The server did not confirm it.
-    pub async fn announce(&self, presence: &Presence) -> Result<(), Error> {
-        let subject = self.names().key("control", &format!("nodes.{}", presence.node));
-        let mut headers = HeaderMap::new();
-        headers.insert(names::TTL, "3600s");
-        let body = Bytes::from(serde_json::to_vec(presence).unwrap_or_default());
-        request::publish(self.control(), subject, headers, body).await.map(|_| ())
-    }
-
-    /// Publishes that this node is gone.
-    ///
-    /// # Errors
-    /// The server did not confirm it.
-    pub async fn depart(&self, node: &str) -> Result<(), Error> {
-        let subject = self.names().key("control", &format!("nodes.{node}"));
-        let mut headers = HeaderMap::new();
-        headers.insert("KV-Operation", "DEL");
-        headers.insert(names::TTL, "60s");
-        request::publish(self.control(), subject, headers, Bytes::new()).await.map(|_| ())
-    }
-
-    /// The nodes that were seen within [`GONE_AFTER`] before `now`.
-    ///
-    /// # Errors
-    /// The control bucket cannot be read.
-    pub async fn nodes(&self, now: Timestamp) -> Result<Vec<Presence>, Error> {
-        let bucket = self.names().bucket_stream("control");
-        let subject = self.names().key("control", "nodes.*");
-        // By name: a node that publishes again during this read is found twice, and its later presence counts.
-        let mut nodes = BTreeMap::new();
-        for stored in raw::all(self.control(), self.api(), &bucket, &subject).await? {
-            let presence = serde_json::from_slice::<Presence>(&stored.payload).ok();
-            let there = presence.filter(|presence| now.since(presence.seen_at) < GONE_AFTER);
-            nodes.extend(there.map(|presence| (presence.node.clone(), presence)));
-        }
-        Ok(nodes.into_values().collect())
     }
 }
 

@@ -45,20 +45,20 @@ impl Backbone {
     /// # Errors
     /// The subject cannot be subscribed to.
     pub async fn holder_questions(&self, node: &str) -> Result<Questions, Error> {
-        self.questions(self.names().holder(node)).await
+        self.nodes().listen(self.names().holder(node)).await
     }
 
     /// Answers such a question.
     pub async fn answer_holder(&self, question: Question, answer: impl FnOnce(HolderQuestion) -> HolderAnswer) {
         let Ok(asked) = serde_json::from_slice::<HolderQuestion>(&question.payload) else { return };
         let answer = answer(asked);
-        self.answer_node(question, Bytes::from(serde_json::to_vec(&answer).unwrap_or_default())).await;
+        self.nodes().answer(question, Bytes::from(serde_json::to_vec(&answer).unwrap_or_default())).await;
     }
 
     /// Asks a node whether it holds a job; `None` if it does not answer within `wait`.
     pub async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {
         let body = Bytes::from(serde_json::to_vec(question).ok()?);
-        let answer = self.ask_nodes(self.names().holder(node), body, wait).await?;
+        let answer = self.nodes().ask(self.names().holder(node), body, wait).await?;
         serde_json::from_slice(&answer).ok()
     }
 

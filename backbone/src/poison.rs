@@ -287,7 +287,7 @@ impl Backbone {
     /// # Errors
     /// The subject cannot be subscribed to.
     pub async fn custody_questions(&self) -> Result<Questions, Error> {
-        self.questions(self.names().held()).await
+        self.nodes().listen(self.names().held()).await
     }
 
     /// Answers such a question, for the node of this name, once everything sent to this node is read; if that takes too
@@ -304,7 +304,7 @@ impl Backbone {
             None
         };
         let said = serde_json::to_vec(&Said { node: node.to_owned(), held }).unwrap_or_default();
-        self.answer_node(question, Bytes::from(said)).await;
+        self.nodes().answer(question, Bytes::from(said)).await;
     }
 }
 

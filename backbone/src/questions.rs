@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::nodes::Nodes;
 use crate::subscription::Subscription;
 
 /// Questions as they arrive.
@@ -36,27 +37,27 @@ impl Questions {
     }
 }
 
-impl Backbone {
+impl Nodes {
     /// Asks the other nodes; returns the first answer, if there is one `within` that time. If no node listens, the
     /// server says so at once.
-    pub async fn ask_nodes(&self, subject: String, payload: Bytes, within: Duration) -> Option<Bytes> {
+    pub async fn ask(&self, subject: String, payload: Bytes, within: Duration) -> Option<Bytes> {
         let request = async_nats::Request::new().payload(payload).timeout(Some(within));
-        self.control().request(subject, request).await.ok().map(|answer| answer.payload)
+        self.0.control().request(subject, request).await.ok().map(|answer| answer.payload)
     }
 
     /// Listens for questions.
     ///
     /// # Errors
     /// The subject cannot be subscribed to.
-    pub async fn questions(&self, subject: String) -> Result<Questions, Error> {
-        let messages = self.control().subscribe(subject).await?;
-        Ok(Questions { backbone: self.clone(), messages })
+    pub async fn listen(&self, subject: String) -> Result<Questions, Error> {
+        let messages = self.0.control().subscribe(subject).await?;
+        Ok(Questions { backbone: self.0.clone(), messages })
     }
 
     /// Answers a question.
-    pub async fn answer_node(&self, question: Question, answer: Bytes) {
+    pub async fn answer(&self, question: Question, answer: Bytes) {
         if let Some(reply) = question.reply {
-            self.control().publish(reply, answer).await;
+            self.0.control().publish(reply, answer).await;
         }
     }
 }

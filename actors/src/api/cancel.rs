@@ -43,7 +43,7 @@ async fn nodes(api: &Api) -> Result<Arc<[String]>, ApiError> {
     if let Some(nodes) = api.recently_cancelled.nodes(NODES_KNOWN_FOR) {
         return Ok(nodes);
     }
-    let nodes = api.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+    let nodes = api.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
     let nodes: Arc<[String]> = nodes.into_iter().map(|presence| presence.node).collect();
     api.recently_cancelled.set_nodes(&nodes);
     Ok(nodes)

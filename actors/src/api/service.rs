@@ -181,7 +181,7 @@ impl Control {
     async fn queues(&self, asked: QueuesRequest) -> Result<Encoded<Queues>, ApiError> {
         let only = asked.queue.as_deref().map(Queue::parse).transpose();
         let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
-        let nodes = self.part.api.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+        let nodes = self.part.api.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
         let mut queues = Vec::new();
         for queue in self.part.api.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
             if only.as_ref().is_some_and(|only| *only != queue) {
@@ -222,7 +222,7 @@ impl Control {
     }
 
     async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {
-        let nodes = self.part.api.backbone.nodes(now()).await.map_err(|error| unavailable(&error))?;
+        let nodes = self.part.api.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
         Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use longshore_backbone::Backbone;
+use longshore_backbone::nodes::Nodes;
 use longshore_backbone::wire::api::{Encoded, Record};
 use longshore_domain::{RunId, Tenant};
 
@@ -25,19 +25,19 @@ pub(crate) async fn end_of(api: &Api, tenant: &Tenant, run_id: &RunId) -> Option
         return Some(end);
     }
     let subject = api.backbone.names().end_of(tenant, run_id);
-    let answer = api.backbone.ask_nodes(subject, Bytes::new(), ANSWER_WITHIN).await?;
+    let answer = api.backbone.nodes().ask(subject, Bytes::new(), ANSWER_WITHIN).await?;
     Encoded::from_text(&answer)
 }
 
 /// Answers other nodes that ask for such ends, until the process ends.
-pub(crate) async fn answer((backbone, unstored_ends): (Backbone, Arc<UnstoredEnds>)) -> LoopEnd {
-    let questions = backbone.questions(backbone.names().ends()).await;
+pub(crate) async fn answer((nodes, unstored_ends): (Nodes, Arc<UnstoredEnds>)) -> LoopEnd {
+    let questions = nodes.listen(nodes.names().ends()).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
     while let Some(question) = questions.next().await {
-        let asked = backbone.names().read_end(&question.subject);
+        let asked = nodes.names().read_end(&question.subject);
         let asked = asked.and_then(|(tenant, run)| Some((Tenant::parse(tenant).ok()?, RunId::parse(run).ok()?)));
         if let Some(end) = asked.and_then(|(tenant, run)| unstored_ends.find(&tenant, &run)) {
-            backbone.answer_node(question, Bytes::from(end.into_bytes())).await;
+            nodes.answer(question, Bytes::from(end.into_bytes())).await;
         }
     }
     Ok(())

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::nodes::Nodes;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::retention::{Threat, threat};
 use longshore_domain::{DurationText, Timestamp};
@@ -28,6 +29,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
+    pub(crate) nodes: Nodes,
     pub(crate) identity: Arc<Identity>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) system_events: SystemEvents,
@@ -54,7 +56,7 @@ async fn look(part: &Part, warned: Option<(Threat, Instant)>) -> Result<Option<(
     let max_age = part.backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };
     let is_told = warned.is_some_and(|(told, at)| told == threat && at.elapsed() < AGAIN_AFTER);
-    if is_told || !presence::is_first(&part.backbone, &part.identity).await? {
+    if is_told || !presence::is_first(&part.nodes, &part.identity).await? {
         return Ok(warned);
     }
     warn(&part.system_events, threat, fill, oldest, max_age).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_backbone::Backbone;
+use longshore_backbone::nodes::Nodes;
 
 use crate::shared::identity::Identity;
 use crate::supervision::LoopEnd;
@@ -23,11 +23,11 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// Another node still has it: what that node says of itself.
-pub(crate) async fn wait_for_name(backbone: &Backbone, identity: &Identity) -> Result<(), String> {
+pub(crate) async fn wait_for_name(nodes: &Nodes, identity: &Identity) -> Result<(), String> {
     let (name, instance) = (&*identity.node, identity.instance.as_str());
     let until = Instant::now() + WAIT;
     let mut warned = false;
-    while let Some(who) = ask(backbone, name, instance).await {
+    while let Some(who) = ask(nodes, name, instance).await {
         if Instant::now() >= until {
             return Err(who);
         }
@@ -40,20 +40,20 @@ pub(crate) async fn wait_for_name(backbone: &Backbone, identity: &Identity) -> R
 }
 
 /// What another instance of this name says of itself.
-async fn ask(backbone: &Backbone, name: &str, instance: &str) -> Option<String> {
+async fn ask(nodes: &Nodes, name: &str, instance: &str) -> Option<String> {
     let question = Bytes::copy_from_slice(instance.as_bytes());
-    let answer = backbone.ask_nodes(backbone.names().node(name), question, ANSWER_WITHIN).await?;
+    let answer = nodes.ask(nodes.names().node(name), question, ANSWER_WITHIN).await?;
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// Answers nodes that ask for this node's name, until the process ends.
-pub(crate) async fn answer((backbone, identity): (Backbone, Arc<Identity>)) -> LoopEnd {
-    let questions = backbone.questions(backbone.names().node(&identity.node)).await;
+pub(crate) async fn answer((nodes, identity): (Nodes, Arc<Identity>)) -> LoopEnd {
+    let questions = nodes.listen(nodes.names().node(&identity.node)).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
     let own = identity.instance.as_str();
     let who = format!("running since {}, instance {own}", identity.started_at);
     // A node that asked at the same moment got no answer from us, nor we from it: so ask once more.
-    let (asking, name) = (backbone.clone(), identity.node.clone());
+    let (asking, name) = (nodes.clone(), identity.node.clone());
     let own_question = own.to_owned();
     tokio::spawn(async move { ask(&asking, &name, &own_question).await });
     while let Some(question) = questions.next().await {
@@ -62,7 +62,7 @@ pub(crate) async fn answer((backbone, identity): (Backbone, Arc<Identity>)) -> L
         }
         let other = String::from_utf8_lossy(&question.payload);
         tracing::warn!(node = %identity.node, %other, "another node asks for the name of this one; each needs its own (node.name)");
-        backbone.answer_node(question, Bytes::from(who.clone())).await;
+        nodes.answer(question, Bytes::from(who.clone())).await;
     }
     Ok(())
 }

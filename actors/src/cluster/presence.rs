@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use longshore_backbone::control::{PRESENCE_EVERY, Presence};
+use longshore_backbone::nodes::Nodes;
 use longshore_backbone::{Backbone, Error};
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +47,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     loop {
         tick.tick().await;
         look_at_records((&part.backbone, &part.metrics, &part.health), &mut tight).await;
-        if let Err(error) = part.backbone.announce(&of(&part)).await {
+        if let Err(error) = part.backbone.nodes().announce(&of(&part)).await {
             tracing::warn!("cannot say that this node is there: {}", error.with_causes());
         }
     }
@@ -54,7 +55,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 /// Whether this node is the one that works for all nodes: the first by name that is there. Should it go, the next one
 /// is.
-pub(crate) async fn is_first(backbone: &Backbone, identity: &Identity) -> Result<bool, Error> {
-    let nodes = backbone.nodes(now()).await?;
+pub(crate) async fn is_first(nodes: &Nodes, identity: &Identity) -> Result<bool, Error> {
+    let nodes = nodes.present(now()).await?;
     Ok(nodes.iter().map(|presence| presence.node.as_str()).min().is_none_or(|first| first >= &*identity.node))
 }

@@ -124,7 +124,7 @@ fn due() -> Queue {
 
 /// Returns the jobs that were lost with the connection, once every node has said what it holds; false if some have not.
 async fn return_lost(ports: &NodePorts, pending: Vec<Option<Pending>>) -> bool {
-    let nodes = match ports.backbone.nodes(now()).await {
+    let nodes = match ports.backbone.nodes().present(now()).await {
         Ok(nodes) => nodes.into_iter().map(|presence| presence.node).collect::<Vec<_>>(),
         Err(error) => {
             tracing::debug!("the nodes cannot be read: {}", error.with_causes());

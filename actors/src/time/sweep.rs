@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use longshore_backbone::nodes::Nodes;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
 use longshore_backbone::{Backbone, Error};
@@ -45,6 +46,7 @@ const MAX_NAMED: usize = 10_000;
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
+    pub(crate) nodes: Nodes,
     pub(crate) identity: Arc<Identity>,
     pub(crate) draining: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
@@ -76,7 +78,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
-        if self.part.draining.is_cancelled() || !presence::is_first(&self.part.backbone, &self.part.identity).await? {
+        if self.part.draining.is_cancelled() || !presence::is_first(&self.part.nodes, &self.part.identity).await? {
             return Ok(());
         }
         self.schedules().await?;
