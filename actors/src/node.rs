@@ -10,17 +10,11 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::address::Address;
 use crate::cluster::node_name;
-use crate::cluster::system_events::SystemEvents;
-use crate::commit::committer::Committer;
 use crate::lease_keeper;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
-use crate::queue::dispatcher::Dispatcher;
 use crate::queue::scheduler;
-use crate::shared::identity::Identity;
-use crate::shared::lifecycle::Lifecycle;
 use crate::tree::{self, Root};
 use crate::{Handlers, Settings};
 
@@ -67,14 +61,7 @@ pub enum Error {
 
 /// A running node.
 pub struct Node {
-    backbone: Backbone,
-    identity: Arc<Identity>,
-    lifecycle: Lifecycle,
-    committer: Committer,
-    leases: Address<lease_keeper::Message>,
-    metrics: Arc<Metrics>,
-    system_events: SystemEvents,
-    queues: Vec<Arc<Dispatcher>>,
+    parts: Parts,
     root: ActorRef<()>,
     life: JoinHandle<()>,
     reason: oneshot::Receiver<String>,
@@ -83,7 +70,7 @@ pub struct Node {
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Node").field("name", &self.identity.node).finish_non_exhaustive()
+        f.debug_struct("Node").field("name", &self.parts.identity.node).finish_non_exhaustive()
     }
 }
 
@@ -114,33 +101,19 @@ impl Node {
         let _ = tokio::time::timeout(SERVES_WITHIN, parts.lifecycle.serving.cancelled()).await;
         parts.system_events.publish("node_joined", Value::Null).await;
         tracing::info!(node = %parts.identity.node, queues = parts.queues.len(), "taking work");
-        let Parts { backbone, identity, lifecycle, committer, leases, metrics, system_events, queues, .. } = parts;
-        Ok(Self {
-            backbone,
-            identity,
-            lifecycle,
-            committer,
-            leases,
-            metrics,
-            system_events,
-            queues,
-            root,
-            life,
-            reason,
-            grace: shutdown_grace,
-        })
+        Ok(Self { parts, root, life, reason, grace: shutdown_grace })
     }
 
     /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.identity.node
+        &self.parts.identity.node
     }
 
     /// Its metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
-        &self.metrics
+        &self.parts.metrics
     }
 
     /// Resolves when the node has ended by itself, which is always a failure.
@@ -154,34 +127,36 @@ impl Node {
     /// # Errors
     /// Says what could not be flushed.
     pub async fn drain(self) -> Result<(), Error> {
-        tracing::info!(node = %self.identity.node, "draining");
-        self.lifecycle.draining.cancel();
-        let closed = self.queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, scheduler::Message::Drain));
+        tracing::info!(node = %self.parts.identity.node, "draining");
+        self.parts.lifecycle.draining.cancel();
+        let closed = self.parts.queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, scheduler::Message::Drain));
         futures_util::future::join_all(closed).await;
         if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
             tracing::warn!("the grace time is over: releasing the attempts that still run");
-            self.leases.ask(RELEASE_WITHIN, lease_keeper::Message::Release).await;
+            if self.parts.leases.ask(RELEASE_WITHIN, lease_keeper::Message::Release).await.is_none() {
+                tracing::warn!("the lease-keeper does not answer: what runs is not released and comes after its lease");
+            }
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
-        let is_flushed = self.committer.flush(FLUSH_WITHIN).await;
+        let is_flushed = self.parts.committer.flush(FLUSH_WITHIN).await;
         let goodbye = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
         self.root.stop(None);
         let _ = self.life.await;
-        let sent = tokio::time::timeout(GOODBYE_TIMEOUT, self.backbone.flush()).await;
+        let sent = tokio::time::timeout(GOODBYE_TIMEOUT, self.parts.backbone.flush()).await;
         if is_flushed && goodbye.is_ok() && sent.is_ok() { Ok(()) } else { Err(Error::NotFlushed) }
     }
 
     /// Publishes that this node is gone. Should that be lost, its silence says the same later.
     async fn say_goodbye(&self) {
-        self.system_events.publish("node_left", Value::Null).await;
-        if let Err(error) = self.backbone.nodes().depart(&self.identity.node).await {
+        self.parts.system_events.publish("node_left", Value::Null).await;
+        if let Err(error) = self.parts.backbone.nodes().depart(&self.parts.identity.node).await {
             tracing::debug!("cannot say that this node is gone: {error}");
         }
     }
 
     /// Waits until no worker is busy.
     async fn idle(&self) {
-        for queue in &self.queues {
+        for queue in &self.parts.queues {
             while queue.running() > 0 {
                 queue.idle.back().await;
             }
