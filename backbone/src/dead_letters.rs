@@ -2,7 +2,7 @@
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{ErrorKind, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{ErrorKind, Run, RunId, State, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -93,14 +93,13 @@ impl Backbone {
         /// How far the clocks of nodes and servers may differ.
         const APART: std::time::Duration = std::time::Duration::from_secs(600);
         let place = crate::scan::Source::DeadLetters;
-        let died = dead.filter(|run| run.state == RunState::Dead).and_then(|run| Some((run, run.ended_at?)));
-        let mut first = match died {
-            Some((run, at)) => {
+        let mut first = match dead.map(|run| (run, &run.state)) {
+            Some((run, State::Dead { ended_at })) => {
                 let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
-                let page = self.page_since(&place, &subject, at.minus(APART)).await?;
+                let page = self.page_since(&place, &subject, ended_at.minus(APART)).await?;
                 Some((subject, page))
             }
-            None => None,
+            _ => None,
         };
         let all = self.names().dead_letters_where(Some(tenant), None, None);
         loop {
@@ -159,7 +158,7 @@ fn compose(run: &Run, original: Option<&HeaderMap>, payload: Bytes, max: usize) 
 mod tests {
     use super::*;
     use longshore_domain::settlement::Settlement;
-    use longshore_domain::{Failure, Job, JobType, Priority, Queue};
+    use longshore_domain::{Failure, Job, JobType, Priority, Queue, RunState};
 
     fn dead(attempts: u32) -> Run {
         let job = Job {
@@ -193,7 +192,7 @@ mod tests {
                 assert!(size_of(&headers) + payload.len() <= MOST && size_of(&headers) < 60 * 1024);
                 assert_eq!(payload.is_empty(), bytes == 0 || bytes == MOST);
                 let read = record::read_shown(headers.get(RECORD).unwrap().as_str()).unwrap();
-                assert_eq!((read.run_id, read.state, read.attempt), (run.run_id, RunState::Dead, attempts));
+                assert_eq!((read.run_id, read.state.name(), read.attempt), (run.run_id, RunState::Dead, attempts));
                 let (first, last) = (read.attempts.first().unwrap(), read.attempts.last().unwrap());
                 assert_eq!((first.attempt, last.attempt), (1, attempts));
                 assert!(last.error.as_ref().unwrap().message.starts_with("x\"ä"));

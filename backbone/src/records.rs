@@ -7,7 +7,7 @@ use async_nats::HeaderMap;
 use async_nats::header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_TTL};
 use bytes::Bytes;
 use longshore_domain::protocol::was_mine;
-use longshore_domain::{Run, RunId, RunState, Tenant};
+use longshore_domain::{Run, RunId, State, Tenant};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -138,21 +138,21 @@ impl Backbone {
         // A record is kept as long as its key is claimed; only completed records may expire before that.
         let claimed = run.key_claimed_ms.map_or(Duration::ZERO, Duration::from_millis);
         let other_ends = asked.unwrap_or(self.storage().failed_max_age).max(claimed);
-        match run.state {
+        match &run.state {
             // `submit` wrote it before its job or schedule: if that never follows, the record expires by itself.
-            RunState::Enqueued | RunState::Scheduled if is_unpublished(run) => {
-                let waits = run.run_at.map_or(Duration::ZERO, |at| at.since(run.origin));
+            State::Enqueued { .. } | State::Scheduled { .. } if is_unpublished(run) => {
+                let waits = run.state.run_at().map_or(Duration::ZERO, |at| at.since(run.origin));
                 Some(self.storage().idempotency_window.saturating_add(waits))
             }
-            RunState::Enqueued | RunState::Scheduled | RunState::Running | RunState::Retrying => None,
-            RunState::Completed => {
+            State::Enqueued { .. } | State::Scheduled { .. } | State::Running | State::Retrying { .. } => None,
+            State::Completed { .. } => {
                 let (set, now) = (self.storage().completed_max_age, self.completed_kept());
                 let wanted = asked.unwrap_or(set);
                 // The shortened time decides only where storage runs short: a job may ask for longer than others have.
                 Some(if now < set { wanted.min(now) } else { wanted })
             }
-            RunState::Cancelled => {
-                let waits = run.run_at.zip(run.ended_at).map_or(Duration::ZERO, |(at, ended)| at.since(ended));
+            State::Cancelled { ended_at, left } => {
+                let waits = left.map_or(Duration::ZERO, |left| left.run_at().since(*ended_at));
                 Some(other_ends.saturating_add(waits))
             }
             _ => Some(other_ends),

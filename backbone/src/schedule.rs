@@ -4,7 +4,7 @@
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::run::Run;
-use longshore_domain::{RunState, Timestamp};
+use longshore_domain::{State, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -34,7 +34,7 @@ impl Backbone {
     /// The subject of the schedule of a run that waits for a time.
     pub(crate) fn schedule_of(&self, run: &Run) -> String {
         match run.state {
-            RunState::Scheduled => self.names().schedule(&run.tenant, run.run_id.as_str()),
+            State::Scheduled { .. } => self.names().schedule(&run.tenant, run.run_id.as_str()),
             _ => self.names().retry(run),
         }
     }

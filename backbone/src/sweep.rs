@@ -3,7 +3,7 @@
 //! Pages are read from any replica, which may lag; they only say where to look. Conclusions rest on the leader's own
 //! answer (`STREAM.MSG.GET`).
 
-use longshore_domain::{Run, RunState, Timestamp};
+use longshore_domain::{Run, State, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
@@ -108,6 +108,6 @@ fn standing(stored: Stored) -> Option<Standing> {
 
 fn waiting(record: &[u8], revision: u64) -> Option<(Run, u64)> {
     let run = record::read(record).ok()?;
-    let waits = matches!(run.state, RunState::Scheduled | RunState::Retrying) && run.run_at.is_some();
+    let waits = matches!(run.state, State::Scheduled { .. } | State::Retrying { .. });
     waits.then_some((run, revision))
 }

@@ -9,7 +9,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::run::{Attempt, DeferReason, Deferral, PutBack};
+use crate::run::{Attempt, DeferReason, Deferral, PutBack, State};
 use crate::{Run, RunState, Timestamp};
 
 /// What an event reports.
@@ -136,7 +136,7 @@ pub fn of_round(run: &Run) -> Story<'_> {
     // Consecutive deferrals of a job before its start, for one reason, have one event: a later one cannot happen before
     // the first is published. A deferral after the start is among the events of its attempt. Parking counts as a wait:
     // if a version that did not park jobs wrote the deferral of a parked job, the deferral's number is lost.
-    let is_numbered = |deferral: &Deferral| deferral.nth > 0 || !run.parked;
+    let is_numbered = |deferral: &Deferral| deferral.nth > 0 || !run.state.is_parked();
     let waits = |deferral: &Deferral| {
         let last = run.attempts_of_round().last().filter(|last| last.ended_at == Some(deferral.at));
         let put_back = last.and_then(|last| last.put_back).is_some_and(|why| reason_of(why).is_some());
@@ -150,21 +150,21 @@ pub fn of_round(run: &Run) -> Story<'_> {
         let attempt = if put_back { run.attempt } else { run.attempt + 1 };
         story.push(Event { run, kind: EventKind::Deferred, attempt, nth, at: deferral.at, of: None, reason });
     }
-    let end = match run.state {
-        RunState::Completed => EventKind::Completed,
-        RunState::Dead => EventKind::Dlq,
-        RunState::Cancelled => EventKind::Cancelled,
-        RunState::Expired => EventKind::Expired,
-        RunState::Duplicate => EventKind::Duplicate,
-        RunState::Discarded => EventKind::Discarded,
-        RunState::Scheduled | RunState::Enqueued | RunState::Running | RunState::Retrying => return story,
+    let (end, ended_at) = match &run.state {
+        State::Completed { ended_at, .. } => (EventKind::Completed, *ended_at),
+        State::Dead { ended_at } => (EventKind::Dlq, *ended_at),
+        State::Cancelled { ended_at, .. } => (EventKind::Cancelled, *ended_at),
+        State::Expired { ended_at } => (EventKind::Expired, *ended_at),
+        State::Duplicate { ended_at, .. } => (EventKind::Duplicate, *ended_at),
+        State::Discarded { ended_at } => (EventKind::Discarded, *ended_at),
+        State::Scheduled { .. } | State::Enqueued { .. } | State::Running | State::Retrying { .. } => return story,
     };
     let of = run.attempts_of_round().last();
     if end == EventKind::Discarded {
-        let at = of.and_then(|attempt| attempt.ended_at).or(run.ended_at).unwrap_or(run.origin);
+        let at = of.and_then(|attempt| attempt.ended_at).unwrap_or(ended_at);
         story.push(Event { of, ..event(EventKind::Dlq, run.attempt, at) });
     }
-    story.push(Event { of, ..event(end, run.attempt, run.ended_at.unwrap_or(run.origin)) });
+    story.push(Event { of, ..event(end, run.attempt, ended_at) });
     story
 }
 

@@ -4,7 +4,8 @@
 //! its events ([`publication`](crate::publication)), writes the follow-up, and acknowledges or returns the delivery
 //! last. Any node that reads the record again makes the same plan from it, so a node may die between any two steps.
 
-use crate::{Run, RunState, Timestamp};
+use crate::run::{State, Wait};
+use crate::{Run, Timestamp};
 
 /// What a node does about a record after its events are in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,22 +39,23 @@ pub enum AckAction {
 /// Plans what follows from `run` as it was written.
 #[must_use]
 pub fn plan(run: &Run) -> Plan {
-    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued | RunState::Retrying);
-    let follow_up = match run.state {
-        _ if waits && run.parked => run.run_at.map(FollowUp::Park),
-        _ if waits => run.run_at.map(FollowUp::Schedule),
+    let (follow_up, ack) = match &run.state {
+        State::Scheduled { .. } | State::Enqueued { .. } | State::Retrying { .. } => match run.state.wait() {
+            Some(Wait::Until(at)) => (Some(FollowUp::Schedule(at)), AckAction::Ack),
+            Some(Wait::Parked { since }) => (Some(FollowUp::Park(since)), AckAction::Ack),
+            None => (None, AckAction::Return),
+        },
         // An erased job does not come back.
-        RunState::Dead if run.erased_at.is_none() => Some(FollowUp::DeadLetter),
-        _ => None,
+        State::Dead { .. } if run.erased_at.is_none() => (Some(FollowUp::DeadLetter), AckAction::Ack),
+        _ => (None, AckAction::Ack),
     };
-    let ack = if waits && follow_up.is_none() { AckAction::Return } else { AckAction::Ack };
     Plan { follow_up, ack }
 }
 
 /// Whether the follow-up of `run` leads to a message that needs a seal, and the record does not have one yet.
 #[must_use]
 pub fn needs_seal(run: &Run) -> bool {
-    run.run_at.is_some() && run.seal.is_empty()
+    run.state.wait().is_some() && run.seal.is_empty()
 }
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ mod tests {
     fn a_cancelled_run_is_not_scheduled_though_its_record_keeps_the_time() {
         let mut run = after(Settlement::Schedule { at: at(9) }, false);
         run.settle(Settlement::Cancel, at(5));
-        assert_eq!((run.run_at, plan(&run).follow_up), (Some(at(9)), None));
+        assert_eq!((run.state.wait(), plan(&run).follow_up), (Some(Wait::Until(at(9))), None));
     }
 
     #[test]

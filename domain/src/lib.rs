@@ -46,6 +46,6 @@ pub use duration::DurationText;
 pub use job::{Job, JobOptions};
 pub use lane::Lane;
 pub use name::{JobType, NameError, Priority, Queue, RunId, Tenant};
-pub use run::{ErrorKind, Failure, Run, RunState};
+pub use run::{ErrorKind, Failure, Run, RunState, State};
 pub use smol_str::{SmolStr, format_smolstr};
 pub use timestamp::Timestamp;

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::run::Holding;
-use crate::{Run, RunId, RunState, Timestamp};
+use crate::run::{Holding, State};
+use crate::{Run, RunId, Timestamp};
 
 /// A message of a run, just delivered.
 #[derive(Debug, Clone)]
@@ -129,9 +129,9 @@ fn unproven(arrival: &Arrival) -> Verdict {
 /// after every attempt of this one, a deferral after the start that it took back, and nothing of a round comes after
 /// its end.
 fn is_beyond(arrival: &Arrival, run: &Run) -> bool {
-    let attempt = match run.state {
+    let attempt = match &run.state {
         state if state.is_terminal() => return arrival.round > run.round,
-        RunState::Running => run.attempt,
+        State::Running => run.attempt,
         _ => run.next_attempt(),
     };
     arrival.position() > (run.round, attempt, run.deferrals)
@@ -143,10 +143,10 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
     let is_holder = run.held_by.as_ref().is_some_and(|held| held.message == *message);
     let begin = Verdict::Begin { round: run.round, attempt: run.next_attempt() };
     let speaks_for_it = arrival.position() == (run.round, run.next_attempt(), run.deferrals);
-    match run.state {
-        RunState::Running if is_holder => Verdict::HeldElsewhere,
-        RunState::Running => Verdict::Drop,
-        RunState::Cancelled => Verdict::PublishEnd,
+    match &run.state {
+        State::Running if is_holder => Verdict::HeldElsewhere,
+        State::Running => Verdict::Drop,
+        State::Cancelled { .. } => Verdict::PublishEnd,
         state if state.is_terminal() => {
             if is_holder && run.round == arrival.round {
                 Verdict::CarryOut
@@ -156,7 +156,7 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         }
         // The run waits. Its own message continues where it stopped: a requeued attempt starts again, a schedule is
         // written again.
-        _ if is_holder && run.run_at.is_some() => Verdict::TakeOver,
+        _ if is_holder && run.state.wait().is_some() => Verdict::TakeOver,
         _ if is_holder => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
         _ if !speaks_for_it => Verdict::Drop,
         _ if run.held_by.is_none() => {
@@ -166,7 +166,7 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
             if is_another { Verdict::Drop } else { begin }
         }
         // Only a run that waits for its time has left its message behind; a released run comes with its own message.
-        _ if arrival.moved && run.run_at.is_some() => begin,
+        _ if arrival.moved && run.state.wait().is_some() => begin,
         _ => Verdict::Drop,
     }
 }
@@ -235,9 +235,9 @@ pub fn on_repeat(run: &Run) -> Repeat {
     if run.published || run.held_by.is_some() || run.has_started() || run.round != 1 {
         return Repeat::Nothing;
     }
-    match (run.state, run.run_at) {
-        (RunState::Enqueued, None) => Repeat::Publish,
-        (RunState::Scheduled, Some(at)) => Repeat::Schedule(at),
+    match run.state {
+        State::Enqueued { wait: None } => Repeat::Publish,
+        State::Scheduled { at } => Repeat::Schedule(at),
         _ => Repeat::Nothing,
     }
 }
@@ -269,11 +269,11 @@ pub fn on_dead_letter(found: Option<&Run>, round: u32, origin: Timestamp) -> Dea
         Ordering::Equal => {}
         Ordering::Greater => return DeadLetterVerdict::OtherRun,
     }
-    match run.state {
+    match &run.state {
         // A dead letter is only written once its round has ended dead.
         _ if run.round < round => DeadLetterVerdict::StaleRecord,
-        RunState::Dead if run.round == round => DeadLetterVerdict::Stands,
-        RunState::Discarded if run.round == round => DeadLetterVerdict::Stale,
+        State::Dead { .. } if run.round == round => DeadLetterVerdict::Stands,
+        State::Discarded { .. } if run.round == round => DeadLetterVerdict::Stale,
         _ if run.round == round => DeadLetterVerdict::StaleRecord,
         _ if run.is_unseen() && run.round == round + 1 => DeadLetterVerdict::Replayed,
         _ => DeadLetterVerdict::Stale,

@@ -16,6 +16,7 @@ use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, En
 use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::publication::Published;
+use longshore_domain::run::Wait;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
 
@@ -334,14 +335,12 @@ async fn find_in(
 /// The message that brings on a run that waits for a time or is parked, if there is one. It was written only after the
 /// log had every event before it.
 async fn carried_on_by(api: &Api, before: &Run, only: Option<Only<'_>>) -> Result<Option<(Source, u64)>, ApiError> {
-    if before.run_at.is_none() {
-        return Ok(None);
-    }
-    let place = if before.parked { Source::Parked } else { Source::Schedules };
+    let Some(wait) = before.state.wait() else { return Ok(None) };
+    let place = if let Wait::Parked { .. } = wait { Source::Parked } else { Source::Schedules };
     if let Some(only) = only.filter(|only| *only.place == place) {
         return Ok(Some((place, only.sequence)));
     }
-    let found = if before.parked {
+    let found = if place == Source::Parked {
         let names = api.backbone.names();
         let subject = names.parked(&before.tenant, &before.queue, before.priority, &before.job_type);
         find_in(api, &place, &subject, &before.run_id).await?.map(|stored| stored.sequence)
@@ -358,7 +357,7 @@ async fn clear_away(api: &Api, before: &Run, carried: Option<(Source, u64)>) {
     let cleared = match (carried, before.run_id.as_derived()) {
         (Some((place, sequence)), _) => backbone.take_out(&place, sequence).await,
         // Perhaps the schedule was not written yet.
-        _ if before.run_at.is_some() && !before.parked => backbone.unschedule(before).await,
+        _ if matches!(before.state.wait(), Some(Wait::Until(_))) => backbone.unschedule(before).await,
         (None, Some((queue, priority, sequence))) if before.is_unseen() && before.round == 1 => {
             let stream = backbone.names().lane_stream(&queue, priority).into();
             let message = longshore_domain::run::MessageId { stream, sequence, at: before.origin };

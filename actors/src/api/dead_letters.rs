@@ -200,7 +200,7 @@ pub(crate) async fn groups(api: &Api, asker: &str, asked: GroupsRequest) -> Resu
 }
 
 fn count(groups: &mut BTreeMap<String, Count>, run: Run) {
-    let at = run.ended_at.unwrap_or(run.origin);
+    let at = run.state.ended_at().unwrap_or(run.origin);
     let (kind, pattern, fingerprint) = mark(&run);
     let group = groups.entry(fingerprint).or_insert_with(|| Count {
         example: run,

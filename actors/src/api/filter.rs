@@ -69,7 +69,7 @@ impl Filter {
     /// Whether a run is meant. `since` and `until` compare the time it ended or, if it has not ended, the time since
     /// when it waits.
     pub(crate) fn fits(&self, run: &Run) -> bool {
-        let at = run.ended_at.or(run.enqueued_at).unwrap_or(run.origin);
+        let at = run.state.ended_at().or(run.enqueued_at).unwrap_or(run.origin);
         let api::Filter { queue, job_type, tag, state, error_kind, since, until } = &self.wanted;
         self.tenant.as_ref().is_none_or(|tenant| run.tenant == *tenant)
             && queue.as_ref().is_none_or(|queue| run.queue == *queue)

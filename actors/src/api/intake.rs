@@ -352,7 +352,7 @@ async fn mark(
     api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
     fail_point::pass("after-mark");
     Ok(match other {
-        None => answer(&job.run_id, run.state, false),
+        None => answer(&job.run_id, run.state.name(), false),
         Some(other) => answer(&other, RunState::Enqueued, true),
     })
 }
@@ -363,7 +363,7 @@ async fn found_before(api: &Api, checked: &Checked, found: Found, claim: Option<
     match on_repeat(&run) {
         Repeat::Publish => publish_noted(api, checked, &run).await?,
         Repeat::Schedule(at) => schedule_noted(api, checked, &run, at).await?,
-        Repeat::Nothing => return Ok(answer(&run.run_id, run.state, true)),
+        Repeat::Nothing => return Ok(answer(&run.run_id, run.state.name(), true)),
     }
     let first = mark(api, checked, run, (revision, claim)).await?;
     Ok(Submitted { deduplicated: true, ..first })

@@ -9,7 +9,7 @@ use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::{Outcome, Settlement};
-use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, RunState};
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId};
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
@@ -322,9 +322,7 @@ fn on<P: Ports>(ports: &P, assignment: &Assignment, found: Option<Found>, round:
     };
     let mut run = Box::new(run);
     let published = Published::at_arrival(&run);
-    if run.state == RunState::Scheduled || run.enqueued_at.is_none() {
-        run.enqueued_at = Some(assignment.since);
-    }
+    run.fall_due(assignment.since);
     let fell_due = assignment.arrival.moved || run.has_started();
     Base { run, expected: revision, published, attempt, fell_due }
 }

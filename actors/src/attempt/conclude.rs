@@ -151,16 +151,16 @@ fn count<P: Ports>(ports: &P, run: &Run) {
     if let Some(took) = run.last_attempt_took() {
         metrics.duration.observe(took.as_secs_f64());
     }
-    if matches!(run.state, RunState::Retrying | RunState::Dead)
+    if matches!(run.state.name(), RunState::Retrying | RunState::Dead)
         && let Some(error) = &run.error
     {
         metrics.failed.with_label_values(&[error.kind.as_str()]).inc();
     }
-    if run.parked {
+    if run.state.is_parked() {
         metrics.parked.inc();
     }
     // A run that was deferred before and fails or ends now keeps its deferral in the record: it is not counted again.
-    let waits = matches!(run.state, RunState::Scheduled | RunState::Enqueued) && !run.parked;
+    let waits = matches!(run.state.name(), RunState::Scheduled | RunState::Enqueued) && !run.state.is_parked();
     if let Some(deferral) = run.deferral.as_ref().filter(|_| waits) {
         metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
     }
@@ -212,7 +212,7 @@ impl HeldRetry {
     pub(crate) async fn wait<P: Ports>(self, ports: &P) -> Option<Assignment> {
         let Self { run, job, payload, arrival, since, leased_from, entry, back, _permit } = self;
         let (ack_token, revision) = back.await.ok()?;
-        let due = run.run_at.unwrap_or_default();
+        let due = run.state.run_at().unwrap_or_default();
         // A draining node returns it: the next holder finds the retry in the record and schedules it.
         ports.wait_or_drain(due.since(ports.now())).await;
         if entry.as_ref().is_some_and(|entry| entry.stop.is_lost()) {

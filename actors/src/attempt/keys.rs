@@ -13,7 +13,7 @@ use longshore_backbone::records::{Found, Written};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Run, RunId, RunState};
+use longshore_domain::{Job, Run, RunId};
 
 use crate::attempt::assignment::Assignment;
 use crate::fail_point;
@@ -96,7 +96,7 @@ async fn end_unpublished<P: Ports>(ports: &P, job: &Job, run_id: &RunId) -> Resu
     loop {
         let record = ports.server().read_record(&job.tenant, run_id).await?;
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
-        if run.state == RunState::Duplicate && run.duplicate_of.as_ref() == Some(&job.run_id) {
+        if run.state.duplicate_of() == Some(&job.run_id) {
             if ports.publish(&run, Published::nothing()).await.is_ok() {
                 return Ok(());
             }

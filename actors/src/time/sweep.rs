@@ -120,7 +120,7 @@ impl Sweep {
                 self.part.backbone.waiting_records(self.records_from).await?;
             // Its schedule is swept first, and its lane may be long.
             let before = self.overdue_before(3);
-            overdue.extend(found.into_iter().filter(|(run, _)| run.run_at.is_some_and(|at| at < before)));
+            overdue.extend(found.into_iter().filter(|(run, _)| run.state.run_at().is_some_and(|at| at < before)));
             bytes += read;
             self.records_from = next.unwrap_or(1);
             if next.is_none() || bytes > BYTES || overdue.len() >= LOOKS {
@@ -135,8 +135,8 @@ impl Sweep {
                 }
                 self.named.insert(name);
                 self.part.metrics.stranded.inc();
-                let (run_id, tenant, state) = (&run.run_id, &run.tenant, run.state);
-                tracing::warn!(%run_id, %tenant, ?state, due_at = %run.run_at.unwrap_or_default(),
+                let (run_id, tenant, state) = (&run.run_id, &run.tenant, run.state.name());
+                tracing::warn!(%run_id, %tenant, ?state, due_at = %run.state.run_at().unwrap_or_default(),
                     "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
             }
         }

@@ -3,7 +3,7 @@
 
 use longshore_domain::Run;
 use longshore_domain::events::{Event, EventKind};
-use longshore_domain::run::whole_millis;
+use longshore_domain::run::{RunResult, whole_millis};
 
 use super::json::{field, number, quoted, text};
 
@@ -56,7 +56,7 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     }
     match kind {
         EventKind::Scheduled | EventKind::Deferred => {
-            if let Some(at) = run.run_at {
+            if let Some(at) = run.state.run_at() {
                 field(out, "run_at", &at);
             }
         }
@@ -68,14 +68,16 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
         }
         EventKind::Completed => write_result(run, out),
         EventKind::Dlq => run.error.iter().for_each(|error| field(out, "error", error)),
-        EventKind::Duplicate => run.duplicate_of.iter().for_each(|of| field(out, "duplicate_of", of)),
+        EventKind::Duplicate => run.state.duplicate_of().iter().for_each(|of| field(out, "duplicate_of", of)),
         EventKind::Progress => run.progress.iter().for_each(|progress| field(out, "progress", progress)),
         _ => {}
     }
 }
 
 fn write_result(run: &Run, out: &mut Vec<u8>) {
-    if let Some(result) = run.result.as_ref().filter(|result| result.get().len() <= RESULT_MAX) {
+    if let Some(RunResult::Json(result)) = run.state.result()
+        && result.get().len() <= RESULT_MAX
+    {
         field(out, "result", result);
     }
 }

@@ -1,19 +1,21 @@
 //! The run record: the stored facts about a run, and the fence that decides which node may continue it.
 //!
-//! The contract defines its JSON (section 3). The protocol needs some more fields: `held_by` names the message that
-//! carries the run and its claimed delivery, `origin` says when the run was first published, `token` identifies the
-//! writer of this version, so that a read can settle an unclear answer to a write, `seal` proves that a node wrote a
-//! message of the run, `published` and `key_claimed_ms` say which steps `submit` has completed.
+//! The contract defines what a record says (section 3), and the backbone reads and writes its JSON. The protocol needs
+//! some more fields: `held_by` names the message that carries the run and its claimed delivery, `origin` says when the
+//! run was first published, `token` identifies the writer of this version, so that a read can settle an unclear answer
+//! to a write, `seal` proves that a node wrote a message of the run, `published` and `key_claimed_ms` say which steps
+//! `submit` has completed.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
 pub use attempt::{Attempt, PutBack};
 pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
 pub use holding::{Holding, MessageId};
+pub use result::RunResult;
+pub use state::{RunState, State, Wait};
 pub use wait::{DeferReason, Deferral};
 
 use crate::settlement::Settlement;
@@ -22,95 +24,17 @@ use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 mod attempt;
 mod failure;
 mod holding;
+mod result;
 mod shorten;
+mod state;
 mod wait;
 
 /// A record keeps this many of a run's last error messages whole, and the first 200 bytes of earlier ones.
 const WHOLE_MESSAGES: usize = 32;
 const SHORT_MESSAGE: usize = 200;
 
-/// The state of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    /// Waits for its time.
-    Scheduled,
-    /// Waits for a worker.
-    Enqueued,
-    /// An attempt runs.
-    Running,
-    /// Waits for its next attempt.
-    Retrying,
-    /// Ended successfully.
-    Completed,
-    /// Ended with a failure; a dead letter is kept.
-    Dead,
-    /// Ended by a person or program.
-    Cancelled,
-    /// Was not started in time.
-    Expired,
-    /// Another run has its idempotency key.
-    Duplicate,
-    /// Its dead letter was discarded.
-    Discarded,
-}
-
-impl RunState {
-    /// Whether the run has ended (a replay may open another round).
-    #[must_use]
-    pub fn is_terminal(self) -> bool {
-        !matches!(self, Self::Scheduled | Self::Enqueued | Self::Running | Self::Retrying)
-    }
-
-    /// The name of the state in records and filters.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Scheduled => "scheduled",
-            Self::Enqueued => "enqueued",
-            Self::Running => "running",
-            Self::Retrying => "retrying",
-            Self::Completed => "completed",
-            Self::Dead => "dead",
-            Self::Cancelled => "cancelled",
-            Self::Expired => "expired",
-            Self::Duplicate => "duplicate",
-            Self::Discarded => "discarded",
-        }
-    }
-}
-
-/// A run's result, as the record keeps it.
-#[derive(Debug, Clone, Default)]
-pub enum RunResult {
-    /// There is none.
-    #[default]
-    None,
-    /// JSON, kept as it is.
-    Json(Box<RawValue>),
-    /// Anything else.
-    Other {
-        /// The bytes, in base64.
-        base64: String,
-        /// Their content type.
-        content_type: Option<String>,
-    },
-    /// Too large to keep; its size in bytes.
-    TooLarge(u64),
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_none_yet(count: &u32) -> bool {
-    *count == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_false(value: &bool) -> bool {
-    !*value
-}
-
 /// The run record.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Run {
     /// Its id, unique within the tenant.
     pub run_id: RunId,
@@ -121,91 +45,48 @@ pub struct Run {
     /// How urgent it is.
     pub priority: Priority,
     /// The type of work.
-    #[serde(rename = "type")]
     pub job_type: JobType,
     /// Its state.
-    pub state: RunState,
+    pub state: State,
     /// 1, and one more with each replay.
     pub round: u32,
     /// The attempt that was last started in this round; 0 before the first.
-    #[serde(default)]
     pub attempt: u32,
     /// The maximum number of attempts in a round.
     pub max_attempts: u32,
     /// When it began to wait for a worker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enqueued_at: Option<Timestamp>,
     /// When its first attempt started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-    /// Its next attempt does not start before this moment.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run_at: Option<Timestamp>,
     /// The node that works or last worked on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<SmolStr>,
     /// The progress that its handler last reported.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<RawValue>>,
-    /// Its result, if it is JSON.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Box<RawValue>>,
-    /// Its result, if it is not JSON.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result_base64: Option<String>,
-    /// The content type of a result that is not JSON.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result_content_type: Option<String>,
-    /// The size of a result that was too large to keep.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result_bytes: Option<u64>,
     /// Why it last failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
     /// Every attempt of every round.
-    #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// For people and filters.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The run that has its idempotency key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duplicate_of: Option<RunId>,
     /// Its last deferral.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deferral: Option<Deferral>,
     /// How often it was deferred in this round; distinguishes the waits of one attempt.
-    #[serde(default, skip_serializing_if = "is_none_yet")]
     pub deferrals: u32,
-    /// Its job is parked, not in a lane or among the schedules; its rank counts from `run_at`.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub parked: bool,
     /// How long the record is kept once the run has ended, in milliseconds, if the job or its type sets a time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
     /// When its personal data was removed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
     /// The run owns its idempotency key, claimed for this many milliseconds; absent until that is certain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_claimed_ms: Option<u64>,
     /// `submit` made this record, and the message or schedule that it then wrote is durable.
-    #[serde(default, skip_serializing_if = "is_false")]
     pub published: bool,
     /// Proves that a node wrote a message of this run; empty as long as there was no such message.
-    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub seal: SmolStr,
     /// The message that carries it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Holding>,
     /// When it was first published.
-    #[serde(default)]
     pub origin: Timestamp,
     /// Identifies the writer of this version of the record.
-    #[serde(default)]
     pub token: SmolStr,
 }
 
@@ -225,27 +106,19 @@ impl Run {
             queue: job.queue.clone(),
             priority: job.priority,
             job_type: job.job_type.clone(),
-            state: RunState::Enqueued,
+            state: State::Enqueued { wait: None },
             round: 1,
             attempt: 0,
             max_attempts,
             enqueued_at: Some(enqueued_at),
             started_at: None,
-            ended_at: None,
-            run_at: None,
             node: None,
             progress: None,
-            result: None,
-            result_base64: None,
-            result_content_type: None,
-            result_bytes: None,
             error: None,
             attempts: Vec::new(),
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
-            duplicate_of: None,
             deferral: None,
             deferrals: 0,
-            parked: false,
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
             key_claimed_ms: None,
@@ -261,7 +134,7 @@ impl Run {
     #[must_use]
     pub fn next_attempt(&self) -> u32 {
         match self.state {
-            RunState::Scheduled | RunState::Enqueued => self.attempt.max(1),
+            State::Scheduled { .. } | State::Enqueued { .. } => self.attempt.max(1),
             _ => self.attempt + 1,
         }
     }
@@ -278,13 +151,14 @@ impl Run {
         self.attempts.iter().filter(move |attempt| attempt.round == round)
     }
 
-    /// A scheduled run's time has come: it waits for a worker since `at`, when its message reached the lane.
+    /// A message of the run has come, in its lane since `at`: if the run waited for its time, it waits for a worker from
+    /// then on.
     pub fn fall_due(&mut self, at: Timestamp) {
-        if self.state == RunState::Scheduled {
-            self.state = RunState::Enqueued;
+        if let State::Scheduled { .. } = self.state {
+            self.state = State::Enqueued { wait: None };
             self.enqueued_at = Some(at);
-            self.run_at = None;
         }
+        self.enqueued_at.get_or_insert(at);
     }
 
     /// Begins attempt `attempt` on `node`.
@@ -299,10 +173,8 @@ impl Run {
             }
             _ => 1,
         };
-        self.state = RunState::Running;
+        self.state = State::Running;
         self.attempt = attempt;
-        self.run_at = None;
-        self.parked = false;
         self.started_at = self.started_at.or(Some(now));
         self.node = Some(node.clone());
         if self.attempts.is_empty() {
@@ -335,18 +207,11 @@ impl Run {
 
     /// Writes down what follows from the running attempt or, if none was started, from the waiting job.
     pub fn settle(&mut self, settlement: Settlement, now: Timestamp) {
-        self.parked = match settlement {
-            Settlement::Park { .. } => true,
-            // Its message stays parked until it is removed or returns.
-            Settlement::Cancel => self.parked,
-            _ => false,
-        };
         match settlement {
             Settlement::Complete(result) => {
                 self.end_attempt(now, None);
-                self.keep(result);
                 self.error = None;
-                self.end(RunState::Completed, now);
+                self.end(State::Completed { ended_at: now, result });
             }
             Settlement::Retry { at, failure } => {
                 self.end_attempt(now, Some(failure.clone()));
@@ -354,48 +219,42 @@ impl Run {
                     attempt.retry_at = Some(at);
                 }
                 self.error = Some(failure);
-                self.run_at = Some(at);
                 self.deferral = None;
-                self.state = RunState::Retrying;
+                self.state = State::Retrying { wait: Wait::Until(at) };
             }
             Settlement::Dead { failure } => {
                 self.end_attempt(now, Some(failure.clone()));
                 self.error = Some(failure);
-                self.end(RunState::Dead, now);
+                self.end(State::Dead { ended_at: now });
             }
             Settlement::Defer { at, reason, put_back } => self.defer(at, reason, put_back, now),
             Settlement::Release => {
                 self.put_back(PutBack::Released, now);
                 self.deferral = None;
-                self.state = RunState::Enqueued;
+                self.state = State::Enqueued { wait: None };
             }
             Settlement::Park { since } => self.park(since),
             Settlement::Schedule { at } => {
-                self.state = RunState::Scheduled;
-                self.run_at = Some(at);
+                self.state = State::Scheduled { at };
                 self.enqueued_at = None;
             }
-            Settlement::Expire => self.end(RunState::Expired, now),
+            Settlement::Expire => self.end(State::Expired { ended_at: now }),
             Settlement::Cancel => {
                 let failure = Failure::new(ErrorKind::Cancelled, "the run was cancelled");
                 self.end_attempt(now, Some(failure));
-                self.end(RunState::Cancelled, now);
+                self.end(State::Cancelled { ended_at: now, left: self.state.wait() });
             }
-            Settlement::Duplicate { of } => {
-                self.duplicate_of = Some(of);
-                self.end(RunState::Duplicate, now);
-            }
+            Settlement::Duplicate { of } => self.end(State::Duplicate { ended_at: now, of }),
         }
     }
 
     /// A dead run begins another round; its attempts are kept, and no message carries it yet.
     pub fn replay(&mut self, now: Timestamp) {
-        self.state = RunState::Enqueued;
+        self.state = State::Enqueued { wait: None };
         self.round += 1;
         self.attempt = 0;
         self.enqueued_at = Some(now);
         self.started_at = None;
-        self.ended_at = None;
         self.node = None;
         self.progress = None;
         self.error = None;
@@ -407,13 +266,15 @@ impl Run {
 
     /// Its dead letter is discarded.
     pub fn discard(&mut self, now: Timestamp) {
-        self.state = RunState::Discarded;
-        self.ended_at = Some(now);
+        self.state = State::Discarded { ended_at: now };
     }
 
     /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
     pub fn erase(&mut self, now: Timestamp) {
-        (self.progress, self.result, self.result_base64, self.result_content_type) = (None, None, None, None);
+        self.progress = None;
+        if let State::Completed { result, .. } = &mut self.state {
+            result.erase();
+        }
         self.tags.clear();
         for error in self.attempts.iter_mut().filter_map(|attempt| attempt.error.as_mut()).chain(&mut self.error) {
             error.message.clear();
@@ -421,28 +282,11 @@ impl Run {
         self.erased_at = self.erased_at.or(Some(now));
     }
 
-    fn keep(&mut self, result: RunResult) {
-        match result {
-            RunResult::None => {}
-            RunResult::Json(json) => self.result = Some(json),
-            RunResult::Other { base64, content_type } => {
-                self.result_base64 = Some(base64);
-                self.result_content_type = content_type;
-            }
-            RunResult::TooLarge(bytes) => self.result_bytes = Some(bytes),
-        }
-    }
-
-    fn end(&mut self, state: RunState, now: Timestamp) {
-        if self.state == RunState::Running {
+    fn end(&mut self, state: State) {
+        if let State::Running = self.state {
             self.deferral = None;
         }
         self.state = state;
-        self.ended_at = Some(now);
-        // A cancelled run's job may still wait for its time: the record must outlast it.
-        if state != RunState::Cancelled {
-            self.run_at = None;
-        }
     }
 
     fn end_attempt(&mut self, now: Timestamp, error: Option<Failure>) {

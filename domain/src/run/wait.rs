@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PutBack, Run, RunState};
+use super::{PutBack, Run, RunState, State, Wait};
 use crate::{JobOptions, Timestamp};
 
 /// Why a job was not started though it could have been.
@@ -66,11 +66,13 @@ impl Run {
     /// Its job waits elsewhere, and its rank counts from `since`. This is a separate wait, for which its message
     /// speaks.
     pub(super) fn park(&mut self, since: Timestamp) {
-        if self.state == RunState::Scheduled {
-            self.state = RunState::Enqueued;
-        }
         self.deferrals += 1;
-        self.run_at = Some(since);
+        self.wait_elsewhere(Wait::Parked { since }, self.state == RunState::Retrying);
+    }
+
+    /// A retry that is deferred or parked stays a retry: its next attempt keeps its number either way.
+    fn wait_elsewhere(&mut self, wait: Wait, is_retry: bool) {
+        self.state = if is_retry { State::Retrying { wait } } else { State::Enqueued { wait: Some(wait) } };
     }
 
     pub(super) fn put_back(&mut self, why: PutBack, now: Timestamp) {
@@ -81,16 +83,15 @@ impl Run {
     }
 
     pub(super) fn defer(&mut self, at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, now: Timestamp) {
-        match (self.state, put_back) {
-            (RunState::Running, Some(why)) => {
+        let is_retry = match (&self.state, put_back) {
+            (State::Running, Some(why)) => {
                 self.put_back(why, now);
-                self.state = RunState::Enqueued;
+                false
             }
-            (RunState::Running, None) => self.take_back_start(now),
-            // A retry that is deferred stays a retry: its next attempt keeps its number either way.
-            (RunState::Scheduled, _) => self.state = RunState::Enqueued,
-            _ => {}
-        }
+            (State::Running, None) => self.take_back_start(now),
+            (before, _) => *before == RunState::Retrying,
+        };
+        self.wait_elsewhere(Wait::Until(at), is_retry);
         let before = self.deferral.take();
         self.deferrals += 1;
         self.deferral = Some(Deferral {
@@ -100,23 +101,22 @@ impl Run {
             count: before.filter(|before| before.reason == reason).map_or(1, |before| before.count + 1),
             nth: self.deferrals,
         });
-        self.run_at = Some(at);
     }
 
-    /// The running attempt was claimed, but no handler could start it: it is as if it had never begun.
-    fn take_back_start(&mut self, now: Timestamp) {
+    /// The running attempt was claimed, but no handler could start it: it is as if it had never begun. Says whether the
+    /// run waits for a retry again.
+    fn take_back_start(&mut self, now: Timestamp) -> bool {
         if self.attempts.last().is_some_and(|last| last.start > 1) {
             // It was started before and requeued; its entry keeps count of the starts.
             self.put_back(PutBack::NotStarted, now);
-            self.state = RunState::Enqueued;
-            return;
+            return false;
         }
         self.attempts.pop();
         self.attempt = self.attempt.saturating_sub(1);
-        self.state = if self.attempt == 0 { RunState::Enqueued } else { RunState::Retrying };
         if self.attempts.is_empty() {
             self.started_at = None;
         }
+        self.has_started()
     }
 }
 

@@ -4,8 +4,9 @@ use longshore_domain::clearance::{Waiting, clear};
 use longshore_domain::follow_up::{self, AckAction, FollowUp};
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
+use longshore_domain::run::Wait;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
-use longshore_domain::{Run, RunState, Timestamp, protocol};
+use longshore_domain::{Run, RunState, State, Timestamp, protocol};
 
 use std::time::Duration;
 
@@ -378,8 +379,8 @@ impl Hand<'_> {
 
     /// Until when the node may hold the run locally: only a retry after a short wait.
     fn local_retry_until(&self, run: &Run) -> Option<Timestamp> {
-        let at = run.run_at.filter(|_| run.state == RunState::Retrying && run.deferral.is_none() && !run.parked)?;
-        let short = at.since(self.world.now()) <= Duration::from_millis(MAX_LOCAL_RETRIES);
+        let State::Retrying { wait: Wait::Until(at) } = run.state else { return None };
+        let short = run.deferral.is_none() && at.since(self.world.now()) <= Duration::from_millis(MAX_LOCAL_RETRIES);
         (short && self.world.chance.hits(8_000)).then_some(at)
     }
 
@@ -404,7 +405,7 @@ impl Hand<'_> {
 pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
     let timed = world.plans[plan].has_derived_id() && run.run_id.as_derived().is_none();
     let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
-    let at = run.run_at.unwrap_or_default().millis();
+    let at = run.state.run_at().unwrap_or_default().millis();
     Schedule { place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
 }
 
@@ -422,7 +423,7 @@ impl<'w> Calling<'w> {
         let now = world.clock.get();
         let record = world.record(hand.index).filter(|stored| stored.run.state.is_terminal());
         if let Some(stored) = record {
-            let (state, ended_at) = (stored.run.state, stored.run.ended_at.unwrap_or_default());
+            let (state, ended_at) = (stored.run.state.name(), stored.run.state.ended_at().unwrap_or_default());
             // A claimed run had not been cancelled by then.
             let cancelled_before = state == RunState::Cancelled && !claimed && ended_at < stamp(now);
             let ended_before = state != RunState::Cancelled && ended_at < stamp(hand.delivery.sent_at);

@@ -329,7 +329,7 @@ impl<'w> Drive<'w> {
     fn expire(&mut self, index: usize, now: i64) {
         let world = self.world;
         let old = |run: &Run| {
-            run.state == RunState::Completed && run.ended_at.is_some_and(|at| at.millis() + 2 * LEASE < now)
+            run.state == RunState::Completed && run.state.ended_at().is_some_and(|at| at.millis() + 2 * LEASE < now)
         };
         let Some(stored) = world.record(index).filter(|stored| old(&stored.run)) else { return };
         if !world.server.borrow().claim_of(index).is_some_and(|claim| claim.published) {

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use longshore_domain::events::{self, Event, EventKind};
-use longshore_domain::{ErrorKind, Run, RunState, Timestamp};
+use longshore_domain::{ErrorKind, Run, RunState, State, Timestamp};
 
 /// Identifies an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Ledger {
         if before.is_some_and(is_note) && after.held_by.is_some() {
             self.pages[plan].note_taken_up = true;
         }
-        if let Some(at) = after.run_at.filter(|_| after.state == RunState::Scheduled) {
+        if let State::Scheduled { at } = after.state {
             self.note_due(plan, at);
         }
         if after.attempt > after.max_attempts {
@@ -261,7 +261,7 @@ impl Ledger {
         }
         for round in 1..=run.round {
             let told: Vec<EventId> = page.logged.iter().filter(|told| told.round == round).copied().collect();
-            if let Err(wrong) = check_round(&told, round == run.round, run.state) {
+            if let Err(wrong) = check_round(&told, round == run.round, run.state.name()) {
                 return self.accuse(plan, format!("round {round}: {wrong}: {}", list(&told)));
             }
         }
@@ -294,7 +294,7 @@ fn wrong_step(before: &Run, after: &Run, due: Option<Timestamp>, now: Timestamp)
     }
     let claimed = after.state == RunState::Running && before.state != RunState::Running;
     let scheduled = before.state == RunState::Scheduled;
-    match before.run_at.map(|at| if scheduled { due.unwrap_or(at).min(at) } else { at }) {
+    match before.state.run_at().map(|at| if scheduled { due.unwrap_or(at).min(at) } else { at }) {
         Some(at) if claimed && at > now => Some(format!("claimed {} ms too early", at.millis() - now.millis())),
         _ => None,
     }

@@ -39,7 +39,7 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
             continue;
         }
         let is_carried_on =
-            before.run_at.is_some() && client.has_schedule(schedule_of(world, index, &before).place).await;
+            before.state.wait().is_some() && client.has_schedule(schedule_of(world, index, &before).place).await;
         let mut run = before.clone();
         run.settle(Settlement::Cancel, world.now());
         if world.is(Mutation::CancelledTakenOutBeforeItIsOnRecord) {
@@ -143,7 +143,7 @@ async fn wait_for_end(client: &Client<'_>, key: Key) {
 /// its events are published.
 async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
     tell_to_stop(client, index).await;
-    if before.run_at.is_some() {
+    if before.state.wait().is_some() {
         client.unschedule(schedule_of(client.world, index, before).place).await;
     } else if before.is_unseen() && client.take_out(|message| message.plan == index).await {
         client.forget_cancel(index).await;

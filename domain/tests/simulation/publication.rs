@@ -71,7 +71,7 @@ impl World {
             Some(Mutation::CancelledRunTakenForUnseen) if is_first(cancelled) => Published::nothing(),
             Some(Mutation::CancelledRunTakenForSeen) => Published::at_cancel(cancelled, cancelled, is_carried_on),
             Some(Mutation::AnyWaitingRunTakenForCarriedOn) => {
-                Published::at_cancel(before, cancelled, before.run_at.is_some())
+                Published::at_cancel(before, cancelled, before.state.wait().is_some())
             }
             _ => Published::at_cancel(before, cancelled, is_carried_on),
         }

@@ -7,7 +7,7 @@ use longshore_domain::lease::Lease;
 use longshore_domain::protocol::{Arrival, Verdict, on_arrival};
 use longshore_domain::publication::Published;
 use longshore_domain::run::{Holding, MessageId};
-use longshore_domain::{Job, Run, RunState, SmolStr};
+use longshore_domain::{Job, Run, SmolStr};
 
 use crate::client::Client;
 use crate::mutation::Mutation;
@@ -244,9 +244,7 @@ impl<'w> Hand<'w> {
         let Some(stored) = found else { return Work::new(self.fresh(), 0, Published::nothing()) };
         let mut run = (*stored.run).clone();
         let published = self.world.published_at_arrival(&run);
-        if run.state == RunState::Scheduled || run.enqueued_at.is_none() {
-            run.enqueued_at = Some(stamp(self.delivery.message.since));
-        }
+        run.fall_due(stamp(self.delivery.message.since));
         let fell_due = self.arrival.moved || run.has_started();
         Work { fell_due, ..Work::new(run, stored.revision, published) }
     }

@@ -102,7 +102,7 @@ fn the_fast_path_reads_and_writes_nothing() {
     assert!(!scene.server.is_broken(), "no call was made");
     assert_eq!(scene.node.sent(), [""; 0]);
     assert!(!running.attempt_state.is_stored && running.attempt_state.expected == 0);
-    assert_eq!((running.attempt_state.run.state, running.attempt_state.run.attempt), (RunState::Running, 1));
+    assert_eq!((running.attempt_state.run.state.name(), running.attempt_state.run.attempt), (RunState::Running, 1));
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn a_job_without_capacity_is_parked() {
         assert!(scene.node.begins(assignment).is_none());
         let parked = ["record enqueued 1/0", "live enqueued", "log enqueued", "park 1/1 in 0 ms", "ack 7"];
         assert_eq!(scene.node.sent(), parked);
-        assert!(scene.server.run(RUN).parked);
+        assert!(scene.server.run(RUN).state.is_parked());
     }
 }
 

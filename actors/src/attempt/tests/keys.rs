@@ -6,7 +6,7 @@ use longshore_backbone::claims::{Claim, fingerprint};
 use longshore_domain::job::When;
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{JobOptions, Run, RunState};
+use longshore_domain::{JobOptions, Run};
 
 use super::begin::{Scene, after, held_by};
 use super::completed;
@@ -54,7 +54,7 @@ fn a_job_whose_key_another_run_has_ends_as_its_duplicate() {
     assert!(begun.is_none());
     let ends = ["record duplicate 1/0", "live enqueued duplicate", "log enqueued duplicate", "ack 7"];
     assert_eq!(sent, ends);
-    assert_eq!(scene.server.run(RUN).duplicate_of, Some(id("r1")));
+    assert_eq!(scene.server.run(RUN).state.duplicate_of(), Some(&id("r1")));
     assert_eq!(scene.server.claim("k"), Some(claim("r1", true, &[])));
 }
 
@@ -85,7 +85,7 @@ fn a_claim_that_was_never_published_is_taken_over_and_its_run_ends_as_a_duplicat
     ];
     assert_eq!(sent, steps, "the claim names the first run until its end is in the log");
     let ended = scene.server.run("r1");
-    assert_eq!((ended.state, ended.duplicate_of), (RunState::Duplicate, Some(id(RUN))));
+    assert_eq!(ended.state.duplicate_of(), Some(&id(RUN)));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_run_that_has_gone_on_is_not_ended_by_whoever_has_its_key() {
         let (begun, sent) = scene.begins();
         assert!(begun.is_some());
         assert_eq!(sent, ["claim k for main-p5-7 from r1", "claim k for main-p5-7", "record running 1/1"]);
-        assert_eq!(scene.server.run("r1").state, first.state);
+        assert_eq!(scene.server.run("r1").state, first.state.name());
     }
 }
 

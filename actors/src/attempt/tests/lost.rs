@@ -123,7 +123,7 @@ fn play(way: &Way, call: u32, fault: Fault) -> bool {
     let run = server.last_run();
     assert!(server.lane.borrow().is_empty(), "a job is left in the lane: {place}");
     // A holder that dies at work loses an attempt; a job that dies for good has been refused by its handler.
-    let ended = way.ends.contains(&run.state);
+    let ended = way.ends.contains(&run.state.name());
     assert!(ended, "it ended as {:?}: {place}", run.state);
     check_end(&server, &run, &place);
     server.is_broken()

@@ -1,0 +1,164 @@
+//! The fields of a record as they stand in JSON, which any version of a node or a person may have written, and the run
+//! that they describe.
+//!
+//! In JSON a state is a word, and its data stand beside it. So a record can say what no run can be: that it waits for
+//! its time, and not for which. Such a record is not refused, because then nothing could end its run. It is read as the
+//! nearest state that a run can have, by these rules:
+//!
+//! * The word decides, and what a state does not have is dropped. One exception: a run that says that it is `scheduled`
+//!   and parked is `enqueued`, because its job is where parked jobs are.
+//! * A wait for no known time is over: it was until the run's origin, or, parked, since it was enqueued.
+//! * A run that ended at no known time ended at its origin.
+//! * A duplicate of no known run names itself.
+
+use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunResult, RunState, State, Wait};
+use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_none_yet(count: &u32) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// A record as it stands in JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Fields {
+    pub(super) run_id: RunId,
+    pub(super) tenant: Tenant,
+    pub(super) queue: Queue,
+    pub(super) priority: Priority,
+    #[serde(rename = "type")]
+    pub(super) job_type: JobType,
+    pub(super) state: RunState,
+    pub(super) round: u32,
+    #[serde(default)]
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) enqueued_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ended_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) run_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<SmolStr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) progress: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) result: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) result_base64: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) result_content_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) result_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<Failure>,
+    #[serde(default)]
+    pub(super) attempts: Vec<Attempt>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) duplicate_of: Option<RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) deferral: Option<Deferral>,
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub(super) deferrals: u32,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) parked: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keep_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) erased_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) key_claimed_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) published: bool,
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub(super) seal: SmolStr,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) held_by: Option<Holding>,
+    #[serde(default)]
+    pub(super) origin: Timestamp,
+    #[serde(default)]
+    pub(super) token: SmolStr,
+}
+
+impl Fields {
+    /// The run that the record describes.
+    pub(super) fn into_run(mut self) -> Run {
+        let state = self.take_state();
+        Run {
+            state,
+            run_id: self.run_id,
+            tenant: self.tenant,
+            queue: self.queue,
+            priority: self.priority,
+            job_type: self.job_type,
+            round: self.round,
+            attempt: self.attempt,
+            max_attempts: self.max_attempts,
+            enqueued_at: self.enqueued_at,
+            started_at: self.started_at,
+            node: self.node,
+            progress: self.progress,
+            error: self.error,
+            attempts: self.attempts,
+            tags: self.tags,
+            deferral: self.deferral,
+            deferrals: self.deferrals,
+            keep_ms: self.keep_ms,
+            erased_at: self.erased_at,
+            key_claimed_ms: self.key_claimed_ms,
+            published: self.published,
+            seal: self.seal,
+            held_by: self.held_by,
+            origin: self.origin,
+            token: self.token,
+        }
+    }
+
+    fn take_state(&mut self) -> State {
+        let ended_at = self.ended_at.unwrap_or(self.origin);
+        match self.state {
+            RunState::Scheduled if !self.parked => State::Scheduled { at: self.run_at.unwrap_or(self.origin) },
+            RunState::Scheduled | RunState::Enqueued => State::Enqueued { wait: self.wait() },
+            RunState::Running => State::Running,
+            RunState::Retrying => State::Retrying { wait: self.wait().unwrap_or(Wait::Until(self.origin)) },
+            RunState::Completed => State::Completed { ended_at, result: self.take_result() },
+            RunState::Dead => State::Dead { ended_at },
+            RunState::Cancelled => State::Cancelled { ended_at, left: self.wait() },
+            RunState::Expired => State::Expired { ended_at },
+            RunState::Duplicate => {
+                let of = self.duplicate_of.take().unwrap_or_else(|| self.run_id.clone());
+                State::Duplicate { ended_at, of }
+            }
+            RunState::Discarded => State::Discarded { ended_at },
+        }
+    }
+
+    fn wait(&self) -> Option<Wait> {
+        if self.parked {
+            return Some(Wait::Parked { since: self.run_at.or(self.enqueued_at).unwrap_or(self.origin) });
+        }
+        self.run_at.map(Wait::Until)
+    }
+
+    fn take_result(&mut self) -> RunResult {
+        let content_type = self.result_content_type.take();
+        match (self.result.take(), self.result_base64.take(), self.result_bytes) {
+            (Some(json), _, _) => RunResult::Json(json),
+            (None, Some(base64), _) => RunResult::Other { base64, content_type },
+            (None, None, Some(bytes)) => RunResult::TooLarge { bytes, content_type },
+            (None, None, None) => RunResult::None,
+        }
+    }
+}
