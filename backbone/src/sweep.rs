@@ -3,6 +3,7 @@
 //! Pages are read from any replica, which may lag; they only say where to look. Conclusions rest on the leader's own
 //! answer (`STREAM.MSG.GET`).
 
+use longshore_domain::run::Wait;
 use longshore_domain::{Run, State, Timestamp};
 
 use crate::Backbone;
@@ -108,6 +109,41 @@ fn standing(stored: Stored) -> Option<Standing> {
 
 fn waiting(record: &[u8], revision: u64) -> Option<(Run, u64)> {
     let run = record::read(record).ok()?;
-    let waits = matches!(run.state, State::Scheduled { .. } | State::Retrying { .. });
+    // A parked job is among the parked ones, not where a schedule brings its job.
+    let waits = matches!(run.state, State::Scheduled { .. } | State::Retrying { wait: Wait::Until(_) });
     waits.then_some((run, revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longshore_domain::run::DeferReason;
+    use longshore_domain::settlement::Settlement;
+    use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, Tenant};
+
+    #[test]
+    fn a_parked_retry_waits_for_no_schedule() {
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        let at = Timestamp::from_millis(1);
+        let waits = |run: &Run| waiting(&record::write(run), 7).map(|(run, revision)| (run.state.name(), revision));
+        let mut run = Run::new(&job, 3, at);
+        assert_eq!(waits(&run), None, "it is in its lane");
+        run.settle(Settlement::Schedule { at }, at);
+        assert_eq!(waits(&run), Some((RunState::Scheduled, 7)));
+        run.begin(1, &"n".into(), at);
+        assert_eq!(waits(&run), None);
+        run.settle(Settlement::Retry { at, failure: Failure::new(ErrorKind::Retryable, "x") }, at);
+        assert_eq!(waits(&run), Some((RunState::Retrying, 7)));
+        run.settle(Settlement::Park { since: at }, at);
+        assert_eq!(waits(&run), None, "parking brings it on");
+        run.settle(Settlement::Defer { at, reason: DeferReason::Busy, put_back: None }, at);
+        assert_eq!(waits(&run), Some((RunState::Retrying, 7)), "it has a schedule again");
+    }
 }
