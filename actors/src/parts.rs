@@ -22,6 +22,8 @@ use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
 use crate::queue::{parking, supervisor};
+use crate::shared::capacity::HandlerCapacity;
+use crate::shared::gate_news::GateNews;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
@@ -38,6 +40,7 @@ pub(crate) struct Parts {
     pub(crate) identity: Arc<Identity>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) routing: Arc<Routing>,
+    pub(crate) gates: Gates,
     pub(crate) queues: Vec<Arc<Dispatcher>>,
     pub(crate) committer: Committer,
     pub(crate) committing: Arc<Mutex<Committing>>,
@@ -58,8 +61,10 @@ impl Parts {
         let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics));
         let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
         let policies = Arc::new(policies);
-        let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone()));
-        let (gates, park) = (Gates { routing: Arc::clone(&routing) }, ParkGate::new(backbone.clone()));
+        let news = Arc::<GateNews>::default();
+        let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
+        let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone(), capacity));
+        let (gates, park) = (Gates { routing: Arc::clone(&routing), news }, ParkGate::new(backbone.clone()));
         let lease = backbone.storage().lease;
         let queues = policies.queues.iter().map(|(name, policy)| {
             let draining = lifecycle.draining.clone();
@@ -72,6 +77,7 @@ impl Parts {
             identity,
             lifecycle,
             routing,
+            gates,
             queues,
             committer,
             committing,
@@ -191,7 +197,7 @@ impl Parts {
         parking::Part {
             backbone: self.backbone.clone(),
             queue: Arc::clone(queue),
-            routing: Arc::clone(&self.routing),
+            gates: self.gates.clone(),
             draining: self.lifecycle.draining.clone(),
             metrics: Arc::clone(&self.metrics),
         }

@@ -1,6 +1,6 @@
 //! Parked jobs: they wait for what all jobs of their kind wait for, out of the way of the jobs behind them.
 //!
-//! A parked job is an ordinary message on a subject of its tenant, queue, priority and type, in a stream without
+//! A parked job is an ordinary message on a subject of its tenant, queue, priority, key and type, in a stream without
 //! consumers. To take it back, a node publishes it into its queue's lane of returned jobs, under an id of run and wait,
 //! and then deletes it. If another node repeats this, or a node repeats it after a crash, the lane has the job once;
 //! the record decides besides.
@@ -17,6 +17,7 @@ use crate::Backbone;
 use crate::error::Error;
 use crate::request::{self, PubAck, Refusal, STREAM_FULL};
 use crate::wire::header;
+use crate::wire::kind_key::KindKey;
 
 /// Jobs of one kind that are parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct ParkedKind {
     pub priority: Priority,
     /// Their type.
     pub job_type: JobType,
+    /// What they differ by beyond that.
+    pub key: KindKey,
     /// How many there are.
     pub jobs: u64,
 }
@@ -58,7 +61,8 @@ impl Backbone {
         payload: Bytes,
     ) -> Result<PubAck, Error> {
         let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
-        let subject = self.names().parked(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let key = header::kind_key(original);
+        let subject = self.names().parked(&run.tenant, &run.queue, run.priority, (&run.job_type, &key));
         let parked = request::publish(self.client(), subject, headers, payload).await;
         let is_full = matches!(&parked, Err(Error::Refused { code, .. }) if STREAM_FULL.contains(code));
         self.0.parked_full.store(is_full, Ordering::Relaxed);
@@ -95,6 +99,7 @@ impl Backbone {
             queue: Queue::parse(read.queue).ok()?,
             priority: Priority::parse(read.priority).ok()?,
             job_type: JobType::parse(read.job_type).ok()?,
+            key: self.names().read_parked_key(subject)?,
             jobs,
         })
     }

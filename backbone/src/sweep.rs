@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(waits(&run), None);
         run.settle(Settlement::Retry { at, failure: Failure::new(ErrorKind::Retryable, "x") }, at);
         assert_eq!(waits(&run), Some((RunState::Retrying, 7)));
-        run.settle(Settlement::Park { since: at }, at);
+        run.settle(Settlement::Park { since: at, reason: None }, at);
         assert_eq!(waits(&run), None, "parking brings it on");
         run.settle(Settlement::Defer { at, reason: DeferReason::Busy, put_back: None }, at);
         assert_eq!(waits(&run), Some((RunState::Retrying, 7)), "it has a schedule again");

@@ -18,7 +18,7 @@
 //! So after any fault, nodes publish again the events of at most one attempt, with those of the wait or the end after
 //! it.
 
-use crate::events::{Event, of_round};
+use crate::events::{Event, EventKind, of_round};
 use crate::{Run, RunState};
 
 /// How many events of a run's round are published, counted from the first of the round: live, and in the log.
@@ -135,6 +135,16 @@ impl Published {
             return self;
         }
         let before = before_attempt(&of_round(waiting), attempt);
+        Self { live: self.live.min(before), log: self.log.min(before) }
+    }
+
+    /// When `waiting` begins another wait without a start between the two: a deferral takes the place of the one before
+    /// it in the record, so the earlier one, which is published, is no longer among the round's events.
+    #[must_use]
+    pub fn at_new_wait(self, waiting: &Run) -> Self {
+        let events = of_round(waiting);
+        let is_wait = |event: &Event<'_>| event.kind == EventKind::Deferred && event.of.is_none();
+        let before = events.iter().position(is_wait).unwrap_or(events.len());
         Self { live: self.live.min(before), log: self.log.min(before) }
     }
 

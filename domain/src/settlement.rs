@@ -62,10 +62,12 @@ pub enum Settlement {
     /// The job goes back to its lane for any node with capacity; the attempt is not used up.
     Release,
     /// The job could start, but lacks something that all jobs of its kind wait for, such as handler capacity: it waits
-    /// elsewhere, out of the way of the jobs behind it, until it returns. It has no event and uses up no attempt.
+    /// elsewhere, out of the way of the jobs behind it, until it returns. It uses up no attempt.
     Park {
         /// The moment from which its rank counts.
         since: Timestamp,
+        /// What it waits for, if that is told as a deferral; `None`: the wait has no event.
+        reason: Option<DeferReason>,
     },
     /// The job waits for its time.
     Schedule {

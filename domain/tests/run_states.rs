@@ -58,7 +58,7 @@ fn happen(run: &mut Run, what: &str) {
         "is discarded" => return run.discard(at(5)),
         "is scheduled again" => Settlement::Schedule { at: at(9) },
         "is deferred" => Settlement::Defer { at: at(9), reason: DeferReason::Snoozed, put_back },
-        "is parked" => Settlement::Park { since: at(1) },
+        "is parked" => Settlement::Park { since: at(1), reason: Some(DeferReason::RateLimited) },
         "expires" => Settlement::Expire,
         "is cancelled" => Settlement::Cancel,
         "is a duplicate" => Settlement::Duplicate { of: run_id() },

@@ -342,7 +342,7 @@ async fn carried_on_by(api: &Api, before: &Run, only: Option<Only<'_>>) -> Resul
     }
     let found = if place == Source::Parked {
         let names = api.backbone.names();
-        let subject = names.parked(&before.tenant, &before.queue, before.priority, &before.job_type);
+        let subject = names.parked_of(&before.tenant, &before.queue, before.priority, &before.job_type);
         find_in(api, &place, &subject, &before.run_id).await?.map(|stored| stored.sequence)
     } else {
         api.backbone.find_schedule(before).await.map_err(|error| unavailable(&error))?

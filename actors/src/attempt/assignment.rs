@@ -13,7 +13,7 @@ use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Ten
 
 use crate::commit::Payload;
 use crate::lease_keeper::Entry;
-use crate::shared::capacity::CapacityPermit;
+use crate::queue::gates::Permits;
 use crate::shared::park_permits::ParkPermit;
 
 /// A job that this node has pulled.
@@ -27,8 +27,8 @@ pub(crate) struct Assignment {
     pub(crate) leased_from: Instant,
     /// Its entry among the leases, once it has one.
     pub(crate) entry: Option<Entry>,
-    /// Its permit to be with a remote handler.
-    pub(crate) capacity: Option<CapacityPermit>,
+    /// What the gates gave it to start.
+    pub(crate) permits: Permits,
     /// Its permit to be parked, if it cannot start now.
     pub(crate) park: Option<ParkPermit>,
     /// It was parked and taken back.
@@ -100,7 +100,7 @@ impl Assignment {
             since,
             leased_from,
             entry: None,
-            capacity: None,
+            permits: Permits::default(),
             park: None,
             is_returned,
             ack_token,

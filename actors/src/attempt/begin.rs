@@ -169,8 +169,10 @@ fn cleared<P: Ports>(ports: &P, assignment: &Assignment, run: &Run, fell_due: bo
     };
     match clear(waiting, ports.now()).refusal() {
         Some(settlement) => Err(settlement),
-        None if assignment.park.is_some() => Err(Settlement::Park { since: assignment.since }),
-        None => Ok(()),
+        None => match &assignment.park {
+            Some(park) => Err(Settlement::Park { since: assignment.since, reason: park.reason() }),
+            None => Ok(()),
+        },
     }
 }
 

@@ -18,6 +18,7 @@ use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload};
 use crate::lease_keeper::Entry;
 use crate::ports::{Ports, Server as _};
+use crate::queue::gates::Permits;
 use crate::shared::permits::LocalRetryPermit;
 
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
@@ -108,6 +109,9 @@ fn write_up<P: Ports>(
         published = published.all_logged(&run);
         start.followed_by(&progress)
     });
+    if matches!(settlement, Settlement::Park { reason: Some(_), .. }) {
+        published = published.at_new_wait(&run);
+    }
     run.settle(settlement, ports.now());
     run.held_by = Some(arrival.holding.clone());
     run.token = ports.token();
@@ -145,6 +149,15 @@ fn write_up<P: Ports>(
 
 fn count<P: Ports>(ports: &P, run: &Run) {
     let metrics = &ports.metrics();
+    if run.state.is_parked() && !run.state.is_terminal() {
+        metrics.parked.inc();
+        // Told once, however often the job is parked for the same reason.
+        let told = run.deferral.as_ref().filter(|deferral| deferral.nth == run.deferrals && deferral.count == 1);
+        if let Some(deferral) = told {
+            metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
+        }
+        return;
+    }
     if run.state.is_terminal() {
         metrics.finished.with_label_values(&[run.state.as_str()]).inc();
     }
@@ -156,11 +169,8 @@ fn count<P: Ports>(ports: &P, run: &Run) {
     {
         metrics.failed.with_label_values(&[error.kind.as_str()]).inc();
     }
-    if run.state.is_parked() {
-        metrics.parked.inc();
-    }
     // A run that was deferred before and fails or ends now keeps its deferral in the record: it is not counted again.
-    let waits = matches!(run.state.name(), RunState::Scheduled | RunState::Enqueued) && !run.state.is_parked();
+    let waits = matches!(run.state.name(), RunState::Scheduled | RunState::Enqueued);
     if let Some(deferral) = run.deferral.as_ref().filter(|_| waits) {
         metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
     }
@@ -230,7 +240,7 @@ impl HeldRetry {
             since: since.max(due),
             leased_from,
             entry,
-            capacity: None,
+            permits: Permits::default(),
             park: None,
             is_returned: false,
             ack_token,

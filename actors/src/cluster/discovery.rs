@@ -49,6 +49,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             warn_of(handler, &mut warned);
         }
         routing.discovery.replace(announced, at);
+        routing.capacity.changed();
         for scheduler in &schedulers {
             scheduler.tell(scheduler::Message::CapacityChanged);
         }

@@ -2,7 +2,8 @@
 //!
 //! A few jobs of each kind are kept here, in order, so that one can start the moment it may: as many as start within a
 //! part of the lease. Jobs beyond that are parked ([`crate::queue::parking`]), so that a kind that cannot start never
-//! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them.
+//! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them. Nor are
+//! jobs kept that cannot start for some time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,12 +11,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use longshore_domain::rank::Rank;
+use longshore_domain::run::DeferReason;
 
-use crate::shared::capacity::Kind;
+use crate::queue::gates::HeldUp;
+use crate::shared::kind::Kind;
 
 /// At least and at most so many jobs of each kind are kept.
 const MIN_KEPT: usize = 2;
 const MAX_KEPT: usize = 256;
+/// At most so many jobs of all kinds are kept, and twice as many with those that were taken back: keys make many kinds.
+const MAX_HELD: usize = 2_048;
+/// A job that cannot start within this time is parked at once. Others are kept, so that they start on time.
+const SOON: Duration = Duration::from_secs(1);
+/// If no gate has news, the first jobs are not asked about again before this time is over.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// As many jobs are kept as start within the lease divided by this.
 const PART_OF_LEASE: u32 = 6;
 /// A job that was taken back and has not arrived after this long was pulled by another node.
@@ -32,7 +41,22 @@ pub(crate) struct Blocked<T> {
     /// The time over which starts are counted.
     counted_over: Duration,
     /// Jobs that waited for too long and are to be parked.
-    overdue: VecDeque<T>,
+    overdue: VecDeque<(Kind, T)>,
+    /// When none of the first jobs could start, at what count of the gates' news.
+    none_could: Option<(Instant, u64)>,
+    /// When the first of them may start, and whether that was answered.
+    opens: Option<Instant>,
+    is_told: bool,
+}
+
+/// How many jobs of a kind could start now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// So many, or a few more than are known of.
+    For(usize),
+    /// None for some time.
+    #[cfg_attr(not(test), expect(dead_code, reason = "rate limits and breakers answer it, and come next"))]
+    NotYet,
 }
 
 #[derive(Debug)]
@@ -51,6 +75,8 @@ struct Waiting<T> {
     counted: Option<Instant>,
     /// How many were taken back and have not arrived yet, and since when.
     coming: (usize, Option<Instant>),
+    /// Why the first of them could not start when it was last asked about.
+    reason: Option<DeferReason>,
 }
 
 impl<T> Default for Waiting<T> {
@@ -64,6 +90,7 @@ impl<T> Default for Waiting<T> {
             starts: 0.0,
             counted: None,
             coming: (0, None),
+            reason: None,
         }
     }
 }
@@ -114,7 +141,8 @@ pub(crate) enum Goes {
 impl<T> Blocked<T> {
     /// Nothing waits. Leases last for `lease`.
     pub(crate) fn new(lease: Duration) -> Self {
-        Self { kinds: HashMap::new(), held: 0, counted_over: lease / PART_OF_LEASE, overdue: VecDeque::new() }
+        let (kinds, overdue, counted_over) = (HashMap::new(), VecDeque::new(), lease / PART_OF_LEASE);
+        Self { kinds, held: 0, counted_over, overdue, none_could: None, opens: None, is_told: false }
     }
 
     /// How many wait here.
@@ -127,22 +155,54 @@ impl<T> Blocked<T> {
         self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty() || (waiting.are_parked && !is_returned))
     }
 
-    /// Where a job of this kind that cannot start now goes.
-    pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, now: Instant) -> Goes {
-        let Some(waiting) = self.kinds.get(kind) else { return Goes::Here };
-        let kept = waiting.kept(now, self.counted_over);
+    /// Where a job of this kind that cannot start before `opens` goes; `None`: that is not known.
+    pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, opens: Option<Instant>, now: Instant) -> Goes {
+        let waiting = self.kinds.get(kind);
+        let kept = waiting.map_or(MIN_KEPT, |waiting| waiting.kept(now, self.counted_over));
+        let here = waiting.map_or(0, |waiting| waiting.jobs.len());
+        let are_parked = waiting.is_some_and(|waiting| waiting.are_parked);
+        let is_soon = opens.is_none_or(|opens| opens <= now + SOON);
         let has_room = match is_returned {
             // It was wanted back; others may have arrived meanwhile.
-            true => waiting.jobs.len() < 2 * kept,
-            false => !waiting.are_parked && waiting.jobs.len() < kept,
+            true => here < 2 * kept && self.held < 2 * MAX_HELD,
+            false => !are_parked && is_soon && here < kept && self.held < MAX_HELD,
         };
         if has_room { Goes::Here } else { Goes::Parked }
+    }
+
+    /// The first job of this kind cannot start now, for this reason.
+    pub(crate) fn held_up(&mut self, kind: &Kind, held_up: HeldUp) {
+        self.may_open_at(held_up.until);
+        if held_up.reason.is_some()
+            && let Some(waiting) = self.kinds.get_mut(kind)
+        {
+            waiting.reason = held_up.reason;
+        }
+    }
+
+    /// Why jobs of this kind wait, as far as that is known and told.
+    pub(crate) fn reason(&self, kind: &Kind) -> Option<DeferReason> {
+        self.kinds.get(kind)?.reason
+    }
+
+    /// When the first of the jobs here may start, as far as that is known; answered once.
+    pub(crate) fn opens(&mut self) -> Option<Instant> {
+        self.opens.filter(|_| !std::mem::replace(&mut self.is_told, true))
+    }
+
+    /// Whether that is known, and was not answered yet.
+    pub(crate) fn opens_at_new_time(&self) -> bool {
+        self.opens.is_some() && !self.is_told
     }
 
     /// Keeps a job until it can start.
     pub(crate) fn keep(&mut self, kind: Kind, place: Position, job: T) {
         let jobs = &mut self.kinds.entry(kind).or_default().jobs;
         let at = jobs.partition_point(|(other, _)| *other <= place);
+        if at == 0 {
+            // It has not been asked about as the first of its kind.
+            self.none_could = None;
+        }
         jobs.insert(at, (place, job));
         self.held += 1;
     }
@@ -189,9 +249,14 @@ impl<T> Blocked<T> {
         }
     }
 
-    /// How many of this kind are wanted back, if `free` could start at once.
-    pub(crate) fn wants(&self, kind: &Kind, free: usize, now: Instant) -> usize {
+    /// How many of this kind are wanted back.
+    pub(crate) fn wants(&self, kind: &Kind, room: Room, now: Instant) -> usize {
+        let Room::For(free) = room else { return 0 };
         let free = free.min(MAX_KEPT);
+        // Jobs of too many kinds wait here: those that could not start either have to wait where they are.
+        if free == 0 && self.held >= MAX_HELD {
+            return 0;
+        }
         let Some(waiting) = self.kinds.get(kind) else { return free.max(MIN_KEPT) };
         waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + waiting.coming(now))
     }
@@ -218,35 +283,64 @@ impl<T> Blocked<T> {
     }
 
     /// Takes the first in order of the kinds' first jobs that may start. Types may share capacity: the job that is
-    /// first in order gets it.
-    pub(crate) fn take(&mut self, mut may_start: impl FnMut(&mut T) -> bool) -> Option<(Kind, T)> {
+    /// first in order gets it. `news` counts what the gates had to tell: while it stays the same and no job's time has
+    /// come, the jobs are not asked about again, because every start on this node would pay for it.
+    pub(crate) fn take(
+        &mut self,
+        (now, news): (Instant, u64),
+        mut may_start: impl FnMut(&mut T) -> Result<(), HeldUp>,
+    ) -> Option<(Kind, T)> {
+        if let Some((asked_at, known)) = self.none_could
+            && known == news
+            && now < asked_at + ASK_AGAIN_AFTER
+            && self.opens.is_none_or(|opens| now < opens)
+        {
+            return None;
+        }
+        (self.none_could, self.opens, self.is_told) = (None, None, false);
+        let mut opens = None;
         let fronts = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.jobs.is_empty());
         let mut fronts: Vec<(&Kind, &mut Waiting<T>)> = fronts.collect();
         fronts.sort_unstable_by_key(|(_, waiting)| waiting.jobs.front().map(|(place, _)| *place));
         for (kind, waiting) in fronts {
-            if waiting.jobs.front_mut().is_some_and(|(_, front)| may_start(front)) {
-                self.held -= 1;
-                let (_, job) = waiting.jobs.pop_front()?;
-                return Some((kind.clone(), job));
+            let Some((_, front)) = waiting.jobs.front_mut() else { continue };
+            match may_start(front) {
+                Ok(()) => {
+                    self.held -= 1;
+                    let (_, job) = waiting.jobs.pop_front()?;
+                    return Some((kind.clone(), job));
+                }
+                Err(HeldUp { until, reason }) => {
+                    opens = earlier(opens, until);
+                    waiting.reason = reason.or(waiting.reason);
+                }
             }
         }
+        (self.none_could, self.opens) = (Some((now, news)), opens);
         None
+    }
+
+    fn may_open_at(&mut self, at: Option<Instant>) {
+        let opens = earlier(self.opens, at);
+        if opens != self.opens {
+            (self.opens, self.is_told) = (opens, false);
+        }
     }
 
     /// Sets aside jobs that have waited for too long, to be parked.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
-        for waiting in self.kinds.values_mut() {
+        for (kind, waiting) in &mut self.kinds {
             let (old, keep): (VecDeque<_>, _) =
                 std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| waited(job));
             waiting.jobs = keep;
             waiting.are_parked |= !old.is_empty();
             self.held -= old.len();
-            self.overdue.extend(old.into_iter().map(|(_, job)| job));
+            self.overdue.extend(old.into_iter().map(|(_, job)| (kind.clone(), job)));
         }
     }
 
     /// Takes a job that has waited for too long.
-    pub(crate) fn take_overdue(&mut self) -> Option<T> {
+    pub(crate) fn take_overdue(&mut self) -> Option<(Kind, T)> {
         self.overdue.pop_front()
     }
 
@@ -254,12 +348,18 @@ impl<T> Blocked<T> {
     pub(crate) fn take_all(&mut self) -> Vec<T> {
         self.held = 0;
         let waiting = self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..));
-        self.overdue.drain(..).chain(waiting.map(|(_, job)| job)).collect()
+        self.overdue.drain(..).map(|(_, job)| job).chain(waiting.map(|(_, job)| job)).collect()
     }
+}
+
+/// The earlier of two moments that may be unknown.
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 #[cfg(test)]
 mod tests {
+    use longshore_backbone::wire::kind_key::KindKey;
     use longshore_domain::{JobType, Priority, Tenant, Timestamp};
 
     use super::*;
@@ -267,7 +367,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     fn kind(name: &str) -> Kind {
-        Kind { tenant: Tenant::default_tenant(), job_type: JobType::parse(name).unwrap() }
+        Kind { tenant: Tenant::default_tenant(), job_type: JobType::parse(name).unwrap(), key: KindKey::default() }
     }
 
     fn place(number: u64) -> Position {
@@ -278,7 +378,7 @@ mod tests {
     fn fill(blocked: &mut Blocked<u64>, of: &str, numbers: std::ops::Range<u64>, now: Instant) -> Vec<u64> {
         let mut parked = Vec::new();
         for number in numbers {
-            match blocked.place_for(&kind(of), false, now) {
+            match blocked.place_for(&kind(of), false, None, now) {
                 Goes::Here => blocked.keep(kind(of), place(number), number),
                 Goes::Parked => {
                     drop(blocked.parks(kind(of)));
@@ -296,9 +396,41 @@ mod tests {
         assert!(fill(&mut blocked, "other", 5..7, now).is_empty());
         assert_eq!(blocked.held(), 4);
         assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("quick"), false));
-        while blocked.take(|_| true).is_some() {}
+        while blocked.take((now, 0), |_| Ok(())).is_some() {}
         assert_eq!(fill(&mut blocked, "full", 7..8, now), [7], "behind those that are parked");
         assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("full"), true));
+    }
+
+    #[test]
+    fn while_none_can_start_they_are_asked_about_again_only_if_a_gate_has_news_or_their_time_comes() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        blocked.keep(kind("a"), place(1), 1);
+        let opens = now + Duration::from_millis(2);
+        let later = |_: &mut u64| Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited) });
+        assert_eq!(blocked.take((now, 7), later), None);
+        assert_eq!((blocked.opens(), blocked.opens()), (Some(opens), None), "answered once");
+        assert_eq!(blocked.reason(&kind("a")), Some(DeferReason::RateLimited));
+        assert_eq!(blocked.take((now, 7), |_| panic!("nothing has changed")), None);
+        assert_eq!(blocked.take((now, 8), later), None, "a gate has news");
+        assert_eq!(blocked.take((opens, 8), |_| Ok(())), Some((kind("a"), 1)), "its time has come");
+    }
+
+    #[test]
+    fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        assert_eq!(blocked.place_for(&kind("a"), false, Some(now + SOON), now), Goes::Here);
+        let late = Some(now + SOON * 2);
+        assert_eq!(blocked.place_for(&kind("a"), false, late, now), Goes::Parked);
+        assert_eq!(blocked.place_for(&kind("a"), true, late, now), Goes::Here, "it was wanted back");
+        assert_eq!(blocked.wants(&kind("a"), Room::NotYet, now), 0);
+        for number in 0..MAX_HELD as u64 {
+            blocked.keep(kind(&format!("key{number}")), place(number), number);
+        }
+        assert_eq!(blocked.place_for(&kind("b"), false, None, now), Goes::Parked, "too many kinds wait here");
+        assert_eq!(
+            (blocked.wants(&kind("b"), Room::For(0), now), blocked.wants(&kind("b"), Room::For(1), now)),
+            (0, 2)
+        );
     }
 
     #[test]
@@ -308,17 +440,17 @@ mod tests {
         for _ in 0..100 {
             blocked.started(&kind("full"), now);
         }
-        assert_eq!(blocked.wants(&kind("full"), 0, now), 98, "two are here");
+        assert_eq!(blocked.wants(&kind("full"), Room::For(0), now), 98, "two are here");
         blocked.coming(&kind("full"), 90, now);
-        assert_eq!(blocked.wants(&kind("full"), 0, now), 8);
+        assert_eq!(blocked.wants(&kind("full"), Room::For(0), now), 8);
         blocked.came_back(&kind("full"));
-        assert_eq!(blocked.wants(&kind("full"), 0, now), 9);
+        assert_eq!(blocked.wants(&kind("full"), Room::For(0), now), 9);
         let later = now + COMES_WITHIN;
-        assert!(blocked.wants(&kind("full"), 0, later) > 60, "another node has them");
-        assert_eq!(blocked.wants(&kind("full"), 0, now + LEASE * 10), 0, "where none start, two are enough");
-        assert_eq!(blocked.wants(&kind("anothers"), 0, now), MIN_KEPT);
-        assert_eq!(blocked.wants(&kind("anothers"), 8, now), 8, "as many as could start at once");
-        assert_eq!(blocked.wants(&kind("full"), 30, now + LEASE * 10), 28);
+        assert!(blocked.wants(&kind("full"), Room::For(0), later) > 60, "another node has them");
+        assert_eq!(blocked.wants(&kind("full"), Room::For(0), now + LEASE * 10), 0, "where none start, two are enough");
+        assert_eq!(blocked.wants(&kind("anothers"), Room::For(0), now), MIN_KEPT);
+        assert_eq!(blocked.wants(&kind("anothers"), Room::For(8), now), 8, "as many as could start at once");
+        assert_eq!(blocked.wants(&kind("full"), Room::For(30), now + LEASE * 10), 28);
     }
 
     #[test]
@@ -327,11 +459,13 @@ mod tests {
         for (of, number) in [("a", 4), ("b", 2), ("a", 1), ("b", 3)] {
             blocked.keep(kind(of), place(number), number);
         }
-        assert_eq!(blocked.take(|number| *number != 1), Some((kind("b"), 2)), "1 cannot start, and 4 is behind it");
-        assert_eq!(blocked.take(|_| true), Some((kind("a"), 1)));
-        assert_eq!(blocked.take(|_| false), None);
+        let full = |is_full: bool| if is_full { Err(HeldUp { until: None, reason: None }) } else { Ok(()) };
+        let taken = blocked.take((now, 0), |number| full(*number == 1));
+        assert_eq!(taken, Some((kind("b"), 2)), "1 cannot start, and 4 is behind it");
+        assert_eq!(blocked.take((now, 0), |_| full(false)), Some((kind("a"), 1)));
+        assert_eq!(blocked.take((now, 0), |_| full(true)), None);
         blocked.set_aside(|number| *number == 4);
-        assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some(4), None));
+        assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some((kind("a"), 4)), None));
         assert_eq!(fill(&mut blocked, "a", 5..6, now), [5], "behind the one that waited for too long");
         assert_eq!(blocked.take_all(), [3]);
         assert_eq!(blocked.held(), 0);
@@ -342,7 +476,7 @@ mod tests {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
         fill(&mut blocked, "full", 0..2, now);
         let arrived = blocked.parks(kind("full"));
-        while blocked.take(|_| true).is_some() {}
+        while blocked.take((now, 0), |_| Ok(())).is_some() {}
         let asks = |blocked: &mut Blocked<u64>, kinds: &[Kind]| {
             blocked.before_asking();
             blocked.are_parked(kinds, now);

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use longshore_domain::Lane;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
+use longshore_domain::run::DeferReason;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
-use crate::queue::blocked::{Blocked, Goes};
-use crate::queue::gates::{Answer, Gates};
+use crate::queue::blocked::{Blocked, Goes, Room};
+use crate::queue::gates::{Gates, HeldUp};
 use crate::queue::lookahead::Lookahead;
-use crate::shared::capacity::Kind;
+use crate::shared::kind::Kind;
 use crate::shared::park_permits::ParkGate;
 
 /// After workers have taken so many jobs, the scheduler is called to top up.
@@ -28,7 +29,7 @@ const NOTIFY_AFTER: usize = 32;
 pub(crate) struct JobBuffer {
     policy: QueuePolicy,
     lease: Duration,
-    gates: Gates,
+    pub(crate) gates: Gates,
     park: ParkGate,
     /// Set when the node takes no new work.
     draining: CancellationToken,
@@ -161,16 +162,18 @@ impl JobBuffer {
         self.taken.notified().await;
     }
 
-    /// Notifies the scheduler if a worker found that the next job waits for a more urgent one.
+    /// Notifies the scheduler if a worker found that the next job waits for a more urgent one, or for its time.
     pub(crate) fn notify_if_held_off(&self) {
-        if self.jobs().hold_off.is_some() {
+        let jobs = self.jobs();
+        if jobs.hold_off.is_some() || jobs.blocked.opens_at_new_time() {
             self.taken.notify_one();
         }
     }
 
-    /// Until when the next job waits for a more urgent one; answered once.
+    /// Until when the next job waits for a more urgent one, or for a gate to open; answered once.
     pub(crate) fn hold_off(&self) -> Option<Instant> {
-        self.jobs().hold_off.take()
+        let mut jobs = self.jobs();
+        jobs.hold_off.take().into_iter().chain(jobs.blocked.opens()).min()
     }
 
     pub(crate) fn held(&self) -> Buffered {
@@ -202,7 +205,7 @@ impl JobBuffer {
         let mut jobs = self.jobs();
         let mut back = jobs.merge.take_where(|assignment| waited(assignment));
         // Those that could not be parked.
-        while let Some(assignment) = jobs.blocked.take_overdue() {
+        while let Some((_, assignment)) = jobs.blocked.take_overdue() {
             back.push(assignment);
         }
         jobs.blocked.set_aside(|assignment| waited(assignment));
@@ -210,14 +213,14 @@ impl JobBuffer {
         back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
     }
 
-    /// Jobs of these kinds were parked at `asked_at`. Says how many of each are wanted back; `free` says how many of a
-    /// kind could start at once.
-    pub(crate) fn are_parked(&self, kinds: &[Kind], free: impl Fn(&Kind) -> usize) -> Vec<usize> {
+    /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back; `room` says how many of
+    /// a kind could start.
+    pub(crate) fn are_parked(&self, kinds: &[Kind], room: impl Fn(&Kind) -> Room) -> Vec<usize> {
         // Asked before the lock is taken, because every worker that takes a job waits for that lock.
-        let free: Vec<usize> = kinds.iter().map(free).collect();
+        let room: Vec<Room> = kinds.iter().map(room).collect();
         let (now, mut jobs) = (Instant::now(), self.jobs());
         jobs.blocked.are_parked(kinds, now);
-        kinds.iter().zip(free).map(|(kind, free)| jobs.blocked.wants(kind, free, now)).collect()
+        kinds.iter().zip(room).map(|(kind, room)| jobs.blocked.wants(kind, room, now)).collect()
     }
 
     /// So many parked jobs of a kind are on their way back.
@@ -276,32 +279,43 @@ impl Jobs {
             }
             let mut assignment = self.merge.take_next()?;
             let Some(kind) = buffer.gates.kind_of(&assignment) else { return Some(assignment) };
-            if !self.blocked.has_others_before(&kind, assignment.is_returned) && passes(&buffer.gates, &mut assignment)
-            {
-                self.starts(&kind, buffer, now);
-                return Some(assignment);
-            }
-            if self.blocked.place_for(&kind, assignment.is_returned, now) == Goes::Parked
-                && may_park(&buffer.park, &mut assignment)
+            let held_up = match self.blocked.has_others_before(&kind, assignment.is_returned) {
+                true => None,
+                false => match pass(&buffer.gates, &mut assignment) {
+                    Ok(()) => {
+                        self.starts(&kind, buffer, now);
+                        return Some(assignment);
+                    }
+                    Err(held_up) => Some(held_up),
+                },
+            };
+            let opens = held_up.and_then(|held_up| held_up.until);
+            let reason = held_up.and_then(|held_up| held_up.reason).or_else(|| self.blocked.reason(&kind));
+            if self.blocked.place_for(&kind, assignment.is_returned, opens, now) == Goes::Parked
+                && may_park(&buffer.park, &mut assignment, reason)
             {
                 self.parks(&kind, &mut assignment, buffer);
                 return Some(assignment);
             }
             let place = assignment.place(buffer.policy.aging);
-            self.blocked.keep(kind, place, assignment);
+            self.blocked.keep(kind.clone(), place, assignment);
+            if let Some(held_up) = held_up {
+                self.blocked.held_up(&kind, held_up);
+            }
         }
     }
 
     /// The first in order of the jobs that could not start before and can now; else one that has waited here for too
     /// long.
     fn next_blocked(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
-        if let Some((kind, assignment)) = self.blocked.take(|front| passes(&buffer.gates, front)) {
+        let news = buffer.gates.news.count();
+        if let Some((kind, assignment)) = self.blocked.take((now, news), |front| pass(&buffer.gates, front)) {
             self.starts(&kind, buffer, now);
             return Some(assignment);
         }
-        let mut overdue = self.blocked.take_overdue()?;
-        if may_park(&buffer.park, &mut overdue) {
-            let kind = Kind::of(&overdue.job);
+        let (kind, mut overdue) = self.blocked.take_overdue()?;
+        let reason = self.blocked.reason(&kind);
+        if may_park(&buffer.park, &mut overdue, reason) {
             self.parks(&kind, &mut overdue, buffer);
             return Some(overdue);
         }
@@ -314,7 +328,7 @@ impl Jobs {
         let arrived = self.blocked.parks(kind.clone());
         let Some(permit) = &mut assignment.park else { return };
         permit.counts(arrived);
-        if buffer.gates.free_places(kind) > 0 {
+        if matches!(buffer.gates.room_for(kind, 0), Room::For(1..)) {
             permit.notifies(Arc::clone(&buffer.wanted_back));
         }
     }
@@ -333,23 +347,18 @@ impl Jobs {
     }
 }
 
-/// Whether the gates let the job start; if so, it holds their permit.
-fn passes(gates: &Gates, assignment: &mut Assignment) -> bool {
-    match gates.ask(assignment) {
-        Answer::Go(permit) => {
-            assignment.capacity = Some(permit);
-            true
-        }
-        Answer::WhenFreed => false,
-    }
+/// Has the job start, with the gates' permits, if they let it.
+fn pass(gates: &Gates, assignment: &mut Assignment) -> Result<(), HeldUp> {
+    assignment.permits = gates.ask(assignment)?;
+    Ok(())
 }
 
 /// Marks the job to be parked instead of started, if that is possible now. A retry that is held locally cannot be
 /// parked.
-fn may_park(park: &ParkGate, assignment: &mut Assignment) -> bool {
+fn may_park(park: &ParkGate, assignment: &mut Assignment, reason: Option<DeferReason>) -> bool {
     if assignment.is_held_locally() {
         return false;
     }
-    assignment.park = park.take();
+    assignment.park = park.take(reason);
     assignment.park.is_some()
 }

@@ -6,9 +6,9 @@
 //! returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back the same job: its
 //! message id keeps it in the lane once, and its record lets it begin once.
 //!
-//! Bounds: [`READ_AHEAD`] messages of a kind and one page per priority, [`KINDS`] kinds, [`AT_ONCE`] moves.
+//! Bounds: [`READ_AHEAD`] messages of a kind and one page per priority, [`KINDS`] kinds in a round, [`AT_ONCE`] moves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,15 +18,15 @@ use longshore_backbone::scan::Source;
 use longshore_backbone::wire::header;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::rank::Rank;
-use longshore_domain::{Priority, Timestamp};
+use longshore_domain::{JobType, Priority, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::number_of;
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::Dispatcher;
-use crate::shared::capacity::Kind;
-use crate::shared::routing::Routing;
+use crate::queue::gates::Gates;
+use crate::shared::kind::Kind;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
@@ -45,7 +45,7 @@ const AT_ONCE: usize = 32;
 /// Brings parked jobs back until the node drains.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let draining = part.draining.clone();
-    let mut parking = Parking { part, ahead: BTreeMap::new() };
+    let mut parking = Parking { part, ahead: BTreeMap::new(), last: None };
     let mut any = false;
     loop {
         let pause = if any { LOOK_EVERY } else { IDLE_LOOK_EVERY };
@@ -71,7 +71,7 @@ pub(crate) struct Part {
     pub(crate) backbone: Backbone,
     pub(crate) queue: Arc<Dispatcher>,
     /// Says how many jobs of a kind could start.
-    pub(crate) routing: Arc<Routing>,
+    pub(crate) gates: Gates,
     pub(crate) draining: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -80,6 +80,8 @@ struct Parking {
     part: Part,
     /// The jobs of each kind that were read ahead.
     ahead: BTreeMap<Kind, Ahead>,
+    /// The last kind of which jobs were brought back, if there were too many kinds for one round.
+    last: Option<Kind>,
 }
 
 /// Parked jobs of a kind that were read ahead. Many workers and nodes park jobs at once, so that the stream holds them
@@ -105,22 +107,48 @@ impl Parking {
         let found = self.part.backbone.parked_kinds(&self.part.queue.name).await?;
         let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
         for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
-            let kind = Kind { tenant: parked.tenant, job_type: parked.job_type };
+            let kind = Kind { tenant: parked.tenant, job_type: parked.job_type, key: parked.key };
             let of_kind = kinds.entry(kind).or_default();
             of_kind.priorities.push(parked.priority);
             of_kind.jobs += parked.jobs;
         }
         let names: Vec<Kind> = kinds.keys().cloned().collect();
-        let free = |kind: &Kind| self.part.routing.free_places(kind, self.part.queue.policy.concurrency);
-        let wants = self.part.queue.buffer.are_parked(&names, free);
+        let room = |kind: &Kind| self.part.gates.room_for(kind, self.part.queue.policy.concurrency);
+        let wants = self.part.queue.buffer.are_parked(&names, room);
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {
             self.ahead.clear();
         }
-        for ((kind, parked), want) in kinds.into_iter().zip(wants).filter(|(_, want)| *want > 0) {
+        let wanted = kinds.into_iter().zip(wants).map(|((kind, parked), want)| (kind, parked, want));
+        for (kind, parked, want) in self.next_round(wanted.filter(|(_, _, want)| *want > 0).collect()) {
             self.bring_back(kind, &parked, want).await?;
         }
         Ok(self.part.queue.buffer.any_parked())
+    }
+
+    /// The kinds whose turn it is, and how many jobs of each. Keys make many kinds, so each round takes some of them.
+    /// Kinds of one tenant and type share their handlers: together they get what one of them could have.
+    fn next_round(&mut self, mut wanted: Vec<(Kind, Parked, usize)>) -> Vec<(Kind, Parked, usize)> {
+        let begin = self.last.as_ref().map_or(0, |last| wanted.partition_point(|(kind, ..)| kind <= last));
+        let are_too_many = wanted.len() > KINDS;
+        if are_too_many {
+            let begin = begin % wanted.len();
+            wanted.rotate_left(begin);
+            wanted.truncate(KINDS);
+        }
+        let mut shared: HashMap<(Tenant, JobType), usize> = HashMap::new();
+        for (kind, _, want) in &wanted {
+            let most = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
+            *most = (*most).max(*want);
+        }
+        for (kind, _, want) in &mut wanted {
+            let left = shared.entry((kind.tenant.clone(), kind.job_type.clone())).or_default();
+            // One of each, so that no key waits for the others to have room.
+            *want = (*want).min((*left).max(1));
+            *left = left.saturating_sub(*want);
+        }
+        self.last = wanted.last().map(|(kind, ..)| kind.clone()).filter(|_| are_too_many);
+        wanted
     }
 
     /// Brings back the first `want` of a kind.
@@ -147,7 +175,8 @@ impl Parking {
         let (names, aging) = (self.part.backbone.names(), self.part.queue.policy.aging);
         let ahead = self.ahead.entry(kind.clone()).or_default();
         for priority in priorities {
-            let subject = names.parked(&kind.tenant, &self.part.queue.name, *priority, &kind.job_type);
+            let of = (&kind.job_type, &kind.key);
+            let subject = names.parked(&kind.tenant, &self.part.queue.name, *priority, of);
             while ahead.jobs.len() < READ_AHEAD {
                 let from = ahead.from.entry(priority.number()).or_insert(1);
                 let page = self.part.backbone.page(&Source::Parked, &subject, *from).await?;

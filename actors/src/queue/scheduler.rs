@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::high_water_marks::HighWaterMarks;
-use crate::shared::capacity::HandlerCapacity;
+use crate::shared::gate_news::GateNews;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
@@ -49,8 +49,8 @@ pub(crate) struct Part {
     pub(crate) backbone: Backbone,
     pub(crate) queue: Arc<Dispatcher>,
     pub(crate) draining: CancellationToken,
-    /// The capacity of remote handlers, for which buffered jobs may wait.
-    pub(crate) capacity: Arc<HandlerCapacity>,
+    /// What buffered jobs may wait for.
+    pub(crate) gate_news: Arc<GateNews>,
     pub(crate) cancelled: Arc<RecentlyCancelled>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -103,7 +103,7 @@ pub(crate) enum Message {
 
 /// Schedules until the node drains.
 pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { backbone, queue, draining, capacity, cancelled, metrics } = part;
+    let Part { backbone, queue, draining, gate_news, cancelled, metrics } = part;
     let mut again = queue.again.lock().await;
     if draining.is_cancelled() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
@@ -135,7 +135,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
                 came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
                 () = held_off(hold_off), if hold_off.is_some() => News::IdleWorkers,
                 () = held_off(stalled), if stalled.is_some() => News::Stalled,
-                () = capacity.freed(), if waits_for_room => News::IdleWorkers,
+                () = gate_news.changed(), if waits_for_room => News::IdleWorkers,
                 _ = tick.tick() => News::Tick,
             }
         });

@@ -148,7 +148,7 @@ impl State {
             backbone: self.ports.backbone.clone(),
             queue: Arc::clone(&self.queue),
             draining: self.ports.lifecycle.draining.clone(),
-            capacity: Arc::clone(&self.ports.routing.capacity),
+            gate_news: Arc::clone(&self.queue.buffer.gates.news),
             cancelled: Arc::clone(&self.ports.recently_cancelled),
             metrics: Arc::clone(&self.ports.metrics),
         };

@@ -3,28 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::shared::gate_news::GateNews;
 use longshore_backbone::work::falls_under;
-use longshore_domain::{Job, JobType, Tenant};
-use tokio::sync::Notify;
-
-/// The jobs of one tenant and type: they wait for the capacity of the same handlers.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Kind {
-    pub(crate) tenant: Tenant,
-    pub(crate) job_type: JobType,
-}
-
-impl Kind {
-    pub(crate) fn of(job: &Job) -> Self {
-        Self { tenant: job.tenant.clone(), job_type: job.job_type.clone() }
-    }
-}
 
 /// The capacity of remote handlers that this node uses, by the subject that a job is sent to.
 #[derive(Debug, Default)]
 pub(crate) struct HandlerCapacity {
     taken: Mutex<HashMap<String, usize>>,
-    freed: Notify,
+    news: Arc<GateNews>,
 }
 
 /// One job may be with a remote handler; given back when this is dropped.
@@ -46,6 +32,11 @@ pub(crate) struct Capacity {
 }
 
 impl HandlerCapacity {
+    /// No capacity is used; `news` is told when some comes back.
+    pub(crate) fn new(news: Arc<GateNews>) -> Self {
+        Self { taken: Mutex::default(), news }
+    }
+
     /// Takes a permit, if there is capacity.
     pub(crate) fn take(self: &Arc<Self>, capacity: Capacity) -> Option<CapacityPermit> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,9 +53,9 @@ impl HandlerCapacity {
         capacity.max.saturating_sub(used(&taken, capacity))
     }
 
-    /// Waits until any queue gives a permit back.
-    pub(crate) async fn freed(&self) {
-        self.freed.notified().await;
+    /// There may be more capacity than before, or less.
+    pub(crate) fn changed(&self) {
+        self.news.tell();
     }
 }
 
@@ -84,7 +75,7 @@ impl Drop for CapacityPermit {
             }
         }
         drop(taken);
-        self.of.freed.notify_waiters();
+        self.of.news.tell();
     }
 }
 

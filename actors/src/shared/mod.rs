@@ -14,6 +14,8 @@ pub(crate) mod lifecycle;
 // Where jobs go, and how many at once.
 pub(crate) mod capacity;
 pub(crate) mod discovery;
+pub(crate) mod gate_news;
+pub(crate) mod kind;
 pub(crate) mod park_permits;
 pub(crate) mod permits;
 pub(crate) mod routing;

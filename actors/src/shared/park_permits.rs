@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use longshore_backbone::Backbone;
+use longshore_domain::run::DeferReason;
 use tokio::sync::Notify;
 
 use crate::shared::permits::{MAX_PARKING, ParkPermits, Permit};
@@ -26,12 +27,12 @@ impl ParkGate {
         self.permits.is_one_left() && !self.backbone.parked_is_full()
     }
 
-    /// Takes a permit, if a job can be parked now.
-    pub(crate) fn take(&self) -> Option<ParkPermit> {
+    /// Takes a permit for a job that waits for this, if a job can be parked now.
+    pub(crate) fn take(&self, reason: Option<DeferReason>) -> Option<ParkPermit> {
         if self.backbone.parked_is_full() {
             return None;
         }
-        ParkPermit::take(&self.permits)
+        ParkPermit::take(&self.permits, reason)
     }
 }
 
@@ -43,12 +44,19 @@ pub(crate) struct ParkPermit {
     arrived: Option<Arc<AtomicU64>>,
     /// Notified then: the job could have started, and only had to go behind others that are parked.
     wanted_back: Option<Arc<Notify>>,
+    /// What the job waits for, if that is told as a deferral.
+    reason: Option<DeferReason>,
 }
 
 impl ParkPermit {
-    /// Takes a permit, if one is left.
-    pub(crate) fn take(permits: &Arc<ParkPermits>) -> Option<Self> {
-        permits.take().map(|permit| Self { _permit: permit, arrived: None, wanted_back: None })
+    /// Takes a permit for a job that waits for this, if one is left.
+    pub(crate) fn take(permits: &Arc<ParkPermits>, reason: Option<DeferReason>) -> Option<Self> {
+        permits.take().map(|permit| Self { _permit: permit, arrived: None, wanted_back: None, reason })
+    }
+
+    /// What the job waits for, if that is told as a deferral.
+    pub(crate) fn reason(&self) -> Option<DeferReason> {
+        self.reason
     }
 
     /// Has `arrived` count the job once it is no longer on its way.

@@ -9,8 +9,9 @@ use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobType, Tenant};
 
 use crate::handler::{Handler, Handlers};
-use crate::shared::capacity::{Capacity, HandlerCapacity, Kind};
+use crate::shared::capacity::{Capacity, HandlerCapacity};
 use crate::shared::discovery::{Discovery, Known};
+use crate::shared::kind::Kind;
 
 /// The handlers of a node's jobs.
 pub(crate) struct Routing {
@@ -24,9 +25,14 @@ pub(crate) struct Routing {
 }
 
 impl Routing {
-    /// Nothing is known of remote handlers yet.
-    pub(crate) fn new(policies: Arc<Policies>, handlers: Handlers, names: Names) -> Self {
-        Self { policies, handlers, names, capacity: Arc::default(), discovery: Discovery::default() }
+    /// Nothing is known of remote handlers yet, and none of their capacity, `capacity`, is used.
+    pub(crate) fn new(
+        policies: Arc<Policies>,
+        handlers: Handlers,
+        names: Names,
+        capacity: Arc<HandlerCapacity>,
+    ) -> Self {
+        Self { policies, handlers, names, capacity, discovery: Discovery::default() }
     }
 
     /// The policy for jobs of this type.

@@ -10,6 +10,7 @@ use longshore_domain::{DurationText, JobOptions, RunId, SmolStr, Timestamp, dura
 use smallvec::SmallVec;
 
 use super::by_node::{ByNode, RESERVED};
+use super::kind_key::KindKey;
 
 /// Names of the headers that nodes write themselves.
 pub mod names {
@@ -169,6 +170,17 @@ pub fn read_job(headers: &HeaderMap) -> Result<JobHeaders, HeaderError> {
         read.options = Some(Box::new(options));
     }
     Ok(read)
+}
+
+/// By what a job's kind differs from others of its tenant and type, from its headers.
+#[must_use]
+pub fn kind_key(headers: Option<&HeaderMap>) -> KindKey {
+    let value = |wanted: &str| {
+        let mut all = headers.into_iter().flat_map(HeaderMap::iter);
+        let (_, values) = all.find(|(name, _)| short_name((*name).as_ref()).as_deref() == Some(wanted))?;
+        only_value(values).ok()
+    };
+    KindKey::of_limit_key(value("limit-key"))
 }
 
 /// The run id that a job's headers name, if it can be read and a client may choose it.

@@ -4,6 +4,7 @@ pub mod subject;
 
 mod by_node;
 pub mod header;
+pub mod kind_key;
 
 pub mod json;
 

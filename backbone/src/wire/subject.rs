@@ -5,6 +5,8 @@ use std::sync::Arc;
 use longshore_domain::events::EventKind;
 use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
 
+use crate::wire::kind_key::KindKey;
+
 /// Prefix of a probe's token.
 const REPLY_PROBE: &str = "probe-";
 
@@ -145,8 +147,27 @@ impl Names {
 
     /// The subject of a parked job.
     #[must_use]
-    pub fn parked(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
-        format!("{}.parked.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
+    pub fn parked(
+        &self,
+        tenant: &Tenant,
+        queue: &Queue,
+        priority: Priority,
+        (job_type, key): (&JobType, &KindKey),
+    ) -> String {
+        format!("{}.parked.{tenant}.{queue}.{priority}.{key}.{job_type}", self.namespace)
+    }
+
+    /// A filter over the parked jobs of one priority and type, with any keys.
+    #[must_use]
+    pub fn parked_of(&self, tenant: &Tenant, queue: &Queue, priority: Priority, job_type: &JobType) -> String {
+        format!("{}.parked.{tenant}.{queue}.{priority}.*.{job_type}", self.namespace)
+    }
+
+    /// The key in a parked job's subject.
+    #[must_use]
+    pub fn read_parked_key(&self, subject: &str) -> Option<KindKey> {
+        let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix(".parked.")?;
+        KindKey::read(rest.split('.').nth(3)?)
     }
 
     /// Whether a subject is that of a parked job.
@@ -172,7 +193,7 @@ impl Names {
     pub fn parked_where(&self, tenant: Option<&Tenant>, queue: Option<&Queue>, job_type: Option<&JobType>) -> String {
         let tenant = tenant.map_or("*", Tenant::as_str);
         let queue = queue.map_or("*", Queue::as_str);
-        format!("{}.parked.{tenant}.{queue}.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
+        format!("{}.parked.{tenant}.{queue}.*.*.{}", self.namespace, job_type.map_or(">", JobType::as_str))
     }
 
     /// A filter over jobs of a queue that were taken back; `None` stands for any.
@@ -198,12 +219,10 @@ impl Names {
             return None;
         }
         let mut tokens = rest.splitn(4, '.');
-        Some(JobSubject {
-            tenant: tokens.next()?,
-            queue: tokens.next()?,
-            priority: tokens.next()?,
-            job_type: tokens.next()?,
-        })
+        let (tenant, queue, priority, last) = (tokens.next()?, tokens.next()?, tokens.next()?, tokens.next()?);
+        // A parked job's subject has the key of its kind before the type.
+        let job_type = if plane == "parked" { last.split_once('.')?.1 } else { last };
+        Some(JobSubject { tenant, queue, priority, job_type })
     }
 
     // Time.
@@ -480,6 +499,8 @@ fn write(out: &mut Vec<u8>, parts: &[&str]) {
 
 #[cfg(test)]
 mod tests {
+    use longshore_domain::JobOptions;
+
     use super::*;
 
     #[test]
@@ -494,6 +515,19 @@ mod tests {
         assert_eq!(names.read_job("longshore.due.default.main.p5.email.send"), Some(wanted));
         assert_eq!(names.read_job("longshore.jobs.default.main.p5"), None);
         assert_eq!(names.read_job("longshores.jobs.default.main.p5.x"), None);
+    }
+
+    #[test]
+    fn a_parked_job_has_the_key_of_its_kind_before_its_type() {
+        let names = Names::new("longshore");
+        let job_type = JobType::parse("email.send").unwrap();
+        let options = JobOptions { limit_key: Some("customer 7".to_owned()), ..JobOptions::default() };
+        for key in [KindKey::default(), KindKey::of(Some(&options))] {
+            let subject = names.parked(&Tenant::default_tenant(), &Queue::main(), Priority::DEFAULT, (&job_type, &key));
+            assert_eq!(names.read_job(&subject).unwrap().job_type, "email.send", "{subject}");
+            assert_eq!(names.read_parked_key(&subject), Some(key), "{subject}");
+        }
+        assert_eq!(names.read_job("longshore.parked.default.main.p5.email"), None, "it has no key");
     }
 
     #[test]

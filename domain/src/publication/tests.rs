@@ -128,12 +128,28 @@ fn a_parked_job_publishes_its_deferral_once() {
     let reason = crate::run::DeferReason::NoHandlerOnline;
     let waits = settled(running(1), Settlement::Defer { at: at(9), reason, put_back: None });
     let arrived = Published::at_arrival(&waits);
-    let parked = settled(waits, Settlement::Park { since: at(9) });
+    let parked = settled(waits, Settlement::Park { since: at(9), reason: None });
     assert_eq!(rest(arrived, &parked), " | ");
     let arrived = Published::at_arrival(&parked);
     assert_eq!(rest(arrived, &settled(parked.clone(), Settlement::Expire)), "0/expired | 0/expired");
     let (arrived, run) = started(arrived, parked);
     assert_eq!(rest(arrived, &run), "1/started | 1/started");
+}
+
+#[test]
+fn a_parked_job_publishes_that_it_waits_for_something_else_now() {
+    let reason = crate::run::DeferReason::NoHandlerOnline;
+    let waits = settled(running(1), Settlement::Defer { at: at(9), reason, put_back: None });
+    let park = |run: Run, reason| settled(run, Settlement::Park { since: at(9), reason: Some(reason) });
+    let arrived = Published::at_arrival(&waits).at_new_wait(&waits);
+    let limited = park(waits.clone(), crate::run::DeferReason::RateLimited);
+    assert_eq!(rest(arrived, &limited), "1/deferred | 1/deferred");
+    let arrived = Published::at_arrival(&limited).at_new_wait(&limited);
+    let again = park(limited, crate::run::DeferReason::RateLimited);
+    assert_eq!(rest(arrived, &again), " | ", "it is told once, however often the job is parked");
+    let arrived = Published::at_arrival(&again).at_new_wait(&again);
+    let held = park(again, crate::run::DeferReason::Held);
+    assert_eq!(rest(arrived, &held), "1/deferred | 1/deferred");
 }
 
 #[test]

@@ -233,7 +233,7 @@ impl Run {
                 self.deferral = None;
                 self.state = State::Enqueued { wait: None };
             }
-            Settlement::Park { since } => self.park(since),
+            Settlement::Park { since, reason } => self.park(since, reason, now),
             Settlement::Schedule { at } => {
                 self.state = State::Scheduled { at };
                 self.enqueued_at = None;

@@ -64,15 +64,30 @@ pub struct Deferral {
 
 impl Run {
     /// Its job waits elsewhere, and its rank counts from `since`. This is a separate wait, for which its message
-    /// speaks.
-    pub(super) fn park(&mut self, since: Timestamp) {
+    /// speaks. If it has a reason, it is a deferral as well.
+    pub(super) fn park(&mut self, since: Timestamp, reason: Option<DeferReason>, now: Timestamp) {
         self.deferrals += 1;
+        if let Some(reason) = reason {
+            self.note_deferral(reason, now);
+        }
         self.wait_elsewhere(Wait::Parked { since }, self.state == RunState::Retrying);
     }
 
     /// A retry that is deferred or parked stays a retry: its next attempt keeps its number either way.
     fn wait_elsewhere(&mut self, wait: Wait, is_retry: bool) {
         self.state = if is_retry { State::Retrying { wait } } else { State::Enqueued { wait: Some(wait) } };
+    }
+
+    /// Counts a wait that has just begun among the consecutive deferrals for one reason.
+    fn note_deferral(&mut self, reason: DeferReason, now: Timestamp) {
+        let before = self.deferral.take().filter(|before| before.reason == reason);
+        self.deferral = Some(Deferral {
+            reason,
+            since: before.as_ref().map_or(now, |before| before.since),
+            at: now,
+            count: before.map_or(1, |before| before.count + 1),
+            nth: self.deferrals,
+        });
     }
 
     pub(super) fn put_back(&mut self, why: PutBack, now: Timestamp) {
@@ -91,16 +106,9 @@ impl Run {
             (State::Running, None) => self.take_back_start(now),
             (before, _) => *before == RunState::Retrying,
         };
-        self.wait_elsewhere(Wait::Until(at), is_retry);
-        let before = self.deferral.take();
         self.deferrals += 1;
-        self.deferral = Some(Deferral {
-            reason,
-            since: before.as_ref().filter(|before| before.reason == reason).map_or(now, |before| before.since),
-            at: now,
-            count: before.filter(|before| before.reason == reason).map_or(1, |before| before.count + 1),
-            nth: self.deferrals,
-        });
+        self.note_deferral(reason, now);
+        self.wait_elsewhere(Wait::Until(at), is_retry);
     }
 
     /// The running attempt was claimed, but no handler could start it: it is as if it had never begun. Says whether the

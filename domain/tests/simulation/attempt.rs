@@ -4,7 +4,7 @@ use longshore_domain::clearance::{Waiting, clear};
 use longshore_domain::follow_up::{self, AckAction, FollowUp};
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
-use longshore_domain::run::Wait;
+use longshore_domain::run::{DeferReason, Wait};
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{Run, RunState, State, Timestamp, protocol};
 
@@ -147,6 +147,10 @@ impl Hand<'_> {
 
     /// Stores a settlement that follows without an attempt, and carries it out.
     pub(crate) async fn settle(&self, mut work: Work, settlement: Settlement) {
+        let waits_anew = matches!(settlement, Settlement::Park { reason: Some(_), .. });
+        if waits_anew && !self.world.is(Mutation::NoRoomMadeForTheNextWait) {
+            work.published = work.published.at_new_wait(&work.run);
+        }
         work.run.settle(settlement, self.world.now());
         if self.put_on_record(&mut work).await {
             self.carry_out(&work, false).await;
@@ -199,10 +203,12 @@ impl Hand<'_> {
             || self.verdict(Some(found)) == Verdict::BeginAnew && !self.goes_under_another_id().await
     }
 
-    /// Some jobs find no handler with capacity, and are parked. They return at any time.
+    /// Some jobs find no handler with capacity, or are over their rate limit, and are parked. They return at any time.
     fn parked(&self, work: &Work) -> Option<Settlement> {
         let since = work.run.waits_since();
-        (work.run.deferrals < 3 && self.world.chance.hits(self.world.parks)).then_some(Settlement::Park { since })
+        let parks = work.run.deferrals < 3 && self.world.chance.hits(self.world.parks);
+        let reason = (parks && self.world.chance.hits(5_000)).then_some(DeferReason::RateLimited);
+        parks.then_some(Settlement::Park { since, reason })
     }
 
     /// The settlement if the job may not start now.

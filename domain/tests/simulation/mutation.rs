@@ -42,6 +42,7 @@ mutations! {
     ClaimedRunPublishedLiveAgain,
     ArrivalTakenForNoProof,
     NoRoomMadeForTheStart,
+    NoRoomMadeForTheNextWait,
     RedeliveredRunTakenForPublished,
     WholeRoundPublishedAgain,
     FirstAttemptTakenForProof,

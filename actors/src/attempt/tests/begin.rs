@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
 use longshore_domain::job::When;
-use longshore_domain::run::{Holding, RunResult};
+use longshore_domain::run::{DeferReason, Holding, RunResult};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, JobOptions, Run, RunState, Timestamp};
 
@@ -190,7 +190,7 @@ fn what_the_record_says_of_a_delivery() {
         (
             "it is parked, decided under this message",
             Box::new(|run| {
-                let parked = Settlement::Park { since: at(0) };
+                let parked = Settlement::Park { since: at(0), reason: None };
                 Run { seal: "5ea1".into(), ..after(after(run, Settlement::Release), parked) }
             }),
             &["record enqueued 1/1", "log enqueued started released", "park 1/1 in 0 ms", "ack 7"],
@@ -385,14 +385,17 @@ fn a_job_that_this_node_works_on_is_left_alone() {
 }
 
 #[test]
-fn a_job_without_capacity_is_parked() {
-    for claims in [false, true] {
+fn a_job_that_cannot_start_is_parked_and_says_why_if_that_is_told() {
+    let told = [(None, "enqueued"), (Some(DeferReason::RateLimited), "enqueued deferred")];
+    for (claims, (reason, events)) in [false, true].into_iter().flat_map(|claims| told.map(|told| (claims, told))) {
         let mut scene = Scene::new();
         let mut assignment = if claims { scene.claim() } else { scene.delivery() };
         let permits = std::sync::Arc::new(crate::shared::permits::ParkPermits::default());
-        assignment.park = crate::shared::park_permits::ParkPermit::take(&permits);
+        assignment.park = crate::shared::park_permits::ParkPermit::take(&permits, reason);
         assert!(scene.node.begins(assignment).is_none());
-        let parked = ["record enqueued 1/0", "live enqueued", "log enqueued", "park 1/1 in 0 ms", "ack 7"];
+        let live = format!("live {events}");
+        let log = format!("log {events}");
+        let parked = ["record enqueued 1/0", &live, &log, "park 1/1 in 0 ms", "ack 7"];
         assert_eq!(scene.node.sent(), parked);
         assert!(scene.server.run(RUN).state.is_parked());
     }
