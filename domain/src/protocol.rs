@@ -41,8 +41,8 @@ pub struct Arrival {
     pub seal: Option<SmolStr>,
     /// Its run id was derived from its sequence.
     pub has_derived_id: bool,
-    /// It was stored longer ago than a read may be stale (one lease: a leader that was cut off steps down sooner), so a
-    /// read now shows everything that led to it.
+    /// It was stored longer ago than a read may be stale, so a read now shows everything that led to it. One lease is
+    /// taken for that: a leader that is cut off steps down within 20 s, so a shorter lease is no proof on several servers.
     pub has_aged: bool,
 }
 
@@ -83,14 +83,16 @@ pub enum Verdict {
     /// The same for a waiting run that another node may still hold locally until its time comes: first write the record
     /// again, unchanged, under this delivery; then write its schedule and acknowledge. Never hold it locally.
     TakeOver,
-    /// The run was cancelled: publish that, then acknowledge.
+    /// The run was cancelled, or ended as a duplicate before it had a message: publish that, then acknowledge.
     PublishEnd,
     /// Another message carries the run: acknowledge this one.
     Drop,
     /// The message speaks for a wait that the record does not know yet, so the read was too early: leave the delivery
     /// alone; it comes again.
     StaleRecord,
-    /// The record does not prove what the message says of its run: a client wrote the message, and it is invalid.
+    /// The record does not prove what the message says of its run: it counts as a client's, and is invalid. It may be a
+    /// node's own that comes once more when another run has its id: an ended run has a dead letter too many then. To
+    /// acknowledge such messages would lose the jobs of clients that carry a wrong seal.
     Unproven,
 }
 
@@ -147,6 +149,8 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         State::Running if is_holder => Verdict::HeldElsewhere,
         State::Running => Verdict::Drop,
         State::Cancelled { .. } => Verdict::PublishEnd,
+        // A job of its key ended it, and the node that had that job may have died before it published this.
+        State::Duplicate { .. } if run.held_by.is_none() => Verdict::PublishEnd,
         state if state.is_terminal() => {
             if is_holder && run.round == arrival.round {
                 Verdict::CarryOut
@@ -412,6 +416,12 @@ mod tests {
         let its_own = Arrival { seal: Some(SEAL.into()), ..other.clone() };
         assert_eq!(judge(&submitted, &first), begin(1, 1), "its own message was perhaps never published");
         assert_eq!(judge(&submitted, &its_own), begin(1, 1));
+        let of = RunId::parse("r").unwrap();
+        let mut duplicate = after(submitted.clone(), Settlement::Duplicate { of });
+        assert_eq!(judge(&duplicate, &its_own), Verdict::PublishEnd, "ended by a job of its key");
+        duplicate.held_by = Some(other.holding.clone());
+        assert_eq!(judge(&duplicate, &its_own), Verdict::CarryOut);
+        assert_eq!(judge(&duplicate, &first), Verdict::Drop);
         submitted.published = true;
         assert_eq!(judge(&submitted, &first), Verdict::Drop);
         assert_eq!(judge(&submitted, &its_own), begin(1, 1));

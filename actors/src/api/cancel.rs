@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use longshore_backbone::records::Written;
+use longshore_backbone::records::{Found, Written};
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
 use longshore_backbone::wire::header::names;
@@ -18,13 +18,14 @@ use longshore_backbone::wire::record;
 use longshore_domain::publication::Published;
 use longshore_domain::run::Wait;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
+use longshore_domain::{Job, Lane, Priority, Run, RunId, RunState, Tenant};
 
 use crate::api::Api;
 use crate::api::filter::{self, Chosen, Filter, unavailable};
 use crate::api::runs;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
+use crate::attempt::keys;
 use crate::fail_point;
 use crate::shared::now;
 
@@ -150,7 +151,7 @@ async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many
 
 /// The run, if it would be cancelled.
 async fn would(api: &Api, tenant: &Tenant, run_id: &RunId, filter: &Filter) -> Result<Option<Run>, ApiError> {
-    let found = present(api, tenant, run_id).await?.map(|(run, _)| run);
+    let found = present(api, tenant, run_id).await?.map(|present| present.run);
     Ok(found.filter(|run| !run.state.is_terminal() && filter.fits(run)))
 }
 
@@ -211,7 +212,9 @@ struct Only<'a> {
 async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_>>) -> Result<Option<Run>, ApiError> {
     let mut asked = false;
     loop {
-        let Some((before, expected)) = present(api, tenant, run_id).await? else { return Ok(None) };
+        let Some(Present { run: before, expected, job }) = present(api, tenant, run_id).await? else {
+            return Ok(None);
+        };
         if before.state == RunState::Cancelled {
             // Under a filter only runs that this call ended count: a run that is being stopped keeps its message for a
             // while, and the next pass meets it again.
@@ -253,8 +256,9 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
                 fail_point::pass("after-cancel");
                 let logged = api.committer.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
                 api.backbone.notify_cancelled(tenant, run_id).await;
-                // If the log may lack the events, the message stays where it is: its delivery publishes them.
-                if logged.is_ok() {
+                // If the log may lack events, of this run or of one whose key a node took over for it, the message stays
+                // where it is: its delivery publishes them.
+                if logged.is_ok() && !may_take_over(api, job.as_deref()).await {
                     clear_away(api, &before, carried).await;
                 }
                 return Ok(Some(run));
@@ -265,27 +269,46 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
     }
 }
 
-/// The run as it stands, and the revision to write on. The record under a derived id may belong to a lane that is gone:
-/// if that run has ended, the waiting job is meant; until then that run has the id, and the job will get another.
-async fn present(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, u64)>, ApiError> {
+/// Whether a node has perhaps begun to take a key over for the job, and died.
+async fn may_take_over(api: &Api, job: Option<&Job>) -> bool {
+    match job {
+        Some(job) => keys::is_taking_over(&api.backbone, job).await.unwrap_or(true),
+        None => false,
+    }
+}
+
+/// A run that may be cancelled.
+struct Present {
+    run: Run,
+    /// The revision to write on.
+    expected: u64,
+    /// Its job, if it waits in its lane without a record.
+    job: Option<Arc<Job>>,
+}
+
+/// The run as it stands. The record under a derived id may belong to a lane that is gone: if that run has ended, the
+/// waiting job is meant; until then that run has the id, and the job will get another.
+async fn present(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Present>, ApiError> {
     let mut found = runs::is_stored(api, tenant, run_id).await?;
-    let waiting = runs::waiting(api, tenant, run_id).await?;
+    let mut waiting = runs::waiting(api, tenant, run_id).await?;
     if found.is_none() && waiting.is_none() {
         found = runs::is_stored(api, tenant, run_id).await?;
     }
-    let revision = found.as_ref().map_or(0, |found| found.revision);
-    Ok(match (found, waiting) {
-        (Some(found), Some(waiting)) if found.run.state.is_terminal() && found.run.origin != waiting.origin => {
-            Some((waiting, revision))
+    let expected = found.as_ref().map_or(0, |found| found.revision);
+    if let Some(Found { run, .. }) = found {
+        let is_gone = |(waiting, _): &(Run, _)| run.state.is_terminal() && run.origin != waiting.origin;
+        if !waiting.as_ref().is_some_and(is_gone) {
+            return Ok(Some(Present { run, expected, job: None }));
         }
-        (Some(found), _) => Some((found.run, revision)),
-        (None, Some(waiting)) => Some((waiting, 0)),
-        (None, None) => find_own(api, tenant, run_id).await?.map(|run| (run, 0)),
-    })
+    }
+    if waiting.is_none() {
+        waiting = find_own(api, tenant, run_id).await?;
+    }
+    Ok(waiting.map(|(run, job)| Present { run, expected, job: Some(job) }))
 }
 
 /// A job from a bare publish under an id of the client's own, which no node has seen yet.
-async fn find_own(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+async fn find_own(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
     if run_id.as_derived().is_some() {
         return Ok(None);
     }
@@ -301,8 +324,8 @@ async fn find_own(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<R
                     0,
                     api.backbone.max_on_arrival(),
                 );
-                let max_attempts = api.policies.max_attempts(&assignment.job);
-                return Ok(Some(Run::new(&assignment.job, max_attempts, assignment.since)));
+                let job = assignment.job;
+                return Ok(Some((Run::new(&job, api.policies.max_attempts(&job), assignment.since), job)));
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Reading a run: from its record or, while it waits, from the job in its lane.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
 use longshore_domain::policy::History;
-use longshore_domain::{JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{Job, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -35,7 +36,7 @@ async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>,
     if let Some(found) = is_stored(api, tenant, run_id).await? {
         return Ok(Some(found.run));
     }
-    if let Some(run) = waiting(api, tenant, run_id).await? {
+    if let Some((run, _)) = waiting(api, tenant, run_id).await? {
         return Ok(Some(run));
     }
     Ok(is_stored(api, tenant, run_id).await?.map(|found| found.run))
@@ -65,15 +66,15 @@ async fn missing(api: &Api, tenant: &Tenant, run_id: &RunId) -> ApiError {
     ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))
 }
 
-/// The run of a job that waits in its lane under a derived id, as if it had a record.
-pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+/// The run of a job that waits in its lane under a derived id, as if it had a record; and that job.
+pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
     let Some((queue, priority, sequence)) = run_id.as_derived() else { return Ok(None) };
     let found = api.backbone.job_in_lane(&queue, priority, sequence).await;
     let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
     let assignment = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival());
-    let job = &assignment.job;
+    let job = assignment.job;
     let is_meant = job.tenant == *tenant && job.run_id == *run_id;
-    Ok(is_meant.then(|| Run::new(job, api.policies.max_attempts(job), assignment.since)))
+    Ok(is_meant.then(|| (Run::new(&job, api.policies.max_attempts(&job), assignment.since), job)))
 }
 
 /// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`].

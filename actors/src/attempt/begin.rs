@@ -338,6 +338,12 @@ async fn not_begun<P: Ports>(ports: &P, assignment: Box<Assignment>, found: Foun
         Verdict::HeldElsewhere => return held_elsewhere(ports, assignment, run, revision).await,
         Verdict::TakeOver => take_over(ports, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::PublishEnd => {
+            // It may have been cancelled just after a node had taken a key over for it.
+            if verdict == Verdict::PublishEnd
+                && let Err(error) = keys::finish_take_over(ports, &assignment.job, &run).await
+            {
+                return put_off(ports, assignment, &error);
+            }
             // Decided under this message, or cancelled: events that may be missing are published, and the decision is
             // carried out again.
             let follow_up = follow_up::plan(&run).follow_up;

@@ -82,6 +82,14 @@ pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) 
     }
 }
 
+/// Whether a node has begun to take the job's key over from another run, and has not finished.
+pub(crate) async fn is_taking_over<S: Server>(server: &S, job: &Job) -> Result<bool, Error> {
+    // How long the key stays claimed does not matter.
+    let Some((key, _)) = key_of(job, Duration::ZERO) else { return Ok(false) };
+    let found = server.read_claim(&job.tenant, key).await?;
+    Ok(found.is_some_and(|found| found.claim.run_id == job.run_id && !found.claim.taken_from.is_empty()))
+}
+
 async fn end_all<P: Ports>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
     for run_id in &runs {
         end_unpublished(ports, job, run_id).await?;
@@ -96,15 +104,19 @@ async fn end_unpublished<P: Ports>(ports: &P, job: &Job, run_id: &RunId) -> Resu
     loop {
         let record = ports.server().read_record(&job.tenant, run_id).await?;
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
-        if run.state.duplicate_of() == Some(&job.run_id) {
+        let is_without_message = run.held_by.is_none();
+        // If a job of that run has turned up and ended it, its message is not acknowledged before the log has that end.
+        if run.state.duplicate_of() == Some(&job.run_id) && is_without_message {
             if ports.publish(&run, Published::nothing()).await.is_ok() {
                 return Ok(());
             }
             continue;
         }
-        if run.published || run.has_started() || run.held_by.is_some() || run.state.is_terminal() {
+        if run.published || run.has_started() || !is_without_message || run.state.is_terminal() {
             return Ok(());
         }
+        // Also a run that waits for its time: no run ends as a duplicate before its `enqueued`.
+        run.fall_due(ports.now());
         run.settle(Settlement::Duplicate { of: job.run_id.clone() }, ports.now());
         run.token = ports.token();
         if matches!(ports.server().write_record(&run, revision).await?, Written::Won(_)) {

@@ -233,6 +233,20 @@ fn a_moved_job_claims_the_attempt_that_it_speaks_for() {
 }
 
 #[test]
+fn a_nodes_own_job_is_refused_too_if_another_run_has_its_id_by_now() {
+    // Its run, of a lane that is gone, has ended; a run of the later lane has the id and has written over its record.
+    let mut scene = Scene::new();
+    let later = after(scene.running(), Settlement::Complete(RunResult::None));
+    scene.server.has_record(Run { run_id: id("main-p5-3"), seal: String::from("of another").into(), ..later });
+    scene.server.pass(LEASE);
+    let mut own = moved(&mut scene, Some("5ea1"), (1, 2, 0));
+    own.job = std::sync::Arc::new(longshore_domain::Job { run_id: id("main-p5-3"), ..(*own.job).clone() });
+    assert!(scene.node.begins(own).is_none(), "no handler is called");
+    assert_eq!(scene.node.sent(), ["record dead 1/0", "live dlq", "log dlq", "dead letter", "ack 7"]);
+    assert_eq!(scene.server.run("main-p5-3").state, RunState::Completed, "the other run keeps its record");
+}
+
+#[test]
 fn a_moved_job_that_no_record_proves_is_left_alone_while_it_is_young_and_refused_later() {
     for seal in [Some("forged"), Some("5ea1")] {
         let mut scene = Scene::new();

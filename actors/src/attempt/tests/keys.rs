@@ -11,6 +11,7 @@ use longshore_domain::{JobOptions, Run};
 use super::begin::{Scene, after, held_by};
 use super::completed;
 use super::server::{Fault, RUN, at, id};
+use crate::attempt::keys;
 
 /// A job with the key `k`.
 fn keyed() -> Scene {
@@ -89,6 +90,31 @@ fn a_claim_that_was_never_published_is_taken_over_and_its_run_ends_as_a_duplicat
 }
 
 #[test]
+fn a_run_that_ends_as_a_duplicate_before_its_time_was_enqueued_first() {
+    let mut scene = keyed();
+    let mut first = pre_created(&mut scene, "r1");
+    first.settle(Settlement::Schedule { at: at(60_000) }, at(5));
+    scene.server.has_record(first);
+    scene.server.has_claim("k", claim("r1", false, &[]));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_some());
+    assert_eq!(sent[2..4], ["live enqueued duplicate", "log enqueued duplicate"], "{sent:?}");
+}
+
+#[test]
+fn a_run_whose_own_job_ended_it_as_a_duplicate_is_published_by_that_job_alone() {
+    let mut scene = keyed();
+    let mut first = pre_created(&mut scene, "r1");
+    first.settle(Settlement::Duplicate { of: id(RUN) }, at(5));
+    first.held_by = Some(held_by(9));
+    scene.server.has_record(first);
+    scene.server.has_claim("k", claim(RUN, true, &["r1"]));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_some());
+    assert_eq!(sent, ["claim k for main-p5-7", "record running 1/1"]);
+}
+
+#[test]
 fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_has_expired_since() {
     let second = Some(When::After(Duration::from_secs(1)));
     let options = JobOptions { idempotency_key: Some("k".to_owned()), expires: second, ..JobOptions::default() };
@@ -102,6 +128,25 @@ fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_has_expired_since() 
     assert!(begun.is_none());
     let ends = ["live enqueued duplicate", "log enqueued duplicate", "record expired 1/0", "live enqueued expired"];
     assert_eq!(sent[..4], ends, "{sent:?}");
+}
+
+#[test]
+fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_was_cancelled_since() {
+    let mut scene = keyed();
+    let mut first = pre_created(&mut scene, "r1");
+    first.settle(Settlement::Duplicate { of: id(RUN) }, at(10));
+    scene.server.has_record(first);
+    scene.server.has_claim("k", claim(RUN, true, &["r1"]));
+    let mut cancelled = pre_created(&mut scene, RUN);
+    cancelled.settle(Settlement::Cancel, at(20));
+    scene.server.has_record(cancelled);
+    let assignment = scene.claim();
+    // So `runs.cancel` leaves its message for this delivery.
+    assert!(super::done(keys::is_taking_over(&*scene.server, &assignment.job)).unwrap());
+    assert!(scene.node.begins(assignment).is_none());
+    let sent = scene.node.sent();
+    assert_eq!(sent[..2], ["live enqueued duplicate", "log enqueued duplicate"], "{sent:?}");
+    assert_eq!(sent.last().unwrap(), "ack 7");
 }
 
 #[test]
