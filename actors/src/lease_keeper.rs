@@ -139,6 +139,17 @@ impl Book {
         held.values().any(|held| (&held.run.0, &held.run.1) == (tenant, run))
     }
 
+    /// The lease of a delivery, entered as of `from`, is lost, as if the keeper had just found it so.
+    #[cfg(test)]
+    pub(crate) fn lose(&self, message: &MessageId, from: Instant) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |held: &Held| held.message == *message && held.lease == Lease::new(from);
+        for lost in held.values().filter(|held| is_it(held)) {
+            lost.stop.lose();
+        }
+        held.retain(|_, held| !is_it(held));
+    }
+
     /// Whether this node works on the job of that message.
     pub(crate) fn has(&self, message: &MessageId) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).values().any(|held| held.message == *message)

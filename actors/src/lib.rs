@@ -48,6 +48,9 @@ mod shared;
 mod supervision;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 pub mod fail_point;
 pub mod handler;
 pub mod metrics;

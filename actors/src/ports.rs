@@ -17,11 +17,12 @@ use longshore_backbone::wire::subject::Names;
 use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::commit::committer::{Committer, Input};
-use crate::commit::encode::Author;
+use crate::commit::encode::{Author, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
@@ -34,8 +35,47 @@ use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::shared::{new_seal, now};
 
-/// The servers, and the other nodes behind them. Each method is the method of [`Backbone`] that has its name.
-pub(crate) trait Server {
+/// The rules of `domain` by which an attempt goes. They are not to be answered in any other way: only the simulation
+/// does, to see that it notices a broken rule.
+pub(crate) trait Rules {
+    fn on_arrival(&self, found: Option<&Run>, arrival: &Arrival) -> Verdict {
+        protocol::on_arrival(found, arrival)
+    }
+
+    fn lease_is_lost(&self, run: &Run, holder: Holder, asked_at: Timestamp, lease: Duration) -> bool {
+        protocol::lease_is_lost(run, holder, asked_at, lease)
+    }
+
+    fn published_at_arrival(&self, found: &Run) -> Published {
+        Published::at_arrival(found)
+    }
+
+    fn published_at_start(&self, published: Published, waiting: &Run, attempt: u32) -> Published {
+        published.at_start(waiting, attempt)
+    }
+
+    fn published_at_new_wait(&self, published: Published, waiting: &Run) -> Published {
+        published.at_new_wait(waiting)
+    }
+
+    fn published_at_redelivery(&self, found: &Run) -> Published {
+        Published::at_redelivery(found)
+    }
+
+    fn published_at_unclear_claim(&self, run: &Run) -> Published {
+        Published::at_unclear_claim(run)
+    }
+
+    fn published_when_held(&self, run: &Run) -> Published {
+        Published::held_locally(run)
+    }
+}
+
+impl Rules for Backbone {}
+
+/// The servers, and the other nodes behind them. Each method is the method of [`Backbone`] that has its name, where
+/// nothing else is said.
+pub(crate) trait Server: Rules {
     /// The names of subjects.
     fn names(&self) -> &Names;
     /// Maximum size of a run record in bytes.
@@ -60,6 +100,9 @@ pub(crate) trait Server {
     async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
     async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
+
+    /// Publishes the live part of these events.
+    async fn publish_live(&self, events: &EncodedEvents);
 
     async fn ack(&self, ack_token: AckToken);
     async fn nak_after(&self, ack_token: AckToken, after: Duration);
@@ -185,6 +228,12 @@ impl Server for Backbone {
 
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
         self.write_dead_letter(run, headers, payload).await.map(drop)
+    }
+
+    async fn publish_live(&self, events: &EncodedEvents) {
+        for (subject, body) in events.live() {
+            self.publish_part(subject, body).await;
+        }
     }
 
     async fn ack(&self, ack_token: AckToken) {

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 /// When the lease of one running job has to be renewed, and when it is lost.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     confirmed: Instant,
     asked: Instant,

@@ -1,5 +1,6 @@
 //! All checks, one after the other, each with its duration; the first that fails ends the run.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,15 +17,29 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     step("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
     step("tidy", || tidy::check(root))?;
     step("lints", || cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))?;
-    let deny = [("RUSTDOCFLAGS", PathBuf::from("-D warnings"))];
+    let deny = [("RUSTDOCFLAGS", "-D warnings".into())];
     step("docs", || cargo(root, &["doc", "--workspace", "--no-deps"], &deny))?;
     // `--workspace` although one program is wanted: with another choice of features, cargo would build everything once
     // more.
     step("the longshore binary", || cargo(root, &["build", "--workspace", "--bin", "longshore"], &[]))?;
-    let found = [("LONGSHORE_NATS_SERVER", server), ("LONGSHORE_BIN", binary()?)];
+    let found = [("LONGSHORE_NATS_SERVER", server.into()), ("LONGSHORE_BIN", binary()?.into())];
     step("tests", || cargo(root, &["test", "--workspace"], &found))?;
+    step("simulation", || simulation(root))?;
     println!("all checks passed in {}", seconds(begun.elapsed()));
     Ok(())
+}
+
+/// How many worlds the simulation plays: a million runs.
+const WORLDS: &str = "84000";
+
+/// Plays the simulation in full: a million runs, then every mutation. The actors are compiled with optimisation for it,
+/// which would only slow down everybody's builds elsewhere.
+pub(crate) fn simulation(root: &Path) -> anyhow::Result<()> {
+    let optimised = "profile.dev.package.longshore-actors.opt-level=2";
+    // `--workspace` for the same choice of features as everywhere: nothing but the actors is built once more.
+    let test = ["test", "--workspace", "--lib", "--config", optimised, "simulation", "--", "--include-ignored"];
+    let worlds = std::env::var_os("LONGSHORE_SIM_WORLDS").unwrap_or_else(|| WORLDS.into());
+    cargo(root, &test, &[("LONGSHORE_SIM_WORLDS", worlds)])
 }
 
 fn step<T>(name: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
@@ -51,7 +66,7 @@ fn binary() -> anyhow::Result<PathBuf> {
     Ok(own.with_file_name("longshore"))
 }
 
-fn cargo(root: &Path, arguments: &[&str], env: &[(&str, PathBuf)]) -> anyhow::Result<()> {
+fn cargo(root: &Path, arguments: &[&str], env: &[(&str, OsString)]) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root).envs(env.iter().map(|(name, value)| (name, value)));

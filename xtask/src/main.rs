@@ -1,7 +1,8 @@
 //! The one command for all checks: `cargo xtask check`. It uses plain cargo throughout; it needs no other tool except
 //! python3 with pip, and that only if no new enough nats-server is on PATH.
 //!
-//! `cargo xtask tidy` runs only the rules of `tidy`, without compiling.
+//! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation, in
+//! full.
 
 mod check;
 mod tidy;
@@ -9,8 +10,9 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask check   all checks, in the order in which they fail soonest
-       cargo xtask tidy    only the rules that no compiler checks";
+const USAGE: &str = "usage: cargo xtask check        all checks, in the order in which they fail soonest
+       cargo xtask tidy         only the rules that no compiler checks
+       cargo xtask simulation   a million simulated runs, and every mutation";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["check"] => check::all(root),
         ["tidy"] => tidy::check(root),
+        ["simulation"] => check::simulation(root),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
     match outcome {

@@ -20,7 +20,7 @@ use crate::attempt::running::{AttemptState, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
-use crate::ports::{Ports, Server as _};
+use crate::ports::{Ports, Rules as _, Server as _};
 
 /// How often per lease a job whose holder is silent is delivered again.
 const LOOKS_PER_LEASE: u32 = 4;
@@ -72,7 +72,7 @@ async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason
             Ok(found) => found,
             Err(error) => return put_off(ports, assignment, &error),
         };
-        let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+        let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let attempt_state = match (verdict, found) {
             (_, None) => refused(ports, &assignment, 0),
             (Verdict::BeginAnew, Some(found))
@@ -82,7 +82,7 @@ async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason
             }
             // A node that could read it put it back: one of another version, or before the limit on its size was lower.
             (Verdict::BeginAgain { .. }, Some(Found { run, revision })) => {
-                let published = Published::at_redelivery(&run);
+                let published = ports.server().published_at_redelivery(&run);
                 AttemptState::new(Box::new(run), revision, published, true)
             }
             (verdict, Some(found)) if is_of(&found.run, &assignment) => {
@@ -184,7 +184,7 @@ fn started<P: Ports>(
     attempt: u32,
 ) -> AttemptState {
     let run = &mut attempt_state.run;
-    attempt_state.published = attempt_state.published.at_start(run, attempt);
+    attempt_state.published = ports.server().published_at_start(attempt_state.published, run, attempt);
     run.begin(attempt, ports.node(), ports.now());
     run.held_by = Some(assignment.arrival.holding.clone());
     attempt_state
@@ -205,12 +205,12 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
         Err(error) => return put_off(ports, assignment, &error),
     };
     loop {
-        let verdict = protocol::on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
+        let verdict = ports.server().on_arrival(found.as_ref().map(|found| &found.run), &assignment.arrival);
         let base = match (verdict, found.take()) {
             (Verdict::Begin { round, attempt }, found) => on(ports, &assignment, found, round, attempt),
             (Verdict::BeginAgain { round, attempt }, Some(found)) => {
                 // The claim drops a start that was released from the record, so the log must have its events before.
-                if ports.publish(&found.run, Published::at_redelivery(&found.run)).await.is_err() {
+                if ports.publish(&found.run, ports.server().published_at_redelivery(&found.run)).await.is_err() {
                     return return_or_abandon(ports, assignment);
                 }
                 on(ports, &assignment, Some(found), round, attempt)
@@ -323,7 +323,7 @@ fn on<P: Ports>(ports: &P, assignment: &Assignment, found: Option<Found>, round:
         return Base { run, expected: 0, published: Published::nothing(), attempt, fell_due };
     };
     let mut run = Box::new(run);
-    let published = Published::at_arrival(&run);
+    let published = ports.server().published_at_arrival(&run);
     run.fall_due(assignment.since);
     let fell_due = assignment.arrival.moved || run.has_started();
     Base { run, expected: revision, published, attempt, fell_due }
@@ -347,7 +347,7 @@ async fn not_begun<P: Ports>(ports: &P, assignment: Box<Assignment>, found: Foun
             // Decided under this message, or cancelled: events that may be missing are published, and the decision is
             // carried out again.
             let follow_up = follow_up::plan(&run).follow_up;
-            let published = Published::at_redelivery(&run);
+            let published = ports.server().published_at_redelivery(&run);
             let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());
             commit.follow_up = follow_up;
             commit.after = AfterCommit::Ack(assignment.ack_token);
@@ -366,7 +366,7 @@ async fn not_begun<P: Ports>(ports: &P, assignment: Box<Assignment>, found: Foun
 /// The run waits for its time, perhaps held locally by another node: the write takes it from there, then it is
 /// scheduled.
 async fn take_over<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) {
-    let published = Published::at_redelivery(&run);
+    let published = ports.server().published_at_redelivery(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.token = ports.token();
     let follow_up = follow_up::plan(&run).follow_up;
@@ -387,7 +387,7 @@ async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: B
         return take_up_claim(ports, assignment, run, revision).await;
     }
     let lease = ports.lease();
-    if protocol::lease_is_lost(&run, holder, asked_at, lease) {
+    if ports.server().lease_is_lost(&run, holder, asked_at, lease) {
         lease_lost(ports, assignment, run, revision).await;
     } else if let Holder::Silent(seen_at) = holder {
         // The job comes again when the lease would be over, unless its holder renews it meanwhile. It comes sooner than
@@ -404,7 +404,7 @@ async fn held_elsewhere<P: Ports>(ports: &P, assignment: Box<Assignment>, run: B
 /// A claim of this node or another whose answer was lost: the attempt was never started. The claim is written again
 /// first, as another node may be about to settle the attempt as lost.
 async fn take_up_claim<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run: Box<Run>, revision: u64) -> Begun {
-    let published = Published::at_unclear_claim(&run);
+    let published = ports.server().published_at_unclear_claim(&run);
     run.held_by = Some(assignment.arrival.holding.clone());
     run.begin_instead(ports.node(), ports.now());
     let attempt_state = AttemptState::new(run, revision, published, true);
@@ -422,7 +422,7 @@ async fn lease_lost<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<R
     ports.metrics().leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
-    let published = Published::at_redelivery(&run);
+    let published = ports.server().published_at_redelivery(&run);
     let attempt_state = AttemptState::new(run, revision, published, true);
     conclude::judge(ports, assignment, attempt_state, outcome).await;
 }
@@ -430,7 +430,7 @@ async fn lease_lost<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<R
 /// A short retry that this node held locally: claimed on the revision that the node wrote itself.
 async fn again_held_locally<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<Run>, revision: u64) -> Begun {
     let attempt = run.next_attempt();
-    let published = Published::held_locally(&run);
+    let published = ports.server().published_when_held(&run);
     let attempt_state = AttemptState::new(run, revision, published, true);
     if let Err(settlement) = cleared(ports, &assignment, &attempt_state.run, true) {
         conclude::carry_out(ports, assignment, attempt_state, settlement).await;

@@ -17,7 +17,7 @@ use crate::attempt::running::AttemptState;
 use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload};
 use crate::lease_keeper::Entry;
-use crate::ports::{Ports, Server as _};
+use crate::ports::{Ports, Rules as _, Server as _};
 use crate::queue::gates::Permits;
 use crate::shared::permits::LocalRetryPermit;
 
@@ -110,7 +110,7 @@ fn write_up<P: Ports>(
         start.followed_by(&progress)
     });
     if matches!(settlement, Settlement::Park { reason: Some(_), .. }) {
-        published = published.at_new_wait(&run);
+        published = ports.server().published_at_new_wait(published, &run);
     }
     run.settle(settlement, ports.now());
     run.held_by = Some(arrival.holding.clone());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use longshore_backbone::records::Written;
 use longshore_backbone::wire::{header, record};
-use longshore_domain::protocol::{Verdict, on_arrival};
+use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, RunId, RunState};
@@ -24,7 +24,7 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::lease_keeper::Stop;
-use crate::ports::{NodePorts, Ports as _};
+use crate::ports::{NodePorts, Ports, Rules as _, Server as _};
 use crate::supervision::panic_text;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
@@ -193,14 +193,14 @@ fn is_on_record(current: &CurrentAttempt) -> bool {
 }
 
 /// The owner of a run that was begun without a record.
-enum Owner {
+pub(crate) enum Owner {
     Us,
     Cancelled,
     Another,
 }
 
 /// The run lasts: stores that it runs. Says whether it is still ours.
-async fn claim_running(ports: &NodePorts, current: &CurrentAttempt) -> Owner {
+pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt) -> Owner {
     let (mut run, mut expected, arrival) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return Owner::Another };
@@ -208,13 +208,13 @@ async fn claim_running(ports: &NodePorts, current: &CurrentAttempt) -> Owner {
         (attempt_state.run.clone(), attempt_state.expected, assignment.arrival.clone())
     };
     let revision = loop {
-        match ports.backbone.write_record(&run, expected).await {
+        match ports.server().write_record(&run, expected).await {
             Ok(Written::Won(revision)) => break Some(revision),
             // The record that it was based on is gone.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
-            Ok(Written::Lost(Some(found))) => match on_arrival(Some(&found.run), &arrival) {
+            Ok(Written::Lost(Some(found))) => match ports.server().on_arrival(Some(&found.run), &arrival) {
                 Verdict::BeginAnew if expected != found.revision => {
-                    if has_other_id(&ports.backbone, &found.run, &arrival).await {
+                    if has_other_id(ports.server(), &found.run, &arrival).await {
                         return Owner::Another;
                     }
                     expected = found.revision;

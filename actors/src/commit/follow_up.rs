@@ -55,7 +55,7 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
             Ok(Written::Won(revision)) => return Written::Won(revision),
             // The record that it was based on is gone: the decision is written as if there had been none.
             Ok(Written::Lost(None)) if expected != 0 => expected = 0,
-            Ok(Written::Lost(Some(found))) if is_occupied(&found.run, commit) => {
+            Ok(Written::Lost(Some(found))) if is_occupied(server, &found.run, commit) => {
                 commit.rename(server);
                 expected = 0;
             }
@@ -80,7 +80,7 @@ async fn may_overwrite<S: Server>(server: &S, found: &Run, commit: &Commit) -> b
         return true;
     }
     let Some(arrival) = &commit.arrival else { return false };
-    protocol::on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(server, found, arrival).await
+    server.on_arrival(Some(found), arrival) == Verdict::BeginAnew && !has_other_id(server, found, arrival).await
 }
 
 /// Whether another delivery of the job found its id taken by a run that had not ended then, and began under another id:
@@ -94,20 +94,20 @@ pub(crate) async fn has_other_id<S: Server>(server: &S, found: &Run, arrival: &A
 /// Whether the id belongs to another run, so that this one goes on under another id. Two kinds of runs do so: a run
 /// that was started without reading, whose id an unfinished run of a stream that is gone has; and an invalid job, whose
 /// id was only read from its headers.
-fn is_occupied(found: &Run, commit: &Commit) -> bool {
+fn is_occupied<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     let Some(arrival) = &commit.arrival else { return false };
     let is_invalid = commit.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
     // A dead letter may have been replayed meanwhile.
     let derived = RunId::derived(&commit.run.queue, commit.run.priority, arrival.holding.message.sequence);
     let is_its_own = protocol::is_of(found, arrival, &derived);
-    (is_invalid && !is_its_own) || protocol::on_arrival(Some(found), arrival) == Verdict::Occupied
+    (is_invalid && !is_its_own) || server.on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 
 /// The run was cancelled before its attempt's end could be written: its cancellation is published instead, and the
 /// delivery acknowledged.
 fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
     let (arrival, found) = (commit.arrival.as_ref()?, found?);
-    if protocol::on_arrival(Some(&found.run), arrival) != Verdict::PublishEnd {
+    if server.on_arrival(Some(&found.run), arrival) != Verdict::PublishEnd {
         return None;
     }
     let node = found.run.node.clone().unwrap_or_default();
@@ -128,7 +128,7 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
 /// The run went on elsewhere: the delivery is acknowledged if another message answers for the run, else left alone.
 async fn give_up<S: Server>(server: &S, commit: Commit, found: Option<&Found>) {
     let drop_it = match (&commit.arrival, found) {
-        (Some(arrival), Some(found)) => protocol::on_arrival(Some(&found.run), arrival) == Verdict::Drop,
+        (Some(arrival), Some(found)) => server.on_arrival(Some(&found.run), arrival) == Verdict::Drop,
         _ => false,
     };
     match commit.after.into_ack_token() {

@@ -117,7 +117,7 @@ impl State {
             current.as_ref().is_some_and(|running| self.ports.routing.handler(&running.assignment.job).is_some())
         };
         if here {
-            announce(&self.ports, &self.current).await;
+            announce(&*self.ports, &self.current).await;
         }
     }
 }

@@ -163,10 +163,7 @@ impl Node {
 
     async fn publish_events(&self, commit: &mut Commit) {
         let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
-        let live: Vec<String> = lines.live().map(|(_, body)| read_event(&body).0).collect();
-        if !live.is_empty() {
-            self.server.note(format!("live {}", live.join(" ")));
-        }
+        self.server.publish_live(&lines).await;
         let log = [before.log(), lines.log()].concat();
         let lines: Vec<_> = log.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(read_event).collect();
         if lines.is_empty() {
@@ -188,7 +185,7 @@ impl Node {
 }
 
 /// An event's name and id.
-fn read_event(line: &[u8]) -> (String, String) {
+pub(super) fn read_event(line: &[u8]) -> (String, String) {
     let event: serde_json::Value = serde_json::from_slice(line).unwrap();
     let text = |name: &str| event[name].as_str().unwrap_or_else(|| panic!("no {name} in {event}")).to_owned();
     (text("event"), text("id"))

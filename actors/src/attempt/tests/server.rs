@@ -16,8 +16,10 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events};
 
+use super::node::read_event;
 use crate::attempt::assignment::Assignment;
-use crate::ports::Server;
+use crate::commit::encode::EncodedEvents;
+use crate::ports::{Rules, Server};
 
 /// What goes wrong with one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,6 +317,8 @@ impl TakeIf for Cell<Option<(u32, Fault)>> {
     }
 }
 
+impl Rules for MemoryServer {}
+
 impl Server for MemoryServer {
     fn names(&self) -> &Names {
         &self.names
@@ -400,6 +404,13 @@ impl Server for MemoryServer {
             }
         };
         self.call(write).await
+    }
+
+    async fn publish_live(&self, events: &EncodedEvents) {
+        let names: Vec<String> = events.live().map(|(_, body)| read_event(&body).0).collect();
+        if !names.is_empty() {
+            self.note(format!("live {}", names.join(" ")));
+        }
     }
 
     async fn ack(&self, ack_token: AckToken) {

@@ -4,8 +4,8 @@
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, events};
 
-use crate::mutation::Mutation;
-use crate::world::World;
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::world::World;
 
 impl World {
     /// The record of a waiting run, found by the message that allows its next attempt.
@@ -25,6 +25,11 @@ impl World {
     /// When attempt `attempt` starts.
     pub(crate) fn published_at_start(&self, published: Published, waiting: &Run, attempt: u32) -> Published {
         if self.is(Mutation::NoRoomMadeForTheStart) { published } else { published.at_start(waiting, attempt) }
+    }
+
+    /// When another wait begins without a start since the one before.
+    pub(crate) fn published_at_new_wait(&self, published: Published, waiting: &Run) -> Published {
+        if self.is(Mutation::NoRoomMadeForTheNextWait) { published } else { published.at_new_wait(waiting) }
     }
 
     /// A record that another node wrote, or this one before it died.

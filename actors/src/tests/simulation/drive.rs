@@ -4,19 +4,20 @@
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_repeat};
 use longshore_domain::{Priority, Queue, Run, RunId, RunState};
 
-use crate::client::set;
-use crate::intake::{job, submit, take_due};
-use crate::mutation::Mutation;
-use crate::operator::{REPLAYS, attend, cancel};
-use crate::plan::{Besides, Letter, OF_A_KEY, Way};
-use crate::server::{DeadLetter, Message, Place};
-use crate::worker::{Delivery, seal_of, work};
-use crate::world::{LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
+use crate::tests::simulation::client::set;
+use crate::tests::simulation::intake::{job, submit, take_due};
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::operator::{REPLAYS, attend, cancel};
+use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
+use crate::tests::simulation::server::{DeadLetter, Message, Place};
+use crate::tests::simulation::worker::{Delivery, seal_of, work};
+use crate::tests::simulation::world::{LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
 
 /// A world is stuck if something is still under way this long after the storm.
 const PATIENCE: i64 = 300_000;
@@ -297,7 +298,10 @@ impl<'w> Drive<'w> {
         let world = self.world;
         let (index, now) = (message.plan, message.at);
         let plan = &world.plans[index];
-        let sequence = world.server.borrow_mut().publish(message, None, &world.chance);
+        // A job that is cancelled is often pulled late: then it may begin just when its cancel is written.
+        let pulled_late = plan.cancel_at.is_some() && world.chance.hits(5_000);
+        let until = now + if pulled_late { world.chance.between(0, 300) } else { 0 };
+        let sequence = world.server.borrow_mut().publish(Message { until, ..message }, None, &world.chance);
         world.say(|| format!("run {index} is published as {sequence:?}: {:?}", plan.behaviour));
         if plan.has_derived_id() {
             let sequence = sequence.expect("a publish without a message id is stored");
@@ -501,7 +505,8 @@ impl<'w> Drive<'w> {
         state.life.set(state.life.get() + 1);
         state.learned.set(false);
         state.told_to_stop.borrow_mut().clear();
-        state.unclear_claims.borrow_mut().clear();
+        *state.unclear_claims.borrow_mut() = Rc::default();
+        *state.book.borrow_mut() = Arc::default();
         self.world.say(|| format!("{} dies", self.world.names[node]));
     }
 

@@ -6,16 +6,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use longshore_domain::{SmolStr, Timestamp};
+use longshore_domain::{RunId, SmolStr, Timestamp};
 
-use crate::chance::Chance;
-use crate::ledger::Ledger;
-use crate::mutation::Mutation;
-use crate::plan::Plan;
-use crate::server::{DERIVED, Key, Server, Stored, TIMED};
+use crate::lease_keeper::Book;
+use crate::shared::unclear_claims::UnclearClaims;
+use crate::tests::simulation::chance::Chance;
+use crate::tests::simulation::ledger::Ledger;
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::plan::Plan;
+use crate::tests::simulation::server::{DERIVED, Key, Server, Stored, TIMED};
 
 /// The number of runs in a world.
 pub(crate) const RUNS: usize = 12;
@@ -28,16 +32,14 @@ pub(crate) const LEASE: i64 = 1_000;
 pub(crate) const STORM: i64 = 25_000;
 /// A handler that lasts longer gets a `running` record.
 pub(crate) const LASTS: i64 = 120;
-/// A node holds a run locally for waits up to this long.
-pub(crate) const MAX_LOCAL_RETRIES: u64 = 400;
 
 /// One in this many worlds is calm: nothing goes wrong except in handlers.
 const ONE_IN_CALM: u64 = 32;
 
 /// How often a node reports its presence: as rarely, compared with the lease, as in the product.
 pub(crate) const PRESENCE_EVERY: i64 = LEASE / 15;
-/// No read is older than this.
-pub(crate) const OLD_READ_MAX: i64 = 2 * LEASE;
+/// No read is older than this: a node takes a message for aged after a lease, and believes a record about it then.
+pub(crate) const OLD_READ_MAX: i64 = LEASE;
 /// How long nodes have to confirm that they received a cancel.
 pub(crate) const HEARD_WITHIN: i64 = LEASE / 5;
 
@@ -70,10 +72,10 @@ pub(crate) struct Node {
     pub(crate) cut: Cell<(i64, i64)>,
     /// Runs that it was told to stop, only in its memory.
     pub(crate) told_to_stop: RefCell<Vec<ToldToStop>>,
-    /// Messages it works on: sequence and time.
-    pub(crate) book: RefCell<Vec<(u64, i64)>>,
+    /// Messages it works on.
+    pub(crate) book: RefCell<Arc<Book>>,
     /// Tokens of its claims whose answers were lost.
-    pub(crate) unclear_claims: RefCell<Vec<SmolStr>>,
+    pub(crate) unclear_claims: RefCell<Rc<UnclearClaims>>,
 }
 
 /// How often each fault happens, in shares of 10,000 of each step.
@@ -196,7 +198,7 @@ impl World {
 
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
         if self.talks {
-            crate::say(&format!("{:>6}  {}", self.clock.get(), what()));
+            crate::tests::simulation::say(&format!("{:>6}  {}", self.clock.get(), what()));
         }
     }
 
@@ -207,6 +209,11 @@ impl World {
             .run_id
             .as_derived()
             .map_or(plan, |(_, _, sequence)| DERIVED + usize::try_from(sequence).expect("a world has few messages"))
+    }
+
+    /// The run that has this id of its own.
+    pub(crate) fn plan_named(&self, run_id: &RunId) -> Option<usize> {
+        self.plans.iter().position(|plan| plan.job.get().is_some_and(|job| job.run_id == *run_id))
     }
 
     /// The key of the run's record if another run has its own id.

@@ -4,14 +4,15 @@ use longshore_domain::Run;
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::settlement::Settlement;
 
-use crate::attempt::schedule_of;
-use crate::client::Client;
-use crate::intake::job;
-use crate::mutation::Mutation;
-use crate::plan::Letter;
-use crate::server::{DeadLetter, Key, Message, MessageId, Stored};
-use crate::worker::{seal_of, seal_text};
-use crate::world::{HEARD_WITHIN, ToldToStop, World, stamp};
+use crate::attempt::keys;
+use crate::tests::simulation::attempt::schedule_of;
+use crate::tests::simulation::client::Client;
+use crate::tests::simulation::intake::job;
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::plan::Letter;
+use crate::tests::simulation::server::{DeadLetter, Key, Message, MessageId, Stored};
+use crate::tests::simulation::worker::{Delivery, Hand, seal_of, seal_text};
+use crate::tests::simulation::world::{HEARD_WITHIN, ToldToStop, World, stamp};
 
 /// A run is replayed at most this often.
 pub(crate) const REPLAYS: u32 = 2;
@@ -50,10 +51,26 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
                 clear_away(&client, index, &before).await;
             }
             client.publish_events(index, &run, world.published_at_cancel(&before, &run, is_carried_on)).await;
-            clear_away(&client, index, &before).await;
+            if !is_taking_over(&client, index, &before).await {
+                clear_away(&client, index, &before).await;
+            }
             return;
         }
     }
+}
+
+/// Whether a node has begun to take a key over for the run's job, as the code that ships finds out.
+async fn is_taking_over(client: &Client<'_>, index: usize, before: &Run) -> bool {
+    let Client { world, node } = *client;
+    let waits = before.is_unseen() && before.held_by.is_none() && world.plans[index].key.is_some();
+    if !waits || world.is(Mutation::JobThatTakesAKeyOverTakenOut) {
+        return false;
+    }
+    let Some(message) = client.look_in_lane(|message| message.plan == index && message.seal == 0).await else {
+        return false;
+    };
+    let hand = Hand::new(world, node, Delivery::of_stored(message, world.clock.get()));
+    keys::is_taking_over(&hand, world.plans[index].job()).await.unwrap_or(true)
 }
 
 /// The run in its present state, and where it is to be written; if no record is stored, the run as it waits in its

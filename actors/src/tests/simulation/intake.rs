@@ -5,13 +5,12 @@ use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
 
-use crate::attempt::schedule_of;
-use crate::client::{Claimed, Client, Unclear};
-use crate::keys::mark_published;
-use crate::mutation::Mutation;
-use crate::server::{Due, Key, Message, MessageId, Place, Stored};
-use crate::worker::{seal_of, seal_text};
-use crate::world::World;
+use crate::tests::simulation::attempt::schedule_of;
+use crate::tests::simulation::client::{Claimed, Client, Unclear};
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::server::{Due, Key, Message, MessageId, Place, Stored, TakenFrom};
+use crate::tests::simulation::worker::{seal_of, seal_text};
+use crate::tests::simulation::world::World;
 
 /// A job at its first attempt, just published.
 pub(crate) fn job(plan: usize, at: i64) -> Message {
@@ -44,6 +43,15 @@ pub(crate) async fn submit(world: &World, node: usize, index: usize) {
 
 /// The claim that has to be marked, and its revision.
 type Unmarked = Option<(usize, u64)>;
+
+/// The job or schedule of a submitted run is durable: marks its claim accordingly. Returns the run that owns the key by
+/// then.
+async fn mark_published(client: &Client<'_>, key: usize, revision: u64, plan: usize) -> Result<usize, Unclear> {
+    match client.write_claim(key, revision, (plan, true, false), TakenFrom::default()).await? {
+        Some(_) => Ok(plan),
+        None => Ok(client.read_claim(key).await.map_or(plan, |claim| claim.plan)),
+    }
+}
 
 struct Intake<'w> {
     client: Client<'w>,
@@ -141,7 +149,7 @@ impl<'w> Intake<'w> {
 /// Moves a due job into its lane, then acknowledges it.
 pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     let client = Client { world, node };
-    let crate::server::Schedule { place, seal, at } = due.schedule;
+    let crate::tests::simulation::server::Schedule { place, seal, at } = due.schedule;
     let message = Message { place, moved: true, seal, since: at, ..job(place.plan, 0) };
     let mut known_as = place;
     if world.is(Mutation::MovedUnderTheSameIdAfterADeferral) {

@@ -6,8 +6,8 @@ use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure, Run};
 
-use crate::plan::Behaviour;
-use crate::world::World;
+use crate::tests::simulation::plan::Behaviour;
+use crate::tests::simulation::world::World;
 
 /// An attempt may last this long.
 const TIME_LIMIT: i64 = 3_000;

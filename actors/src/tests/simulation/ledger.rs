@@ -45,8 +45,8 @@ struct Page {
     pub(crate) calls: u32,
     /// The first time that it was scheduled for: each submission with a delay counts the delay from its own time.
     due: Option<Timestamp>,
-    /// A publish with the same id took up a delayed submission's pre-created record before a client was answered: it
-    /// does not matter whether the `scheduled` event is published.
+    /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
+    /// was answered: it does not matter whether the `scheduled` event is published.
     note_taken_up: bool,
     /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again.
     live_again: bool,
@@ -111,7 +111,7 @@ impl Ledger {
             self.accuse(plan, wrong);
         }
         let is_note = |run: &Run| run.state == RunState::Scheduled && !run.published && run.held_by.is_none();
-        if before.is_some_and(is_note) && after.held_by.is_some() {
+        if before.is_some_and(is_note) && (after.held_by.is_some() || after.state == RunState::Duplicate) {
             self.pages[plan].note_taken_up = true;
         }
         if let State::Scheduled { at } = after.state {

@@ -10,10 +10,11 @@ use std::rc::Rc;
 
 use longshore_domain::{Run, Timestamp};
 
-use crate::chance::Chance;
+use crate::tests::simulation::chance::Chance;
+use crate::tests::simulation::plan::OF_A_KEY;
 
 /// How long the server waits for an ack: the lease and some time for the way there.
-pub(crate) const ACK_WAIT: i64 = crate::world::LEASE + 60;
+pub(crate) const ACK_WAIT: i64 = crate::tests::simulation::world::LEASE + 60;
 
 /// Identifies a record: one per run id.
 pub(crate) type Key = usize;
@@ -83,8 +84,14 @@ pub(crate) struct Schedule {
 pub(crate) struct Claim {
     pub(crate) plan: usize,
     pub(crate) published: bool,
+    pub(crate) taken_from: TakenFrom,
+    /// Its run has the id with the time.
+    pub(crate) timed: bool,
     pub(crate) revision: u64,
 }
+
+/// Runs that had a key before, and are to end as duplicates.
+pub(crate) type TakenFrom = [Option<usize>; OF_A_KEY];
 
 /// A reply to a delivery, which the server takes from any client.
 #[derive(Debug, Clone, Copy)]
@@ -233,13 +240,19 @@ impl Server {
     }
 
     /// Writes the claim of a key over that of revision `expected`; 0 is none.
-    pub(crate) fn write_claim(&mut self, key: usize, expected: u64, plan: usize, published: bool) -> Option<u64> {
+    pub(crate) fn write_claim(
+        &mut self,
+        key: usize,
+        expected: u64,
+        (plan, published, timed): (usize, bool, bool),
+        taken_from: TakenFrom,
+    ) -> Option<u64> {
         if self.claim_of(key).map_or(0, |claim| claim.revision) != expected {
             return None;
         }
         self.revision += 1;
         self.claims.retain(|(other, _)| *other != key);
-        self.claims.push((key, Claim { plan, published, revision: self.revision }));
+        self.claims.push((key, Claim { plan, published, taken_from, timed, revision: self.revision }));
         Some(self.revision)
     }
 

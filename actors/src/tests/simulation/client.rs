@@ -9,9 +9,11 @@ use std::rc::Rc;
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, events, protocol};
 
-use crate::mutation::Mutation;
-use crate::server::{Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, Word};
-use crate::world::{OLD_READ_MAX, World};
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::server::{
+    Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, TakenFrom, Word,
+};
+use crate::tests::simulation::world::{OLD_READ_MAX, World};
 
 /// A sender gives up on an answer after this long.
 const TIME_OUT: i64 = 150;
@@ -103,10 +105,14 @@ impl<'w> Client<'w> {
         .await
     }
 
+    /// The part of this process's tokens that names it.
+    pub(crate) fn writer(&self) -> String {
+        format!("{}{}", self.name(), self.world.nodes[self.node].life.get())
+    }
+
     /// A token that no other write has, of this process or any other.
-    fn token(&self) -> String {
-        let life = self.world.nodes[self.node].life.get();
-        format!("{}{life}-{}", self.name(), self.world.number())
+    pub(crate) fn token(&self) -> String {
+        format!("{}-{}", self.writer(), self.world.number())
     }
 
     /// Writes the record over revision `expected`, 0 for none, however long that takes.
@@ -117,22 +123,37 @@ impl<'w> Client<'w> {
         expected: u64,
         run: &mut Run,
     ) -> Result<u64, Option<Stored>> {
-        match self.try_write(plan, key, expected, (run, u32::MAX)).await {
+        run.token = self.token().into();
+        let run = Rc::new(run.clone());
+        match self.try_write(plan, key, expected, (&run, u32::MAX)).await {
             Written::Won(revision) => Ok(revision),
             Written::Lost(found) => Err(found),
             Written::Unclear => unreachable!("tried until it is answered"),
         }
     }
 
-    /// The same, but it gives up in the end.
-    pub(crate) async fn claim(&self, plan: usize, key: Key, expected: u64, run: &mut Run) -> Written {
+    /// The same under the token that the record has, but it gives up in the end.
+    pub(crate) async fn claim(&self, plan: usize, key: Key, expected: u64, run: &Rc<Run>) -> Written {
         self.try_write(plan, key, expected, (run, TRIES)).await
     }
 
-    async fn try_write(&self, plan: usize, key: Key, expected: u64, (run, tries): (&mut Run, u32)) -> Written {
+    async fn try_write(&self, plan: usize, key: Key, expected: u64, (run, tries): (&Rc<Run>, u32)) -> Written {
+        match self.store(plan, key, expected, (run, tries)).await {
+            Some(Some(revision)) => Written::Won(revision),
+            Some(None) => self.whose(key, &run.token).await,
+            None => Written::Unclear,
+        }
+    }
+
+    /// The compare-and-set as it is answered: stored at this revision, or refused. `None`: no answer came.
+    pub(crate) async fn store(
+        &self,
+        plan: usize,
+        key: Key,
+        expected: u64,
+        (run, tries): (&Rc<Run>, u32),
+    ) -> Option<Option<u64>> {
         let world = self.world;
-        run.token = self.token().into();
-        let run = Rc::new(run.clone());
         for _ in 0..tries {
             world.travel().await;
             let fate = self.fate_of_write();
@@ -140,23 +161,20 @@ impl<'w> Client<'w> {
                 Fate::Lost => {}
                 Fate::Late => {
                     let at = world.clock.get() + world.chance.between(1, 2 * TIME_OUT);
-                    let late = Late { at, plan, key, expected, run: Rc::clone(&run) };
+                    let late = Late { at, plan, key, expected, run: Rc::clone(run) };
                     world.server.borrow_mut().late.push(late);
                 }
                 Fate::Answered | Fate::Unanswered => {
-                    let written = set(world, plan, (key, expected), &run);
+                    let written = set(world, plan, (key, expected), run);
                     world.travel().await;
                     if fate == Fate::Answered {
-                        return match written {
-                            Some(revision) => Written::Won(revision),
-                            None => self.whose(key, &run.token).await,
-                        };
+                        return Some(written);
                     }
                 }
             }
             world.pause(TIME_OUT).await;
         }
-        Written::Unclear
+        None
     }
 
     /// Decides after a refusal: the write is won if the earlier write was this client's own.
@@ -169,7 +187,7 @@ impl<'w> Client<'w> {
 
     /// Claims an idempotency key for a run, if no run has it.
     pub(crate) async fn claim_key(&self, key: usize, plan: usize, published: bool) -> Result<Claimed, Unclear> {
-        if let Some(revision) = self.write_claim(key, 0, plan, published).await? {
+        if let Some(revision) = self.write_claim(key, 0, (plan, published, false), TakenFrom::default()).await? {
             return Ok(Claimed::Mine(revision));
         }
         let found = self.read_claim(key).await.expect("claims outlast the world");
@@ -186,8 +204,8 @@ impl<'w> Client<'w> {
         &self,
         key: usize,
         expected: u64,
-        plan: usize,
-        published: bool,
+        (plan, published, timed): (usize, bool, bool),
+        taken_from: TakenFrom,
     ) -> Result<Option<u64>, Unclear> {
         let world = self.world;
         world.travel().await;
@@ -196,23 +214,30 @@ impl<'w> Client<'w> {
             world.pause(TIME_OUT).await;
             return Err(Unclear);
         }
-        let written = world.server.borrow_mut().write_claim(key, expected, plan, published);
+        let written = world.server.borrow_mut().write_claim(key, expected, (plan, published, timed), taken_from);
         world.say(|| format!("{} claims key {key} for run {plan} ({published}): {written:?}", self.name()));
         world.travel().await;
         if fate == Fate::Answered { Ok(written) } else { Err(Unclear) }
     }
 
-    /// Publishes the round's events that are still to be published: live at once, and in the log in order, in
-    /// batches of which each is confirmed before the next. Returns how many went out live.
+    /// Publishes the round's events that are still to be published. Returns how many went out live.
     pub(crate) async fn publish_events(&self, plan: usize, run: &Run, published: Published) -> usize {
         let events = events::of_round(run);
         let (mut live, mut logged) = (0, 0);
         for unpublished in published.unpublished(&events) {
-            if unpublished.live {
-                self.world.ledger.borrow_mut().live(plan, unpublished.event);
-                self.world.say(|| format!("{} publishes {} live", self.name(), unpublished.event.id()));
-            }
             (live, logged) = (live + usize::from(unpublished.live), logged + usize::from(unpublished.log));
+        }
+        self.publish_last(plan, run, (live, logged)).await;
+        live
+    }
+
+    /// Publishes the last events of the round: live at once, and in the log in order, in batches of which each is
+    /// confirmed before the next.
+    pub(crate) async fn publish_last(&self, plan: usize, run: &Run, (live, logged): (usize, usize)) {
+        let events = events::of_round(run);
+        for event in &events[events.len() - live..] {
+            self.world.ledger.borrow_mut().live(plan, event);
+            self.world.say(|| format!("{} publishes {} live", self.name(), event.id()));
         }
         let mut rest = &events[events.len() - logged..];
         while !rest.is_empty() {
@@ -233,7 +258,6 @@ impl<'w> Client<'w> {
             });
             rest = later;
         }
-        live
     }
 
     pub(crate) async fn schedule(&self, schedule: Schedule) {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
 use longshore_domain::job::When;
+use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
-use crate::chance::Chance;
+use crate::tests::simulation::chance::Chance;
 
 /// How a job gets into its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub(crate) struct Plan {
     pub(crate) takes: i64,
     pub(crate) max_attempts: u32,
     pub(crate) backoff: Backoff,
+    /// The settings of its type.
+    pub(crate) policies: OnceCell<Policies>,
     pub(crate) options: Option<Box<JobOptions>>,
     pub(crate) cancel_at: Option<i64>,
     pub(crate) letter: Letter,
@@ -86,6 +89,9 @@ pub(crate) struct Plan {
     /// The same job under the id with the time it was stored at, if its own id is taken.
     timed: OnceCell<Job>,
 }
+
+/// How long a job waits for a handler before that counts as a failed attempt.
+const GRACE: Duration = Duration::from_millis(2_500);
 
 /// The maximum number of runs that share a key.
 pub(crate) const OF_A_KEY: usize = 3;
@@ -158,6 +164,7 @@ impl Plan {
             cancel_at: chance.hits(1_500).then(|| if chance.hits(5_000) { soon } else { late }),
             letter: chance.pick(&[Letter::Keep, Letter::Replay, Letter::Discard]),
             expires_at: None,
+            policies: OnceCell::new(),
             job: OnceCell::new(),
             timed: OnceCell::new(),
         }
@@ -179,8 +186,28 @@ impl Plan {
             priority: Priority::DEFAULT,
             job_type: JobType::parse("t").expect("a letter is a token"),
             run_id,
-            options: self.options.clone(),
+            options: self.options_with_key(),
         }
+    }
+
+    fn options_with_key(&self) -> Option<Box<JobOptions>> {
+        let Some(key) = self.key else { return self.options.clone() };
+        let options = self.options.as_deref().cloned().unwrap_or_default();
+        Some(Box::new(JobOptions { idempotency_key: Some(key.to_string()), ..options }))
+    }
+
+    /// The settings of its type.
+    pub(crate) fn policies(&self) -> &Policies {
+        self.policies.get_or_init(|| {
+            let default_type = TypePolicy {
+                max_attempts: self.max_attempts,
+                backoff: self.backoff.clone(),
+                max_snoozes: u32::MAX,
+                no_handler_grace: GRACE,
+                ..TypePolicy::default()
+            };
+            Policies { default_type, ..Policies::default() }
+        })
     }
 
     pub(crate) fn job(&self) -> &Job {

@@ -1,0 +1,177 @@
+//! An attempt that has begun, until it is judged: the handler, its start, its lease, and the record that says that it
+//! runs.
+
+use longshore_domain::settlement::Outcome;
+use longshore_domain::{Run, RunState};
+
+use crate::attempt::announce::announce;
+use crate::attempt::assignment::Assignment;
+use crate::attempt::conclude;
+use crate::attempt::perform::{Owner, claim_running};
+use crate::attempt::running::RunningAttempt;
+use crate::tests::simulation::handler::{End, Script, script};
+use crate::tests::simulation::ledger::Call;
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::server::{Place, Schedule};
+use crate::tests::simulation::worker::{Hand, seal_of};
+use crate::tests::simulation::world::{LASTS, LEASE, World, stamp};
+
+impl Hand<'_> {
+    /// Performs an attempt that has begun, and has it judged; returns the next one, if it was held locally.
+    pub(crate) async fn attempt(&self, running: RunningAttempt) -> Option<Box<Assignment>> {
+        let may_begin = !self.is_lost() || self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork);
+        *self.current() = Some(running);
+        let outcome = if may_begin { self.perform().await } else { None };
+        let RunningAttempt { assignment, attempt_state, .. } = self.current().take()?;
+        let Some(outcome) = outcome else {
+            assignment.ack_token.abandon();
+            return None;
+        };
+        if self.world.chance.hits(8_000) {
+            let held = conclude::judge_or_hold(self, assignment, attempt_state, outcome).await?;
+            return held.wait(self).await.map(Box::new);
+        }
+        conclude::judge(self, assignment, attempt_state, outcome).await;
+        None
+    }
+
+    /// Enters the attempt among the leases of its node.
+    fn enter(&self) {
+        let mut current = self.current();
+        let Some(RunningAttempt { assignment, .. }) = current.as_mut() else { return };
+        if assignment.entry.is_none() {
+            assignment.entry =
+                self.book.enter(&assignment.ack_token, self.message(), &assignment.job, assignment.leased_from);
+        }
+    }
+
+    fn is_stored(&self) -> bool {
+        self.current().as_ref().is_some_and(|running| running.attempt_state.is_stored)
+    }
+
+    /// Calls the handler. `None`: the lease or the race for the record was lost; another node has the attempt.
+    async fn perform(&self) -> Option<Outcome> {
+        let world = self.world;
+        let (script, round) = self.current().as_ref().map(|running| {
+            let run = &running.attempt_state.run;
+            (script(world, self.index, run), run.round)
+        })?;
+        let Some(Script { lasts, ends }) = script else { return Some(Outcome::NoHandler) };
+        let call = Calling::new(self, round, self.is_stored());
+        self.enter();
+        let from = world.clock.get();
+        world.say(|| format!("{} calls the handler of run {} for {lasts} ms", self.client.name(), self.index));
+        // A handler without capacity says so before its start could be published.
+        let mut started = !matches!(ends, End::Returns(Outcome::Busy { started: false }));
+        if started {
+            self.announce().await;
+        }
+        let mut asked = self.is_stored();
+        while world.clock.get() < from + lasts {
+            let until = if asked { from + lasts } else { from + lasts.min(LASTS + 1) };
+            self.hold_until(until).await;
+            call.holds(self, self.is_stored());
+            if self.is_lost() {
+                return None;
+            }
+            if self.is_drained() {
+                return Some(Outcome::Released);
+            }
+            if self.is_told_to_stop(call.id) {
+                return Some(Outcome::Cancelled);
+            }
+            if !asked && world.clock.get() > from + LASTS {
+                asked = true;
+                match claim_running(self, &self.current).await {
+                    Owner::Us => {
+                        call.holds(self, self.is_stored());
+                        // It is published with its record.
+                        started |= self.is_stored();
+                    }
+                    // Its end is stored already; judged once more, it is published and acknowledged.
+                    Owner::Cancelled => return Some(Outcome::Cancelled),
+                    Owner::Another => return None,
+                }
+            }
+        }
+        match ends {
+            End::Returns(Outcome::Busy { .. }) => Some(Outcome::Busy { started }),
+            End::Returns(outcome) => Some(outcome),
+            End::KillsItsNode => {
+                world.nodes[self.client.node].doomed.set(true);
+                world.pause(1).await;
+                None
+            }
+        }
+    }
+
+    async fn announce(&self) {
+        if !self.world.is(Mutation::StartLoggedBeforeItsRecord) {
+            return announce(self, &self.current).await;
+        }
+        let is_stored = self.lies_about_its_record(true);
+        announce(self, &self.current).await;
+        self.lies_about_its_record(is_stored);
+    }
+
+    fn lies_about_its_record(&self, is_stored: bool) -> bool {
+        let mut current = self.current();
+        current.as_mut().is_some_and(|running| std::mem::replace(&mut running.attempt_state.is_stored, is_stored))
+    }
+}
+
+/// The schedule of a run's next wait.
+pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
+    let timed = world.plans[plan].has_derived_id() && run.run_id.as_derived().is_none();
+    let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
+    let at = run.state.run_at().unwrap_or_default().millis();
+    Schedule { place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
+}
+
+/// A running handler; the ledger lists it for as long as it runs.
+struct Calling<'w> {
+    world: &'w World,
+    id: u64,
+}
+
+impl<'w> Calling<'w> {
+    fn new(hand: &Hand<'w>, round: u32, claimed: bool) -> Self {
+        let world = hand.world;
+        let id = world.number();
+        let mut ledger = world.ledger.borrow_mut();
+        let now = world.clock.get();
+        let record = world.record(hand.index).filter(|stored| stored.run.state.is_terminal());
+        if let Some(stored) = record {
+            let (state, ended_at) = (stored.run.state.name(), stored.run.state.ended_at().unwrap_or_default());
+            // A claimed run had not been cancelled by then.
+            let cancelled_before = state == RunState::Cancelled && !claimed && ended_at < stamp(now);
+            let ended_before = state != RunState::Cancelled && ended_at < stamp(hand.delivery.sent_at);
+            // Nor does a job begin that lay in a frozen node's socket for longer than the lease.
+            let lay_long = !claimed && ended_at < stamp(now) && now - hand.delivery.sent_at >= LEASE;
+            if cancelled_before || ended_before || lay_long {
+                ledger.accuse(hand.index, format!("its handler was called after its end: {}", state.as_str()));
+            }
+        }
+        if let Some(key) = hand.plan.key.filter(|_| round == 1) {
+            ledger.called_for_key(key, hand.index);
+        }
+        let is_of_this_server = hand.delivery.server_life == world.server_life.get();
+        let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());
+        ledger.called(Call { id, plan, node, claimed, leased_until }, is_of_this_server, now);
+        Self { world, id }
+    }
+
+    fn holds(&self, hand: &Hand<'_>, claimed: bool) {
+        let mut ledger = self.world.ledger.borrow_mut();
+        if let Some(call) = ledger.calls.iter_mut().find(|call| call.id == self.id) {
+            call.claimed = claimed;
+            call.leased_until = hand.leased_until();
+        }
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.world.ledger.borrow_mut().calls.retain(|call| call.id != self.id);
+    }
+}

@@ -1,0 +1,157 @@
+//! Each mutation breaks the protocol on purpose in one place: a simulation that lets one of them pass checks nothing.
+
+/// What a mutation does to a run, as the ledger names it.
+#[derive(Debug, Clone, Copy)]
+enum Harm {
+    /// It, its dead letter or all of its key are gone, or it never ends.
+    Lost,
+    /// The log lacks events, or has them in another order.
+    Log,
+    /// The log gets events again that it is known to have.
+    Again,
+    /// Without any fault, events are live twice, or not at all.
+    Live,
+    /// Its record takes a step that there is not.
+    Step,
+    Early,
+    Overwritten,
+    CalledAfterItsEnd,
+    Twice,
+    TwoOfAKey,
+    LeaseTaken,
+    /// Its record goes away though its client was answered.
+    Forgotten,
+    Stuck,
+}
+
+impl Harm {
+    /// One of these is part of the broken promise.
+    fn texts(self) -> &'static [&'static str] {
+        match self {
+            Self::Lost => &[": lost as ", "no record: lost", ", dead letters of rounds", "no run of its key is left"],
+            Self::Log => &[": logged ", ": round "],
+            Self::Again => &[" published again, "],
+            Self::Live => &[": live "],
+            Self::Step => &[" became "],
+            Self::Early => &[" too early"],
+            Self::Overwritten => &[": overwritten by another run"],
+            Self::CalledAfterItsEnd => &["its handler was called after its end"],
+            Self::Twice => &["two attempts at once"],
+            Self::TwoOfAKey => &["another run of its key was called"],
+            Self::LeaseTaken => &["its lease was judged lost while its holder had it"],
+            Self::Forgotten => &["its record goes away by itself"],
+            Self::Stuck => &["stuck: "],
+        }
+    }
+}
+
+macro_rules! mutations {
+    ($($name:ident: $($harm:ident)|+),+ $(,)?) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Mutation {
+            $($name),+
+        }
+
+        impl Mutation {
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            fn harms(self) -> &'static [Harm] {
+                match self {
+                    $(Self::$name => &[$(Harm::$harm),+]),+
+                }
+            }
+        }
+    };
+}
+
+impl Mutation {
+    /// Whether a promise was broken for the reason that the mutation stands for.
+    pub(crate) fn is_shown_by(self, broken: &str) -> bool {
+        self.harms().iter().flat_map(|harm| harm.texts()).any(|text| broken.contains(text))
+    }
+}
+
+mutations! {
+    // The steps of carrying out, in another order.
+    AckBeforeEvents: Lost | Log,
+    ScheduleBeforeEvents: Log,
+    LetterBeforeEvents: Log,
+    AckBeforeSchedule: Lost,
+    AckBeforeLetter: Lost,
+    DueAckedBeforeItIsMoved: Lost,
+    LetterDeletedBeforeTheJobIsPublished: Lost,
+    ReplayPublishedBeforeItIsOnRecord: Log,
+    // Judging.
+    DropInsteadOfCarryOut: Lost | Log,
+    CancelledDroppedUntold: Log,
+    PutBackBeginsAgainUntold: Log,
+    PutBackAckedWhenItComesAgain: Lost,
+    CarriedOutWithoutTakingOver: Lost,
+    TakenOverAndHeldLocally: Lost,
+    AnyWaitOfAnAttemptSpeaksForIt: Early,
+    RunOfALaneThatIsGoneTakenForThisOne: Lost,
+    RunOfALaneThatIsGoneOverwritten: Overwritten,
+    OtherIdNotLookedUp: CalledAfterItsEnd,
+    StaleRecordTakenForTheNewest: Lost,
+    RecordsReadFromAnyReplica: Lost,
+    WrongSealBelieved: Lost,
+    // Publishing.
+    NotedRunTakenForPublished: Log,
+    ClaimedRunPublishedLiveAgain: Live,
+    ArrivalTakenForNoProof: Again,
+    NoRoomMadeForTheStart: Log,
+    NoRoomMadeForTheNextWait: Log,
+    RedeliveredRunTakenForPublished: Log,
+    WholeRoundPublishedAgain: Again,
+    FirstAttemptTakenForProof: Log,
+    LastStartTakenForProven: Log,
+    OwnClaimTakenForPublished: Log,
+    HeldRetryTakenForRedelivered: Again,
+    CancelPublishedAlone: Log,
+    CancelledRunTakenForUnseen: Live,
+    CancelledRunTakenForSeen: Live,
+    AnyWaitingRunTakenForCarriedOn: Log,
+    DeadLetterTakenForPublished: Log,
+    DeadLetterPublishedLiveAgain: Live,
+    StartLoggedBeforeItsRecord: Log,
+    // Writing.
+    ClaimOverwrites: Step,
+    EndOverwrites: Step,
+    LostEndIsAcked: Lost,
+    ClaimIsTold: Live | Log,
+    // Names.
+    OneScheduleSubjectPerRun: Lost,
+    MovedUnderTheSameIdAfterADeferral: Lost,
+    LettersDeletedByRun: Lost,
+    // The fast path and the lease.
+    FastPathForNamedRuns: CalledAfterItsEnd,
+    FastPathForKeyedRuns: TwoOfAKey,
+    FastPathAfterTheServerDied: CalledAfterItsEnd,
+    FastPathForJobsLongBuffered: CalledAfterItsEnd,
+    LeaseClockFromReading: CalledAfterItsEnd,
+    NoLookAtTheLeaseBeforeTheWork: Twice,
+    LeaseJudgedByCount: LeaseTaken,
+    HolderJudgedByALaterClock: LeaseTaken,
+    SilentHolderTakenForDead: LeaseTaken,
+    UnclearClaimNotWrittenAgain: LeaseTaken,
+    // Intake and keys.
+    SubmittedUnsealed: Lost,
+    RecordNeverMarkedPublished: Forgotten,
+    NotedRunNeverPublishedAgain: Forgotten,
+    ScheduledRunNeverScheduledAgain: Forgotten,
+    RepeatRunsAgainOnceTheRecordIsGone: Log | CalledAfterItsEnd,
+    UnpublishedClaimNeverTakenOver: Lost,
+    PublishedClaimTakenOver: TwoOfAKey,
+    OwnClaimNotMarkedBeforeItsRunBegins: TwoOfAKey,
+    JobThatTakesAKeyOverTakenOut: Log,
+    // Dead letters.
+    ReplayNeverResumed: Lost,
+    StaleLetterKept: Stuck,
+    StaleLetterDeletedUntold: Log,
+    // Cancelling.
+    CancelledTakenOutBeforeItIsOnRecord: Lost,
+    CancelledTakenOutUntold: Log,
+    CancelNotNoted: CalledAfterItsEnd,
+    CancelsNotLearnedAtStart: CalledAfterItsEnd,
+    NodesNotWaitedFor: CalledAfterItsEnd,
+}

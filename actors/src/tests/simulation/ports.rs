@@ -1,0 +1,409 @@
+//! The ports of a simulated attempt: the world answers, and mutations lie.
+
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
+use longshore_backbone::control::{PRESENCE_EVERY as REAL_PRESENCE_EVERY, Presence};
+use longshore_backbone::delivery::AckToken;
+use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
+use longshore_backbone::records::{Found, Written};
+use longshore_backbone::wire::subject::Names;
+use longshore_backbone::{Error, Headers};
+use longshore_domain::policy::Policies;
+use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
+use longshore_domain::publication::Published;
+use longshore_domain::{Run, RunId, RunState, SmolStr, Tenant, Timestamp};
+
+use crate::commit::encode::EncodedEvents;
+use crate::commit::{Commit, Unlogged};
+use crate::lease_keeper::Book;
+use crate::metrics::Metrics;
+use crate::ports::{Ports, Rules, Server};
+use crate::shared::permits::LocalRetryPermits;
+use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::unclear_claims::UnclearClaims;
+use crate::shared::unstored_ends::UnstoredEnds;
+use crate::tests::simulation::attempt::schedule_of;
+use crate::tests::simulation::client::{self, Unclear};
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::server::{Message, Stored, TakenFrom, Word};
+use crate::tests::simulation::worker::{Hand, LENGTH, seal_text};
+use crate::tests::simulation::world::{LEASE, PRESENCE_EVERY, World, stamp};
+
+/// A node has this long to say whether it holds a job.
+const ANSWERS_WITHIN: i64 = 60;
+
+static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
+static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+fn unanswered() -> Error {
+    Error::Publish { subject: String::new(), source: "no answer".into() }
+}
+
+impl From<Unclear> for Error {
+    fn from(Unclear: Unclear) -> Self {
+        unanswered()
+    }
+}
+
+fn found(stored: Stored) -> Found {
+    Found { run: (*stored.run).clone(), revision: stored.revision }
+}
+
+impl Hand<'_> {
+    fn mutated(&self, verdict: Verdict) -> Verdict {
+        match (verdict, self.world.mutation) {
+            (Verdict::CarryOut | Verdict::TakeOver, Some(Mutation::DropInsteadOfCarryOut))
+            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUntold))
+            | (
+                Verdict::StaleRecord,
+                Some(Mutation::StaleRecordTakenForTheNewest | Mutation::RecordsReadFromAnyReplica),
+            )
+            | (Verdict::BeginAnew, Some(Mutation::RunOfALaneThatIsGoneTakenForThisOne)) => Verdict::Drop,
+            (Verdict::Occupied, Some(Mutation::RunOfALaneThatIsGoneOverwritten)) => Verdict::BeginAnew,
+            (Verdict::BeginAgain { .. }, Some(Mutation::PutBackAckedWhenItComesAgain)) => Verdict::PublishEnd,
+            (other, _) => other,
+        }
+    }
+
+    /// A node's own message is refused only if it comes once more when its run has ended and another run has the id. The
+    /// dead letter that it then becomes is no run of any plan, so the world takes the message out here; `attempt/tests`
+    /// show what the code does.
+    fn check_refusal(&self, verdict: Verdict, is_stored: bool) -> Verdict {
+        let own = self.delivery.message.plan;
+        if verdict != Verdict::Unproven || self.index != own {
+            return verdict;
+        }
+        if self.world.ledger.borrow().last_of(own).is_none() {
+            self.world.ledger.borrow_mut().accuse(own, "its own message was taken for a forgery");
+        }
+        if is_stored { Verdict::Drop } else { Verdict::StaleRecord }
+    }
+}
+
+impl Rules for Hand<'_> {
+    fn on_arrival(&self, found: Option<&Run>, arrival: &Arrival) -> Verdict {
+        let mut arrival = arrival.clone();
+        match (self.world.mutation, found) {
+            (Some(Mutation::AnyWaitOfAnAttemptSpeaksForIt), Some(found)) => arrival.deferrals = found.deferrals,
+            (Some(Mutation::WrongSealBelieved), Some(found)) if arrival.seal.is_some() && !found.seal.is_empty() => {
+                arrival.seal = Some(found.seal.clone());
+            }
+            _ => {}
+        }
+        let verdict = protocol::on_arrival(found, &arrival);
+        self.world.say(|| {
+            let Message { sequence, delivered, place, .. } = self.delivery.message;
+            let state = found.map_or("no record", |run| run.state.as_str());
+            let (name, run) = (self.client.name(), place.plan);
+            format!("{name} judges {sequence}#{delivered} of run {run} ({state}): {verdict:?}")
+        });
+        let verdict = self.check_refusal(self.mutated(verdict), found.is_some());
+        self.takes_over.set(verdict == Verdict::TakeOver);
+        self.looks_up.set(verdict == Verdict::BeginAnew);
+        verdict
+    }
+
+    fn lease_is_lost(&self, run: &Run, holder: Holder, asked_at: Timestamp, lease: Duration) -> bool {
+        let judged_at = if self.world.is(Mutation::HolderJudgedByALaterClock) { self.world.now() } else { asked_at };
+        let lost = protocol::lease_is_lost(run, holder, judged_at, lease);
+        self.world
+            .say(|| format!("{} finds the holder of run {}: {holder:?}, lost: {lost}", self.client.name(), self.index));
+        lost || self.world.is(Mutation::LeaseJudgedByCount) && self.delivery.message.delivered > 1
+    }
+
+    fn published_at_arrival(&self, found: &Run) -> Published {
+        self.world.published_at_arrival(found)
+    }
+
+    fn published_at_start(&self, published: Published, waiting: &Run, attempt: u32) -> Published {
+        self.world.published_at_start(published, waiting, attempt)
+    }
+
+    fn published_at_new_wait(&self, published: Published, waiting: &Run) -> Published {
+        self.world.published_at_new_wait(published, waiting)
+    }
+
+    fn published_at_redelivery(&self, found: &Run) -> Published {
+        self.world.published_at_redelivery(found)
+    }
+
+    fn published_at_unclear_claim(&self, run: &Run) -> Published {
+        self.takes_up.set(self.world.is(Mutation::UnclearClaimNotWrittenAgain));
+        self.world.published_at_unclear_claim(run)
+    }
+
+    fn published_when_held(&self, run: &Run) -> Published {
+        self.world.published_when_held(run)
+    }
+}
+
+impl Server for Hand<'_> {
+    fn names(&self) -> &Names {
+        &NAMES
+    }
+
+    fn max_in_record(&self) -> usize {
+        usize::MAX
+    }
+
+    async fn read_record(&self, _: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
+        let (plan, key) = self.place_of(run);
+        let looks_up = self.looks_up.take() && key == World::timed_key(plan);
+        if looks_up && self.world.is(Mutation::OtherIdNotLookedUp) {
+            return Ok(None);
+        }
+        Ok(self.client.read(key).await.map(found))
+    }
+
+    async fn write_record(&self, run: &Run, mut expected: u64) -> Result<Written, Error> {
+        let (plan, key) = self.place_of_run(run);
+        if self.takes_up.take() {
+            return Ok(Written::Won(expected));
+        }
+        if key == World::timed_key(plan) {
+            self.world.ledger.borrow_mut().may_be_live_again(plan);
+        }
+        if self.world.is(Mutation::ClaimOverwrites) && run.state == RunState::Running {
+            expected = self.client.read(key).await.map_or(0, |stored| stored.revision);
+        }
+        match self.client.claim(plan, key, expected, &Rc::new(run.clone())).await {
+            client::Written::Won(revision) => {
+                if self.world.is(Mutation::ClaimIsTold) && run.state == RunState::Running {
+                    self.client.publish_events(plan, run, Published::at_redelivery(run)).await;
+                }
+                Ok(Written::Won(revision))
+            }
+            client::Written::Lost(stored) => Ok(Written::Lost(stored.map(|stored| Box::new(found(stored))))),
+            client::Written::Unclear => Err(unanswered()),
+        }
+    }
+
+    async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
+        if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
+            return Ok(Claimed::Mine(revision));
+        }
+        let found = self.read_claim(tenant, key).await?;
+        Ok(Claimed::Found(found.expect("claims outlast the world")))
+    }
+
+    async fn read_claim(&self, _: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
+        let world = self.world;
+        let Some(found) = self.client.read_claim(key_of(key)).await else { return Ok(None) };
+        let is_own = found.plan == self.index;
+        let sure = world.is(if is_own {
+            Mutation::OwnClaimNotMarkedBeforeItsRunBegins
+        } else {
+            Mutation::UnpublishedClaimNeverTakenOver
+        });
+        let published = (found.published || sure) && (is_own || !world.is(Mutation::PublishedClaimTakenOver));
+        let id = |plan: usize| world.plans[plan].job().run_id.clone();
+        let taken_from = found.taken_from.into_iter().flatten().map(id).collect();
+        let run_id = match found.timed {
+            true => world.plans[found.plan].timed_job(stamp(self.delivery.message.at)).run_id.clone(),
+            false => id(found.plan),
+        };
+        let claim = Claim { run_id, fingerprint: String::new(), published, taken_from };
+        Ok(Some(FoundClaim { claim, revision: found.revision, at: stamp(0) }))
+    }
+
+    async fn write_claim(
+        &self,
+        _: &Tenant,
+        key: &str,
+        claim: &Claim,
+        (expected, _): (u64, Duration),
+    ) -> Result<Option<u64>, Error> {
+        let mut taken_from = TakenFrom::default();
+        for (place, run) in taken_from.iter_mut().zip(&claim.taken_from) {
+            *place = Some(self.place_of(run).0);
+        }
+        let (plan, record) = self.place_of(&claim.run_id);
+        let timed = record == World::timed_key(plan);
+        if timed {
+            // So that the id is known from now on.
+            self.plan.timed_job(stamp(self.delivery.message.at));
+        }
+        Ok(self.client.write_claim(key_of(key), expected, (plan, claim.published, timed), taken_from).await?)
+    }
+
+    async fn ask_holder(&self, node: &str, question: &HolderQuestion, _: Duration) -> Option<HolderAnswer> {
+        let world = self.world;
+        let node = world.names.iter().position(|other| other == node)?;
+        world.travel().await;
+        let (state, now) = (&world.nodes[node], world.clock.get());
+        let answers = state.dead_until.get() <= now && state.frozen_until.get() <= now;
+        let answer = if answers && !world.chance.hits(world.weather.get().unclear) {
+            let holds = state.book.borrow().has(&question.message);
+            let never_started = !holds && state.unclear_claims.borrow().take(&question.token);
+            let writer = client::Client { world, node }.writer().into();
+            world.travel().await;
+            Some(HolderAnswer { writer, holds, never_started })
+        } else {
+            world.pause(ANSWERS_WITHIN).await;
+            None
+        };
+        if world.chance.hits(500) {
+            world.pause(world.chance.between(1, 2 * LEASE)).await;
+        }
+        answer
+    }
+
+    async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error> {
+        let world = self.world;
+        let Some(number) = world.names.iter().position(|other| other == node) else { return Ok(None) };
+        let presence = |started_at, seen_at| {
+            let (node, version, state, queues) = (node.to_owned(), String::new(), String::new(), Default::default());
+            Some(Presence { node, version, started_at, seen_at, state, queues })
+        };
+        if world.is(Mutation::SilentHolderTakenForDead) {
+            return Ok(presence(stamp(i64::MAX / 2), stamp(0)));
+        }
+        // Everything here is short compared with the product: a presence is, too.
+        let scale = PRESENCE_EVERY - i64::try_from(REAL_PRESENCE_EVERY.as_millis()).unwrap_or(0);
+        Ok(world.presence(number).and_then(|(seen, since)| presence(stamp(since), stamp(seen + scale))))
+    }
+
+    async fn schedule(&self, run: &Run, _: Timestamp, _: Option<&Headers>, _: Bytes) -> Result<(), Error> {
+        let plan = self.place_of_run(run).0;
+        self.client.schedule(schedule_of(self.world, plan, run)).await;
+        Ok(())
+    }
+
+    async fn park(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
+        self.schedule(run, at, headers, payload).await
+    }
+
+    async fn write_dead_letter(&self, run: &Run, _: Option<&Headers>, _: Bytes) -> Result<(), Error> {
+        self.client.put_letter(self.place_of_run(run).0, run).await;
+        Ok(())
+    }
+
+    async fn publish_live(&self, events: &EncodedEvents) {
+        let run = self.current().as_ref().map(|running| running.attempt_state.run.clone());
+        if let Some(run) = run {
+            self.client.publish_last(self.place_of_run(&run).0, &run, (events.count(), 0)).await;
+        }
+    }
+
+    async fn ack(&self, ack_token: AckToken) {
+        ack_token.abandon();
+        self.send(Word::Ack).await;
+    }
+
+    async fn nak_after(&self, ack_token: AckToken, after: Duration) {
+        ack_token.abandon();
+        self.send(Word::HandBack(i64::try_from(after.as_millis()).unwrap_or(0))).await;
+    }
+
+    async fn pause(&self, wait: Duration) {
+        self.world.pause(i64::try_from(wait.as_millis()).unwrap_or(0)).await;
+    }
+}
+
+fn key_of(key: &str) -> usize {
+    key.parse().expect("keys of this world are numbers")
+}
+
+impl Ports for Hand<'_> {
+    type Server = Self;
+
+    fn server(&self) -> &Self {
+        self
+    }
+
+    fn now(&self) -> Timestamp {
+        self.world.now()
+    }
+
+    fn instant(&self) -> Instant {
+        if self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork) {
+            return self.leased_from();
+        }
+        self.keep_lease();
+        self.world.instant(self.world.clock.get())
+    }
+
+    fn chance(&self) -> f64 {
+        self.world.chance.unit()
+    }
+
+    fn seal(&self) -> SmolStr {
+        seal_text(self.world.number())
+    }
+
+    fn node(&self) -> &SmolStr {
+        &self.world.names[self.client.node]
+    }
+
+    fn token(&self) -> SmolStr {
+        self.client.token().into()
+    }
+
+    fn writer(&self) -> &str {
+        &self.writer
+    }
+
+    fn lease(&self) -> Duration {
+        LENGTH
+    }
+
+    fn idempotency_window(&self) -> Duration {
+        Duration::from_secs(3_600)
+    }
+
+    fn policies(&self) -> &Policies {
+        self.plan.policies()
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &METRICS
+    }
+
+    fn book(&self) -> &Arc<Book> {
+        &self.book
+    }
+
+    fn recently_cancelled(&self) -> &RecentlyCancelled {
+        &self.recently_cancelled
+    }
+
+    fn unclear_claims(&self) -> &UnclearClaims {
+        &self.unclear_claims
+    }
+
+    fn unstored_ends(&self) -> &UnstoredEnds {
+        &self.unstored_ends
+    }
+
+    fn local_retries(&self) -> &Arc<LocalRetryPermits> {
+        &self.local_retries
+    }
+
+    async fn commit(&self, commit: Box<Commit>) {
+        Box::pin(self.take(commit)).await;
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        if !self.world.is(Mutation::PutBackBeginsAgainUntold) {
+            let plan = self.place_of_run(run).0;
+            self.client.publish_events(plan, run, published).await;
+        }
+        Ok(())
+    }
+
+    async fn wait_or_drain(&self, wait: Duration) {
+        let until = self.world.clock.get() + i64::try_from(wait.as_millis()).unwrap_or(0);
+        while !self.is_lost() && !self.is_drained() && self.world.clock.get() < until {
+            self.hold_until(until).await;
+        }
+        self.keep_lease();
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_drained()
+    }
+}

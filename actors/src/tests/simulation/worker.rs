@@ -1,0 +1,319 @@
+//! A delivery that a node holds, and how its worker handles it: with the functions that ship.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use longshore_backbone::delivery::AckToken;
+use longshore_domain::Run;
+use longshore_domain::lease::Lease;
+use longshore_domain::protocol::Arrival;
+use longshore_domain::run::{DeferReason, Holding, MessageId};
+use longshore_domain::{Job, RunId, SmolStr};
+use tokio::sync::mpsc;
+
+use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::begin::{Begun, begin};
+use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::commit::{Commit, Payload};
+use crate::lease_keeper::Book;
+use crate::queue::gates::Permits;
+use crate::shared::park_permits::ParkPermit;
+use crate::shared::permits::LocalRetryPermits;
+use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::unclear_claims::UnclearClaims;
+use crate::shared::unstored_ends::UnstoredEnds;
+use crate::tests::simulation::client::Client;
+use crate::tests::simulation::mutation::Mutation;
+use crate::tests::simulation::plan::Plan;
+use crate::tests::simulation::server::{Key, Message, Word};
+use crate::tests::simulation::world::{HEARD_WITHIN, LEASE, World, stamp};
+
+pub(crate) const LENGTH: Duration = Duration::from_millis(LEASE.unsigned_abs());
+
+/// How the server delivered a message.
+#[derive(Clone, Copy)]
+pub(crate) struct Delivery {
+    pub(crate) message: Message,
+    pub(crate) sent_at: i64,
+    /// How often the server had been killed by then: only for the ledger.
+    pub(crate) server_life: u32,
+    /// The last sequence in the lane when the node last had to connect again.
+    pub(crate) floor: u64,
+}
+
+impl Delivery {
+    /// A message that a node only looks at in its lane.
+    pub(crate) fn of_stored(message: Message, now: i64) -> Self {
+        Self { message, sent_at: now, server_life: 0, floor: 0 }
+    }
+}
+
+/// A worker's hand on one delivery: the ports of its attempts.
+pub(crate) struct Hand<'w> {
+    pub(crate) world: &'w World,
+    pub(crate) client: Client<'w>,
+    /// The run that the message names.
+    pub(crate) index: usize,
+    pub(crate) plan: &'w Plan,
+    pub(crate) delivery: Delivery,
+    pub(crate) writer: SmolStr,
+    /// The earliest time at which the server may have delivered it.
+    leased_from: i64,
+    lease: Cell<Lease>,
+    leased_until: Cell<i64>,
+    pub(crate) book: Arc<Book>,
+    pub(crate) unclear_claims: Rc<UnclearClaims>,
+    pub(crate) recently_cancelled: RecentlyCancelled,
+    pub(crate) unstored_ends: UnstoredEnds,
+    pub(crate) local_retries: Arc<LocalRetryPermits>,
+    /// Gives the ack token, and says whether a dropped one was returned.
+    give: Box<dyn Fn() -> AckToken>,
+    returned: RefCell<Box<dyn FnMut() -> bool>>,
+    /// What a mutation has to know: the last verdict was to take over; another id is looked up; a claim is taken up.
+    pub(crate) takes_over: Cell<bool>,
+    pub(crate) looks_up: Cell<bool>,
+    pub(crate) takes_up: Cell<bool>,
+    /// The attempt that it works on.
+    pub(crate) current: CurrentAttempt,
+    /// Commits without a decision that the committer, which is slow at times, has not come to.
+    pub(crate) uncommitted: RefCell<VecDeque<Box<Commit>>>,
+    /// An attempt that only a mutation begins.
+    pub(crate) mutant: RefCell<Option<Box<Assignment>>>,
+}
+
+/// Handles a delivery until its end.
+pub(crate) async fn work(world: &World, node: usize, delivery: Delivery) {
+    let hand = Hand::new(world, node, delivery);
+    if hand.is_lost() {
+        return;
+    }
+    let mut next = Some(hand.assignment());
+    while let Some(assignment) = next.take() {
+        if let Begun::Work(running) = begin(&hand, assignment).await {
+            next = hand.attempt(running).await;
+        }
+        next = next.or_else(|| hand.mutant.take());
+    }
+    hand.commit_the_rest().await;
+    if hand.is_returned() {
+        hand.send(Word::HandBack(0)).await;
+    }
+}
+
+impl<'w> Hand<'w> {
+    pub(crate) fn new(world: &'w World, node: usize, delivery: Delivery) -> Self {
+        // A lease runs from when the server may have sent the delivery, not from when a frozen node came to read it.
+        let from = if world.is(Mutation::LeaseClockFromReading) { world.clock.get() } else { delivery.sent_at };
+        let index = delivery.message.place.plan;
+        let (state, client) = (&world.nodes[node], Client { world, node });
+        let (returns, mut returned) = mpsc::unbounded_channel();
+        let give = move || AckToken::without_connection("job", returns.clone());
+        Self {
+            world,
+            client,
+            index,
+            plan: &world.plans[index],
+            delivery,
+            writer: client.writer().into(),
+            leased_from: from,
+            lease: Cell::new(Lease::new(world.instant(from))),
+            leased_until: Cell::new(from + LEASE),
+            book: Arc::clone(&state.book.borrow()),
+            unclear_claims: Rc::clone(&state.unclear_claims.borrow()),
+            recently_cancelled: RecentlyCancelled::default(),
+            unstored_ends: UnstoredEnds::default(),
+            local_retries: Arc::default(),
+            give: Box::new(give),
+            returned: RefCell::new(Box::new(move || returned.try_recv().is_ok())),
+            takes_over: Cell::new(false),
+            looks_up: Cell::new(false),
+            takes_up: Cell::new(false),
+            current: CurrentAttempt::default(),
+            uncommitted: RefCell::default(),
+            mutant: RefCell::new(None),
+        }
+    }
+
+    pub(crate) fn current(&self) -> MutexGuard<'_, Option<RunningAttempt>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The delivery, read as a job.
+    fn assignment(&self) -> Box<Assignment> {
+        let Message { place, at, since, .. } = self.delivery.message;
+        let parks = place.deferrals < 3 && self.world.chance.hits(self.world.parks);
+        let job = if place.timed { self.plan.timed_job(stamp(at)) } else { self.plan.job() };
+        Box::new(Assignment {
+            job: Arc::new(job.clone()),
+            payload: Payload::default(),
+            arrival: self.arrival(),
+            since: stamp(since),
+            leased_from: self.world.instant(self.leased_from),
+            entry: None,
+            permits: Permits::default(),
+            park: parks.then(|| ParkPermit::take(&Arc::default(), self.reason_to_wait())).flatten(),
+            is_returned: false,
+            ack_token: (self.give)(),
+            start: self.start(),
+        })
+    }
+
+    /// Why a parked job waits: for handlers with capacity, or because it is over its rate limit.
+    fn reason_to_wait(&self) -> Option<DeferReason> {
+        self.world.chance.hits(5_000).then_some(DeferReason::RateLimited)
+    }
+
+    fn arrival(&self) -> Arrival {
+        let Message { place, moved, seal, delivered, .. } = self.delivery.message;
+        Arrival {
+            holding: Holding { message: self.message(), delivery: delivered },
+            round: place.round,
+            attempt: place.attempt,
+            deferrals: place.deferrals,
+            moved,
+            seal: (seal > 0).then(|| seal_text(seal)),
+            has_derived_id: self.plan.has_derived_id() && !place.timed,
+            has_aged: false,
+        }
+    }
+
+    fn start(&self) -> Start {
+        if self.plan.is_unreadable() && !self.delivery.message.moved {
+            Start::Invalid("x".to_owned())
+        } else if self.takes_the_fast_path() {
+            self.world.say(|| format!("{} takes {} on the fast path", self.client.name(), self.sequence()));
+            Start::FastPath
+        } else {
+            Start::Claim
+        }
+    }
+
+    /// Whether a dropped ack token returned the job.
+    fn is_returned(&self) -> bool {
+        (self.returned.borrow_mut())()
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.delivery.message.sequence
+    }
+
+    /// Identifies the message.
+    pub(crate) fn message(&self) -> MessageId {
+        let Message { sequence, at, .. } = self.delivery.message;
+        MessageId { stream: self.world.stream.clone(), sequence, at: stamp(at) }
+    }
+
+    /// Whose run this is, and the key of its record. If the message names another's run, two may be meant.
+    pub(crate) fn place_of(&self, run_id: &RunId) -> (usize, Key) {
+        let Message { plan: own, at, .. } = self.delivery.message;
+        // A forged job may have the very id of the run that it names, if that is of a lane that is gone: the time in the
+        // other id is the forged job's own.
+        if own != self.index && *run_id == RunId::derived_at(&self.world.plans[own].job().run_id, stamp(at)) {
+            return (own, World::timed_key(own));
+        }
+        let is_of = |job: &Job| {
+            let rest = run_id.as_str().strip_prefix(job.run_id.as_str());
+            rest.map(|rest| rest.strip_prefix("-at-").is_some()).filter(|timed| *timed || *run_id == job.run_id)
+        };
+        for plan in [self.index, own] {
+            if let Some(timed) = is_of(self.world.plans[plan].job()) {
+                return (plan, if timed { World::timed_key(plan) } else { self.world.key(plan) });
+            }
+        }
+        let plan = self.world.plan_named(run_id).unwrap_or_else(|| panic!("no run has the id {run_id}"));
+        (plan, self.world.key(plan))
+    }
+
+    /// Whose run is written, and its key. A forged job may have the very id of the run that it names, if that is of a
+    /// lane that is gone: then the time of the message says which is meant.
+    pub(crate) fn place_of_run(&self, run: &Run) -> (usize, Key) {
+        let Message { plan: own, at, .. } = self.delivery.message;
+        let (plan, key) = self.place_of(&run.run_id);
+        let is_own = own != plan && run.origin == stamp(at) && self.world.plans[own].job().run_id == run.run_id;
+        (if is_own { own } else { plan }, key)
+    }
+
+    /// Whether the job takes the fast path, which reads and writes nothing before the work: only if nothing can be
+    /// stored, neither for another message of the run nor for its cancel.
+    fn takes_the_fast_path(&self) -> bool {
+        let Message { sequence, seal, delivered, .. } = self.delivery.message;
+        let world = self.world;
+        let first = seal == 0 && delivered == 1;
+        let own = self.plan.has_derived_id() || world.is(Mutation::FastPathForNamedRuns);
+        let alone = own && (self.plan.key.is_none() || world.is(Mutation::FastPathForKeyedRuns));
+        let sure = sequence > self.delivery.floor || world.is(Mutation::FastPathAfterTheServerDied);
+        // A delivery that comes to a node just after a freeze counts as sent before the freeze.
+        let (now, thawed_at) = (world.clock.get(), world.nodes[self.client.node].frozen_until.get());
+        let just_thawed =
+            thawed_at > 0 && now - thawed_at <= HEARD_WITHIN && !world.is(Mutation::LeaseClockFromReading);
+        let soon =
+            !just_thawed && now - self.leased_from <= HEARD_WITHIN || world.is(Mutation::FastPathForJobsLongBuffered);
+        first && alone && sure && soon && !self.is_told_to_stop(0)
+    }
+
+    /// Whether this node received an order to stop the run, after the world's number `since`.
+    pub(crate) fn is_told_to_stop(&self, since: u64) -> bool {
+        let (told, now) = (self.world.nodes[self.client.node].told_to_stop.borrow(), self.world.clock.get());
+        told.iter().any(|told| told.plan == self.index && told.told_as > since && told.from <= now)
+    }
+
+    pub(crate) async fn send(&self, word: Word) {
+        self.client.send(self.sequence(), word).await;
+    }
+
+    /// Whether another node may have the job by now.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lease.get().is_lost(self.world.instant(self.world.clock.get()), LENGTH)
+    }
+
+    /// What the lease-keeper does: it finds a lost lease before anything else is done.
+    pub(crate) fn keep_lease(&self) {
+        if self.is_lost() {
+            self.book.lose(&self.message(), self.leased_from());
+        }
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.world.nodes[self.client.node].draining.get()
+    }
+
+    pub(crate) fn leased_from(&self) -> Instant {
+        self.world.instant(self.leased_from)
+    }
+
+    pub(crate) fn leased_until(&self) -> i64 {
+        self.leased_until.get()
+    }
+
+    /// Lets time pass until `until`, for at most a part of the lease, and renews the lease if that is due.
+    pub(crate) async fn hold_until(&self, until: i64) {
+        let now = self.world.clock.get();
+        self.world.pause((until - now).clamp(1, LEASE / 6)).await;
+        let asked = self.world.clock.get();
+        let mut lease = self.lease.get();
+        if self.is_lost() || !lease.is_due(self.world.instant(asked), LENGTH) {
+            return;
+        }
+        lease.ask(self.world.instant(asked));
+        if self.client.send(self.sequence(), Word::Renew).await {
+            if !self.is_lost() {
+                self.leased_until.set(asked + LEASE);
+            }
+            lease.confirm(self.world.instant(asked), self.world.instant(self.world.clock.get()), LENGTH);
+        }
+        self.lease.set(lease);
+    }
+}
+
+/// A seal as records store it.
+pub(crate) fn seal_text(seal: u64) -> SmolStr {
+    SmolStr::from(format!("{seal:x}"))
+}
+
+/// A seal as messages carry it.
+pub(crate) fn seal_of(run: &Run) -> u64 {
+    u64::from_str_radix(&run.seal, 16).unwrap_or(0)
+}
