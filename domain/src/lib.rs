@@ -5,7 +5,7 @@
 //! millions of times.
 //!
 //! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may
-//! it start now), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what
+//! it start now), [`limit`] (how many may, in the whole cluster), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what
 //! follows an attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of
 //! them are still to be published), [`follow_up`] (the steps after that).
 
@@ -25,6 +25,7 @@ pub mod rank;
 pub mod clearance;
 pub mod freshness;
 pub mod lease;
+pub mod limit;
 
 pub mod run;
 
