@@ -18,6 +18,7 @@ mod head_of_line; // a job that cannot start keeps no other from starting
 mod hostile; // no input makes a part get stuck
 mod idempotency; // one id, one key: one run
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
+mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
 mod main_job; // a job published with any NATS client runs, and its events are published in order
 mod metrics; // rare faults are counted and logged
 mod nothing_lost; // kills and freezes while jobs run lose nothing

@@ -40,6 +40,7 @@ mod cluster;
 mod address;
 mod coalesce;
 mod lease_keeper;
+mod limits;
 mod node;
 mod parts;
 mod ports;

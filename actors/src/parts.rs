@@ -16,6 +16,8 @@ use crate::cluster::system_events::SystemEvents;
 use crate::cluster::{discovery, dlq_watch, presence};
 use crate::commit::committer::{Committer, Committing};
 use crate::lease_keeper::{self, Book};
+use crate::limits::Limits;
+use crate::limits::limiter;
 use crate::metrics::Metrics;
 use crate::ports::NodePorts;
 use crate::queue::buffer::JobBuffer;
@@ -64,7 +66,9 @@ impl Parts {
         let news = Arc::<GateNews>::default();
         let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
         let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone(), capacity));
-        let (gates, park) = (Gates { routing: Arc::clone(&routing), news }, ParkGate::new(backbone.clone()));
+        let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
+        let gates = Gates { routing: Arc::clone(&routing), limits, news };
+        let park = ParkGate::new(backbone.clone());
         let lease = backbone.storage().lease;
         let queues = policies.queues.iter().map(|(name, policy)| {
             let draining = lifecycle.draining.clone();
@@ -98,6 +102,7 @@ impl Parts {
             identity: Arc::clone(&self.identity),
             lifecycle: self.lifecycle.clone(),
             routing: Arc::clone(&self.routing),
+            limits: Arc::clone(&self.gates.limits),
             caller,
             committer: self.committer.clone(),
             book: Arc::clone(&self.book),
@@ -138,6 +143,7 @@ impl Parts {
             committer: self.committer.clone(),
             recently_cancelled: Arc::clone(&self.recently_cancelled),
             unstored_ends: Arc::clone(&self.unstored_ends),
+            limits: Arc::clone(&self.gates.limits),
             metrics: Arc::clone(&self.metrics),
         };
         service::Part {
@@ -146,6 +152,15 @@ impl Parts {
             lifecycle: self.lifecycle.clone(),
             health: Arc::clone(&self.health),
             waits: Arc::default(),
+        }
+    }
+
+    /// The rate limiter: gets tokens from the cluster, and tells of holds.
+    pub(crate) fn limiter(&self) -> limiter::Arguments {
+        limiter::Arguments {
+            backbone: self.backbone.clone(),
+            node: self.identity.node.clone(),
+            limits: Arc::clone(&self.gates.limits),
         }
     }
 

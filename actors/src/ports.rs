@@ -25,6 +25,7 @@ use crate::commit::committer::{Committer, Input};
 use crate::commit::encode::{Author, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
@@ -255,6 +256,8 @@ pub(crate) struct NodePorts {
     pub(crate) identity: Arc<Identity>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) routing: Arc<Routing>,
+    /// Gives the tokens of rate limits, and holds types and keys.
+    pub(crate) limits: Arc<Limits>,
     /// Calls remote handlers.
     pub(crate) caller: Caller,
     pub(crate) committer: Committer,

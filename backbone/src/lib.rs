@@ -42,6 +42,7 @@ pub mod dead_letters;
 
 pub mod control;
 pub mod lane_queries;
+pub mod limits;
 pub mod nodes;
 pub mod parked;
 pub mod poison;

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use smol_str::SmolStr;
+
 use crate::backoff::Backoff;
-use crate::{Job, JobType, Queue};
+use crate::limit::RateLimit;
+use crate::{Job, JobType, Queue, Tenant};
 
 /// How jobs of one type are treated.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,10 +36,22 @@ pub struct TypePolicy {
     pub max_snoozes: u32,
     /// How long the record of an ended run is kept, however it ended; `None`: as the storage settings say.
     pub keep: Option<Duration>,
+    /// How many of its jobs may start; each key has a limit of its own.
+    pub rate_limit: Option<RateLimit>,
+    /// The name of a limit that it shares with other types.
+    pub limit: Option<SmolStr>,
     /// A remote handler's error codes that allow another attempt, beside the usual ones.
     pub retryable_codes: Vec<u16>,
     /// A remote handler's error codes that no further attempt can mend, beside the usual ones.
     pub permanent_codes: Vec<u16>,
+}
+
+impl TypePolicy {
+    /// Whether a rate limit applies to its jobs.
+    #[must_use]
+    pub fn has_limit(&self) -> bool {
+        self.rate_limit.is_some() || self.limit.is_some()
+    }
 }
 
 impl Default for TypePolicy {
@@ -53,6 +68,8 @@ impl Default for TypePolicy {
             timeout_max: None,
             max_snoozes: 1_000,
             keep: None,
+            rate_limit: None,
+            limit: None,
             retryable_codes: Vec::new(),
             permanent_codes: Vec::new(),
         }
@@ -95,6 +112,17 @@ pub struct Policies {
     pub default_type: TypePolicy,
     /// Named back-off presets, for the header `Longshore-Retry`.
     pub retries: BTreeMap<String, Backoff>,
+    /// Limits that types share, by name.
+    pub limits: BTreeMap<SmolStr, RateLimit>,
+    /// Tenants with settings of their own.
+    pub tenants: BTreeMap<Tenant, TenantPolicy>,
+}
+
+/// How jobs of one tenant are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TenantPolicy {
+    /// How many jobs it may submit.
+    pub rate_limit: Option<RateLimit>,
 }
 
 impl Policies {

@@ -27,6 +27,8 @@ pub enum Outcome {
     },
     /// No handler serves the type; the attempt did not start.
     NoHandler,
+    /// Its tokens were no longer good when it was to start; the attempt did not start.
+    OverLimit,
     /// The node shuts down; the attempt is not used up.
     Released,
     /// The run was cancelled.
@@ -142,6 +144,9 @@ const NO_HANDLER_MAX: Duration = Duration::from_secs(5);
 const BUSY: Duration = Duration::from_secs(1);
 const BUSY_MAX: Duration = Duration::from_secs(30);
 
+/// The pause of a job whose start took longer than its tokens were good for.
+const OVER_LIMIT: Duration = Duration::from_millis(500);
+
 /// Judges `outcome` at `now`; `chance` is evenly distributed in 0 ≤ chance < 1.
 #[must_use]
 pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -> Settlement {
@@ -172,6 +177,7 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             let wait = spread(wait, chance).min(terms.no_handler_grace);
             defer(now.plus(wait), DeferReason::NoHandlerOnline, None, terms)
         }
+        Outcome::OverLimit => defer(now.plus(OVER_LIMIT), DeferReason::RateLimited, None, terms),
         Outcome::Released => Settlement::Release,
         Outcome::Cancelled => Settlement::Cancel,
     }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use longshore_actors::Settings;
 use longshore_backbone::Storage;
 use longshore_domain::backoff::{Backoff, Jitter};
-use longshore_domain::policy::{Policies, QueuePolicy, TypePolicy};
-use longshore_domain::{DurationText, JobType, Queue};
+use longshore_domain::limit::{RateLimit, Window};
+use longshore_domain::policy::{Policies, QueuePolicy, TenantPolicy, TypePolicy};
+use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use super::entries::{self as entry, ROOT};
 use super::kind::{JitterForm, Kind, Spread};
@@ -21,6 +22,9 @@ use super::schema::Entry;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
 const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
+
+/// Shorter windows would be over before a node had used its tokens.
+const MIN_WINDOW: Duration = Duration::from_secs(1);
 
 /// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
@@ -142,7 +146,18 @@ impl Checker<'_> {
                 types.insert(job_type, policy);
             }
         }
-        Policies { queues, types, default_type, retries: std::mem::take(&mut self.presets) }
+        let shared = root.named("limits", None);
+        let limits: BTreeMap<SmolStr, RateLimit> =
+            shared.iter().map(|(name, section)| (SmolStr::new(name), self.limit(section))).collect();
+        self.limits_exist(root, &limits);
+        let mut tenants = BTreeMap::new();
+        for (name, section) in root.named("tenants", None) {
+            let policy = TenantPolicy { rate_limit: self.rate_limit(&section) };
+            if let Ok(tenant) = Tenant::parse(name) {
+                tenants.insert(tenant, policy);
+            }
+        }
+        Policies { queues, types, default_type, retries: std::mem::take(&mut self.presets), limits, tenants }
     }
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {
@@ -159,6 +174,8 @@ impl Checker<'_> {
             timeout_max: section.get(&entry::TIMEOUT_MAX),
             max_snoozes: section.get(&entry::MAX_SNOOZES),
             keep: section.get(&entry::KEEP),
+            rate_limit: self.rate_limit(section),
+            limit: section.get(&entry::LIMIT).map(|name| name.0.into()),
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
         }
@@ -179,6 +196,45 @@ impl Checker<'_> {
         if let Some(heartbeat) = section.get(&entry::HEARTBEAT).filter(|heartbeat| *heartbeat > timeout) {
             let reason = longer(heartbeat, "timeout", timeout) + ": it would never be missed";
             self.problems.push(section.problem(entry::HEARTBEAT.name, reason));
+        }
+    }
+
+    /// The rate limit of a section, if it has one.
+    fn rate_limit(&mut self, section: &Section<'_>) -> Option<RateLimit> {
+        let table = section.table("rate_limit");
+        table.tree?;
+        Some(self.limit(&table))
+    }
+
+    fn limit(&mut self, section: &Section<'_>) -> RateLimit {
+        let (rate, window) = (section.get(&entry::RATE), section.get(&entry::RATE_WINDOW));
+        let burst = section.get(&entry::RATE_BURST);
+        if burst.is_some() && window != Window::Bucket {
+            let reason = "has no meaning in a window, which allows rate at once; take it away".to_owned();
+            self.problems.push(section.problem(entry::RATE_BURST.name, reason));
+        }
+        let per = section.get(&entry::RATE_PER);
+        if window != Window::Bucket && per < MIN_WINDOW {
+            let reason =
+                format!("{} is too short for a window; {} or more", DurationText(per), DurationText(MIN_WINDOW));
+            self.problems.push(section.problem(entry::RATE_PER.name, reason));
+        }
+        RateLimit { rate, per, burst: burst.unwrap_or(rate), window }
+    }
+
+    /// Checks that each type names a limit that there is.
+    fn limits_exist(&mut self, root: &Section<'_>, limits: &BTreeMap<SmolStr, RateLimit>) {
+        let mut sections: Vec<Section<'_>> =
+            root.named("types", None).into_iter().map(|(_, section)| section).collect();
+        sections.push(root.table("defaults"));
+        for section in sections {
+            let Some(name) = section.get(&entry::LIMIT).filter(|name| !limits.contains_key(name.0.as_str())) else {
+                continue;
+            };
+            let known = limits.keys().map(SmolStr::as_str).collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are: {known}") };
+            let reason = format!("{:?} is not a limit of [limits]; {known}", name.0);
+            self.problems.push(section.problem(entry::LIMIT.name, reason));
         }
     }
 

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use longshore_domain::limit::Window;
 use longshore_domain::policy::History;
 use longshore_domain::{DurationText, Queue, duration};
 use toml::Value;
@@ -332,6 +333,12 @@ choice!(JitterForm {
     "additive" => JitterForm::Additive,
     "full" => JitterForm::Full,
     "none" => JitterForm::None,
+});
+
+choice!(Window {
+    "bucket" => Window::Bucket,
+    "fixed" => Window::Fixed,
+    "sliding" => Window::Sliding,
 });
 
 /// An end of a run that frees its idempotency key before the window is over.

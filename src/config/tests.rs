@@ -5,6 +5,7 @@ use std::time::Duration;
 use longshore_actors::{Context, Handlers, Settings};
 use longshore_backbone::Storage;
 use longshore_domain::backoff::{Backoff, Jitter};
+use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{History, Policies, QueuePolicy, TypePolicy};
 use longshore_domain::{JobType, Queue};
 
@@ -327,7 +328,7 @@ completed_max_age = "5s"
 [defaults]
 key_concurrency = 2
 [types.a]
-rate_limit = { rate = 1 }
+max_attempts = 1
 [tenants.acme]
 weight = 2
 "#;
@@ -338,12 +339,35 @@ weight = 2
         [
             idle("defaults.key_concurrency (longshore.toml:7)"),
             idle("http.listen (longshore.toml:3)"),
-            idle("tenants.acme (longshore.toml:10)"),
+            idle("tenants.acme.weight (longshore.toml:11)"),
             idle("types.a.concurrency (LONGSHORE_TYPES__A__CONCURRENCY)"),
-            idle("types.a.rate_limit (longshore.toml:9)"),
             "storage.completed_max_age (5s) is shorter than two leases (1m): a job that completed may run again after a crash".to_owned(),
         ]
     );
+}
+
+#[test]
+fn rate_limits_are_read_and_checked() {
+    let text = r#"
+[types.a]
+rate_limit = { rate = 5, per = "2s", window = "sliding" }
+limit = "crm"
+[limits.crm]
+rate = 7
+[tenants.acme]
+rate_limit = { rate = 3, burst = 9 }
+"#;
+    let policies = settings(text).policies;
+    let limit = |rate, per, burst, window| RateLimit { rate, per: Duration::from_secs(per), burst, window };
+    let own = &policies.types["a"];
+    assert_eq!(own.rate_limit, Some(limit(5, 2, 5, Window::Sliding)));
+    assert_eq!(policies.limits[own.limit.as_ref().unwrap()], limit(7, 1, 7, Window::Bucket));
+    assert_eq!(policies.tenants["acme"].rate_limit, Some(limit(3, 1, 9, Window::Bucket)));
+
+    let wrong = |text: &str| problems(text);
+    assert!(wrong("[types.a]\nlimit = \"crm\"").contains("\"crm\" is not a limit of [limits]; there is none"));
+    let fixed = wrong("[limits.x]\nwindow = \"fixed\"\nburst = 3\nper = \"500ms\"");
+    assert!(fixed.contains("limits.x.burst") && fixed.contains("limits.x.per"), "{fixed}");
 }
 
 #[test]

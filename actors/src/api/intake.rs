@@ -6,7 +6,7 @@
 //! finds it publishes the job again.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -64,6 +64,21 @@ fn name(error: longshore_domain::NameError) -> ApiError {
 /// Takes one job.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
     let checked = check(api, tenant, submit)?;
+    let tokens = api.limits.admit(tenant).await.map_err(|until| over_limit(tenant, until))?;
+    let submitted = take(api, checked).await?;
+    // They go back if the job was not taken. That it waited for its answer for too long is no reason to refuse it.
+    let _ = tokens.is_some_and(|tokens| tokens.spend(Instant::now()));
+    Ok(submitted)
+}
+
+/// The tenant submits more than its rate limit allows.
+fn over_limit(tenant: &Tenant, until: Instant) -> ApiError {
+    let after = whole_millis(until.saturating_duration_since(Instant::now())).max(1);
+    let message = format!("tenant {tenant}: submits more jobs than its rate limit allows");
+    ApiError { retry_after_ms: Some(after), ..ApiError::new(Code::RateLimited, message) }
+}
+
+async fn take(api: &Api, checked: Checked) -> Result<Submitted, ApiError> {
     let due = checked.job.options.as_ref().and_then(|options| options.run_at).map(|when| when.from(now()));
     let keyed = checked.job.options.as_ref().is_some_and(|options| options.idempotency_key.is_some());
     if checked.own_id.is_none() && !keyed && due.is_none_or(|due| due <= now()) {

@@ -19,6 +19,7 @@ use longshore_backbone::Backbone;
 use longshore_domain::policy::Policies;
 
 use crate::commit::committer::Committer;
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::shared::identity::Identity;
 use crate::shared::recently_cancelled::RecentlyCancelled;
@@ -33,6 +34,7 @@ pub(crate) struct Api {
     pub(crate) committer: Committer,
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Arc<Metrics>,
 }
 

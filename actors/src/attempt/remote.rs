@@ -88,6 +88,9 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                     failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"))
                 }
                 Ok(Reply::Answer(reply)) => {
+                    if let Some(lasts) = reply.hold.filter(|_| reply.unreadable.is_none()) {
+                        ports.limits.hold(&context.job, lasts);
+                    }
                     let outcome = outcome_of(*reply, ports.policy(&context.job), announced);
                     // A handler without free capacity has not started anything.
                     if !announced && !matches!(outcome, Outcome::Busy { .. }) {
@@ -170,9 +173,6 @@ fn outcome_of(reply: HandlerReply, policy: &TypePolicy, started: bool) -> Outcom
             None => String::new(),
         };
         return failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {what}{said}"));
-    }
-    if let Some(hold) = reply.hold {
-        tracing::debug!(hold = %DurationText(hold), "a handler asks for a hold, which this version does not act upon");
     }
     if let Some(wait) = reply.snooze {
         return Outcome::Snoozed(wait);

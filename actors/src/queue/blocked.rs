@@ -55,7 +55,6 @@ pub(crate) enum Room {
     /// So many, or a few more than are known of.
     For(usize),
     /// None for some time.
-    #[cfg_attr(not(test), expect(dead_code, reason = "rate limits and breakers answer it, and come next"))]
     NotYet,
 }
 
@@ -77,6 +76,8 @@ struct Waiting<T> {
     coming: (usize, Option<Instant>),
     /// Why the first of them could not start when it was last asked about.
     reason: Option<DeferReason>,
+    /// About how many of them may start in a second, if that was said then.
+    soon: usize,
 }
 
 impl<T> Default for Waiting<T> {
@@ -91,6 +92,7 @@ impl<T> Default for Waiting<T> {
             counted: None,
             coming: (0, None),
             reason: None,
+            soon: 0,
         }
     }
 }
@@ -116,6 +118,11 @@ impl<T> Waiting<T> {
     fn coming(&self, now: Instant) -> usize {
         let (count, since) = self.coming;
         if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
+    }
+
+    fn learn(&mut self, held_up: HeldUp) {
+        self.reason = held_up.reason.or(self.reason);
+        self.soon = held_up.soon;
     }
 
     /// Whether jobs are on their way to be parked.
@@ -155,10 +162,12 @@ impl<T> Blocked<T> {
         self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty() || (waiting.are_parked && !is_returned))
     }
 
-    /// Where a job of this kind that cannot start before `opens` goes; `None`: that is not known.
-    pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, opens: Option<Instant>, now: Instant) -> Goes {
+    /// Where a job of this kind that cannot start now goes; `held_up` says why, if it is the first of them.
+    pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, held_up: Option<HeldUp>, now: Instant) -> Goes {
         let waiting = self.kinds.get(kind);
-        let kept = waiting.map_or(MIN_KEPT, |waiting| waiting.kept(now, self.counted_over));
+        let soon = held_up.map_or(0, |held_up| held_up.soon).max(waiting.map_or(0, |waiting| waiting.soon));
+        let kept = waiting.map_or(MIN_KEPT, |waiting| waiting.kept(now, self.counted_over)).max(soon.min(MAX_KEPT));
+        let opens = held_up.and_then(|held_up| held_up.until);
         let here = waiting.map_or(0, |waiting| waiting.jobs.len());
         let are_parked = waiting.is_some_and(|waiting| waiting.are_parked);
         let is_soon = opens.is_none_or(|opens| opens <= now + SOON);
@@ -173,10 +182,8 @@ impl<T> Blocked<T> {
     /// The first job of this kind cannot start now, for this reason.
     pub(crate) fn held_up(&mut self, kind: &Kind, held_up: HeldUp) {
         self.may_open_at(held_up.until);
-        if held_up.reason.is_some()
-            && let Some(waiting) = self.kinds.get_mut(kind)
-        {
-            waiting.reason = held_up.reason;
+        if let Some(waiting) = self.kinds.get_mut(kind) {
+            waiting.learn(held_up);
         }
     }
 
@@ -310,9 +317,9 @@ impl<T> Blocked<T> {
                     let (_, job) = waiting.jobs.pop_front()?;
                     return Some((kind.clone(), job));
                 }
-                Err(HeldUp { until, reason }) => {
-                    opens = earlier(opens, until);
-                    waiting.reason = reason.or(waiting.reason);
+                Err(held_up) => {
+                    opens = earlier(opens, held_up.until);
+                    waiting.learn(held_up);
                 }
             }
         }
@@ -406,7 +413,7 @@ mod tests {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
         blocked.keep(kind("a"), place(1), 1);
         let opens = now + Duration::from_millis(2);
-        let later = |_: &mut u64| Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited) });
+        let later = |_: &mut u64| Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited), soon: 0 });
         assert_eq!(blocked.take((now, 7), later), None);
         assert_eq!((blocked.opens(), blocked.opens()), (Some(opens), None), "answered once");
         assert_eq!(blocked.reason(&kind("a")), Some(DeferReason::RateLimited));
@@ -418,8 +425,9 @@ mod tests {
     #[test]
     fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
-        assert_eq!(blocked.place_for(&kind("a"), false, Some(now + SOON), now), Goes::Here);
-        let late = Some(now + SOON * 2);
+        let until = |until, soon| Some(HeldUp { until: Some(until), reason: None, soon });
+        assert_eq!(blocked.place_for(&kind("a"), false, until(now + SOON, 0), now), Goes::Here);
+        let late = until(now + SOON * 2, 0);
         assert_eq!(blocked.place_for(&kind("a"), false, late, now), Goes::Parked);
         assert_eq!(blocked.place_for(&kind("a"), true, late, now), Goes::Here, "it was wanted back");
         assert_eq!(blocked.wants(&kind("a"), Room::NotYet, now), 0);
@@ -459,7 +467,7 @@ mod tests {
         for (of, number) in [("a", 4), ("b", 2), ("a", 1), ("b", 3)] {
             blocked.keep(kind(of), place(number), number);
         }
-        let full = |is_full: bool| if is_full { Err(HeldUp { until: None, reason: None }) } else { Ok(()) };
+        let full = |is_full: bool| if is_full { Err(HeldUp { until: None, reason: None, soon: 0 }) } else { Ok(()) };
         let taken = blocked.take((now, 0), |number| full(*number == 1));
         assert_eq!(taken, Some((kind("b"), 2)), "1 cannot start, and 4 is behind it");
         assert_eq!(blocked.take((now, 0), |_| full(false)), Some((kind("a"), 1)));

@@ -289,9 +289,9 @@ impl Jobs {
                     Err(held_up) => Some(held_up),
                 },
             };
-            let opens = held_up.and_then(|held_up| held_up.until);
             let reason = held_up.and_then(|held_up| held_up.reason).or_else(|| self.blocked.reason(&kind));
-            if self.blocked.place_for(&kind, assignment.is_returned, opens, now) == Goes::Parked
+            let reason = reason.or_else(|| buffer.gates.usual_reason(&kind));
+            if self.blocked.place_for(&kind, assignment.is_returned, held_up, now) == Goes::Parked
                 && may_park(&buffer.park, &mut assignment, reason)
             {
                 self.parks(&kind, &mut assignment, buffer);
@@ -314,7 +314,7 @@ impl Jobs {
             return Some(assignment);
         }
         let (kind, mut overdue) = self.blocked.take_overdue()?;
-        let reason = self.blocked.reason(&kind);
+        let reason = self.blocked.reason(&kind).or_else(|| buffer.gates.usual_reason(&kind));
         if may_park(&buffer.park, &mut overdue, reason) {
             self.parks(&kind, &mut overdue, buffer);
             return Some(overdue);

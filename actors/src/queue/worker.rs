@@ -5,6 +5,7 @@
 //! it the worker takes from the buffer itself, as long as there are any.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure};
@@ -77,7 +78,11 @@ impl Actor for Worker {
 
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
-        let Begun::Work(running) = begin::begin(&*self.ports, assignment).await else { return };
+        let Begun::Work(mut running) = begin::begin(&*self.ports, assignment).await else { return };
+        if !self.spends(&mut running.assignment) {
+            let RunningAttempt { assignment, attempt_state, .. } = running;
+            return conclude::judge(&*self.ports, assignment, attempt_state, Outcome::OverLimit).await;
+        }
         self.ports.metrics.started.inc();
         self.ports.metrics.wait.observe(now().since(running.assignment.since).as_secs_f64());
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
@@ -96,6 +101,16 @@ impl State {
             }
             End::NotOurs => running.assignment.ack_token.abandon(),
         }
+    }
+
+    /// Whether the job has the tokens to start: if beginning took longer than they were good for, it may get others.
+    fn spends(&self, assignment: &mut Assignment) -> bool {
+        let now = Instant::now();
+        if assignment.permits.spend(now) {
+            return true;
+        }
+        let tokens = self.ports.limits.take(&assignment.job, now);
+        tokens.is_ok_and(|tokens| tokens.is_none_or(|tokens| tokens.spend(now)))
     }
 
     /// Waits for a short retry in a task of its own, and gives it back to the queue's scheduler, or the one after it.

@@ -203,6 +203,12 @@ impl Holder {
         Some(ask)
     }
 
+    /// Whether a request is on its way, or was when its answer was lost.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.asked.is_some()
+    }
+
     /// The cluster granted a request that was sent at `sent`, when the cluster's time was `time`.
     pub fn granted(&mut self, number: u64, lease: Lease, (sent, time): (Instant, Timestamp), holders: usize) {
         if self.asked.take_if(|asked| asked.number == number).is_none() {

@@ -2,13 +2,15 @@
 //! never waits.
 
 pub(crate) mod handler_capacity;
+pub(crate) mod rate_limit;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_domain::run::DeferReason;
 
-use crate::attempt::assignment::Assignment;
+use crate::attempt::assignment::{Assignment, Start};
+use crate::limits::{Expected, Limits, Tokens};
 use crate::queue::blocked::Room;
 use crate::shared::capacity::CapacityPermit;
 use crate::shared::gate_news::GateNews;
@@ -20,9 +22,8 @@ use crate::shared::routing::Routing;
 pub(crate) enum Answer {
     /// It may start, with these permits.
     Go(Permits),
-    /// It may not start before this moment.
-    #[expect(dead_code, reason = "rate limits and breakers answer it, and come next")]
-    NotBefore(Instant, DeferReason),
+    /// It may not start before this moment; about so many of its kind will within a second of it.
+    NotBefore(Instant, DeferReason, usize),
     /// It may start only after another job gives its permit back. Without a reason, its wait is not told as a deferral.
     WhenFreed(Option<DeferReason>),
 }
@@ -32,6 +33,15 @@ pub(crate) enum Answer {
 pub(crate) struct Permits {
     /// To be with a remote handler.
     pub(crate) _capacity: Option<CapacityPermit>,
+    /// Of its rate limits.
+    pub(crate) tokens: Option<Box<Tokens>>,
+}
+
+impl Permits {
+    /// The job starts now. Says whether it may: tokens are only good for some time.
+    pub(crate) fn spend(&mut self, now: Instant) -> bool {
+        self.tokens.take().is_none_or(|tokens| tokens.spend(now))
+    }
 }
 
 /// Why a job cannot start now.
@@ -41,12 +51,23 @@ pub(crate) struct HeldUp {
     pub(crate) until: Option<Instant>,
     /// What it waits for, if that is told as a deferral.
     pub(crate) reason: Option<DeferReason>,
+    /// About how many of its kind start within a second once some may, if that is known.
+    pub(crate) soon: usize,
+}
+
+fn granted(answer: Answer) -> Result<Permits, HeldUp> {
+    match answer {
+        Answer::Go(permits) => Ok(permits),
+        Answer::NotBefore(at, reason, soon) => Err(HeldUp { until: Some(at), reason: Some(reason), soon }),
+        Answer::WhenFreed(reason) => Err(HeldUp { until: None, reason, soon: 0 }),
+    }
 }
 
 /// The gates of a node.
 #[derive(Clone)]
 pub(crate) struct Gates {
     pub(crate) routing: Arc<Routing>,
+    pub(crate) limits: Arc<Limits>,
     /// Told when a gate may let more jobs start.
     pub(crate) news: Arc<GateNews>,
 }
@@ -54,7 +75,10 @@ pub(crate) struct Gates {
 impl Gates {
     /// The kind within which jobs keep their order while a gate holds them up; `None`: no gate can hold this job up.
     pub(crate) fn kind_of(&self, assignment: &Assignment) -> Option<Kind> {
-        let may_bite = handler_capacity::applies_to(&self.routing, assignment);
+        let is_valid = !matches!(assignment.start, Start::Invalid(_));
+        let may_bite = is_valid
+            && (handler_capacity::applies_to(&self.routing, assignment)
+                || rate_limit::applies_to(&self.limits, &assignment.job));
         may_bite.then(|| Kind::of(&assignment.job))
     }
 
@@ -63,16 +87,34 @@ impl Gates {
     /// # Errors
     /// It cannot start now: says why, and until when if that is known.
     pub(crate) fn ask(&self, assignment: &Assignment) -> Result<Permits, HeldUp> {
-        match handler_capacity::ask(&self.routing, assignment) {
-            Answer::Go(permits) => Ok(permits),
-            Answer::NotBefore(at, reason) => Err(HeldUp { until: Some(at), reason: Some(reason) }),
-            Answer::WhenFreed(reason) => Err(HeldUp { until: None, reason }),
+        let is_remote = handler_capacity::applies_to(&self.routing, assignment);
+        let mut permits = Permits::default();
+        if rate_limit::applies_to(&self.limits, &assignment.job) {
+            // Tokens are not taken for a job that cannot start all the same.
+            if is_remote && !handler_capacity::has_room(&self.routing, assignment) {
+                return Err(HeldUp { until: None, reason: None, soon: 0 });
+            }
+            permits = granted(rate_limit::ask(&self.limits, &assignment.job, Instant::now()))?;
         }
+        if is_remote {
+            permits._capacity = granted(handler_capacity::ask(&self.routing, assignment))?._capacity;
+        }
+        Ok(permits)
     }
 
     /// How many parked jobs of a kind could start: `max` where no gate bounds them.
     pub(crate) fn room_for(&self, kind: &Kind, max: usize) -> Room {
-        Room::For(self.routing.free_places(kind, max))
+        let free = self.routing.free_places(kind, max);
+        match rate_limit::expected(&self.limits, kind, Instant::now()) {
+            None => Room::For(free),
+            Some(Expected::NotYet) => Room::NotYet,
+            Some(Expected::Tokens(tokens)) => Room::For(free.min(tokens as usize)),
+        }
+    }
+
+    /// Why jobs of a kind wait, if they wait behind others of which this node knows nothing.
+    pub(crate) fn usual_reason(&self, kind: &Kind) -> Option<DeferReason> {
+        self.limits.has_limit(&kind.job_type).then_some(DeferReason::RateLimited)
     }
 
     /// Jobs for remote handlers are there, though none of them can start.

@@ -1,0 +1,348 @@
+//! Rate limits and holds, as this node knows them: the tokens that it holds of each limit, and what is held. Gates take
+//! tokens here, without waiting; the actor [`limiter`] gets them from the cluster.
+//!
+//! Bounds: [`MAX_LIMITS`] limits and [`MAX_HOLDS`] holds are known at once. Jobs of further ones wait until one is
+//! forgotten; a further hold is not kept.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use longshore_backbone::limits::Hold;
+use longshore_backbone::wire::kind_key::KindKey;
+use longshore_domain::limit::{Holder, LimitId, RateLimit, Scope, Taken};
+use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::{Job, JobType, SmolStr, Tenant, Timestamp, format_smolstr};
+use ractor::ActorRef;
+use smallvec::SmallVec;
+
+use crate::shared::gate_news::GateNews;
+use crate::shared::kind::Kind;
+use crate::shared::now;
+
+pub(crate) mod limiter;
+
+/// Limits of which something is known at once; keys make many.
+const MAX_LIMITS: usize = 16_384;
+/// Holds that are known at once.
+const MAX_HOLDS: usize = 16_384;
+/// How long jobs wait whose limit finds no place here.
+const NO_PLACE: Duration = Duration::from_secs(1);
+/// How long a submission waits for the tokens of its tenant.
+const ADMITS_WITHIN: Duration = Duration::from_millis(500);
+/// The longest hold.
+pub(crate) const MAX_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The limits of a node.
+pub(crate) struct Limits {
+    who: SmolStr,
+    policies: Arc<Policies>,
+    /// Whether any type has a limit.
+    any: bool,
+    known: Mutex<Known>,
+    holds: Mutex<HashMap<SmolStr, Timestamp>>,
+    /// How many there are: where there are none, nothing else is asked.
+    held: AtomicUsize,
+    news: Arc<GateNews>,
+    limiter: Mutex<Option<ActorRef<limiter::Message>>>,
+    /// The limiter has been told and has not looked yet.
+    is_told: AtomicBool,
+    /// By how many milliseconds the cluster's clock is ahead of this node's.
+    offset: AtomicI64,
+}
+
+#[derive(Default)]
+struct Known {
+    holders: HashMap<LimitId, Holder>,
+    /// Those that have something to ask.
+    asking: HashSet<LimitId>,
+}
+
+type Ids = SmallVec<[(LimitId, RateLimit); 2]>;
+
+/// Tokens for one job; those that are not spent go back when this is dropped.
+pub(crate) struct Tokens {
+    of: Arc<Limits>,
+    taken: SmallVec<[(LimitId, Taken); 2]>,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tokens").field(&self.taken).finish()
+    }
+}
+
+impl Tokens {
+    /// The job starts now. Says whether it may: the tokens are only good for some time.
+    #[must_use]
+    pub(crate) fn spend(mut self, now: Instant) -> bool {
+        let are_good = self.taken.iter().all(|(_, taken)| now < taken.until);
+        if are_good {
+            self.taken.clear();
+        }
+        are_good
+    }
+}
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        if !self.taken.is_empty() {
+            let taken = std::mem::take(&mut self.taken);
+            put_back(&mut self.of.known(), taken);
+        }
+    }
+}
+
+fn put_back(known: &mut Known, taken: SmallVec<[(LimitId, Taken); 2]>) {
+    for (id, taken) in taken {
+        if let Some(holder) = known.holders.get_mut(&id) {
+            holder.put_back(taken);
+        }
+    }
+}
+
+impl Limits {
+    /// Nothing is held; `who` names this life of the node.
+    pub(crate) fn new(who: &str, policies: Arc<Policies>, news: Arc<GateNews>) -> Self {
+        let any = policies.types.values().chain([&policies.default_type]).any(TypePolicy::has_limit);
+        Self {
+            who: SmolStr::new(who),
+            policies,
+            any,
+            known: Mutex::default(),
+            holds: Mutex::default(),
+            held: AtomicUsize::new(0),
+            news,
+            limiter: Mutex::default(),
+            is_told: AtomicBool::new(false),
+            offset: AtomicI64::new(0),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether jobs of this type can be held up by a limit or a hold.
+    pub(crate) fn may_bite(&self, job_type: &JobType) -> bool {
+        if self.held.load(Ordering::Relaxed) > 0 {
+            return true;
+        }
+        self.has_limit(job_type)
+    }
+
+    /// Whether jobs of this type can be held up by a limit.
+    pub(crate) fn has_limit(&self, job_type: &JobType) -> bool {
+        self.any && self.policies.of(job_type).has_limit()
+    }
+
+    /// The limits of a job. Its key chooses one of the type's own limit or, if the type has none, of the limit that it
+    /// shares.
+    fn ids(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Ids {
+        let policy = self.policies.of(job_type);
+        let of_key = || key.limit_key().map(|key| (tenant.clone(), SmolStr::new(key)));
+        let mut ids = Ids::new();
+        if let Some(limit) = policy.rate_limit {
+            ids.push((LimitId { scope: Scope::Type(job_type.clone()), key: of_key() }, limit));
+        }
+        if let Some((name, limit)) = policy.limit.as_ref().and_then(|name| self.policies.limits.get_key_value(name)) {
+            let key = if ids.is_empty() { of_key() } else { None };
+            ids.push((LimitId { scope: Scope::Named(name.clone()), key }, *limit));
+        }
+        ids
+    }
+
+    /// Takes the tokens of a job that is to start, if they are here.
+    ///
+    /// # Errors
+    /// They are not: says until when. The cluster is asked, if that helps.
+    pub(crate) fn take(self: &Arc<Self>, job: &Job, now: Instant) -> Result<Option<Box<Tokens>>, Short> {
+        if !self.any {
+            return Ok(None);
+        }
+        let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
+        if ids.is_empty() {
+            return Ok(None);
+        }
+        let cost = job.options.as_ref().and_then(|options| options.cost).unwrap_or(1);
+        self.take_of(ids, cost, now).map(Some)
+    }
+
+    /// Takes the token of a job that the tenant submits, if it has a limit; may wait for the cluster's answer.
+    ///
+    /// # Errors
+    /// The tenant submits too many: says until when there is none.
+    pub(crate) async fn admit(self: &Arc<Self>, tenant: &Tenant) -> Result<Option<Box<Tokens>>, Instant> {
+        let Some(limit) = self.policies.tenants.get(tenant).and_then(|policy| policy.rate_limit) else {
+            return Ok(None);
+        };
+        let id = LimitId { scope: Scope::Tenant(tenant.clone()), key: None };
+        let begun = Instant::now();
+        loop {
+            let news = self.news.changed();
+            let now = Instant::now();
+            match self.take_of(Ids::from_iter([(id.clone(), limit)]), 1, now) {
+                Ok(tokens) => return Ok(Some(tokens)),
+                Err(Short { until, .. }) if now.max(until) > begun + ADMITS_WITHIN => return Err(until),
+                Err(Short { until, .. }) => {
+                    // The answer may come sooner.
+                    let _ = tokio::time::timeout_at(until.into(), news).await;
+                }
+            }
+        }
+    }
+
+    fn take_of(self: &Arc<Self>, ids: Ids, cost: u32, now: Instant) -> Result<Box<Tokens>, Short> {
+        let mut known = self.known();
+        let (mut taken, mut has_asked) = (SmallVec::new(), false);
+        let mut held_up = None;
+        for (id, limit) in ids {
+            let Some(holder) = self.holder(&mut known, &id, limit, now) else {
+                held_up = Some(Short { until: now + NO_PLACE, share: 0 });
+                break;
+            };
+            match holder.take(cost, now) {
+                Ok(tokens) => {
+                    // The next block is asked for before this one is used up.
+                    if holder.ask(now).is_some() {
+                        has_asked |= known.asking.insert(id.clone());
+                    }
+                    taken.push((id, tokens));
+                }
+                Err(wait) => {
+                    held_up = Some(Short { until: wait.until, share: holder.share() as usize });
+                    if wait.asks {
+                        has_asked |= known.asking.insert(id);
+                    }
+                    break;
+                }
+            }
+        }
+        let tokens = match held_up {
+            Some(short) => {
+                put_back(&mut known, taken);
+                Err(short)
+            }
+            None => Ok(Box::new(Tokens { of: Arc::clone(self), taken })),
+        };
+        drop(known);
+        if has_asked {
+            self.tell(limiter::Message::Wanted);
+        }
+        tokens
+    }
+
+    /// Requests whose answers a limiter took with it as it died are sent again.
+    fn ask_again(&self) {
+        let known = &mut *self.known();
+        let asking = known.holders.iter().filter(|(_, holder)| holder.is_asking()).map(|(id, _)| id.clone());
+        known.asking.extend(asking);
+    }
+
+    fn holder<'a>(&self, known: &'a mut Known, id: &LimitId, limit: RateLimit, now: Instant) -> Option<&'a mut Holder> {
+        if !known.holders.contains_key(id) {
+            if known.holders.len() >= MAX_LIMITS {
+                return None;
+            }
+            known.holders.insert(id.clone(), Holder::new(self.who.clone(), limit, now));
+        }
+        known.holders.get_mut(id)
+    }
+
+    /// Whether parked jobs of this kind make no sense to have before some time; where tokens are at hand, how many.
+    pub(crate) fn room(&self, kind: &Kind, now: Instant) -> Option<Expected> {
+        if self.held_until(&kind.tenant, &kind.job_type, &kind.key).is_some() {
+            return Some(Expected::NotYet);
+        }
+        if !self.any {
+            return None;
+        }
+        let ids = self.ids(&kind.tenant, &kind.job_type, &kind.key);
+        let known = self.known();
+        let holders = ids.iter().map(|(id, _)| known.holders.get(id));
+        let each = holders.map(|holder| match holder {
+            Some(holder) if holder.at_hand(now) > 0 => Expected::Tokens(holder.at_hand(now).max(holder.share())),
+            Some(holder) if holder.not_before(now).is_some() => Expected::NotYet,
+            _ => Expected::Tokens(0),
+        });
+        each.min()
+    }
+
+    /// Until when jobs of this kind are held, if they are.
+    pub(crate) fn held_until(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Option<Timestamp> {
+        if self.held.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let what = self.scope_of_hold(tenant, job_type, key);
+        let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.get(&what).copied().filter(|until| *until > self.time())
+    }
+
+    /// What a handler of such a job holds: its key or, without one, its type, for its tenant. A type that shares a limit
+    /// holds the key for all types that share it.
+    pub(crate) fn scope_of_hold(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> SmolStr {
+        let policy = self.policies.of(job_type);
+        match (&policy.limit, key.limit_key()) {
+            (Some(name), Some(key)) if policy.rate_limit.is_none() => format_smolstr!("{tenant}.{key}.name.{name}"),
+            (_, key) => format_smolstr!("{tenant}.{}.type.{job_type}", key.unwrap_or("_")),
+        }
+    }
+
+    /// A handler asks that jobs like its own are held for so long.
+    pub(crate) fn hold(&self, job: &Job, lasts: Duration) {
+        let what = self.scope_of_hold(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
+        let hold = Hold { what, until: self.time().plus(lasts.min(MAX_HOLD)) };
+        self.add_hold(&hold);
+        self.tell(limiter::Message::Hold(hold));
+    }
+
+    /// Learns of a hold. The longer of two holds counts.
+    fn add_hold(&self, hold: &Hold) {
+        let time = self.time();
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.retain(|_, until| *until > time);
+        if hold.until > time && (holds.len() < MAX_HOLDS || holds.contains_key(&hold.what)) {
+            let until = holds.entry(hold.what.clone()).or_insert(hold.until);
+            *until = (*until).max(hold.until);
+        }
+        self.held.store(holds.len(), Ordering::Relaxed);
+    }
+
+    /// The cluster's time.
+    pub(crate) fn time(&self) -> Timestamp {
+        Timestamp::from_millis(now().millis().saturating_add(self.offset.load(Ordering::Relaxed)))
+    }
+
+    fn tell(&self, message: limiter::Message) {
+        // One of these is enough until the limiter looks.
+        if matches!(message, limiter::Message::Wanted) && self.is_told.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(limiter) = &*self.limiter.lock().unwrap_or_else(PoisonError::into_inner) {
+            // If it is dead, the next one looks as it starts; a hold that is lost then holds on this node alone.
+            let _ = limiter.cast(message);
+        }
+    }
+}
+
+/// There are too few tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Short {
+    /// Before this moment, as far as is known.
+    pub(crate) until: Instant,
+    /// About how many there will be for this node in a second.
+    pub(crate) share: usize,
+}
+
+/// How many parked jobs could start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Expected {
+    /// None for some time.
+    NotYet,
+    /// So many tokens are here; perhaps the cluster has more.
+    Tokens(u32),
+}
+
+#[cfg(test)]
+mod tests;
