@@ -16,6 +16,7 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use super::entries::{self as entry, ROOT};
 use super::kind::{JitterForm, Kind, Spread};
+use super::limit_entries as limit_entry;
 use super::problem::Problem;
 use super::raw::{self, Content, Node, Tree, key};
 use super::schema::Entry;
@@ -175,7 +176,7 @@ impl Checker<'_> {
             max_snoozes: section.get(&entry::MAX_SNOOZES),
             keep: section.get(&entry::KEEP),
             rate_limit: self.rate_limit(section),
-            limit: section.get(&entry::LIMIT).map(|name| name.0.into()),
+            limit: section.get(&limit_entry::LIMIT).map(|name| name.0.into()),
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
         }
@@ -207,17 +208,17 @@ impl Checker<'_> {
     }
 
     fn limit(&mut self, section: &Section<'_>) -> RateLimit {
-        let (rate, window) = (section.get(&entry::RATE), section.get(&entry::RATE_WINDOW));
-        let burst = section.get(&entry::RATE_BURST);
+        let (rate, window) = (section.get(&limit_entry::RATE), section.get(&limit_entry::RATE_WINDOW));
+        let burst = section.get(&limit_entry::RATE_BURST);
         if burst.is_some() && window != Window::Bucket {
             let reason = "has no meaning in a window, which allows rate at once; take it away".to_owned();
-            self.problems.push(section.problem(entry::RATE_BURST.name, reason));
+            self.problems.push(section.problem(limit_entry::RATE_BURST.name, reason));
         }
-        let per = section.get(&entry::RATE_PER);
+        let per = section.get(&limit_entry::RATE_PER);
         if window != Window::Bucket && per < MIN_WINDOW {
             let reason =
                 format!("{} is too short for a window; {} or more", DurationText(per), DurationText(MIN_WINDOW));
-            self.problems.push(section.problem(entry::RATE_PER.name, reason));
+            self.problems.push(section.problem(limit_entry::RATE_PER.name, reason));
         }
         RateLimit { rate, per, burst: burst.unwrap_or(rate), window }
     }
@@ -228,13 +229,14 @@ impl Checker<'_> {
             root.named("types", None).into_iter().map(|(_, section)| section).collect();
         sections.push(root.table("defaults"));
         for section in sections {
-            let Some(name) = section.get(&entry::LIMIT).filter(|name| !limits.contains_key(name.0.as_str())) else {
+            let Some(name) = section.get(&limit_entry::LIMIT).filter(|name| !limits.contains_key(name.0.as_str()))
+            else {
                 continue;
             };
             let known = limits.keys().map(SmolStr::as_str).collect::<Vec<_>>().join(", ");
             let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are: {known}") };
             let reason = format!("{:?} is not a limit of [limits]; {known}", name.0);
-            self.problems.push(section.problem(entry::LIMIT.name, reason));
+            self.problems.push(section.problem(limit_entry::LIMIT.name, reason));
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use longshore_actors::{Handlers, Settings};
 
 mod entries;
+mod limit_entries;
 
 mod kind;
 mod schema;

@@ -179,7 +179,7 @@ longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes suc
   16 | jobs_max_bytes = "4GB"
      |                  ^^^^^
 
-longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, queues, retries, defaults, types, tenants
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, queues, retries, defaults, types, limits, tenants
   17 | [unknown]
      |  ^^^^^^^"#
     );
@@ -402,8 +402,9 @@ fn every_variable_of_the_file_names_its_setting() {
         let (_, value) = setting.split_once(" = ").unwrap();
         let value: toml::Value = value.trim().parse().unwrap();
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let also = ("LONGSHORE_RETRIES__FAST__BASE", "1s"); // the preset that examples name
-        let variables = [also, (&*format!("LONGSHORE_{variable}"), text.as_str())];
+        // The preset and the limit that examples name.
+        let (preset, limit) = (("LONGSHORE_RETRIES__FAST__BASE", "1s"), ("LONGSHORE_LIMITS__CRM__RATE", "1"));
+        let variables = [preset, limit, (&*format!("LONGSHORE_{variable}"), text.as_str())];
         let configuration = load("", &variables).unwrap();
         assert!(configuration.in_force().contains(&format!("# LONGSHORE_{variable}")), "{line}");
     }

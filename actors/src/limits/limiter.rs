@@ -50,7 +50,7 @@ pub(crate) enum Message {
     /// Another node has told of a hold.
     HoldHeard(Hold),
     /// This node no longer hears of holds.
-    Deaf,
+    SubscriptionEnded,
 }
 
 /// The outcome of a request.
@@ -117,7 +117,7 @@ impl Actor for Limiter {
             Message::Answered(id, ask, outcome) => state.answered(&id, &ask, outcome),
             Message::Hold(hold) => state.tell_of(hold),
             Message::HoldHeard(hold) => state.part.limits.add_hold(&hold),
-            Message::Deaf => return Err(SUBSCRIPTION_ENDED.into()),
+            Message::SubscriptionEnded => return Err(SUBSCRIPTION_ENDED.into()),
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ async fn listen(backbone: Backbone, limiter: ActorRef<Message>) {
             let _ = limiter.cast(Message::HoldHeard(hold));
         }
     }
-    let _ = limiter.cast(Message::Deaf);
+    let _ = limiter.cast(Message::SubscriptionEnded);
 }
 
 /// Asks for a block until it is known whether there is one, or other nodes were faster too often.

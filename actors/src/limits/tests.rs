@@ -1,3 +1,5 @@
+//! The limits of a node without a cluster: what a job takes, what goes back, what is held.
+
 use std::collections::BTreeMap;
 
 use longshore_domain::limit::{Lease, Window};
