@@ -92,7 +92,6 @@ impl Node {
         let tree = tree::Arguments {
             children: tree::children(&parts, &ports),
             queues: parts.supervisors(&ports),
-            limiter: parts.limiter(),
             metrics: Arc::clone(&parts.metrics),
             tell,
         };

@@ -156,8 +156,8 @@ impl Parts {
     }
 
     /// The rate limiter: gets tokens from the cluster, and tells of holds.
-    pub(crate) fn limiter(&self) -> limiter::Arguments {
-        limiter::Arguments {
+    pub(crate) fn limiter(&self) -> limiter::Part {
+        limiter::Part {
             backbone: self.backbone.clone(),
             node: self.identity.node.clone(),
             limits: Arc::clone(&self.gates.limits),

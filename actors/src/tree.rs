@@ -14,7 +14,7 @@ use crate::attempt::cancelled;
 use crate::cluster::{discovery, dlq_watch, node_name, presence};
 use crate::commit::committer;
 use crate::lease_keeper;
-use crate::limits::limiter::{self, Limiter};
+use crate::limits::limiter;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
 use crate::ports::NodePorts;
@@ -40,6 +40,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
+        ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),
     ];
     children.extend(parts.queues.iter().map(|queue| ChildSpec::new("parking", parts.parking(queue), parking::run)));
     children
@@ -52,7 +53,6 @@ pub(crate) struct Root;
 pub(crate) struct Arguments {
     pub(crate) children: Vec<ChildSpec>,
     pub(crate) queues: Vec<supervisor::Arguments>,
-    pub(crate) limiter: limiter::Arguments,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tell: oneshot::Sender<String>,
 }
@@ -60,7 +60,6 @@ pub(crate) struct Arguments {
 pub(crate) struct State {
     children: Vec<ChildSpec>,
     queues: Vec<supervisor::Arguments>,
-    limiter: limiter::Arguments,
     metrics: Arc<Metrics>,
     alive: Vec<(ActorId, Child)>,
     deaths: Deaths,
@@ -70,7 +69,6 @@ pub(crate) struct State {
 #[derive(Debug, Clone, Copy)]
 enum Child {
     Loop(usize),
-    Limiter,
     Queue(usize),
 }
 
@@ -80,11 +78,10 @@ impl Actor for Root {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<()>, tree: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { children, queues, limiter, metrics, tell } = tree;
-        let loops = (0..children.len()).map(Child::Loop).chain([Child::Limiter]);
-        let all: Vec<Child> = loops.chain((0..queues.len()).map(Child::Queue)).collect();
-        let (alive, deaths, told) = (Vec::new(), Deaths::new(), Some(tell));
-        let mut state = State { children, queues, limiter, metrics, alive, deaths, told };
+        let Arguments { children, queues, metrics, tell } = tree;
+        let all = (0..children.len()).map(Child::Loop).chain((0..queues.len()).map(Child::Queue));
+        let all: Vec<Child> = all.collect();
+        let mut state = State { children, queues, metrics, alive: Vec::new(), deaths: Deaths::new(), told: Some(tell) };
         for child in all {
             state.start(child, &myself).await?;
         }
@@ -120,7 +117,6 @@ impl State {
         let (_, child) = self.alive.swap_remove(at);
         let name = match child {
             Child::Loop(number) => self.children[number].name,
-            Child::Limiter => "rate-limiter",
             Child::Queue(_) => "queue",
         };
         tracing::error!(actor = name, "died, starting it again: {reason}");
@@ -133,10 +129,6 @@ impl State {
         let supervisor = myself.get_cell();
         let id = match child {
             Child::Loop(number) => self.children[number].start(supervisor).await?.get_id(),
-            Child::Limiter => {
-                let arguments = self.limiter.clone();
-                Actor::spawn_linked(None, Limiter, arguments, supervisor).await?.0.get_id()
-            }
             Child::Queue(number) => {
                 let arguments = self.queues[number].clone();
                 Actor::spawn_linked(None, QueueSupervisor, arguments, supervisor).await?.0.get_id()

@@ -1,28 +1,28 @@
-//! The rate limiter: the actor that gets tokens from the cluster for this node, gives back what is not used, and tells the
+//! The rate limiter: the part that gets tokens from the cluster for this node, gives back what is not used, tells the
 //! cluster of holds and hears of them. What is known stands in [`Limits`], which outlives it.
 //!
-//! Mailbox: one `Wanted` at most, one `Tick`, one `Answered` for each of [`AT_ONCE`] requests on their way, and holds: as
-//! many as handlers ask for, and as other nodes tell of.
+//! Bounds: [`AT_ONCE`] requests for tokens on their way.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::limits::{Hold, Stamp};
+use longshore_backbone::limits::Stamp;
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::Timestamp;
 use longshore_domain::limit::{Answer, Ask, Lease, LimitId, RateLimit, Record};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::task::JoinHandle;
+use longshore_domain::{SmolStr, Timestamp};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
+use crate::address::Mailbox;
 use crate::limits::Limits;
 use crate::shared::now;
-use crate::supervision::SUBSCRIPTION_ENDED;
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
-/// How often tokens that are not used are looked for, while this node holds any.
+/// How often tokens that are not used are looked for, while this node knows any limit.
 const TICK: Duration = Duration::from_millis(30);
-/// How often the clocks are compared, and the list of holds is read again: an event that was missed is found so.
+/// How often the clocks are compared, and the list of holds is read again: one that was missed is found so.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// So many comparisons of the clocks are remembered.
 const COMPARED: usize = 8;
@@ -35,26 +35,16 @@ const PAUSE: Duration = Duration::from_millis(8);
 /// Blocks that are not taken back in so many tries are let go: their tokens count as used.
 const RETURNS: u32 = 5;
 
-/// What the limiter is told.
+/// What the limiter is told. What it is about stands in [`Limits`].
 pub(crate) enum Message {
     /// A job found too few tokens, or the next block is due.
-    Wanted,
-    /// Time has passed.
-    Tick,
-    /// It is time to compare the clocks and to read the holds.
-    Look,
-    /// A request was answered.
-    Answered(LimitId, Ask, Outcome),
+    TokensWanted,
     /// A handler asked for a hold.
-    Hold(Hold),
-    /// Another node has told of a hold.
-    HoldHeard(Hold),
-    /// This node no longer hears of holds.
-    SubscriptionEnded,
+    HoldAsked,
 }
 
 /// The outcome of a request.
-pub(crate) enum Outcome {
+enum Outcome {
     /// The block, when the request was sent, by both clocks, and how many nodes hold tokens.
     Granted(Lease, (Instant, Timestamp), usize),
     /// There are too few until then.
@@ -63,69 +53,65 @@ pub(crate) enum Outcome {
     Unclear,
 }
 
-pub(crate) struct Limiter;
-
 /// What the limiter is given.
 #[derive(Clone)]
-pub(crate) struct Arguments {
+pub(crate) struct Part {
     pub(crate) backbone: Backbone,
-    pub(crate) node: longshore_domain::SmolStr,
+    pub(crate) node: SmolStr,
     pub(crate) limits: Arc<Limits>,
 }
 
-pub(crate) struct State {
-    part: Arguments,
+struct Limiter {
+    part: Part,
+    /// The requests on their way, and whose they are.
+    requests: JoinSet<(LimitId, Ask, Outcome)>,
     busy: HashSet<LimitId>,
-    is_ticking: bool,
-    listening: JoinHandle<()>,
+    /// Comparisons and writes beside them.
+    errands: JoinSet<Option<(Duration, i64)>>,
     /// The last comparisons of the clocks: how long each took, and the offset found.
     offsets: VecDeque<(Duration, i64)>,
 }
 
-impl Drop for State {
-    fn drop(&mut self) {
-        self.listening.abort();
-    }
-}
-
-impl Actor for Limiter {
-    type Msg = Message;
-    type State = State;
-    type Arguments = Arguments;
-
-    async fn pre_start(&self, myself: ActorRef<Message>, part: Arguments) -> Result<State, ActorProcessingErr> {
-        let limits = Arc::clone(&part.limits);
-        *limits.limiter.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(myself.clone());
-        limits.is_told.store(false, Ordering::Release);
-        limits.ask_again();
-        let listening = tokio::spawn(listen(part.backbone.clone(), myself.clone()));
-        myself.cast(Message::Look)?;
-        myself.cast(Message::Wanted)?;
-        Ok(State { part, busy: HashSet::new(), is_ticking: false, listening, offsets: VecDeque::new() })
-    }
-
-    async fn handle(
-        &self,
-        myself: ActorRef<Message>,
-        message: Message,
-        state: &mut State,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            Message::Wanted => state.ask(&myself),
-            Message::Tick => state.tick(&myself),
-            Message::Look => state.look(&myself).await,
-            Message::Answered(id, ask, outcome) => state.answered(&id, &ask, outcome),
-            Message::Hold(hold) => state.tell_of(hold),
-            Message::HoldHeard(hold) => state.part.limits.add_hold(&hold),
-            Message::SubscriptionEnded => return Err(SUBSCRIPTION_ENDED.into()),
+/// Gets tokens until the process ends.
+pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
+    let mut holds = part.backbone.listen_for_holds().await.map_err(|error| error.with_causes())?;
+    part.limits.ask_again();
+    let (requests, errands) = (JoinSet::new(), JoinSet::new());
+    let mut limiter = Limiter { part, requests, busy: HashSet::new(), errands, offsets: VecDeque::new() };
+    limiter.ask();
+    limiter.tell_of_holds();
+    let (mut look, mut tick) = (tokio::time::interval(LOOK_EVERY), tokio::time::interval(TICK));
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let knows_any = limiter.part.limits.knows_any();
+        tokio::select! {
+            message = mailbox.next() => match message {
+                Message::TokensWanted => limiter.ask(),
+                Message::HoldAsked => limiter.tell_of_holds(),
+            },
+            Some(answered) = limiter.requests.join_next() => {
+                let (id, ask, outcome) = answered.map_err(|error| error.to_string())?;
+                limiter.answered(&id, &ask, outcome);
+            }
+            Some(done) = limiter.errands.join_next() => {
+                if let Some(compared) = done.map_err(|error| error.to_string())? {
+                    limiter.compared(compared);
+                }
+            }
+            hold = holds.next() => match hold {
+                Some(hold) => limiter.part.limits.add_hold(&hold),
+                None => return Err(SUBSCRIPTION_ENDED.to_owned()),
+            },
+            _ = tick.tick(), if knows_any => limiter.tick(),
+            _ = look.tick() => limiter.look(),
         }
-        Ok(())
     }
 }
 
-impl State {
+impl Limiter {
     /// Asks the cluster for the limits that want tokens.
-    fn ask(&mut self, myself: &ActorRef<Message>) {
+    fn ask(&mut self) {
         let limits = &self.part.limits;
         limits.is_told.store(false, Ordering::Release);
         let now = Instant::now();
@@ -140,16 +126,13 @@ impl State {
             }
             let Some(ask) = holder.ask(now) else { continue };
             let (backbone, limits, limit) = (self.part.backbone.clone(), Arc::clone(limits), *holder.limit());
-            let (to, request) = (myself.clone(), id.clone());
-            self.busy.insert(id);
-            tokio::spawn(async move {
-                let outcome = lease(&backbone, (&request, &limit), &ask, &limits).await;
-                let _ = to.cast(Message::Answered(request, ask, outcome));
+            self.busy.insert(id.clone());
+            self.requests.spawn(async move {
+                let outcome = lease(&backbone, (&id, &limit), &ask, &limits).await;
+                (id, ask, outcome)
             });
         }
         known.asking.extend(later);
-        drop(known);
-        self.tick_later(myself);
     }
 
     fn answered(&mut self, id: &LimitId, ask: &Ask, outcome: Outcome) {
@@ -169,8 +152,7 @@ impl State {
     }
 
     /// Gives back what is not used, asks again for what is still wanted, and forgets limits that were not used for long.
-    fn tick(&mut self, myself: &ActorRef<Message>) {
-        self.is_ticking = false;
+    fn tick(&mut self) {
         let now = Instant::now();
         let mut known = self.part.limits.known();
         let mut back = Vec::new();
@@ -183,60 +165,55 @@ impl State {
         drop(known);
         for (id, limit, ask, unused) in back {
             let (backbone, limits) = (self.part.backbone.clone(), Arc::clone(&self.part.limits));
-            tokio::spawn(async move { give_back(&backbone, (&id, &limit), (&ask, unused), &limits).await });
+            self.errands.spawn(async move {
+                give_back(&backbone, (&id, &limit), (&ask, unused), &limits).await;
+                None
+            });
         }
-        self.ask(myself);
-    }
-
-    fn tick_later(&mut self, myself: &ActorRef<Message>) {
-        if !self.is_ticking && !self.part.limits.known().holders.is_empty() {
-            self.is_ticking = true;
-            myself.send_after(TICK, || Message::Tick);
-        }
+        self.ask();
     }
 
     /// Compares the clocks, and reads the holds that may have been missed.
-    async fn look(&mut self, myself: &ActorRef<Message>) {
-        let (sent, sent_at) = (Instant::now(), now());
-        match self.part.backbone.servers_time(&self.part.node).await {
-            Ok(Stamp { at, written }) => {
-                let took = written.duration_since(sent);
-                // The server stored it some time between the two; where the clocks may agree, they do.
-                let (most, least) = (at.millis() - sent_at.millis(), at.millis() - sent_at.plus(took).millis() - 1);
-                self.offsets.push_back((took, 0.clamp(least, most.max(least))));
-                while self.offsets.len() > COMPARED {
-                    self.offsets.pop_front();
-                }
-                // The fastest comparison is the most exact one.
-                let best = self.offsets.iter().min_by_key(|(took, _)| *took).map_or(0, |(_, offset)| *offset);
-                self.part.limits.offset.store(best, Ordering::Relaxed);
+    fn look(&mut self) {
+        let Part { backbone, node, limits } = self.part.clone();
+        self.errands.spawn(async move {
+            match backbone.holds().await {
+                Ok(holds) => holds.iter().for_each(|hold| limits.add_hold(hold)),
+                Err(error) => tracing::debug!("the holds cannot be read: {}", error.with_causes()),
             }
-            Err(error) => tracing::debug!("the clocks cannot be compared: {}", error.with_causes()),
-        }
-        match self.part.backbone.holds().await {
-            Ok(holds) => holds.iter().for_each(|hold| self.part.limits.add_hold(hold)),
-            Err(error) => tracing::debug!("the holds cannot be read: {}", error.with_causes()),
-        }
-        myself.send_after(LOOK_EVERY, || Message::Look);
-    }
-
-    fn tell_of(&self, hold: Hold) {
-        let (backbone, lasts) = (self.part.backbone.clone(), hold.until.since(self.part.limits.time()));
-        tokio::spawn(async move {
-            if let Err(error) = backbone.write_hold(&hold, lasts).await {
-                tracing::warn!(hold = %hold.what, "other nodes may not know of a hold: {}", error.with_causes());
-            }
+            let (sent, sent_at) = (Instant::now(), now());
+            let stored = backbone.servers_time(&node).await;
+            let Stamp { at, written } =
+                stored.inspect_err(|error| tracing::debug!("the clocks cannot be compared: {error}")).ok()?;
+            let took = written.duration_since(sent);
+            // The server stored it some time between the two; where the clocks may agree, they do.
+            let (most, least) = (at.millis() - sent_at.millis(), at.millis() - sent_at.plus(took).millis() - 1);
+            Some((took, 0.clamp(least, most.max(least))))
         });
     }
-}
 
-async fn listen(backbone: Backbone, limiter: ActorRef<Message>) {
-    if let Ok(mut holds) = backbone.listen_for_holds().await {
-        while let Some(hold) = holds.next().await {
-            let _ = limiter.cast(Message::HoldHeard(hold));
+    fn compared(&mut self, compared: (Duration, i64)) {
+        self.offsets.push_back(compared);
+        while self.offsets.len() > COMPARED {
+            self.offsets.pop_front();
+        }
+        // The fastest comparison is the most exact one.
+        let best = self.offsets.iter().min_by_key(|(took, _)| *took).map_or(0, |(_, offset)| *offset);
+        self.part.limits.offset.store(best, Ordering::Relaxed);
+    }
+
+    /// Tells the other nodes what handlers of this one hold.
+    fn tell_of_holds(&mut self) {
+        for hold in self.part.limits.take_unpublished() {
+            let (backbone, lasts) = (self.part.backbone.clone(), hold.until.since(self.part.limits.time()));
+            self.errands.spawn(async move {
+                if let Err(error) = backbone.write_hold(&hold, lasts).await {
+                    tracing::warn!(hold = %hold.what, "other nodes may not know of a hold: {}", error.with_causes());
+                }
+                None
+            });
         }
     }
-    let _ = limiter.cast(Message::SubscriptionEnded);
 }
 
 /// Asks for a block until it is known whether there is one, or other nodes were faster too often.

@@ -14,9 +14,9 @@ use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::limit::{Holder, LimitId, RateLimit, Scope, Taken};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobType, SmolStr, Tenant, Timestamp, format_smolstr};
-use ractor::ActorRef;
 use smallvec::SmallVec;
 
+use crate::address::Address;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
 use crate::shared::now;
@@ -42,10 +42,13 @@ pub(crate) struct Limits {
     any: bool,
     known: Mutex<Known>,
     holds: Mutex<HashMap<SmolStr, Timestamp>>,
+    /// Holds of this node of which the others are still to be told.
+    unpublished: Mutex<Vec<Hold>>,
     /// How many there are: where there are none, nothing else is asked.
     held: AtomicUsize,
     news: Arc<GateNews>,
-    limiter: Mutex<Option<ActorRef<limiter::Message>>>,
+    /// The limiter's address.
+    pub(crate) address: Address<limiter::Message>,
     /// The limiter has been told and has not looked yet.
     is_told: AtomicBool,
     /// By how many milliseconds the cluster's clock is ahead of this node's.
@@ -114,7 +117,8 @@ impl Limits {
             holds: Mutex::default(),
             held: AtomicUsize::new(0),
             news,
-            limiter: Mutex::default(),
+            unpublished: Mutex::default(),
+            address: Address::default(),
             is_told: AtomicBool::new(false),
             offset: AtomicI64::new(0),
         }
@@ -228,7 +232,7 @@ impl Limits {
         };
         drop(known);
         if has_asked {
-            self.tell(limiter::Message::Wanted);
+            self.tokens_wanted();
         }
         tokens
     }
@@ -294,7 +298,13 @@ impl Limits {
         let what = self.scope_of_hold(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
         let hold = Hold { what, until: self.time().plus(lasts.min(MAX_HOLD)) };
         self.add_hold(&hold);
-        self.tell(limiter::Message::Hold(hold));
+        let mut unpublished = self.unpublished.lock().unwrap_or_else(PoisonError::into_inner);
+        unpublished.retain(|other| other.what != hold.what || other.until > hold.until);
+        if unpublished.len() < MAX_HOLDS {
+            unpublished.push(hold);
+        }
+        drop(unpublished);
+        self.address.tell(limiter::Message::HoldAsked);
     }
 
     /// Learns of a hold. The longer of two holds counts.
@@ -314,14 +324,20 @@ impl Limits {
         Timestamp::from_millis(now().millis().saturating_add(self.offset.load(Ordering::Relaxed)))
     }
 
-    fn tell(&self, message: limiter::Message) {
-        // One of these is enough until the limiter looks.
-        if matches!(message, limiter::Message::Wanted) && self.is_told.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        if let Some(limiter) = &*self.limiter.lock().unwrap_or_else(PoisonError::into_inner) {
-            // If it is dead, the next one looks as it starts; a hold that is lost then holds on this node alone.
-            let _ = limiter.cast(message);
+    /// The holds that the other nodes are to be told of.
+    fn take_unpublished(&self) -> Vec<Hold> {
+        std::mem::take(&mut *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether any limit is known, so that time changes something.
+    fn knows_any(&self) -> bool {
+        !self.known().holders.is_empty()
+    }
+
+    /// One message is enough until the limiter looks; it looks at every tick, too.
+    fn tokens_wanted(&self) {
+        if !self.is_told.swap(true, Ordering::AcqRel) {
+            self.address.tell(limiter::Message::TokensWanted);
         }
     }
 }
