@@ -36,8 +36,8 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(cli::run(cli)).unwrap_or_else(|error| {
         let (bold, red) = (anstyle::Style::new().bold(), cli::output::BAD.bold());
         anstream::eprintln!("{red}error:{red:#} {}", cli::told(&error));
-        if let Some(advice) = cli::advice(&error) {
-            anstream::eprintln!("{bold}hint:{bold:#} {advice}");
+        if let Some(hint) = cli::hint(&error) {
+            anstream::eprintln!("{bold}hint:{bold:#} {hint}");
         }
         cli::exit_code_of(&error)
     });

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use longshore::config::{check_namespace, nats};
-use longshore_backbone::wire::api::ApiError;
 use longshore_domain::{JobType, Queue, RunId, Tenant};
 
 mod client;
 mod exact;
+mod hints;
 pub(crate) mod output;
 
 pub(crate) mod serve;
@@ -33,6 +33,7 @@ mod config;
 mod tests;
 
 pub(crate) use config::File;
+pub(crate) use hints::hint;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 failure, 2 the command line is wrong;
@@ -52,7 +53,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// The command line; ends the program, with a message, where it is wrong or asks for help.
     pub(crate) fn read() -> Self {
-        let matches = Self::command().get_matches();
+        let matches = Self::command().try_get_matches().unwrap_or_else(|error| hints::shown_only(error).exit());
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, chosen)) = matches.subcommand() {
             cli.global.nats.note_sources(chosen);
@@ -67,10 +68,10 @@ pub(crate) struct Global {
     #[command(flatten)]
     pub(crate) nats: nats::Options,
     /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
-    #[arg(long, value_name = "NAME", global = true, value_parser = namespace)]
+    #[arg(long, value_name = "NAME", global = true, value_parser = namespace, help_heading = "Cluster")]
     pub(crate) namespace: Option<String>,
     /// The tenant; _all means all tenants, for operators, _ the jobs whose tenant could not be read
-    #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant)]
+    #[arg(long, env = "LONGSHORE_TENANT", value_name = "NAME", global = true, default_value = "default", value_parser = tenant, help_heading = "Cluster")]
     pub(crate) tenant: String,
 }
 
@@ -186,35 +187,6 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Ended {
         (true, _) => Ended::Usage,
         (false, true) => Ended::RestartLimit,
         (false, false) => Ended::Badly,
-    }
-}
-
-/// Advice on what to do next about an error, if there is any.
-pub(crate) fn advice(error: &anyhow::Error) -> Option<&'static str> {
-    use longshore_backbone::Error as Backbone;
-    if let Some(Backbone::Connect { .. }) = error.chain().find_map(|cause| cause.downcast_ref()) {
-        return Some(
-            "is a NATS server running there? longshore dev starts one together with a node; --server or NATS_URL names \
-             another",
-        );
-    }
-    // JetStream's code for "insufficient storage resources": it reserves the size that every stream may grow to.
-    if error.chain().any(|cause| cause.to_string().contains("error code 10047")) {
-        return Some(
-            "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
-             storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
-        );
-    }
-    match error.chain().find_map(|cause| cause.downcast_ref::<ApiError>())?.code {
-        403 => Some("--tenant names the tenant; requests about the whole cluster need --tenant _all"),
-        404 => Some(
-            "runs are looked up per tenant (--tenant) and kept for a set time; a job published bare with an id of its own \
-             is known once it has started",
-        ),
-        413 => Some("store large data elsewhere and submit its address, or raise max_payload of the NATS server"),
-        503 => Some("start a node: longshore serve, or longshore dev; longshore health says what is missing"),
-        504 => Some("the nodes are busy or just gone; longshore nodes shows them, and trying again does no harm"),
-        _ => None,
     }
 }
 

@@ -28,28 +28,28 @@ pub struct Options {
     #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path())]
     pub creds: Option<PathBuf>,
     /// A file that holds an nkey seed
-    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
     pub nkey: Option<PathBuf>,
     /// User name
-    #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide = true)]
+    #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide_short_help = true)]
     pub user: Option<String>,
     /// Password of the user
-    #[arg(long, env = "NATS_PASSWORD", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
+    #[arg(long, env = "NATS_PASSWORD", value_name = "TEXT", global = true, hide_short_help = true, hide_env_values = true)]
     pub password: Option<String>,
     /// Token
-    #[arg(long, env = "NATS_TOKEN", value_name = "TEXT", global = true, hide = true, hide_env_values = true)]
+    #[arg(long, env = "NATS_TOKEN", value_name = "TEXT", global = true, hide_short_help = true, hide_env_values = true)]
     pub nats_token: Option<String>,
     /// A file of root certificates
-    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
     pub tls_ca: Option<PathBuf>,
     /// Client certificate
-    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
     pub tls_cert: Option<PathBuf>,
     /// Key of the client certificate
-    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide = true)]
+    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
     pub tls_key: Option<PathBuf>,
     /// JetStream domain, for leaf nodes
-    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide = true)]
+    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide_short_help = true)]
     pub js_domain: Option<String>,
     /// Whether the command line itself names the server, and not only a variable.
     #[arg(skip)]

@@ -1,0 +1,233 @@
+//! Hints: what to do next about an error. A hint belongs to one error, which it is recognised by: two errors with the
+//! same number rarely have the same remedy. An error whose own message says what to do has none.
+
+use clap::CommandFactory as _;
+use clap::error::{ContextKind, ContextValue};
+use longshore_backbone::Error as Backbone;
+use longshore_backbone::wire::api::ApiError;
+
+use super::Cli;
+
+/// An error answer, as its hint recognises it: its code, and a part of its message.
+struct Answer {
+    code: u16,
+    /// Empty: any message.
+    says: &'static str,
+    hint: &'static str,
+}
+
+/// The first that fits counts.
+const ANSWERS: [Answer; 15] = [
+    Answer {
+        code: 403,
+        says: "tenant: a tenant sees its own runs only",
+        hint: "--tenant names the tenant whose runs are meant",
+    },
+    Answer {
+        code: 403,
+        says: "_all",
+        hint: "this is for operators: --tenant _all, with a NATS user who may publish there",
+    },
+    Answer {
+        code: 404,
+        says: "no endpoint",
+        hint: "that node is of another version than this program: longshore nodes shows the nodes' versions, longshore --version this one's",
+    },
+    Answer {
+        code: 404,
+        says: "queue: ",
+        hint: "longshore queues lists the queues; one more is declared by a section [queues.NAME] in a node's configuration",
+    },
+    Answer {
+        code: 404,
+        says: "no dead letter",
+        hint: "only dead runs have one: longshore runs get shows the run's state, longshore dlq list the dead letters of --tenant",
+    },
+    Answer {
+        code: 404,
+        says: "is known",
+        hint: "runs are looked up per tenant (--tenant) and kept for a set time; a job published bare with an id of its own is known once it has started",
+    },
+    Answer {
+        code: 413,
+        says: "max_payload",
+        hint: "store large data elsewhere and submit its address, or raise max_payload of the NATS server",
+    },
+    Answer {
+        code: 429,
+        says: "waits for runs on this node",
+        hint: "longshore events --run ID follows a run without a place on a node",
+    },
+    Answer {
+        code: 503,
+        says: "no Longshore node is running",
+        hint: "start a node: longshore serve, or longshore dev; nodes of another namespace answer under --namespace",
+    },
+    Answer {
+        code: 503,
+        says: "is full at priority",
+        hint: "its bound is storage.jobs_max_messages or jobs_max_bytes; longshore queues shows whether a node works the queue off",
+    },
+    Answer {
+        code: 503,
+        says: "requests already",
+        hint: "the node is busy for the moment; the same command again does no harm",
+    },
+    Answer {
+        code: 503,
+        says: "try again",
+        hint: "NATS is electing a leader or another client writes the same run; the same command again does no harm",
+    },
+    Answer {
+        code: 503,
+        says: "insufficient resources",
+        hint: "the server's disk or its store for JetStream is full: free some, then restart the server; longshore dev --dir FOLDER keeps its data elsewhere",
+    },
+    Answer {
+        code: 503,
+        says: "",
+        hint: "longshore health says what a node misses; the same command again does no harm",
+    },
+    Answer {
+        code: 504,
+        says: "",
+        hint: "the nodes are busy or just gone; longshore nodes shows them, and the same command again does no harm",
+    },
+];
+
+/// A part of an error's text that no type of ours stands for, and its hint.
+const TEXTS: [(&str, &str); 9] = [
+    (
+        "uthorization violation",
+        "NATS refuses the login: --user and --password, --creds, --nkey, --nats-token or a --context give one, or the address itself: nats://user:password@host",
+    ),
+    ("nvalid peer certificate", "--tlsca names a file with the certificate of the authority that signed the server's"),
+    ("ermissions violation", "the NATS user may not do that: docs/operations.md lists the permissions that each role needs"),
+    (
+        // JetStream's code for "insufficient storage resources": it reserves the size that every stream may grow to.
+        "error code 10047",
+        "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
+         storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
+    ),
+    ("No space left on device", "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
+    ("no space left on device", "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
+    ("Read-only file system", "keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
+    ("Permission denied", "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none"),
+    (
+        "Address already in use",
+        "another program has that port; --port chooses another for the private server",
+    ),
+];
+
+/// What to do next about an error, if that is not plain from its message.
+pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    if let Some(answer) = error.chain().find_map(|cause| cause.downcast_ref::<ApiError>()) {
+        return of_answer(answer);
+    }
+    let of_text = |text: String| TEXTS.iter().find(|(says, _)| text.contains(says)).map(|(_, hint)| *hint);
+    error.chain().find_map(|cause| of_text(cause.to_string())).or_else(|| {
+        let connects = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(Backbone::Connect { .. })));
+        connects.then_some(
+            "is a NATS server running there? longshore dev starts one together with a node; --server or NATS_URL names \
+             another",
+        )
+    })
+}
+
+fn of_answer(answer: &ApiError) -> Option<&'static str> {
+    let fits = |row: &&Answer| row.code == answer.code && answer.message.contains(row.says);
+    ANSWERS.iter().find(fits).map(|row| row.hint)
+}
+
+/// A wrong command line's error without the suggestion of an option that the command's help does not show.
+pub(crate) fn shown_only(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg) else { return error };
+    let command = Cli::command();
+    let in_help = |name: &str| {
+        let of_all = command.get_arguments().filter(|argument| !argument.is_hide_short_help_set());
+        of_all.filter_map(clap::Arg::get_long).any(|long| long == name)
+    };
+    let is_global = command.get_arguments().filter_map(clap::Arg::get_long).any(|long| suggested == &format!("--{long}"));
+    if is_global && !in_help(suggested.trim_start_matches('-')) {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_backbone::wire::api::Code;
+
+    use super::*;
+
+    /// Error answers as nodes give them, each with a word of the hint that a person needs.
+    #[test]
+    fn each_error_has_the_hint_that_helps() {
+        let cases: [(Code, &str, Option<&str>); 17] = [
+            (Code::Malformed, "priority: is not one of 1 to 9", None),
+            (Code::Forbidden, "tenant: a tenant sees its own runs only", Some("--tenant names")),
+            (Code::Forbidden, "nodes.list is answered under _all alone", Some("for operators")),
+            (Code::NotFound, "no endpoint \"schedules.list\"", Some("another version")),
+            (Code::NotFound, "queue: \"bulk\" is not declared by any node", Some("[queues.NAME]")),
+            (Code::NotFound, "run_id: no dead letter of run r of tenant default", Some("only dead runs")),
+            (Code::NotFound, "run_id: no run r of tenant default is known", Some("looked up per tenant")),
+            (Code::NotKept, "run_id: run r completed at once, and its type keeps nothing of those", None),
+            (Code::WrongState, "run_id: the run has ended", None),
+            (Code::TooLarge, "the request has 1500000 bytes, 1048576 are allowed in a message by this NATS server's max_payload", Some("elsewhere")),
+            (Code::TooLarge, "jobs: 1,001 jobs, 1,000 are allowed", None),
+            (Code::RateLimited, "default: 256 waits for runs on this node already; follow", Some("events --run")),
+            (Code::Unavailable, "no Longshore node is running on this NATS server", Some("start a node")),
+            (Code::Unavailable, "queue main is full at priority 5", Some("jobs_max_messages")),
+            (Code::Unavailable, "this node is working on 1024 requests already", Some("busy for the moment")),
+            (Code::Unavailable, "the run's record changes; try again", Some("does no harm")),
+            (Code::Unavailable, "cannot read runs: timed out", Some("longshore health")),
+        ];
+        for (code, message, expected) in cases {
+            let error = anyhow::Error::new(ApiError::new(code, message)).context("the job was not accepted");
+            match (hint(&error), expected) {
+                (None, None) => {}
+                (Some(hint), Some(word)) if hint.contains(word) => {}
+                other => panic!("{message}: {other:?}"),
+            }
+        }
+        let nobody = ApiError::unavailable("no Longshore node is running on this NATS server");
+        assert!(!hint(&nobody.into()).unwrap().contains("health"), "it would only say the same");
+    }
+
+    #[test]
+    fn an_error_of_the_connection_is_told_by_its_cause() {
+        let connect = |cause: &str| {
+            let source = Box::new(std::io::Error::other(cause.to_owned()));
+            anyhow::Error::new(Backbone::Connect { url: "nats://x".to_owned(), source })
+        };
+        for (cause, word) in [
+            ("Connection refused (os error 111)", "longshore dev starts one"),
+            ("authorization violation: nats: authorization violation", "refuses the login"),
+            ("invalid peer certificate: UnknownIssuer", "--tlsca"),
+        ] {
+            let hint = hint(&connect(cause)).unwrap();
+            assert!(hint.contains(word), "{cause}: {hint}");
+        }
+        for (text, word) in [
+            ("cannot make the folder .longshore: Read-only file system (os error 30)", "--dir"),
+            ("write failed: No space left on device (os error 28)", "free some"),
+            ("insufficient storage resources available, error code 10047", "max_file_store"),
+        ] {
+            let hint = hint(&anyhow::anyhow!(text.to_owned())).unwrap();
+            assert!(hint.contains(word), "{text}: {hint}");
+        }
+        assert_eq!(hint(&anyhow::anyhow!("other")), None);
+    }
+
+    #[test]
+    fn no_option_is_suggested_that_the_help_does_not_show() {
+        let told = |line: &str| {
+            let error = Cli::command().try_get_matches_from(line.split(' ')).unwrap_err();
+            shown_only(error).to_string()
+        };
+        let unknown = told("longshore dlq list --state dead");
+        assert!(unknown.contains("unexpected argument '--state'") && !unknown.contains("similar"), "{unknown}");
+        assert!(told("longshore queues --sever x").contains("'--server'"));
+        assert!(told("longshore queues --jsno").contains("'--json'"));
+    }
+}
