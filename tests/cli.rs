@@ -82,6 +82,56 @@ async fn a_payload_is_sent_and_shown_as_it_was_written() {
     assert_eq!(said.status.code(), Some(1));
 }
 
+/// Given a file of jobs, one per line, when it is submitted twice, then each line is one run, with the options where it
+/// says nothing itself, a line that is wrong is named, and the program fails because of it.
+#[tokio::test]
+async fn many_jobs_are_submitted_from_lines() {
+    let world = world().await;
+    let _node = world.node().start().await;
+    let mut lines: Vec<String> =
+        (0..1_200).map(|n| json!({"payload": n, "run_id": format!("line-{n}")}).to_string()).collect();
+    lines[700] = r#"{"payload": 1, "prio": 3}"#.to_owned();
+    let file = world.dir().join("jobs.jsonl");
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let line = format!("submit echo --tag nightly --lines {}", file.display());
+    for known in ["0 of them not new", "1,199 of them not new"] {
+        let said = say(&world, &line).await;
+        assert_eq!(said.code, 1, "{}", said.err);
+        assert_eq!(said.out.trim(), format!("1,199 submitted, {known}, 1 refused"));
+        assert!(said.err.contains("refused: line 701: ") && said.err.contains("prio"), "{}", said.err);
+    }
+    for n in [0, 699, 701, 1_199] {
+        let run = world.wait(&format!("line-{n}")).await;
+        assert_eq!(run.state, "completed");
+        let shown = say(&world, &format!("runs get line-{n} --json")).await.well().json();
+        assert_eq!((&shown["tags"], &shown["result"]), (&json!(["nightly"]), &json!(n)));
+    }
+
+    let ended = say(&world, "events --since 1h --until 0s --event completed --json").await.well();
+    let mut logged: Vec<&str> = ended.out.lines().collect();
+    logged.sort_unstable();
+    logged.dedup();
+    assert_eq!(logged.len(), 1_199, "from the log, though nobody listened: {}", ended.err);
+    let one = say(&world, "events --since 1h --until 0s --run line-3").await.well();
+    let names: Vec<&str> = one.out.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(names, ["enqueued", "started", "completed"]);
+}
+
+/// Given no cluster at all, when completions and manual pages are asked for, then they name the commands.
+#[tokio::test]
+async fn completions_and_manual_pages_are_written() {
+    let world = world().await;
+    for shell in ["bash", "zsh", "fish"] {
+        let said = say(&world, &format!("completions {shell}")).await.well();
+        assert!(said.out.contains("replay") && said.out.contains("longshore"), "{shell}");
+    }
+    let folder = world.dir().join("man");
+    std::fs::create_dir(&folder).unwrap();
+    say(&world, &format!("man {}", folder.display())).await.well();
+    let page = std::fs::read_to_string(folder.join("longshore-dlq-replay.1")).unwrap();
+    assert!(page.contains(".TH longshore-dlq-replay 1"), "{page}");
+}
+
 /// Given dead letters, when they are listed, grouped and shown, then each fits on its line and no part is missing.
 #[tokio::test]
 async fn dead_letters_are_listed_and_shown() {

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use async_nats::datetime::DateTime;
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use async_nats::{RequestError, RequestErrorKind};
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _};
+use longshore_domain::Timestamp;
 
 use crate::connect::Link;
 use crate::error::{Cause, Error};
@@ -17,6 +20,7 @@ use crate::wire::subject::Names;
 pub struct Client {
     nats: Link,
     names: Names,
+    jetstream_domain: Option<String>,
 }
 
 impl Client {
@@ -26,7 +30,7 @@ impl Client {
     /// The server cannot be reached, or refuses the credentials.
     pub async fn connect(connection: &Connection, namespace: &str) -> Result<Self, Error> {
         let link = Link::open(connection, "client", "longshore client").await?;
-        Ok(Self { nats: link, names: Names::new(namespace) })
+        Ok(Self { nats: link, names: Names::new(namespace), jetstream_domain: connection.jetstream_domain.clone() })
     }
 
     /// The subjects of the namespace.
@@ -108,6 +112,38 @@ impl Client {
         Ok(futures_util::stream::unfold(messages, async |mut messages| {
             let message = messages.next().await?;
             Some(((message.subject.to_string(), message.payload), messages))
+        }))
+    }
+
+    /// Reads the event log of a tenant, `*` for all, from a time on and then as it grows: yields the events as JSON
+    /// lines, several at once. The server's consumer is replaced by itself when it is lost, without a gap.
+    ///
+    /// # Errors
+    /// The server has no event log, or the user may not read it. The stream ends with an error when it cannot go on.
+    pub async fn event_log(
+        &self,
+        tenant: &str,
+        since: Timestamp,
+    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + use<>, Error> {
+        let (stream, subject) = (self.names.events_stream(), self.names.event_log(tenant));
+        let failed = {
+            let subject = subject.clone();
+            move |source: Cause| Error::Read { subject: subject.clone(), source }
+        };
+        let start_time = DateTime::from_unix_timestamp_nanos(i128::from(since.millis()) * 1_000_000)
+            .map_err(|error| failed(Box::new(error)))?;
+        let config = pull::OrderedConfig {
+            filter_subject: subject,
+            deliver_policy: DeliverPolicy::ByStartTime { start_time },
+            ..pull::OrderedConfig::default()
+        };
+        let jetstream = crate::context(&self.nats, self.jetstream_domain.as_deref());
+        let log = jetstream.get_stream_no_info(stream).await.map_err(|error| failed(Box::new(error)))?;
+        let consumer = log.create_consumer(config).await.map_err(|error| failed(Box::new(error)))?;
+        let messages = consumer.messages().await.map_err(|error| failed(Box::new(error)))?;
+        Ok(messages.map(move |message| match message {
+            Ok(message) => Ok(message.payload.clone()),
+            Err(error) => Err(failed(Box::new(error))),
         }))
     }
 }

@@ -1,4 +1,7 @@
-//! `longshore events`: live events, one line per event. `dev` shows its events in the same form.
+//! `longshore events`: live events, or those of the event log, one line per event. `dev` shows its events in the same
+//! form.
+
+use std::time::Duration;
 
 use clap::Args;
 use futures_util::StreamExt as _;
@@ -41,6 +44,13 @@ pub(crate) struct Arguments {
     /// Only this queue
     #[arg(long, value_name = "NAME", value_parser = super::queue)]
     queue: Option<Queue>,
+    /// From the event log, which misses none: those since this time, 2027-01-31T09:30:00Z or 1h for an hour ago, and
+    /// then the new ones
+    #[arg(long, value_name = "TIME", value_parser = super::target::moment)]
+    since: Option<Timestamp>,
+    /// With --since: those until this time, and then end
+    #[arg(long, value_name = "TIME", value_parser = super::target::moment, requires = "since")]
+    until: Option<Timestamp>,
     /// One JSON object per line, for machines
     #[arg(long)]
     json: bool,
@@ -57,22 +67,89 @@ impl Arguments {
             _ => all,
         }
     }
+
+    /// The same filters, for an event of the log.
+    fn fits(&self, event: &Value) -> bool {
+        let is = |field: &str, wanted: Option<&str>| wanted.is_none_or(|wanted| text(event, field) == wanted);
+        let of_type = match self.job_type.as_deref().map(|wanted| (wanted, wanted.strip_suffix('>'))) {
+            None => true,
+            Some((_, Some(front))) => text(event, "type").starts_with(front),
+            Some((wanted, None)) => match wanted.strip_suffix('*') {
+                Some(front) => {
+                    text(event, "type").strip_prefix(front).is_some_and(|rest| !rest.is_empty() && !rest.contains('.'))
+                }
+                None => text(event, "type") == wanted,
+            },
+        };
+        of_type
+            && is("run_id", self.run.as_ref().map(RunId::as_str))
+            && is("event", self.event.as_deref())
+            && is("queue", self.queue.as_ref().map(Queue::as_str))
+    }
+
+    fn show(&self, event: &Value) -> anyhow::Result<()> {
+        output::say(&if self.json { exact::write(event) } else { line(event) })
+    }
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
-    let subject = arguments.subject(api.client.names(), &global.tenant);
+    match arguments.since {
+        Some(since) => logged(&api, &global.tenant, since, &arguments).await,
+        None => live(&api, &global.tenant, &arguments).await,
+    }
+}
+
+async fn live(api: &Api, tenant: &str, arguments: &Arguments) -> anyhow::Result<Ended> {
+    let subject = arguments.subject(api.client.names(), tenant);
     let mut events = std::pin::pin!(api.client.subscribe(subject.clone()).await?);
     eprintln!("listening to {subject}; Ctrl-C ends");
     while let Some((subject, payload)) = events.next().await {
         let event = std::str::from_utf8(&payload).map_err(anyhow::Error::from).and_then(|text| Ok(exact::read(text)?));
         match event {
-            Ok(event) if arguments.json => output::say(&exact::write(&event))?,
-            Ok(event) => output::say(&line(&event))?,
+            Ok(event) => arguments.show(&event)?,
             Err(error) => eprintln!("the message on {} is not an event: {error}", output::cut(&subject, 200)),
         }
     }
     Ok(Ended::Well)
+}
+
+/// How long the log may be silent before a reader of an extract takes it for read: it answers within milliseconds.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How far the events of several nodes and tenants may be out of order in the log.
+const DISORDER: Duration = Duration::from_secs(30);
+
+async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments) -> anyhow::Result<Ended> {
+    let tenant = if tenant == "_all" { "*" } else { tenant };
+    // A batch is stored a little after its first event happened.
+    let mut batches = std::pin::pin!(api.client.event_log(tenant, since).await?);
+    loop {
+        let silence = async {
+            match arguments.until.filter(|until| *until <= super::target::now()) {
+                Some(_) => tokio::time::sleep(SILENCE).await,
+                None => std::future::pending().await,
+            }
+        };
+        let batch = tokio::select! {
+            batch = batches.next() => batch,
+            () = silence => return Ok(Ended::Well),
+        };
+        let Some(batch) = batch.transpose()? else { return Ok(Ended::Well) };
+        for line in String::from_utf8_lossy(&batch).lines().filter(|line| !line.is_empty()) {
+            let Ok(event) = exact::read(line) else {
+                eprintln!("a line of the event log is not an event: {}", output::cut(line, 200));
+                continue;
+            };
+            let at = Timestamp::parse(text(&event, "at")).unwrap_or_default();
+            if arguments.until.is_some_and(|until| at > until.plus(DISORDER)) {
+                return Ok(Ended::Well);
+            }
+            let is_asked_for = at >= since && arguments.until.is_none_or(|until| at <= until);
+            if is_asked_for && arguments.fits(&event) {
+                arguments.show(&event)?;
+            }
+        }
+    }
 }
 
 /// One event on one line.
@@ -137,6 +214,26 @@ mod tests {
         let all = "longshore events --type email.send --run main-p5-1 --queue main --tenant acme";
         assert_eq!(subject(all), "longshore.events.acme.*.main.main-p5-1.email.send");
         assert_eq!(subject("longshore events --type email.>"), "longshore.events.default.*.*.*.email.>");
+    }
+
+    #[test]
+    fn the_log_is_filtered_as_the_live_events_are() {
+        let event = json!({"event": "failed", "type": "email.send", "run_id": "r1", "queue": "main"});
+        let fits = |line: &str| {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            let Command::Events(arguments) = cli.command else { panic!("not events") };
+            arguments.fits(&event)
+        };
+        for line in
+            ["", " --type email.send --run r1 --event failed --queue main", " --type email.>", " --type email.*"]
+        {
+            assert!(fits(&format!("longshore events{line}")), "{line}");
+        }
+        for line in
+            ["--type email", "--type e.>", "--type email.send.>", "--run r2", "--event completed", "--queue bulk"]
+        {
+            assert!(!fits(&format!("longshore events {line}")), "{line}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ struct Answer {
 }
 
 /// The first that fits counts.
-const ANSWERS: [Answer; 15] = [
+const ANSWERS: [Answer; 16] = [
     Answer {
         code: 403,
         says: "tenant: a tenant sees its own runs only",
@@ -55,6 +55,11 @@ const ANSWERS: [Answer; 15] = [
     },
     Answer {
         code: 429,
+        says: "waits for runs on this node",
+        hint: "longshore events --run ID follows a run without a place on a node",
+    },
+    Answer {
+        code: 503,
         says: "waits for runs on this node",
         hint: "longshore events --run ID follows a run without a place on a node",
     },
@@ -102,21 +107,27 @@ const TEXTS: [(&str, &str); 9] = [
         "NATS refuses the login: --user and --password, --creds, --nkey, --nats-token or a --context give one, or the address itself: nats://user:password@host",
     ),
     ("nvalid peer certificate", "--tlsca names a file with the certificate of the authority that signed the server's"),
-    ("ermissions violation", "the NATS user may not do that: docs/operations.md lists the permissions that each role needs"),
+    (
+        "ermissions violation",
+        "the NATS user may not do that: docs/operations.md lists the permissions that each role needs",
+    ),
     (
         // JetStream's code for "insufficient storage resources": it reserves the size that every stream may grow to.
         "error code 10047",
         "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
          storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
     ),
-    ("No space left on device", "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
-    ("no space left on device", "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
+    (
+        "No space left on device",
+        "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none",
+    ),
+    (
+        "no space left on device",
+        "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none",
+    ),
     ("Read-only file system", "keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
     ("Permission denied", "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none"),
-    (
-        "Address already in use",
-        "another program has that port; --port chooses another for the private server",
-    ),
+    ("Address already in use", "another program has that port; --port chooses another for the private server"),
 ];
 
 /// What to do next about an error, if that is not plain from its message.
@@ -147,7 +158,8 @@ pub(crate) fn shown_only(mut error: clap::Error) -> clap::Error {
         let of_all = command.get_arguments().filter(|argument| !argument.is_hide_short_help_set());
         of_all.filter_map(clap::Arg::get_long).any(|long| long == name)
     };
-    let is_global = command.get_arguments().filter_map(clap::Arg::get_long).any(|long| suggested == &format!("--{long}"));
+    let is_global =
+        command.get_arguments().filter_map(clap::Arg::get_long).any(|long| suggested == &format!("--{long}"));
     if is_global && !in_help(suggested.trim_start_matches('-')) {
         error.remove(ContextKind::SuggestedArg);
     }
@@ -173,7 +185,11 @@ mod tests {
             (Code::NotFound, "run_id: no run r of tenant default is known", Some("looked up per tenant")),
             (Code::NotKept, "run_id: run r completed at once, and its type keeps nothing of those", None),
             (Code::WrongState, "run_id: the run has ended", None),
-            (Code::TooLarge, "the request has 1500000 bytes, 1048576 are allowed in a message by this NATS server's max_payload", Some("elsewhere")),
+            (
+                Code::TooLarge,
+                "the request has 1500000 bytes, 1048576 are allowed in a message by this NATS server's max_payload",
+                Some("elsewhere"),
+            ),
             (Code::TooLarge, "jobs: 1,001 jobs, 1,000 are allowed", None),
             (Code::RateLimited, "default: 256 waits for runs on this node already; follow", Some("events --run")),
             (Code::Unavailable, "no Longshore node is running on this NATS server", Some("start a node")),

@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use longshore::config::{check_namespace, nats};
 use longshore_domain::{JobType, Queue, RunId, Tenant};
@@ -102,7 +103,7 @@ pub(crate) enum Command {
     /// Dead letters: jobs that failed for good; show, replay or discard them
     #[command(subcommand)]
     Dlq(dlq::Command),
-    /// Follow events, live
+    /// Follow events, live or from the event log
     Events(events::Arguments),
     /// Waiting and running jobs of each queue
     Queues(queues::Arguments),
@@ -113,6 +114,16 @@ pub(crate) enum Command {
     /// Check, show or print the configuration
     #[command(subcommand)]
     Config(config::Command),
+    /// Print completions for a shell: longshore completions bash > /etc/bash_completion.d/longshore
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages, one per command, into a folder
+    Man {
+        /// The folder, which must exist
+        folder: std::path::PathBuf,
+    },
 }
 
 /// How a command ended.
@@ -164,6 +175,17 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
         Command::Config(command) => config::run(&global, command),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "longshore", &mut script);
+            output::say(String::from_utf8(script)?.trim_end())?;
+            Ok(Ended::Well)
+        }
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), &folder)
+                .with_context(|| format!("cannot write the manual pages into {}", folder.display()))?;
+            Ok(Ended::Well)
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! `longshore submit`: one job, and with `--wait` its end.
+//! `longshore submit`: one job, and with `--wait` its end; with `--lines`, many.
 
 use std::io::Read as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,14 +14,20 @@ use serde_json::value::RawValue;
 use super::client::Api;
 use super::{Ended, Global, Usage, output, runs};
 
+mod lines;
+
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The job type, for example email.send
-    #[arg(value_name = "TYPE", value_parser = super::job_type)]
-    job_type: JobType,
+    #[arg(value_name = "TYPE", value_parser = super::job_type, required_unless_present = "lines")]
+    job_type: Option<JobType>,
     /// The payload; - reads it from stdin
     #[arg(value_name = "JSON")]
     payload: Option<String>,
+    /// Submit many: each line of the file (- for stdin) is a JSON object with the fields of the API's submit; a field
+    /// that a line leaves out is taken from the options
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "run_id", "wait"])]
+    lines: Option<PathBuf>,
     /// The queue in which it waits
     #[arg(long, value_name = "NAME", value_parser = super::queue)]
     queue: Option<Queue>,
@@ -36,12 +43,33 @@ pub(crate) struct Arguments {
     /// Idempotency key: one key is one run
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
+    /// How long the key is kept [default: the node's setting idempotency.window]
+    #[arg(long, value_name = "DURATION", value_parser = span, requires = "key")]
+    window: Option<Duration>,
     /// An id of your own for the run
     #[arg(long, value_name = "ID", value_parser = chosen_id)]
     run_id: Option<RunId>,
     /// Attempts before it goes to the dead letters
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1000))]
     max_attempts: Option<u64>,
+    /// A back-off preset of the node's configuration, [retries.NAME]
+    #[arg(long, value_name = "NAME")]
+    retry: Option<String>,
+    /// When the whole run must have ended: 2027-01-31T09:30:00Z, or 1h from when it is enqueued
+    #[arg(long, value_name = "TIME", value_parser = time_or_span)]
+    deadline: Option<String>,
+    /// It expires if it was not started this long after it was enqueued or fell due
+    #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "expires_at")]
+    expires_in: Option<Duration>,
+    /// It expires if it was not started by this time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    expires_at: Option<String>,
+    /// How long its record is kept once it has ended
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    keep: Option<Duration>,
+    /// A header that is passed on to the handler: Name=value; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    header: Vec<(String, String)>,
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION", value_parser = span)]
     timeout: Option<Duration>,
@@ -61,6 +89,9 @@ pub(crate) struct Arguments {
 struct Patience(Option<Duration>);
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    if let Some(file) = &arguments.lines {
+        return lines::run(global, &arguments.job(None), file, arguments.json).await;
+    }
     let job = arguments.job(payload(arguments.payload.as_deref())?);
     let api = Api::connect(global).await?;
     let answer = api.ask::<Submit>(job).await.context("the job was not accepted")?;
@@ -90,7 +121,7 @@ impl Arguments {
     /// The request; options that were not given are left out, so that the node's defaults apply.
     fn job(&self, payload: Option<Box<RawValue>>) -> SubmitRequest {
         SubmitRequest {
-            job_type: self.job_type.to_string(),
+            job_type: self.job_type.as_ref().map(JobType::to_string).unwrap_or_default(),
             payload,
             queue: self.queue.as_ref().map(Queue::to_string),
             priority: self.priority.map(u64::from),
@@ -98,7 +129,14 @@ impl Arguments {
             run_at: self.at.clone(),
             idempotency_key: self.key.clone(),
             run_id: self.run_id.as_ref().map(RunId::to_string),
+            idempotency_window_ms: self.window.map(whole_millis),
             max_attempts: self.max_attempts,
+            retry: self.retry.clone(),
+            deadline: self.deadline.clone(),
+            expires_in_ms: self.expires_in.map(whole_millis),
+            expires_at: self.expires_at.clone(),
+            keep_ms: self.keep.map(whole_millis),
+            headers: (!self.header.is_empty()).then(|| self.header.iter().cloned().collect()),
             timeout_ms: self.timeout.map(whole_millis),
             tags: (!self.tag.is_empty()).then(|| self.tag.clone()),
             ..SubmitRequest::default()
@@ -127,6 +165,17 @@ fn chosen_id(text: &str) -> Result<RunId, String> {
 
 fn time(text: &str) -> Result<String, String> {
     Timestamp::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn time_or_span(text: &str) -> Result<String, String> {
+    let wrong = "neither a time such as 2027-01-31T09:30:00Z nor a duration such as 90s, 1h or 7d";
+    let is_either = Timestamp::parse(text).is_ok() || duration::parse(text).is_ok();
+    if is_either { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a header is NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.to_owned()))
 }
 
 /// A duration of the contract's form.
@@ -163,13 +212,17 @@ mod tests {
     #[test]
     fn every_option_has_its_field() {
         let line = "email.send {\"to\":1} --queue bulk -p 1 --delay 2m --key k --run-id mine --max-attempts 3 \
-                    --timeout 5s --tag a --tag b --wait=10s --json";
+                    --timeout 5s --tag a --tag b --wait=10s --json --window 1h --retry fast --deadline 7d \
+                    --expires-in 1h --keep 2d --header X-Shop=7 --header X-Empty=";
         let expected = json!({"type": "email.send", "payload": {"to": 1}, "queue": "bulk", "priority": 1,
             "delay_ms": 120_000, "idempotency_key": "k", "run_id": "mine", "max_attempts": 3, "timeout_ms": 5_000,
-            "tags": ["a", "b"]});
+            "tags": ["a", "b"], "idempotency_window_ms": 3_600_000, "retry": "fast", "deadline": "7d",
+            "expires_in_ms": 3_600_000, "keep_ms": 172_800_000, "headers": {"X-Shop": "7", "X-Empty": ""}});
         assert_eq!(body(&line.split_whitespace().collect::<Vec<_>>().join(" ")), expected);
         let at = "2027-01-31T10:30:00+01:00";
         assert_eq!(body(&format!("t --at {at}")), json!({"type": "t", "run_at": at}));
+        assert_eq!(body(&format!("t --expires-at {at}")), json!({"type": "t", "expires_at": at}));
+        assert!(time_or_span("soon").is_err() && header("no value").is_err());
     }
 
     #[test]

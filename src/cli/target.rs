@@ -92,7 +92,7 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// A time, or a duration back from now.
-fn moment(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     let wrong = "neither a time such as 2027-01-31T09:30:00Z nor a duration back from now such as 90s, 1h or 7d";
     match duration::parse(text) {
         Ok(back) => Ok(now().minus(back)),

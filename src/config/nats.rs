@@ -34,10 +34,24 @@ pub struct Options {
     #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide_short_help = true)]
     pub user: Option<String>,
     /// Password of the user
-    #[arg(long, env = "NATS_PASSWORD", value_name = "TEXT", global = true, hide_short_help = true, hide_env_values = true)]
+    #[arg(
+        long,
+        env = "NATS_PASSWORD",
+        value_name = "TEXT",
+        global = true,
+        hide_short_help = true,
+        hide_env_values = true
+    )]
     pub password: Option<String>,
     /// Token
-    #[arg(long, env = "NATS_TOKEN", value_name = "TEXT", global = true, hide_short_help = true, hide_env_values = true)]
+    #[arg(
+        long,
+        env = "NATS_TOKEN",
+        value_name = "TEXT",
+        global = true,
+        hide_short_help = true,
+        hide_env_values = true
+    )]
     pub nats_token: Option<String>,
     /// A file of root certificates
     #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
