@@ -69,10 +69,11 @@ pub(crate) fn failed(error: longshore_actors::Error) -> anyhow::Result<Ended> {
     Err(anyhow::Error::new(error).context("the node has failed"))
 }
 
-/// The two signals that ask for an end.
+/// The signals that ask for an end.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Option<Signal>,
 }
 
 /// A signal that came.
@@ -98,12 +99,27 @@ impl fmt::Display for Word {
 impl Signals {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen to signals");
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        let (interrupt, terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hang_up: None })
+    }
+
+    /// Also the one that a terminal sends when it is closed. Not for a service: `nohup` has that signal ignored, and
+    /// listening to it would undo this.
+    pub(crate) fn of_a_terminal() -> anyhow::Result<Self> {
+        let hang_up = signal(SignalKind::hangup()).context("cannot listen to signals")?;
+        Ok(Self { hang_up: Some(hang_up), ..Self::new()? })
     }
 
     /// The next one.
     pub(crate) async fn next(&mut self) -> Word {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            _ = hang_up => Word { name: "SIGHUP", number: 1 },
             _ = self.interrupt.recv() => Word { name: "SIGINT", number: 2 },
             _ = self.terminate.recv() => Word { name: "SIGTERM", number: 15 },
         }

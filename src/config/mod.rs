@@ -114,6 +114,12 @@ impl Configuration {
         &self.settings
     }
 
+    /// Whether the file or the environment sets this key of a section.
+    #[must_use]
+    pub fn sets(&self, section: &str, key: &str) -> bool {
+        raw::is_set(&self.tree, section, key)
+    }
+
     /// Settings that have no effect yet, or an effect that is hardly wanted: one sentence each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {

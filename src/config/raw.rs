@@ -36,6 +36,12 @@ pub(crate) enum Content {
 /// The keys of one table, or of the whole file.
 pub(crate) type Tree = BTreeMap<String, Node>;
 
+/// Whether the key is written in a section.
+pub(crate) fn is_set(tree: &Tree, section: &str, key: &str) -> bool {
+    let content = tree.get(section).map(|node| &node.content);
+    matches!(content, Some(Content::Table(keys)) if keys.contains_key(key))
+}
+
 /// Reads a file's text. Each piece that is not valid TOML is a problem.
 pub(crate) fn parse(source: &Arc<Source>) -> (Tree, Vec<Problem>) {
     let (table, errors) = DeTable::parse_recoverable(&source.text);

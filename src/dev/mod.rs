@@ -2,7 +2,8 @@
 //!
 //! Unless the command line names a NATS server, it runs a private one, in a folder of the project's own, and restarts
 //! it if it dies. A variable alone does not lead to another cluster, whose jobs the node would take. The node lives in
-//! this process, as under `serve`. Ctrl-C drains the node and ends both; a second Ctrl-C ends them at once.
+//! this process, as under `serve`. Ctrl-C, or closing the terminal,
+//! drains the node and ends both; a second Ctrl-C ends them at once.
 //! [`longshore_natsd`] ends the server with this process, however the process ends.
 
 use std::io::IsTerminal as _;
@@ -16,10 +17,11 @@ use longshore::handlers;
 use longshore_actors::Node;
 use longshore_backbone::wire::api::{OPERATOR, Queues, QueuesList, QueuesRequest};
 use longshore_backbone::{Client, Connection};
+use longshore_domain::run::whole_millis;
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::cli::output::{FAINT, STRONG};
+use crate::cli::output::{FAINT, STRONG, number, took};
 use crate::cli::serve::{self, Signals};
 use crate::cli::{Ended, Global};
 use crate::telemetry;
@@ -51,6 +53,9 @@ pub(crate) struct Arguments {
 /// Four frames a second are smooth enough for the eye and cost nothing.
 const PICTURE_EVERY: Duration = Duration::from_millis(250);
 
+/// How long running jobs have at the end, if no setting says so: a person waits for it.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// How often the node is asked how many jobs wait in its queues.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -59,7 +64,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     telemetry::beside_a_view(screen.writer(), screen.has_colours())?;
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    let mut signals = Signals::new()?;
+    let mut signals = if screen.is_live() { Signals::of_a_terminal()? } else { Signals::new()? };
 
     let named = global.nats.named_by_hand;
     let (connection, server) = if named {
@@ -78,7 +83,11 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         (Connection::to(started.url()), Some(started))
     };
 
-    let settings = configuration.settings().clone();
+    let mut settings = configuration.settings().clone();
+    if !configuration.sets("node", "shutdown_grace") {
+        settings.shutdown_grace = GRACE;
+    }
+    let grace = settings.shutdown_grace;
     let (name, namespace) = (settings.name.clone(), settings.storage.namespace.clone());
     let client = Client::connect(&connection, &namespace).await?;
     let started = tokio::select! {
@@ -89,7 +98,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Some(node) => {
             let node = node.context("the node cannot start")?;
             screen.welcome(&welcome(&connection, server.as_ref(), &name, named));
-            watch(node, &client, server.as_ref(), &screen, &mut signals).await
+            let shown =
+                Shown { client: &client, namespace: &namespace, server: server.as_ref(), screen: &screen, grace };
+            watch(node, shown, &mut signals).await
         }
         None => Ok(Ended::Well),
     };
@@ -125,19 +136,24 @@ fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, 
     )
 }
 
+/// What `dev` shows and where.
+struct Shown<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    server: Option<&'a PrivateServer>,
+    screen: &'a Screen,
+    /// How long running jobs have at the end.
+    grace: Duration,
+}
+
 /// Shows the events until a signal comes or something fails; then drains the node.
-async fn watch(
-    mut node: Node,
-    client: &Client,
-    server: Option<&PrivateServer>,
-    screen: &Screen,
-    signals: &mut Signals,
-) -> anyhow::Result<Ended> {
+async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyhow::Result<Ended> {
+    let Shown { client, namespace, server, screen, grace } = shown;
     let all = client.names().events_where(None, None, None, None);
     let mut events = std::pin::pin!(client.subscribe(all).await?);
     let mut picture = tokio::time::interval(PICTURE_EVERY);
     picture.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut tally, mut view) = (Tally::new(Instant::now()), View::new(screen));
+    let (mut tally, mut view) = (Tally::new(Instant::now()), View::new(screen, namespace));
     let mut queues = std::pin::pin!(ask_queues(client));
     let mut supervised = std::pin::pin!(server::supervise(server));
     loop {
@@ -163,10 +179,32 @@ async fn watch(
             error = &mut supervised => return Err(error),
             word = signals.next() => {
                 view.end(&tally, Instant::now());
-                screen.say(&format!("{word}: draining; a second one ends at once"));
-                return serve::drain(node, signals).await;
+                screen.say(&format!("{word}: {}; a second one ends at once", left_to_do(&tally, grace)));
+                break;
             }
         }
+    }
+    let mut drained = std::pin::pin!(serve::drain(node, signals));
+    loop {
+        tokio::select! {
+            ended = &mut drained => return ended,
+            Some((_, payload)) = events.next() => {
+                if let Ok(event) = serde_json::from_slice::<Value>(&payload) {
+                    view.happened(event);
+                }
+            }
+        }
+    }
+}
+
+/// What the end waits for.
+fn left_to_do(tally: &Tally, grace: Duration) -> String {
+    let running = tally.running();
+    let within = format!("within {} they end or are handed back", took(whole_millis(grace)));
+    match running {
+        0 => "nothing runs, ending".to_owned(),
+        1 => format!("1 job runs, {within}"),
+        more => format!("{} jobs run, {within}", number(more)),
     }
 }
 

@@ -22,10 +22,17 @@ const FOLLOWED: usize = 100_000;
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) running: u64,
+    pub(crate) scheduled: u64,
     pub(crate) retrying: u64,
+    pub(crate) deferred: u64,
     pub(crate) completed: u64,
     pub(crate) failed_attempts: u64,
+    pub(crate) cancelled: u64,
     pub(crate) dead: u64,
+    /// Jobs that wait because no handler is there for them, the tenant of the last one, and since when.
+    pub(crate) without_handler: u64,
+    pub(crate) tenant: String,
+    pub(crate) without_handler_since: String,
     /// Completed in each second of the window, the newest last.
     recent: VecDeque<(u64, u64)>,
     /// When the newest event came, in seconds since the start.
@@ -35,7 +42,10 @@ pub(crate) struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Running,
+    Scheduled,
     Retrying,
+    Deferred,
+    WithoutHandler,
 }
 
 /// All counts.
@@ -61,10 +71,10 @@ impl Tally {
         let second = now.duration_since(self.start).as_secs();
         let place = match text(event, "event") {
             "started" | "progress" => Some(Place::Running),
+            "scheduled" => Some(Place::Scheduled),
             "failed" if event.get("retry_at").is_some() => Some(Place::Retrying),
-            "deferred" if text(event, "reason") == "snoozed" => Some(Place::Retrying),
-            // A job that was not even started keeps its state.
-            "deferred" => self.runs.get(&run).copied(),
+            "deferred" if text(event, "reason") == "no_handler_online" => Some(Place::WithoutHandler),
+            "deferred" => Some(Place::Deferred),
             _ => None,
         };
         let counts = self.types.entry(job_type.to_owned()).or_default();
@@ -73,12 +83,17 @@ impl Tally {
             "completed" => counts.complete(second),
             "failed" => counts.failed_attempts += 1,
             "dlq" | "expired" => counts.dead += 1,
+            "cancelled" => counts.cancelled += 1,
             _ => {}
         }
         let before = match place {
             Some(place) if self.runs.len() < FOLLOWED || self.runs.contains_key(&run) => self.runs.insert(run, place),
             _ => self.runs.remove(&run),
         };
+        if place == Some(Place::WithoutHandler) && counts.without_handler == 0 {
+            counts.tenant = text(event, "tenant").to_owned();
+            counts.without_handler_since = text(event, "at").to_owned();
+        }
         counts.moved(before, place);
     }
 
@@ -87,6 +102,11 @@ impl Tally {
         let mut types: Vec<_> = self.types.iter().map(|(name, counts)| (name.as_str(), counts)).collect();
         types.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.last));
         types
+    }
+
+    /// How many jobs run.
+    pub(crate) fn running(&self) -> u64 {
+        self.types.values().map(|counts| counts.running).sum()
     }
 
     /// Completed per second of a type, over the last seconds.
@@ -121,10 +141,15 @@ impl Counts {
         for (place, by) in [(before, -1), (after, 1)] {
             let count = match place {
                 Some(Place::Running) => &mut self.running,
+                Some(Place::Scheduled) => &mut self.scheduled,
                 Some(Place::Retrying) => &mut self.retrying,
+                Some(Place::Deferred | Place::WithoutHandler) => &mut self.deferred,
                 None => continue,
             };
             *count = count.saturating_add_signed(by);
+            if place == Some(Place::WithoutHandler) {
+                self.without_handler = self.without_handler.saturating_add_signed(by);
+            }
         }
     }
 }
@@ -164,6 +189,25 @@ mod tests {
         assert_eq!(counts(&[("a", "started"), ("a", "failed"), ("a", "started"), ("a", "completed")]), (0, 0, 1, 1, 0));
         assert_eq!(counts(&[("a", "started"), ("a", "dlq"), ("b", "expired")]), (0, 0, 0, 0, 2));
         assert_eq!(counts(&[("a", "started"), ("a", "released")]), (0, 0, 0, 0, 0));
+    }
+
+    #[test]
+    fn a_job_that_waits_is_counted_by_what_it_waits_for() {
+        let start = Instant::now();
+        let mut tally = Tally::new(start);
+        let mut happens = |run: &str, event: &str, reason: &str| {
+            let event =
+                json!({"event": event, "run_id": run, "type": "t", "tenant": "acme", "reason": reason, "at": "x"});
+            tally.count(&event, start);
+            let counts = &tally.types["t"];
+            (counts.scheduled, counts.deferred, counts.without_handler, counts.cancelled)
+        };
+        assert_eq!(happens("a", "scheduled", ""), (1, 0, 0, 0));
+        assert_eq!(happens("b", "deferred", "no_handler_online"), (1, 1, 1, 0));
+        assert_eq!(happens("a", "deferred", "busy"), (0, 2, 1, 0));
+        assert_eq!(happens("b", "started", ""), (0, 1, 0, 0));
+        assert_eq!(happens("a", "cancelled", ""), (0, 0, 0, 1));
+        assert_eq!(tally.types["t"].tenant, "acme");
     }
 
     #[test]

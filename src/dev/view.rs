@@ -17,11 +17,12 @@ use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::tally::{Counts, Tally};
-use crate::cli::output::{self, FAINT, STRONG, number};
+use crate::cli::output::{self, FAINT, PENDING, STRONG, number};
 use crate::cli::{events, queues};
 
-/// Events in the picture.
-const LATEST: usize = 6;
+/// Events in the picture: at least and at most so many, as the window has rows left for them.
+const MIN_LATEST: usize = 4;
+const MAX_LATEST: usize = 100;
 
 /// Types in the picture; the others share one line.
 const TYPES: usize = 10;
@@ -53,6 +54,11 @@ impl Screen {
 
     pub(crate) fn has_colours(&self) -> bool {
         self.lock().colours
+    }
+
+    /// Whether it is a terminal.
+    pub(crate) fn is_live(&self) -> bool {
+        self.lock().live
     }
 
     /// Where the log goes: above the picture on a terminal, else to stderr.
@@ -151,14 +157,15 @@ impl io::Write for Lines {
 pub(crate) struct View<'s> {
     screen: &'s Screen,
     live: bool,
+    namespace: &'s str,
     latest: VecDeque<Value>,
     queues: String,
 }
 
 impl<'s> View<'s> {
-    pub(crate) fn new(screen: &'s Screen) -> Self {
+    pub(crate) fn new(screen: &'s Screen, namespace: &'s str) -> Self {
         let live = screen.lock().live;
-        Self { screen, live, latest: VecDeque::new(), queues: String::new() }
+        Self { screen, live, namespace, latest: VecDeque::new(), queues: String::new() }
     }
 
     /// Adds an event.
@@ -167,7 +174,7 @@ impl<'s> View<'s> {
             self.screen.say(&events::line(&event));
             return;
         }
-        if self.latest.len() == LATEST {
+        if self.latest.len() == MAX_LATEST {
             self.latest.pop_front();
         }
         self.latest.push_back(event); // made a line only if it is drawn
@@ -185,19 +192,21 @@ impl<'s> View<'s> {
     /// Draws the present state.
     pub(crate) fn draw(&mut self, tally: &Tally, now: Instant) {
         if self.live {
-            let rows = self.rows(tally, now);
+            let rows = self.rows(tally, now, usize::from(terminal_size().1));
             self.screen.lock().draw(&rows);
         }
     }
 
-    /// Draws for the last time, and leaves the picture where it is: later messages stand below it.
+    /// Draws for the last time, and leaves the picture where it is: later messages and events stand below it.
     pub(crate) fn end(&mut self, tally: &Tally, now: Instant) {
         self.draw(tally, now);
+        self.live = false;
         let mut inner = self.screen.lock();
         (inner.drawn, inner.picture) = (0, String::new());
     }
 
-    fn rows(&self, tally: &Tally, now: Instant) -> Vec<String> {
+    /// The picture for a window of `height` rows.
+    fn rows(&self, tally: &Tally, now: Instant, height: usize) -> Vec<String> {
         let up = tally.elapsed(now).as_secs();
         let up = format!("{:02}:{:02}:{:02}", up / 3_600, up / 60 % 60, up % 60);
         let mut rows = vec![format!("{STRONG}up {up}{STRONG:#}   {}", self.queues)];
@@ -206,41 +215,70 @@ impl<'s> View<'s> {
             rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
             return rows;
         }
-        // Jobs under way have begun, and their end is not published yet: with short jobs these are more than run right
-        // now.
-        let heading = ["type", "under way", "retrying", "completed", "failed attempts", "dead", "per second"];
-        let mut table = vec![heading.map(str::to_owned).to_vec()];
-        table.extend(types.iter().take(TYPES).map(|(name, counts)| row(name, counts, tally.rate(counts, now))));
-        if types.len() > TYPES {
-            table.push(rest(&types[TYPES..], tally, now));
-        }
-        rows.extend(output::table(&table, &[1, 2, 3, 4, 5, 6]).lines().map(str::to_owned));
+        rows.extend(
+            types
+                .iter()
+                .filter(|(_, counts)| counts.without_handler > 0)
+                .map(|(name, counts)| without_handler(self.namespace, name, counts)),
+        );
+        rows.extend(table(&types, tally, now));
         rows.push(String::new());
-        rows.extend(self.latest.iter().map(events::line));
+        // The last row of the window stays free for the cursor.
+        let most = height.saturating_sub(rows.len() + 1).max(MIN_LATEST);
+        rows.extend(self.latest.iter().skip(self.latest.len().saturating_sub(most)).map(events::line));
         rows
     }
 }
 
-fn row(name: &str, counts: &Counts, rate: f64) -> Vec<String> {
-    let Counts { running, retrying, completed, failed_attempts, dead, .. } = counts;
-    let mut cells = vec![output::cut(name, 40)];
-    cells.extend([running, retrying, completed, failed_attempts, dead].map(|count| number(*count)));
-    cells.push(format!("{rate:.1}"));
-    cells
+/// The commonest mistake of the first day, in sight as long as it lasts.
+fn without_handler(namespace: &str, name: &str, counts: &Counts) -> String {
+    let Counts { without_handler, tenant, without_handler_since, .. } = counts;
+    let (name, tenant) = (output::cut(name, 60), output::cut(tenant, 64));
+    let jobs = if *without_handler == 1 { "job waits" } else { "jobs wait" };
+    let since = output::time_of_day(without_handler_since).get(..8).unwrap_or_default();
+    format!(
+        "{PENDING}no handler for {name}:{PENDING:#} {} {jobs} since {since}; handlers subscribe to \
+         {namespace}.work.{tenant}.{name}",
+        number(*without_handler)
+    )
 }
 
-fn rest(types: &[(&str, &Counts)], tally: &Tally, now: Instant) -> Vec<String> {
-    let sum = |count: fn(&Counts) -> u64| number(types.iter().map(|(_, counts)| count(counts)).sum());
-    let rate: f64 = types.iter().map(|(_, counts)| tally.rate(counts, now)).sum();
-    vec![
-        format!("and {} more", types.len()),
-        sum(|counts| counts.running),
-        sum(|counts| counts.retrying),
-        sum(|counts| counts.completed),
-        sum(|counts| counts.failed_attempts),
-        sum(|counts| counts.dead),
-        format!("{rate:.1}"),
-    ]
+/// A column of counts; `always`: also where all of them are zero.
+struct Column {
+    heading: &'static str,
+    always: bool,
+    count: fn(&Counts) -> u64,
+}
+
+/// Jobs under way have begun, and their end is not published yet: with short jobs these are more than run right now.
+const COLUMNS: [Column; 8] = [
+    Column { heading: "under way", always: true, count: |counts| counts.running },
+    Column { heading: "scheduled", always: false, count: |counts| counts.scheduled },
+    Column { heading: "deferred", always: false, count: |counts| counts.deferred },
+    Column { heading: "retrying", always: true, count: |counts| counts.retrying },
+    Column { heading: "completed", always: true, count: |counts| counts.completed },
+    Column { heading: "failed attempts", always: true, count: |counts| counts.failed_attempts },
+    Column { heading: "cancelled", always: false, count: |counts| counts.cancelled },
+    Column { heading: "dead", always: true, count: |counts| counts.dead },
+];
+
+/// The table of the types: the last line sums up those for which there is no room.
+fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant) -> Vec<String> {
+    let is_shown = |column: &&Column| column.always || types.iter().any(|(_, counts)| (column.count)(counts) > 0);
+    let columns: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
+    let row = |name: String, of: &[(&str, &Counts)]| {
+        let sums = columns.iter().map(|column| number(of.iter().map(|(_, counts)| (column.count)(counts)).sum()));
+        let rate: f64 = of.iter().map(|(_, counts)| tally.rate(counts, now)).sum();
+        std::iter::once(name).chain(sums).chain([format!("{rate:.1}")]).collect::<Vec<String>>()
+    };
+    let heading = ["type"].into_iter().chain(columns.iter().map(|column| column.heading)).chain(["per second"]);
+    let mut rows = vec![heading.map(str::to_owned).collect()];
+    rows.extend(types.iter().take(TYPES).map(|one| row(output::cut(one.0, 40), std::slice::from_ref(one))));
+    if types.len() > TYPES {
+        rows.push(row(format!("and {} more", types.len() - TYPES), &types[TYPES..]));
+    }
+    let right: Vec<usize> = (1..=columns.len() + 1).collect();
+    output::table(&rows, &right).lines().map(str::to_owned).collect()
 }
 
 /// Columns and rows of the terminal; those of old terminals if it does not say.
@@ -300,9 +338,9 @@ mod tests {
     #[test]
     fn the_picture_says_what_runs_and_what_happened_last() {
         let screen = Screen::new(true);
-        let (start, mut view) = (Instant::now(), View::new(&screen));
+        let (start, mut view) = (Instant::now(), View::new(&screen, "longshore"));
         let mut tally = Tally::new(start);
-        assert!(view.rows(&tally, start)[1].contains("no jobs yet"));
+        assert!(view.rows(&tally, start, 24)[1].contains("no jobs yet"));
         for run in 0..12 {
             let event = json!({"event": "started", "run_id": format!("r{run}"), "type": format!("t{run}"), "tenant": "default",
                 "at": "2026-11-21T12:00:00.000Z"});
@@ -312,12 +350,24 @@ mod tests {
         let queues = json!({"queues": [{"queue": "main", "concurrency": 12, "depth": 1_512, "depths": {}, "running": 12,
             "oldest_age_ms": null, "paused": false, "served": true}]});
         view.queues(&serde_json::from_value(queues).unwrap());
-        let rows = view.rows(&tally, start);
+        let rows = view.rows(&tally, start, 24);
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
         assert_eq!(plain[1], "type        under way  retrying  completed  failed attempts  dead  per second");
         assert_eq!(plain[12], "and 2 more          2         0          0                0     0         0.0");
-        assert_eq!(plain.len(), 1 + 12 + 1 + LATEST);
+        assert_eq!(plain.len(), 23, "the window but for its last row");
+        assert_eq!(view.rows(&tally, start, 10).len(), 1 + 12 + 1 + MIN_LATEST);
         assert!(plain.last().is_some_and(|row| row.contains("r11")), "{plain:?}");
+
+        let event = json!({"event": "deferred", "run_id": "r1", "type": "t1", "tenant": "default",
+            "reason": "no_handler_online", "at": "2026-11-21T12:00:00.000Z"});
+        tally.count(&event, start);
+        let rows = view.rows(&tally, start, 24);
+        let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
+        assert!(
+            plain[1].starts_with("no handler for t1: 1 job waits since 12:00:00; handlers subscribe to "),
+            "{plain:?}"
+        );
+        assert!(plain[2].contains("deferred") && !plain[2].contains("cancelled"), "{}", plain[2]);
     }
 }
