@@ -192,7 +192,8 @@ impl<'s> View<'s> {
     /// Draws the present state.
     pub(crate) fn draw(&mut self, tally: &Tally, now: Instant) {
         if self.live {
-            let rows = self.rows(tally, now, usize::from(terminal_size().1));
+            let (columns, rows) = terminal_size();
+            let rows = self.rows(tally, now, (usize::from(columns), usize::from(rows)));
             self.screen.lock().draw(&rows);
         }
     }
@@ -205,8 +206,8 @@ impl<'s> View<'s> {
         (inner.drawn, inner.picture) = (0, String::new());
     }
 
-    /// The picture for a window of `height` rows.
-    fn rows(&self, tally: &Tally, now: Instant, height: usize) -> Vec<String> {
+    /// The picture for a window of `width` columns and `height` rows.
+    fn rows(&self, tally: &Tally, now: Instant, (width, height): (usize, usize)) -> Vec<String> {
         let up = tally.elapsed(now).as_secs();
         let up = format!("{:02}:{:02}:{:02}", up / 3_600, up / 60 % 60, up % 60);
         let mut rows = vec![format!("{STRONG}up {up}{STRONG:#}   {}", self.queues)];
@@ -219,9 +220,9 @@ impl<'s> View<'s> {
             types
                 .iter()
                 .filter(|(_, counts)| counts.without_handler > 0)
-                .map(|(name, counts)| without_handler(self.namespace, name, counts)),
+                .flat_map(|(name, counts)| without_handler(self.namespace, name, counts)),
         );
-        rows.extend(table(&types, tally, now));
+        rows.extend(table(&types, tally, now, width));
         rows.push(String::new());
         // The last row of the window stays free for the cursor.
         let most = height.saturating_sub(rows.len() + 1).max(MIN_LATEST);
@@ -231,41 +232,53 @@ impl<'s> View<'s> {
 }
 
 /// The commonest mistake of the first day, in sight as long as it lasts.
-fn without_handler(namespace: &str, name: &str, counts: &Counts) -> String {
+fn without_handler(namespace: &str, name: &str, counts: &Counts) -> [String; 2] {
     let Counts { without_handler, tenant, without_handler_since, .. } = counts;
     let (name, tenant) = (output::cut(name, 60), output::cut(tenant, 64));
     let jobs = if *without_handler == 1 { "job waits" } else { "jobs wait" };
     let since = output::time_of_day(without_handler_since).get(..8).unwrap_or_default();
-    format!(
-        "{PENDING}no handler for {name}:{PENDING:#} {} {jobs} since {since}; handlers subscribe to \
-         {namespace}.work.{tenant}.{name}",
-        number(*without_handler)
-    )
+    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {} {jobs} since {since}", number(*without_handler));
+    [jobs, format!("  handlers subscribe to {namespace}.work.{tenant}.{name}")]
 }
 
-/// A column of counts; `always`: also where all of them are zero.
+/// A column of counts.
+#[derive(Clone, Copy)]
 struct Column {
     heading: &'static str,
+    /// Also where all counts are zero.
     always: bool,
+    /// In a narrow window the columns with the highest number go first.
+    rank: u8,
     count: fn(&Counts) -> u64,
 }
 
 /// Jobs under way have begun, and their end is not published yet: with short jobs these are more than run right now.
 const COLUMNS: [Column; 8] = [
-    Column { heading: "under way", always: true, count: |counts| counts.running },
-    Column { heading: "scheduled", always: false, count: |counts| counts.scheduled },
-    Column { heading: "deferred", always: false, count: |counts| counts.deferred },
-    Column { heading: "retrying", always: true, count: |counts| counts.retrying },
-    Column { heading: "completed", always: true, count: |counts| counts.completed },
-    Column { heading: "failed attempts", always: true, count: |counts| counts.failed_attempts },
-    Column { heading: "cancelled", always: false, count: |counts| counts.cancelled },
-    Column { heading: "dead", always: true, count: |counts| counts.dead },
+    Column { heading: "under way", always: true, rank: 0, count: |counts| counts.running },
+    Column { heading: "scheduled", always: false, rank: 4, count: |counts| counts.scheduled },
+    Column { heading: "deferred", always: false, rank: 2, count: |counts| counts.deferred },
+    Column { heading: "retrying", always: true, rank: 1, count: |counts| counts.retrying },
+    Column { heading: "completed", always: true, rank: 1, count: |counts| counts.completed },
+    Column { heading: "failed attempts", always: true, rank: 5, count: |counts| counts.failed_attempts },
+    Column { heading: "cancelled", always: false, rank: 6, count: |counts| counts.cancelled },
+    Column { heading: "dead", always: true, rank: 0, count: |counts| counts.dead },
 ];
 
-/// The table of the types: the last line sums up those for which there is no room.
-fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant) -> Vec<String> {
-    let is_shown = |column: &&Column| column.always || types.iter().any(|(_, counts)| (column.count)(counts) > 0);
-    let columns: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
+/// The table of the types: the last line sums up those for which there is no room. Of columns that do not fit into
+/// `width` the least important ones are left out.
+fn table(types: &[(&str, &Counts)], tally: &Tally, now: Instant, width: usize) -> Vec<String> {
+    let is_shown = |column: &Column| column.always || types.iter().any(|(_, counts)| (column.count)(counts) > 0);
+    let mut columns: Vec<Column> = COLUMNS.into_iter().filter(is_shown).collect();
+    loop {
+        let rows = table_of(&columns, types, tally, now);
+        let fits = rows.iter().all(|row| without_colours(row).chars().count() <= width);
+        let least = columns.iter().map(|column| column.rank).max().filter(|rank| *rank > 0 && !fits);
+        let Some(least) = least else { return rows };
+        columns.retain(|column| column.rank != least);
+    }
+}
+
+fn table_of(columns: &[Column], types: &[(&str, &Counts)], tally: &Tally, now: Instant) -> Vec<String> {
     let row = |name: String, of: &[(&str, &Counts)]| {
         let sums = columns.iter().map(|column| number(of.iter().map(|(_, counts)| (column.count)(counts)).sum()));
         let rate: f64 = of.iter().map(|(_, counts)| tally.rate(counts, now)).sum();
@@ -340,7 +353,7 @@ mod tests {
         let screen = Screen::new(true);
         let (start, mut view) = (Instant::now(), View::new(&screen, "longshore"));
         let mut tally = Tally::new(start);
-        assert!(view.rows(&tally, start, 24)[1].contains("no jobs yet"));
+        assert!(view.rows(&tally, start, (120, 24))[1].contains("no jobs yet"));
         for run in 0..12 {
             let event = json!({"event": "started", "run_id": format!("r{run}"), "type": format!("t{run}"), "tenant": "default",
                 "at": "2026-11-21T12:00:00.000Z"});
@@ -350,24 +363,24 @@ mod tests {
         let queues = json!({"queues": [{"queue": "main", "concurrency": 12, "depth": 1_512, "depths": {}, "running": 12,
             "oldest_age_ms": null, "paused": false, "served": true}]});
         view.queues(&serde_json::from_value(queues).unwrap());
-        let rows = view.rows(&tally, start, 24);
+        let rows = view.rows(&tally, start, (120, 24));
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 1,500 waiting, 12 running");
         assert_eq!(plain[1], "type        under way  retrying  completed  failed attempts  dead  per second");
         assert_eq!(plain[12], "and 2 more          2         0          0                0     0         0.0");
         assert_eq!(plain.len(), 23, "the window but for its last row");
-        assert_eq!(view.rows(&tally, start, 10).len(), 1 + 12 + 1 + MIN_LATEST);
+        assert_eq!(view.rows(&tally, start, (120, 10)).len(), 1 + 12 + 1 + MIN_LATEST);
         assert!(plain.last().is_some_and(|row| row.contains("r11")), "{plain:?}");
 
         let event = json!({"event": "deferred", "run_id": "r1", "type": "t1", "tenant": "default",
             "reason": "no_handler_online", "at": "2026-11-21T12:00:00.000Z"});
         tally.count(&event, start);
-        let rows = view.rows(&tally, start, 24);
+        let rows = view.rows(&tally, start, (120, 24));
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
-        assert!(
-            plain[1].starts_with("no handler for t1: 1 job waits since 12:00:00; handlers subscribe to "),
-            "{plain:?}"
-        );
-        assert!(plain[2].contains("deferred") && !plain[2].contains("cancelled"), "{}", plain[2]);
+        assert!(plain[1].contains("no handler for t1: 1 job waits since 12:00:00"), "{plain:?}");
+        assert_eq!(plain[2], "  handlers subscribe to longshore.work.default.t1");
+        assert!(plain[3].contains("deferred") && !plain[3].contains("cancelled"), "{}", plain[3]);
+        let narrow = without_colours(&view.rows(&tally, start, (60, 24))[3]);
+        assert_eq!(narrow, "type        under way  retrying  completed  dead  per second");
     }
 }
