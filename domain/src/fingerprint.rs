@@ -5,8 +5,12 @@ use crate::{ErrorKind, JobType};
 /// The maximum number of characters in a pattern; later text says more about one failure than about its kind.
 const PATTERN_MAX: usize = 160;
 
-/// An error's text with its particulars taken out: words with digits in them become `#`, quoted text `"…"`, white space
-/// one space. Failures of one cause mostly share it.
+/// After these words, and at the beginning of a message, a number of three digits is a status code, which tells causes
+/// apart.
+const BEFORE_STATUS: [&str; 5] = ["http", "status", "code", "error", "returned"];
+
+/// An error's text with its particulars taken out: words with digits in them become `#`, but for status codes; quoted
+/// text becomes `"…"`, white space one space. Failures of one cause mostly share it.
 #[must_use]
 pub fn pattern(message: &str) -> String {
     let mut out = String::with_capacity(message.len().min(PATTERN_MAX));
@@ -33,7 +37,7 @@ pub fn pattern(message: &str) -> String {
 }
 
 fn put(out: &mut String, token: &mut String) {
-    let particular = token.chars().any(|c| c.is_ascii_digit());
+    let particular = token.chars().any(|c| c.is_ascii_digit()) && !is_status(out, token);
     match particular {
         // `1.2.3` is one particular, not three.
         true if out.ends_with("#.") || out.ends_with("#:") => {
@@ -43,6 +47,17 @@ fn put(out: &mut String, token: &mut String) {
         false => out.push_str(token),
     }
     token.clear();
+}
+
+/// Whether `token` is a status code as HTTP and NATS services have them, after the text `before`.
+fn is_status(before: &str, token: &str) -> bool {
+    let has_form =
+        token.len() == 3 && matches!(token.as_bytes()[0], b'1'..=b'5') && token.bytes().all(|b| b.is_ascii_digit());
+    // `10.200` is no status, nor is `order/404`.
+    let stands_alone = before.chars().next_back().is_none_or(|c| matches!(c, ' ' | '(' | '[' | '=' | ':'));
+    let word = before.trim_end_matches(|c: char| !c.is_alphanumeric()).rsplit(|c: char| !c.is_alphanumeric()).next();
+    let word = word.unwrap_or_default().to_ascii_lowercase();
+    has_form && stands_alone && (word.is_empty() || BEFORE_STATUS.contains(&word.as_str()))
 }
 
 fn unquoted(message: &str) -> String {
@@ -87,7 +102,11 @@ mod tests {
             ("cannot reach 10.0.0.1:8080", "cannot reach #"),
             (r#"no customer "Anna 3""#, r#"no customer "…""#),
             ("two\n  lines", "two lines"),
-            ("503: try again", "#: try again"),
+            ("503: try again", "503: try again"),
+            ("HTTP 404 for order 404", "HTTP 404 for order #"),
+            ("the service returned status=502 after 300 ms", "the service returned status=502 after # ms"),
+            ("error 10.200.1.1", "error #"),
+            ("code 99", "code #"),
         ] {
             assert_eq!(pattern(message), wanted);
         }

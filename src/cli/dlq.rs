@@ -203,20 +203,6 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     Ok(Ended::Well)
 }
 
-/// A table whose last column takes the width that the others leave.
-fn fitted(mut rows: Vec<Vec<String>>, columns: usize) -> Vec<Vec<String>> {
-    /// A shorter error would say nothing; a wide line is better then.
-    const LEAST: usize = 24;
-    let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let others: usize = (0..last).map(|column| width(column) + 2).sum();
-    let room = columns.saturating_sub(others + 1).max(LEAST);
-    for row in &mut rows {
-        row[last] = cut(&row[last], room);
-    }
-    rows
-}
-
 fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<String>> {
     let heading = ["run", "type", "died", "attempts", "error"].map(str::to_owned).to_vec();
     let row = |DeadLetter { record, .. }: &DeadLetter| {
@@ -226,13 +212,13 @@ fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<Strin
         let error = record.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message));
         vec![
             format!("{tenant}{}", record.run_id),
-            cut(record.job_type.as_str(), 24),
+            cut(record.job_type.as_str(), columns / 4),
             record.ended_at.map(|ended| age(ended, now)).unwrap_or_default(),
             format!("{}{round}", record.attempt.unwrap_or(0)),
             error.unwrap_or_default(),
         ]
     };
-    fitted(std::iter::once(heading).chain(letters.iter().map(row)).collect(), columns)
+    output::fitted(std::iter::once(heading).chain(letters.iter().map(row)).collect(), columns)
 }
 
 fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
@@ -257,20 +243,20 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
     let row = |group: &Group| {
         vec![
             number(group.count),
-            cut(group.job_type.as_str(), 24),
+            cut(group.job_type.as_str(), columns / 4),
             age(group.first, now),
             age(group.last, now),
-            cut(group.example.run_id.as_str(), 40),
+            cut(group.example.run_id.as_str(), columns.max(120) / 3),
             format!("{}: {}", group.error_kind, group.pattern),
         ]
     };
-    fitted(std::iter::once(heading).chain(groups.iter().map(row)).collect(), columns)
+    output::fitted(std::iter::once(heading).chain(groups.iter().map(row)).collect(), columns)
 }
 
 /// A dead letter for people: its run, then the job as it was published.
 fn show(letter: &DeadLetter) -> String {
     let DeadLetter { record, job } = letter;
-    let mut shown = runs::show(record);
+    let mut shown = runs::show(record, target::now());
     shown += &format!("\n{} {}\n", styled("alike", FAINT, 10), cut(&job.fingerprint, 100));
     for (name, value) in &job.headers {
         shown += &format!("{} {}: {}\n", styled("header", FAINT, 10), cut(name, 100), cut(value, 200));

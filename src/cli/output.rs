@@ -68,6 +68,20 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
+/// A table whose last column takes the width that the others leave.
+pub(crate) fn fitted(mut rows: Vec<Vec<String>>, columns: usize) -> Vec<Vec<String>> {
+    /// A shorter error would say nothing; a wide line is better then.
+    const LEAST: usize = 24;
+    let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let others: usize = (0..last).map(|column| width(column) + 2).sum();
+    let room = columns.saturating_sub(others + 1).max(LEAST);
+    for row in &mut rows {
+        row[last] = cut(&row[last], room);
+    }
+    rows
+}
+
 /// `12345` as `12,345`.
 pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
@@ -108,9 +122,15 @@ pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Columns of the terminal, if stdout is one, but no fewer than a table needs.
+/// A time with its distance from now: `2026-11-21T12:00:00.000Z (5 min ago)`, `… (in 2 h)`.
+pub(crate) fn moment(at: Timestamp, now: Timestamp) -> String {
+    if at > now { format!("{at} (in {})", age(now, at)) } else { format!("{at} ({} ago)", age(at, now)) }
+}
+
+/// Columns of the terminal; without bound if stdout is none, so that nothing is cut in a pipe or a file.
 pub(crate) fn columns() -> usize {
-    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_col)).max(100)
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(usize::MAX)
 }
 
 /// The time of day of an RFC 3339 time, to the millisecond.
@@ -172,6 +192,9 @@ mod tests {
         let now = Timestamp::parse("2026-11-21T12:00:00Z").unwrap();
         let times = ["2026-11-21T11:59:48Z", "2026-11-21T11:54:59Z", "2026-11-19T12:00:01Z", "2026-11-18T12:00:00Z"];
         assert_eq!(times.map(|at| age(Timestamp::parse(at).unwrap(), now)), ["12 s", "5 min", "47 h", "3 d"]);
+        let later = Timestamp::parse("2026-11-21T12:05:00Z").unwrap();
+        assert_eq!(moment(later, now), "2026-11-21T12:05:00.000Z (in 5 min)");
+        assert_eq!(moment(now, later), "2026-11-21T12:00:00.000Z (5 min ago)");
         assert_eq!(time_of_day("2026-11-21T12:00:01.123Z"), "12:00:01.123");
     }
 

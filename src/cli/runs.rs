@@ -9,14 +9,14 @@ use longshore_backbone::wire::api::{
     Target, WaitRequest, Word,
 };
 use longshore_domain::run::whole_millis;
-use longshore_domain::{RunId, RunState};
+use longshore_domain::{RunId, RunState, Timestamp};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled};
 use super::target::{Which, word};
-use super::{Ended, Global, bulk, exact, submit};
+use super::{Ended, Global, bulk, exact, submit, target};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -175,11 +175,11 @@ fn has_ended(state: &Word<RunState>) -> bool {
 }
 
 fn tell(record: &Encoded<Record>, json: bool) -> anyhow::Result<()> {
-    if json { output::json(record) } else { output::say(show(&record.read()?).trim_end()) }
+    if json { output::json(record) } else { output::say(show(&record.read()?, target::now()).trim_end()) }
 }
 
 /// The record for people.
-pub(crate) fn show(record: &Record) -> String {
+pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     let state = output::cut(&record.state.to_string(), 40);
     let mut lines = vec![
         ("run", styled(record.run_id.as_str(), STRONG, 0)),
@@ -198,7 +198,7 @@ pub(crate) fn show(record: &Record) -> String {
         ("ended", record.ended_at),
         ("erased", record.erased_at),
     ];
-    lines.extend(times.into_iter().filter_map(|(name, at)| Some((name, at?.to_string()))));
+    lines.extend(times.into_iter().filter_map(|(name, at)| Some((name, output::moment(at?, now)))));
     if let Some((started, ended)) = record.started_at.zip(record.ended_at) {
         lines.push(("took", output::span(started, ended)));
     }
@@ -244,7 +244,7 @@ fn attempts(attempts: &[Attempt]) -> String {
     let row = |attempt: &Attempt| {
         let error = attempt.error.as_ref();
         let error = error
-            .map(|error| format!("{}: {}", output::cut(&error.kind.to_string(), 40), output::cut(&error.message, 80)));
+            .map(|error| format!("{}: {}", output::cut(&error.kind.to_string(), 40), output::plain(&error.message)));
         vec![
             attempt.round.to_string(),
             attempt.attempt.to_string(),
@@ -254,8 +254,8 @@ fn attempts(attempts: &[Attempt]) -> String {
             error.unwrap_or_default(),
         ]
     };
-    let rows: Vec<_> = std::iter::once(heading).chain(attempts.iter().map(row)).collect();
-    format!("\n{}", output::table(&rows, &[0, 1, 3]))
+    let rows = std::iter::once(heading).chain(attempts.iter().map(row)).collect();
+    format!("\n{}", output::table(&output::fitted(rows, output::columns()), &[0, 1, 3]))
 }
 
 #[cfg(test)]
@@ -275,7 +275,8 @@ mod tests {
                 {"round": 1, "attempt": 2, "started_at": "2026-11-21T12:00:01.250Z", "ended_at": "2026-11-21T12:00:01.350Z",
                  "node": "n1"}]});
         let record = serde_json::from_str(&record.to_string()).unwrap();
-        let shown = anstream::adapter::strip_str(&show(&record)).to_string();
+        let shown =
+            anstream::adapter::strip_str(&show(&record, Timestamp::parse("2026-11-21T12:05:00Z").unwrap())).to_string();
         assert_eq!(
             shown,
             "\
@@ -284,9 +285,9 @@ type       report.render
 state      completed
 queue      main, priority 5, tenant default
 attempt    2 of 12
-enqueued   2026-11-21T12:00:00.000Z
-started    2026-11-21T12:00:00.100Z
-ended      2026-11-21T12:00:01.350Z
+enqueued   2026-11-21T12:00:00.000Z (5 min ago)
+started    2026-11-21T12:00:00.100Z (4 min ago)
+ended      2026-11-21T12:00:01.350Z (4 min ago)
 took       1.2 s
 node       n1
 result     {
