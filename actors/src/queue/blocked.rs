@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 
-use crate::queue::gates::HeldUp;
+use crate::queue::gates::{ALL, HeldUp};
 use crate::shared::kind::Kind;
 
 /// At least and at most so many jobs of each kind are kept.
@@ -120,6 +120,18 @@ impl<T> Waiting<T> {
         if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
     }
 
+    /// Takes out the jobs that were kept because perhaps all could start, now that it is known how many can.
+    fn excess(&mut self, held_up: HeldUp, now: Instant, over: Duration) -> VecDeque<(Position, T)> {
+        if self.soon != ALL || held_up.soon == ALL {
+            return VecDeque::new();
+        }
+        let is_soon = held_up.until.is_none_or(|until| until <= now + SOON);
+        let kept = if is_soon { self.kept(now, over).max(held_up.soon.min(MAX_KEPT)) } else { 0 };
+        let excess = self.jobs.split_off(kept.min(self.jobs.len()));
+        self.are_parked |= !excess.is_empty();
+        excess
+    }
+
     fn learn(&mut self, held_up: HeldUp) {
         self.reason = held_up.reason.or(self.reason);
         self.soon = held_up.soon;
@@ -165,8 +177,9 @@ impl<T> Blocked<T> {
     /// Where a job of this kind that cannot start now goes; `held_up` says why, if it is the first of them.
     pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, held_up: Option<HeldUp>, now: Instant) -> Goes {
         let waiting = self.kinds.get(kind);
-        let soon = held_up.map_or(0, |held_up| held_up.soon).max(waiting.map_or(0, |waiting| waiting.soon));
-        let kept = waiting.map_or(MIN_KEPT, |waiting| waiting.kept(now, self.counted_over)).max(soon.min(MAX_KEPT));
+        let soon = held_up.map_or_else(|| waiting.map_or(0, |waiting| waiting.soon), |held_up| held_up.soon);
+        let most = if soon == ALL { MAX_HELD } else { soon.min(MAX_KEPT) };
+        let kept = waiting.map_or(MIN_KEPT, |waiting| waiting.kept(now, self.counted_over)).max(most);
         let opens = held_up.and_then(|held_up| held_up.until);
         let here = waiting.map_or(0, |waiting| waiting.jobs.len());
         let are_parked = waiting.is_some_and(|waiting| waiting.are_parked);
@@ -305,7 +318,7 @@ impl<T> Blocked<T> {
             return None;
         }
         (self.none_could, self.opens, self.is_told) = (None, None, false);
-        let mut opens = None;
+        let (mut opens, over) = (None, self.counted_over);
         let fronts = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.jobs.is_empty());
         let mut fronts: Vec<(&Kind, &mut Waiting<T>)> = fronts.collect();
         fronts.sort_unstable_by_key(|(_, waiting)| waiting.jobs.front().map(|(place, _)| *place));
@@ -319,7 +332,10 @@ impl<T> Blocked<T> {
                 }
                 Err(held_up) => {
                     opens = earlier(opens, held_up.until);
+                    let excess = waiting.excess(held_up, now, over);
                     waiting.learn(held_up);
+                    self.held -= excess.len();
+                    self.overdue.extend(excess.into_iter().map(|(_, job)| (kind.clone(), job)));
                 }
             }
         }
@@ -431,6 +447,16 @@ mod tests {
         assert_eq!(blocked.place_for(&kind("a"), false, late, now), Goes::Parked);
         assert_eq!(blocked.place_for(&kind("a"), true, late, now), Goes::Here, "it was wanted back");
         assert_eq!(blocked.wants(&kind("a"), Room::NotYet, now), 0);
+        assert_eq!(fill(&mut blocked, "a", 0..5, now), [2, 3, 4]);
+        blocked.keep(kind("c"), place(5), 5);
+        blocked.held_up(&kind("c"), HeldUp { until: Some(now), reason: None, soon: ALL });
+        assert!(fill(&mut blocked, "c", 6..500, now).is_empty(), "what may start in a moment is not sent away");
+        let held = blocked.held();
+        let known = HeldUp { until: Some(now), reason: None, soon: 100 };
+        assert_eq!(blocked.take((now, 1), |_| Err(known)), None);
+        assert_eq!(blocked.take_overdue().map(|(_, number)| number), Some(105), "once it is known how many may, it is");
+        assert_eq!(blocked.held(), held - 1);
+        drop(blocked.take_all());
         for number in 0..MAX_HELD as u64 {
             blocked.keep(kind(&format!("key{number}")), place(number), number);
         }

@@ -168,6 +168,12 @@ impl Holder {
         soon.map(|block| block.left).sum()
     }
 
+    /// Whether the cluster is being asked and may well have tokens: the last time there were some at once.
+    #[must_use]
+    pub fn may_have(&self, now: Instant) -> bool {
+        !self.is_short && self.not_before(now).is_none()
+    }
+
     /// About how many tokens of the limit this node gets in a second.
     #[must_use]
     pub fn share(&self) -> u32 {
