@@ -17,7 +17,6 @@ use longshore_domain::{Job, JobType, SmolStr, Tenant, Timestamp, format_smolstr}
 use smallvec::SmallVec;
 
 use crate::address::Address;
-use crate::queue::gates::ALL;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
 use crate::shared::now;
@@ -216,8 +215,9 @@ impl Limits {
                     taken.push((id, tokens));
                 }
                 Err(wait) => {
-                    // Until the answer comes nothing is known, and jobs are not sent away.
-                    let share = if holder.may_have(now) { ALL } else { holder.share() as usize };
+                    // Until the answer comes nothing is known: jobs that may start in a moment are not sent away.
+                    let share = if holder.may_have(now) { holder.most_in_a_second() } else { holder.share() };
+                    let share = share as usize;
                     held_up = Some(Short { until: wait.until, share });
                     if wait.asks {
                         has_asked |= known.asking.insert(id);

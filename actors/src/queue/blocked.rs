@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 
-use crate::queue::gates::{ALL, HeldUp};
+use crate::queue::gates::HeldUp;
 use crate::shared::kind::Kind;
 
 /// At least and at most so many jobs of each kind are kept.
@@ -120,13 +120,13 @@ impl<T> Waiting<T> {
         if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
     }
 
-    /// Takes out the jobs that were kept because perhaps all could start, now that it is known how many can.
+    /// Takes out jobs that were kept because more could have started, now that it is known how many can.
     fn excess(&mut self, held_up: HeldUp, now: Instant, over: Duration) -> VecDeque<(Position, T)> {
-        if self.soon != ALL || held_up.soon == ALL {
+        if self.soon <= held_up.soon {
             return VecDeque::new();
         }
         let is_soon = held_up.until.is_none_or(|until| until <= now + SOON);
-        let kept = if is_soon { self.kept(now, over).max(held_up.soon.min(MAX_KEPT)) } else { 0 };
+        let kept = if is_soon { self.kept(now, over).max(held_up.soon) } else { 0 };
         let excess = self.jobs.split_off(kept.min(self.jobs.len()));
         self.are_parked |= !excess.is_empty();
         excess
@@ -178,8 +178,7 @@ impl<T> Blocked<T> {
     pub(crate) fn place_for(&self, kind: &Kind, is_returned: bool, held_up: Option<HeldUp>, now: Instant) -> Goes {
         let waiting = self.kinds.get(kind);
         let soon = held_up.map_or_else(|| waiting.map_or(0, |waiting| waiting.soon), |held_up| held_up.soon);
-        let most = if soon == ALL { MAX_HELD } else { soon.min(MAX_KEPT) };
-        let kept = waiting.map_or(MIN_KEPT, |waiting| waiting.kept(now, self.counted_over)).max(most);
+        let kept = waiting.map_or(MIN_KEPT, |waiting| waiting.kept(now, self.counted_over)).max(soon);
         let opens = held_up.and_then(|held_up| held_up.until);
         let here = waiting.map_or(0, |waiting| waiting.jobs.len());
         let are_parked = waiting.is_some_and(|waiting| waiting.are_parked);
@@ -449,7 +448,7 @@ mod tests {
         assert_eq!(blocked.wants(&kind("a"), Room::NotYet, now), 0);
         assert_eq!(fill(&mut blocked, "a", 0..5, now), [2, 3, 4]);
         blocked.keep(kind("c"), place(5), 5);
-        blocked.held_up(&kind("c"), HeldUp { until: Some(now), reason: None, soon: ALL });
+        blocked.held_up(&kind("c"), HeldUp { until: Some(now), reason: None, soon: 1_000 });
         assert!(fill(&mut blocked, "c", 6..500, now).is_empty(), "what may start in a moment is not sent away");
         let held = blocked.held();
         let known = HeldUp { until: Some(now), reason: None, soon: 100 };

@@ -174,6 +174,12 @@ impl Holder {
         !self.is_short && self.not_before(now).is_none()
     }
 
+    /// How many tokens this node could get within a second, if no other wants any.
+    #[must_use]
+    pub fn most_in_a_second(&self) -> u32 {
+        (self.limit.capacity() + self.limit.per_ms() * 1_000.0) as u32
+    }
+
     /// About how many tokens of the limit this node gets in a second.
     #[must_use]
     pub fn share(&self) -> u32 {

@@ -44,9 +44,6 @@ impl Permits {
     }
 }
 
-/// In [`HeldUp::soon`]: perhaps all, as will be known in a moment.
-pub(crate) const ALL: usize = usize::MAX;
-
 /// Why a job cannot start now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldUp {
