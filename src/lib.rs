@@ -28,6 +28,7 @@
 
 pub mod config;
 pub mod handlers;
+pub mod http;
 
 pub use config::{Configuration, nats};
 pub use longshore_actors::{Context, Handler, HandlerError, Handlers, Node, Settings, Success};

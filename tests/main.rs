@@ -9,6 +9,7 @@ mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chaos; // faults of every kind at once lose nothing
 mod cli; // a user at a terminal lists dead letters, replays and discards them, cancels and erases runs
 mod cluster; // several nodes act as one
+mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
 mod elections; // while servers elect, nodes start, answer correctly and go on
 mod events; // events are published live and kept in order
@@ -16,11 +17,13 @@ mod fail_points; // death between any two steps loses nothing
 mod frozen; // a node that was frozen starts no job that another node has taken
 mod head_of_line; // a job that cannot start keeps no other from starting
 mod hostile; // no input makes a part get stuck
+mod http; // probes are answered, whatever the node is doing
 mod idempotency; // one id, one key: one run
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
 mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
 mod main_job; // a job published with any NATS client runs, and its events are published in order
 mod metrics; // rare faults are counted and logged
+mod monitoring; // alert rules use only metrics and labels that there are
 mod nothing_lost; // kills and freezes while jobs run lose nothing
 mod one_run; // one accepted job is one run, even if it is repeated, forwarded, forged or cancelled
 mod order; // urgent jobs first, by rank

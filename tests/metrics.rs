@@ -1,7 +1,7 @@
 //! Rare faults are counted and logged: each counter moves together with its log line.
 //!
-//! A node's counters are not visible outside its process yet, so the node runs in the test's own process, through the
-//! library, and on the test's own thread: that is how its log lines are separated from those of other tests.
+//! The node runs in the test's own process, through the library, and on the test's own thread: that is how its log lines
+//! are separated from those of other tests.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

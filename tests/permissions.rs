@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use async_nats::ConnectOptions;
-use longshore_harness::{Reply, World};
+use longshore_harness::{Reply, Scrape, World};
 use longshore_natsd::Options;
 use serde_json::json;
 
+use crate::http::on_a_free_port;
 use crate::{is_emptied, use_binary};
 
 /// The subjects of that kind that the document grants a node.
@@ -30,7 +31,7 @@ fn granted(kind: &str) -> String {
 }
 
 /// Given a node with exactly the rights that the document grants, when jobs run, fail, are deferred, parked, cancelled,
-/// replayed, discarded and erased, then the server refuses it nothing.
+/// replayed, discarded, erased and counted, then the server refuses it nothing.
 #[tokio::test]
 async fn a_node_needs_no_more_than_the_document_grants() {
     use_binary();
@@ -43,7 +44,8 @@ async fn a_node_needs_no_more_than_the_document_grants() {
         ..Options::default()
     };
     let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
-    let settings = world.node().with("types.full", "slots = 1").env("NATS_USER", "node").env("NATS_PASSWORD", "p");
+    let settings =
+        on_a_free_port(world.node()).with("types.full", "slots = 1").env("NATS_USER", "node").env("NATS_PASSWORD", "p");
     let node = settings.start().await;
 
     let handler = world.handler("full").start(async |_| {
@@ -57,6 +59,7 @@ async fn a_node_needs_no_more_than_the_document_grants() {
         if world.stored("LONGSHORE_PARKED").await > 0 { Ok(()) } else { Err("none") }
     })
     .await;
+    assert!(Scrape::of(&node).await.sum("longshore_queue_jobs", &[("state", "waiting")]) > 0.0);
     let later = world.submit(json!({"type": "noop", "delay_ms": 600_000, "idempotency_key": "k"})).await;
     let due = world.submit(json!({"type": "noop", "delay_ms": 500})).await;
     let mut dead = Vec::new();

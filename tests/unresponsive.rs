@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use longshore::{Configuration, Connection, Context, HandlerError, Node, handlers};
-use longshore_harness::SlowLink;
+use longshore_harness::{Scrape, SlowLink};
 use serde_json::json;
 
 use crate::world;
@@ -42,7 +42,11 @@ async fn a_handler_that_blocks_its_thread_loses_its_attempt() {
     assert_eq!(error.kind, "timeout");
     assert!(error.message.contains("nor reacted"), "{error:?}");
     world.eventually_reads(&blocks, "enqueued\nstarted 1\nfailed 1 timeout\nstarted 2\ncompleted 2").await;
-    assert_eq!(node.metrics().unresponsive.with_label_values(&["block"]).get(), 1);
+    let counted = Scrape::read(&node.metrics().text());
+    assert_eq!(
+        counted.value("longshore_handlers_unresponsive_total", &[("queue", "main"), ("type", "block")]),
+        Some(1.0)
+    );
     node.drain().await.unwrap();
 }
 

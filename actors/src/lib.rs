@@ -42,6 +42,7 @@ mod coalesce;
 mod lease_keeper;
 mod limits;
 mod node;
+mod observer;
 mod parts;
 mod ports;
 mod settings;
@@ -58,6 +59,7 @@ pub mod metrics;
 
 pub use handler::{Context, Handler, HandlerError, Handlers, Success};
 pub use node::{Error, Node};
+pub use observer::Observer;
 pub use settings::Settings;
 
 pub use queue::unresponsive::SPARE_THREADS;

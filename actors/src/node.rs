@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use crate::cluster::node_name;
 use crate::lease_keeper;
 use crate::metrics::Metrics;
+use crate::observer::Observer;
 use crate::parts::Parts;
 use crate::queue::scheduler;
 use crate::tree::{self, Root};
@@ -62,6 +63,7 @@ pub enum Error {
 /// A running node.
 pub struct Node {
     parts: Parts,
+    observer: Observer,
     root: ActorRef<()>,
     life: JoinHandle<()>,
     reason: oneshot::Receiver<String>,
@@ -101,13 +103,20 @@ impl Node {
         let _ = tokio::time::timeout(SERVES_WITHIN, parts.lifecycle.serving.cancelled()).await;
         parts.system_events.publish("node_joined", Value::Null).await;
         tracing::info!(node = %parts.identity.node, queues = parts.queues.len(), "taking work");
-        Ok(Self { parts, root, life, reason, grace: shutdown_grace })
+        let observer = Observer::new(parts.readiness(), Arc::clone(&parts.metrics));
+        Ok(Self { parts, observer, root, life, reason, grace: shutdown_grace })
     }
 
     /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.parts.identity.node
+    }
+
+    /// A view of the node for probes and monitoring; it may outlive the node.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.observer.clone()
     }
 
     /// Its metrics.

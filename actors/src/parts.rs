@@ -6,12 +6,13 @@ use std::sync::Arc;
 use longshore_backbone::Backbone;
 use longshore_backbone::work::Caller;
 use longshore_domain::policy::Policies;
-use longshore_domain::{Queue, SmolStr};
+use longshore_domain::{JobType, Queue, SmolStr};
 use tokio::sync::Mutex;
 
 use crate::Handlers;
 use crate::address::Address;
 use crate::api::{Api, service};
+use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::{discovery, dlq_watch, presence};
 use crate::commit::committer::{Committer, Committing};
@@ -58,7 +59,11 @@ pub(crate) struct Parts {
 impl Parts {
     /// A node of this name that starts now.
     pub(crate) fn new(backbone: Backbone, name: SmolStr, policies: Policies, handlers: Handlers) -> Self {
-        let (metrics, lifecycle) = (Arc::new(Metrics::new()), Lifecycle::default());
+        let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
+        let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
+        for queue in policies.queues.keys() {
+            metrics.expect_types(queue, policies.types.keys());
+        }
         let identity = Arc::new(Identity::new(name.clone()));
         let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics));
         let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
@@ -148,10 +153,20 @@ impl Parts {
         };
         service::Part {
             api: Arc::new(api),
+            lifecycle: self.lifecycle.clone(),
+            readiness: self.readiness(),
+            waits: Arc::default(),
+        }
+    }
+
+    /// What the node's readiness rests on: the API, probes and the node's name show it.
+    pub(crate) fn readiness(&self) -> Readiness {
+        Readiness {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
             queues: self.queues.clone(),
             lifecycle: self.lifecycle.clone(),
             health: Arc::clone(&self.health),
-            waits: Arc::default(),
         }
     }
 

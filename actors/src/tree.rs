@@ -36,7 +36,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("cancels", (Arc::clone(ports), leases.clone()), cancelled::watch),
         ChildSpec::new("presence", parts.presence(), presence::run),
         ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
-        ChildSpec::new("node-name", (parts.backbone.nodes(), Arc::clone(&parts.identity)), node_name::answer),
+        ChildSpec::new("node-name", parts.readiness(), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),

@@ -37,6 +37,12 @@ pub struct QueueLoad {
     pub concurrency: usize,
     /// Jobs it runs now.
     pub running: usize,
+    /// Those of them whose attempt has begun, by priority, the most urgent first. Absent from nodes of older versions.
+    #[serde(default)]
+    pub by_priority: [usize; Priority::COUNT],
+    /// Since when the job has waited that has waited longest of those that it has pulled and not started.
+    #[serde(default)]
+    pub oldest_buffered: Option<Timestamp>,
 }
 
 /// How often a node says that it is there.
@@ -118,24 +124,10 @@ impl Backbone {
             oldest: oldest_in(state),
         })
     }
-
-    /// How full the stream of dead letters is (1: full), and when the oldest dead letter was written.
-    ///
-    /// # Errors
-    /// The stream cannot be read.
-    pub async fn measure_dead_letters(&self) -> Result<(f64, Option<Timestamp>), Error> {
-        let name = self.names().dlq_stream();
-        let failed = |source| Error::Read { subject: name.clone(), source };
-        let stream = self.jetstream().get_stream(&name).await.map_err(|error| failed(Box::new(error)))?;
-        let info = stream.cached_info();
-        let room = u64::try_from(info.config.max_bytes).unwrap_or(0);
-        let fill = if room == 0 { 0.0 } else { info.state.bytes as f64 / room as f64 };
-        Ok((fill, oldest_in(&info.state)))
-    }
 }
 
 /// When the oldest message of a stream was stored.
-fn oldest_in(state: &async_nats::jetstream::stream::State) -> Option<Timestamp> {
+pub(crate) fn oldest_in(state: &async_nats::jetstream::stream::State) -> Option<Timestamp> {
     let at = state.first_timestamp.unix_timestamp_nanos() / 1_000_000;
     (state.messages > 0).then(|| Timestamp::from_millis(i64::try_from(at).unwrap_or(0)))
 }

@@ -40,6 +40,7 @@ mod size_limits;
 
 pub mod dead_letters;
 
+pub mod backlog;
 pub mod control;
 pub mod lane_queries;
 pub mod limits;

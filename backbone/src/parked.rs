@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{JobType, Priority, Queue, Run, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, Priority, Queue, Run, Tenant, Timestamp};
 use serde::Deserialize;
 
 use crate::Backbone;
@@ -80,8 +80,20 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn parked_kinds(&self, queue: &Queue) -> Result<Vec<ParkedKind>, Error> {
-        let subject = format!("{}.STREAM.INFO.{}", self.api(), self.names().parked_stream());
-        let filter = self.names().parked_where(None, Some(queue), None);
+        self.kinds_in(&self.names().parked_stream(), &self.names().parked_where(None, Some(queue), None)).await
+    }
+
+    /// The kinds of the jobs that were parked and are in the queue's lane of returned jobs.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn returned_kinds(&self, queue: &Queue) -> Result<Vec<ParkedKind>, Error> {
+        let stream = self.names().lane_stream(queue, Lane::Returned);
+        self.kinds_in(&stream, &self.names().returned_where(None, queue, None)).await
+    }
+
+    async fn kinds_in(&self, stream: &str, filter: &str) -> Result<Vec<ParkedKind>, Error> {
+        let subject = format!("{}.STREAM.INFO.{stream}", self.api());
         // One page: the client library's own listing requests a second one, only to find that there is none.
         let body = Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#));
         let info: Info = request::ask(self.control(), subject.clone(), body).await?;

@@ -115,6 +115,11 @@ impl Backbone {
         if stream == self.names().schedules_stream() { shape::DUE_CONSUMER } else { shape::LANE_CONSUMER }
     }
 
+    /// Up to which sequence the messages of a stream of jobs were delivered.
+    pub(crate) async fn delivered_up_to(&self, stream: &str) -> Result<u64, Error> {
+        Ok(self.consumer_info(stream).await?.delivered.map_or(0, |delivered| delivered.stream_seq))
+    }
+
     async fn consumer_info(&self, stream: &str) -> Result<Info, Error> {
         let subject = format!("{}.CONSUMER.INFO.{stream}.{}", self.api(), self.consumer_of(stream));
         request::ask(self.control(), subject, Bytes::new()).await

@@ -45,6 +45,11 @@ impl<T> Merge<T> {
         self.lanes.iter().filter_map(|jobs| jobs.front().map(|(rank, _)| *rank)).min()
     }
 
+    /// The first job of each lane that has any.
+    pub fn heads(&self) -> impl Iterator<Item = &T> {
+        self.lanes.iter().filter_map(|jobs| jobs.front().map(|(_, job)| job))
+    }
+
     /// How many jobs of `lane` are buffered.
     #[must_use]
     pub fn held_of(&self, lane: usize) -> usize {

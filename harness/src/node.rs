@@ -3,6 +3,7 @@
 //! Settings are TOML as in the contract, merged by table; HTTP is off unless a test turns it on. The node's output
 //! (JSON logs on stderr, `ready` on stdout) goes to `<name>.log` in the world's folder and into memory.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex};
@@ -195,6 +196,21 @@ impl Node {
     /// Its name in records and events.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where it listens for HTTP, as its log says; a test turns it on with `.with("http", "listen = '127.0.0.1:0'")`.
+    ///
+    /// # Panics
+    /// If its log does not say so.
+    pub fn http(&self) -> SocketAddr {
+        let address = |line: &String| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            (line["message"] == "serving HTTP").then(|| line["address"].as_str()?.parse().ok()).flatten()
+        };
+        let lines = self.log.since(0);
+        // After a restart the last one counts.
+        let found = lines.iter().rev().find_map(address);
+        found.unwrap_or_else(|| panic!("node {} does not say where it listens:\n{}", self.name, self.log.tail(SHOWN)))
     }
 
     /// The id of its process, also after its end.

@@ -1,7 +1,12 @@
 //! `longshore nodes` and `longshore health`: the nodes that are there, and whether the cluster takes work.
 
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
 use clap::Args;
-use longshore_backbone::wire::api::{Health, NodeStatus, Nodes, NodesList, Nothing};
+use longshore::http;
+use longshore_backbone::wire::api::{Health, HealthRequest, NodeStatus, Nodes, NodesList, Nothing};
+use serde::Deserialize;
 
 use super::client::Api;
 use super::output::{self, BAD, GOOD};
@@ -16,6 +21,12 @@ pub(crate) struct NodesArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct HealthArguments {
+    /// Of the node of this name; without it, of the one that answers first
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Of the node that listens for HTTP there, without NATS: for the probe of a container
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "node")]
+    http: Option<SocketAddr>,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -49,18 +60,43 @@ fn row(node: &NodeStatus) -> Vec<String> {
 }
 
 pub(crate) async fn health(global: &Global, arguments: HealthArguments) -> anyhow::Result<Ended> {
+    if let Some(address) = arguments.http {
+        let page = http::ready(address).await?;
+        let Readiness { ready, reasons } = serde_json::from_str(&page).context("the answer is not a node's")?;
+        if arguments.json {
+            output::say(&page)?;
+        } else {
+            say(ready, &reasons)?;
+        }
+        return Ok(ended(ready));
+    }
     let api = Api::connect(global).await?;
-    let answer = api.ask::<Health>(Nothing {}).await?;
+    let answer = api.ask::<Health>(HealthRequest { node: arguments.node }).await?;
     let health = answer.read()?;
     if arguments.json {
         output::json(&answer)?;
-    } else if health.ready {
-        output::say(&format!("{GOOD}ready{GOOD:#}: the node takes work"))?;
     } else {
-        let reasons = health.reasons.join("; ");
-        output::say(&format!("{BAD}not ready{BAD:#}: {}", output::cut(&reasons, 500)))?;
+        say(health.ready, &health.reasons)?;
     }
-    Ok(if health.ready { Ended::Well } else { Ended::Badly })
+    Ok(ended(health.ready))
+}
+
+/// What `/readyz` answers.
+#[derive(Deserialize)]
+struct Readiness {
+    ready: bool,
+    reasons: Vec<String>,
+}
+
+fn say(ready: bool, reasons: &[String]) -> anyhow::Result<()> {
+    if ready {
+        return output::say(&format!("{GOOD}ready{GOOD:#}: the node takes work"));
+    }
+    output::say(&format!("{BAD}not ready{BAD:#}: {}", output::cut(&reasons.join("; "), 500)))
+}
+
+fn ended(ready: bool) -> Ended {
+    if ready { Ended::Well } else { Ended::Badly }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{fmt, process};
 
 use anyhow::Context as _;
 use clap::Args;
-use longshore::handlers;
+use longshore::{handlers, http};
 use longshore_actors::Node;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,11 +30,15 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let name = settings.name.clone();
 
     let mut signals = Signals::new()?;
+    let http = http::Server::start(configuration.http()).await?;
     let mut node = tokio::select! {
         node = Node::start(settings, connection, handlers::built_in()) => node.context("the node cannot start")?,
         // The node has taken no job yet, so there is nothing to drain.
         _ = signals.next() => return Ok(Ended::Well),
     };
+    if let Some(http) = &http {
+        http.show(node.observer());
+    }
     output::say(&ready(arguments.log_format, &name))?;
     tokio::select! {
         error = node.failed() => failed(error),

@@ -14,6 +14,8 @@ use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
+use crate::http::Listen;
+
 use super::entries::{self as entry, ROOT};
 use super::kind::{JitterForm, Kind, Spread};
 use super::limit_entries as limit_entry;
@@ -43,6 +45,16 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         storage: checker.storage(&root),
     };
     (settings, checker.problems)
+}
+
+/// Where to serve HTTP.
+pub(crate) fn http(tree: &Tree) -> Listen {
+    let section = Section { path: vec![], tree: Some(tree), fallback: None }.table("http");
+    match section.get(&entry::HTTP_LISTEN).0 {
+        None => Listen::Off,
+        Some(address) if section.node(entry::HTTP_LISTEN.name).is_some() => Listen::At(address),
+        Some(address) => Listen::AtOrFree(address),
+    }
 }
 
 /// Settings that have no effect yet, or an effect that is hardly wanted. One sentence each.

@@ -4,6 +4,7 @@
 //! add a setting: an entry, its line in a table below, and the line in `check` that reads it. Defaults are taken from
 //! the crates that use them, so that a node embedded in another program has the same.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use longshore_backbone::Storage;
@@ -88,12 +89,14 @@ pub(crate) static REPLY_PREFIX: Entry<Text> = Entry::new(
 
 // [http]
 
-static HTTP: Table = Table::of("The HTTP gateway.", &[One(&HTTP_LISTEN)]);
+static HTTP: Table = Table::of("Probes and metrics over HTTP: /healthz, /readyz, /metrics.", &[One(&HTTP_LISTEN)]);
 
-static HTTP_LISTEN: Entry<Option<Listen>> =
-    Entry::new("listen", || None, "Where the gateway listens; \"off\" turns it off.")
-        .example("\"127.0.0.1:8080\"")
-        .accepted_only();
+pub(crate) static HTTP_LISTEN: Entry<Listen> = Entry::new(
+    "listen",
+    || Listen(Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)))),
+    "Where the node listens; \"off\" turns it off. If nothing is set and the port is taken, it is a free port, which the \
+     log names; a port that is set here and taken is an error.",
+);
 
 // [storage]
 

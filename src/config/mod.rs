@@ -36,6 +36,7 @@ mod tests;
 pub use check::check_namespace;
 pub use problem::Problems;
 
+use crate::http::Listen;
 use entries::ROOT;
 use problem::{Problem, Source};
 
@@ -61,6 +62,7 @@ pub enum Error {
 pub struct Configuration {
     tree: raw::Tree,
     settings: Settings,
+    http: Listen,
     warnings: Vec<String>,
 }
 
@@ -101,7 +103,8 @@ impl Configuration {
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&tree, &settings);
-            return Ok(Self { tree, settings, warnings });
+            let http = check::http(&tree);
+            return Ok(Self { tree, settings, http, warnings });
         }
         problems.sort_by_key(Problem::place);
         problems.dedup(); // every type inherits the mistakes of [defaults]
@@ -112,6 +115,12 @@ impl Configuration {
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Where the node serves HTTP, for [`http::Server::start`](crate::http::Server::start).
+    #[must_use]
+    pub fn http(&self) -> Listen {
+        self.http
     }
 
     /// Whether the file or the environment sets this key of a section.

@@ -321,8 +321,6 @@ fn a_mistake_in_the_environment_names_the_variable() {
 #[test]
 fn settings_without_effect_are_warned_about() {
     let text = r#"
-[http]
-listen = "127.0.0.1:8080"
 [storage]
 completed_max_age = "5s"
 [defaults]
@@ -337,13 +335,22 @@ weight = 2
     assert_eq!(
         configuration.warnings(),
         [
-            idle("defaults.key_concurrency (longshore.toml:7)"),
-            idle("http.listen (longshore.toml:3)"),
-            idle("tenants.acme.weight (longshore.toml:11)"),
+            idle("defaults.key_concurrency (longshore.toml:5)"),
+            idle("tenants.acme.weight (longshore.toml:9)"),
             idle("types.a.concurrency (LONGSHORE_TYPES__A__CONCURRENCY)"),
             "storage.completed_max_age (5s) is shorter than two leases (1m): a job that completed may run again after a crash".to_owned(),
         ]
     );
+}
+
+#[test]
+fn http_is_served_at_the_usual_port_unless_something_else_is_set() {
+    let http = |text: &str, variables: &[(&str, &str)]| load(text, variables).unwrap().http();
+    let at = |text: &str| text.parse().unwrap();
+    assert_eq!(http("", &[]), Listen::AtOrFree(at("127.0.0.1:8080")));
+    assert_eq!(http("[http]\nlisten = '127.0.0.1:8080'", &[]), Listen::At(at("127.0.0.1:8080")));
+    assert_eq!(http("[http]\nlisten = 'off'", &[]), Listen::Off);
+    assert_eq!(http("", &[("LONGSHORE_HTTP__LISTEN", "[::]:80")]), Listen::At(at("[::]:80")));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use futures_util::{FutureExt as _, StreamExt as _};
-use longshore::handlers;
+use longshore::{handlers, http};
 use longshore_actors::Node;
 use longshore_backbone::wire::api::{OPERATOR, Queues, QueuesList, QueuesRequest};
 use longshore_backbone::{Client, Connection};
@@ -65,6 +65,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let mut signals = if screen.is_live() { Signals::of_a_terminal()? } else { Signals::new()? };
+    let http = http::Server::start(configuration.http()).await?;
 
     let named = global.nats.named_by_hand;
     let (connection, server) = if named {
@@ -97,7 +98,10 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let ended = match started {
         Some(node) => {
             let node = node.context("the node cannot start")?;
-            screen.welcome(&welcome(&connection, server.as_ref(), &name, named));
+            if let Some(http) = &http {
+                http.show(node.observer());
+            }
+            screen.welcome(&welcome(&connection, server.as_ref(), &name, (named, http.as_ref())));
             let shown =
                 Shown { client: &client, namespace: &namespace, server: server.as_ref(), screen: &screen, grace };
             watch(node, shown, &mut signals).await
@@ -115,7 +119,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 }
 
 /// Tells a newcomer what to try next.
-fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, named: bool) -> String {
+fn welcome(
+    connection: &Connection,
+    server: Option<&PrivateServer>,
+    node: &str,
+    (named, http): (bool, Option<&http::Server>),
+) -> String {
     let kept = match server.map(PrivateServer::kept) {
         Some(Some(folder)) => format!("data in {}", folder.display()),
         Some(None) => "its data is deleted when it ends".to_owned(),
@@ -123,6 +132,7 @@ fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, 
     };
     let usual = named || connection.url == longshore::config::nats::DEFAULT_URL;
     let address = if usual { String::new() } else { format!("  export NATS_URL={}\n", connection.shown_url()) };
+    let metrics = http.map_or_else(String::new, |http| format!("Metrics: http://{}/metrics\n", http.address()));
     format!(
         "{STRONG}longshore dev{STRONG:#}: node {node}, NATS at {} ({kept})\n\n\
          Try in another terminal:\n{address}  \
@@ -130,7 +140,7 @@ fn welcome(connection: &Connection, server: Option<&PrivateServer>, node: &str, 
          longshore submit fail '{{\"times\":2}}' --wait      {FAINT}fails twice first{FAINT:#}\n  \
          longshore events                              {FAINT}everything that happens{FAINT:#}\n\
          Jobs and handlers in Python: examples/produce.py and examples/render.py in Longshore's repository.\n\
-         Ctrl-C drains and ends {}.\n",
+         {metrics}Ctrl-C drains and ends {}.\n",
         connection.shown_url(),
         if server.is_some() { "both" } else { "the node" },
     )

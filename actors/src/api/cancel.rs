@@ -253,6 +253,7 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
         run.token = api.identity.token();
         match api.backbone.write_record(&run, expected).await {
             Ok(Written::Won(_)) => {
+                api.metrics.run_ended(&run);
                 fail_point::pass("after-cancel");
                 let logged = api.committer.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
                 api.backbone.notify_cancelled(tenant, run_id).await;

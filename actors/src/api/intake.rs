@@ -61,13 +61,19 @@ fn name(error: longshore_domain::NameError) -> ApiError {
     ApiError::malformed(error.to_string())
 }
 
-/// Takes one job.
+/// Takes one job, and counts it.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
     let checked = check(api, tenant, submit)?;
     let tokens = api.limits.admit(tenant).await.map_err(|until| over_limit(tenant, until))?;
+    let (queue, job_type) = (checked.job.queue.clone(), checked.job.job_type.clone());
     let submitted = take(api, checked).await?;
     // They go back if the job was not taken. That it waited for its answer for too long is no reason to refuse it.
     let _ = tokens.is_some_and(|tokens| tokens.spend(Instant::now()));
+    if submitted.deduplicated {
+        api.metrics.deduplicated.inc();
+    } else {
+        api.metrics.jobs.of(queue.as_str(), job_type.as_str()).submitted.inc();
+    }
     Ok(submitted)
 }
 

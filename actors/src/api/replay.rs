@@ -325,6 +325,10 @@ async fn decide(api: &Api, run: Run, expected: u64, action: &Action) -> Result<O
     }
     match api.backbone.write_record(&run, expected).await.map_err(|error| error.with_causes())? {
         Written::Won(_) => {
+            match action {
+                Action::Replay(_) => api.metrics.replayed.inc(),
+                Action::Discard => api.metrics.run_ended(&run),
+            }
             fail_point::pass("after-replay-record");
             Ok(Some(run))
         }

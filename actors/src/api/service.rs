@@ -10,9 +10,9 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
-    self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthStatus, NodeQueue,
-    NodeStatus, Nodes, OPERATOR, QueueStatus, Queues, QueuesRequest, Record, RunRequest, SubmitRequest, Submitted,
-    WaitRequest,
+    self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
+    NodeQueue, NodeStatus, Nodes, OPERATOR, QueueStatus, Queues, QueuesRequest, Record, RunRequest, SubmitRequest,
+    Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::run::whole_millis;
@@ -21,9 +21,8 @@ use longshore_domain::{Lane, Queue, Tenant};
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::{Api, cancel, dead_letters, erase, replay, runs};
-use crate::queue::dispatcher::Dispatcher;
-use crate::queue::unresponsive::SPARE_THREADS;
-use crate::shared::health::Health;
+use crate::cluster::node_name;
+use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::now;
 use crate::shared::waits::Waits;
@@ -45,10 +44,8 @@ const BATCH_ANSWER: usize = 512;
 pub(crate) struct Part {
     /// What its endpoints need.
     pub(crate) api: Arc<Api>,
-    /// The queues that this node serves.
-    pub(crate) queues: Vec<Arc<Dispatcher>>,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) health: Arc<Health>,
+    pub(crate) readiness: Readiness,
     /// How many callers wait for runs' ends.
     pub(crate) waits: Arc<Waits>,
 }
@@ -105,7 +102,7 @@ fn routes() -> Vec<Route> {
         route::<api::DlqDiscard>(|control, asker, asked| Box::pin(replay::discard(&control.part.api, asker, asked))),
         route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
         route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
-        route::<api::Health>(|control, _, _| Box::pin(async { Ok(Encoded::of(&control.health())) })),
+        route::<api::Health>(|control, _, asked| Box::pin(control.health(asked))),
     ]
 }
 
@@ -124,10 +121,16 @@ impl Serve for Control {
     }
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
-        match self.routes.iter().find(|route| route.name == request.endpoint) {
+        let answer = match self.routes.iter().find(|route| route.name == request.endpoint) {
             Some(route) => (route.serve)(self, &request).await,
             None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
+        };
+        if let Err(error) = &answer
+            && [api::Submit::NAME, api::SubmitBatch::NAME].contains(&request.endpoint.as_str())
+        {
+            self.refused(error);
         }
+        answer
     }
 
     fn waits(&self, endpoint: &str) -> bool {
@@ -136,6 +139,11 @@ impl Serve for Control {
 }
 
 impl Control {
+    /// Counts a job, or a whole batch, that was refused.
+    fn refused(&self, error: &ApiError) {
+        self.part.api.metrics.refused.with_label_values(&[error.error.as_str()]).inc();
+    }
+
     async fn submit(&self, asker: &str, job: SubmitRequest) -> Result<Encoded<Submitted>, ApiError> {
         let submitted = intake::submit(&self.part.api, &submitter(asker)?, job).await?;
         Ok(Encoded::of(&submitted))
@@ -156,6 +164,7 @@ impl Control {
                 tracing::error!(%tenant, "a job of a batch panicked");
                 Err(ApiError::new(Code::Internal, "the node failed over this job; its log says why"))
             });
+            let answer = answer.inspect_err(|error| self.refused(error));
             answer.map_or_else(|error| BatchItem::Refused(short(error)), BatchItem::Accepted)
         };
         let jobs = futures_util::stream::iter(batch.jobs).map(one).buffered(BATCH_AT_ONCE).collect().await;
@@ -221,43 +230,20 @@ impl Control {
         }
     }
 
+    /// The health of this node, or of the one that was asked for.
+    async fn health(&self, asked: HealthRequest) -> Result<Encoded<HealthStatus>, ApiError> {
+        let own = self.part.readiness.status();
+        let Some(name) = asked.node.filter(|name| *name != own.node) else { return Ok(Encoded::of(&own)) };
+        // A node's name is a token like those of tenants and queues; anything else would be another subject.
+        Tenant::parse(&name).map_err(|error| ApiError::malformed(format!("node: {name:?} {}", error.reason)))?;
+        let health = node_name::ask_health(&self.part.api.backbone.nodes(), &name).await;
+        let health = health.ok_or_else(|| ApiError::not_found(format!("node: no node {name:?} answers")))?;
+        Ok(Encoded::of(&health))
+    }
+
     async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {
         let nodes = self.part.api.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
         Ok(Encoded::of(&Nodes { nodes: nodes.into_iter().map(status).collect() }))
-    }
-
-    fn health(&self) -> HealthStatus {
-        let mut reasons = Vec::new();
-        if !self.part.api.backbone.is_connected() {
-            reasons.push("not connected to NATS".to_owned());
-        }
-        if self.part.lifecycle.is_draining() {
-            reasons.push("draining".to_owned());
-        }
-        let unresponsive = self.part.health.unresponsive();
-        if unresponsive > SPARE_THREADS {
-            reasons.push(format!("{unresponsive} handlers neither end in time nor react to their cancellation"));
-        }
-        if self.part.health.are_records_full() {
-            reasons.push("the stream of run records is full (storage.runs_max_records)".to_owned());
-        }
-        let unanswered = self.part.api.backbone.unanswered();
-        if !unanswered.is_empty() {
-            reasons.push(format!("no server answers for the consumer of {}", unanswered.join(", ")));
-        }
-        let full = self.part.health.full_lanes();
-        let full = full.iter().map(|(queue, priority)| {
-            format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
-        });
-        HealthStatus {
-            live: true,
-            node: self.part.api.identity.node.to_string(),
-            queues: self.part.queues.iter().map(|queue| queue.name.to_string()).collect(),
-            ready: reasons.is_empty(),
-            reasons,
-            version: crate::VERSION.to_owned(),
-            warnings: full.collect(),
-        }
     }
 }
 

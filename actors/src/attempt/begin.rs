@@ -423,7 +423,9 @@ async fn lease_lost<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<R
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
     let published = ports.server().published_at_redelivery(&run);
-    let attempt_state = AttemptState::new(run, revision, published, true);
+    let mut attempt_state = AttemptState::new(run, revision, published, true);
+    // By the node that started it.
+    attempt_state.is_counted = true;
     conclude::judge(ports, assignment, attempt_state, outcome).await;
 }
 

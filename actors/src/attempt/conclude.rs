@@ -8,6 +8,7 @@ use longshore_domain::backoff::Backoff;
 use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
 use longshore_domain::policy::History;
 use longshore_domain::protocol::Arrival;
+use longshore_domain::run::PutBack;
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::oneshot;
@@ -17,6 +18,7 @@ use crate::attempt::running::AttemptState;
 use crate::commit::encode::EncodedEvents;
 use crate::commit::{AfterCommit, Commit, Payload};
 use crate::lease_keeper::Entry;
+use crate::metrics::jobs::Decision;
 use crate::ports::{Ports, Rules as _, Server as _};
 use crate::queue::gates::Permits;
 use crate::shared::permits::LocalRetryPermit;
@@ -101,7 +103,8 @@ fn write_up<P: Ports>(
     settlement: Settlement,
 ) -> (Box<Commit>, Rest) {
     let Assignment { job, payload, arrival, since, leased_from, entry, park, ack_token, .. } = *assignment;
-    let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear } = attempt_state;
+    let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear, is_counted } =
+        attempt_state;
     let before_it = published;
     // Progress comes between the start and the end, neither of which the log knows yet.
     let before = (!progress.is_empty()).then(|| {
@@ -112,6 +115,8 @@ fn write_up<P: Ports>(
     if matches!(settlement, Settlement::Park { reason: Some(_), .. }) {
         published = ports.server().published_at_new_wait(published, &run);
     }
+    let (was_running, attempts) = (run.state == RunState::Running, run.attempts.len());
+    let decision = decision_of(&settlement);
     run.settle(settlement, ports.now());
     run.held_by = Some(arrival.holding.clone());
     run.token = ports.token();
@@ -119,7 +124,10 @@ fn write_up<P: Ports>(
         // The message that comes back later proves by it that a node sent it.
         run.seal = ports.seal();
     }
-    count(ports, &run);
+    // If its start is taken back, it is as if the attempt had never begun.
+    if was_running && run.attempts.len() == attempts {
+        count_attempt(ports, &run, is_counted);
+    }
     let nothing_kept = !is_stored
         && run.state == RunState::Completed
         && run.attempts.len() == 1
@@ -144,36 +152,32 @@ fn write_up<P: Ports>(
     commit.unclear = unclear;
     commit.published = before_it;
     commit.park = park;
+    commit.decision = Some(decision);
     (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })
 }
 
-fn count<P: Ports>(ports: &P, run: &Run) {
-    let metrics = &ports.metrics();
-    if run.state.is_parked() && !run.state.is_terminal() {
-        metrics.parked.inc();
-        // Told once, however often the job is parked for the same reason.
-        let told = run.deferral.as_ref().filter(|deferral| deferral.nth == run.deferrals && deferral.count == 1);
-        if let Some(deferral) = told {
-            metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
-        }
-        return;
+fn decision_of(settlement: &Settlement) -> Decision {
+    match settlement {
+        Settlement::Retry { failure, .. } | Settlement::Dead { failure } => Decision::Failed(failure.kind),
+        Settlement::Defer { reason, .. } => Decision::Deferred(*reason),
+        Settlement::Park { .. } => Decision::Parked,
+        Settlement::Complete(_)
+        | Settlement::Release
+        | Settlement::Schedule { .. }
+        | Settlement::Expire
+        | Settlement::Cancel
+        | Settlement::Duplicate { .. } => Decision::Other,
     }
-    if run.state.is_terminal() {
-        metrics.finished.with_label_values(&[run.state.as_str()]).inc();
+}
+
+/// Counts how long the attempt took that has just ended, and its start if that was never published by itself.
+fn count_attempt<P: Ports>(ports: &P, run: &Run, is_counted: bool) {
+    let Some(last) = run.attempts.last().filter(|last| last.put_back != Some(PutBack::NotStarted)) else { return };
+    let metrics = ports.metrics().jobs.of(run.queue.as_str(), run.job_type.as_str());
+    if !is_counted {
+        metrics.started.inc();
     }
-    if let Some(took) = run.last_attempt_took() {
-        metrics.duration.observe(took.as_secs_f64());
-    }
-    if matches!(run.state.name(), RunState::Retrying | RunState::Dead)
-        && let Some(error) = &run.error
-    {
-        metrics.failed.with_label_values(&[error.kind.as_str()]).inc();
-    }
-    // A run that was deferred before and fails or ends now keeps its deferral in the record: it is not counted again.
-    let waits = matches!(run.state.name(), RunState::Scheduled | RunState::Enqueued);
-    if let Some(deferral) = run.deferral.as_ref().filter(|_| waits) {
-        metrics.deferred.with_label_values(&[deferral.reason.as_str()]).inc();
-    }
+    metrics.duration.observe(last.ended_at.unwrap_or_default().since(last.started_at).as_secs_f64());
 }
 
 /// A retry that is due within a second: stored and published like any other, but the delivery stays with this node,

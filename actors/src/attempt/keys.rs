@@ -120,6 +120,7 @@ async fn end_unpublished<P: Ports>(ports: &P, job: &Job, run_id: &RunId) -> Resu
         run.settle(Settlement::Duplicate { of: job.run_id.clone() }, ports.now());
         run.token = ports.token();
         if matches!(ports.server().write_record(&run, revision).await?, Written::Won(_)) {
+            ports.metrics().run_ended(&run);
             fail_point::pass("after-takeover");
         }
     }

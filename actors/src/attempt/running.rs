@@ -26,12 +26,23 @@ pub(crate) struct AttemptState {
     pub(crate) progress: Vec<u8>,
     /// The token of a write of this attempt whose answer was lost: a record with this token is this attempt's.
     pub(crate) unclear: Option<SmolStr>,
+    /// Its start is counted.
+    pub(crate) is_counted: bool,
 }
 
 impl AttemptState {
     /// The state of an attempt of `run`, with the events that are `published` so far.
     pub(crate) fn new(run: Box<Run>, expected: u64, published: Published, is_stored: bool) -> Self {
-        Self { run, expected, published, lines: None, is_stored, progress: Vec::new(), unclear: None }
+        Self {
+            run,
+            expected,
+            published,
+            lines: None,
+            is_stored,
+            progress: Vec::new(),
+            unclear: None,
+            is_counted: false,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_backbone::backlog::DeadLetters;
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::retention::{Threat, threat};
@@ -51,7 +52,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 
 /// Checks once; returns the warning that now stands, and when it was given.
 async fn look(part: &Part, warned: Option<(Threat, Instant)>) -> Result<Option<(Threat, Instant)>, Error> {
-    let (fill, oldest) = part.backbone.measure_dead_letters().await?;
+    let DeadLetters { fill, oldest, .. } = part.backbone.dead_letter_backlog().await?;
     part.metrics.dlq_fill.set(fill);
     let max_age = part.backbone.storage().dlq_max_age;
     let Some(threat) = threat(fill, oldest.map(|at| now().since(at)), max_age) else { return Ok(None) };

@@ -1,9 +1,11 @@
 //! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
-//! `system_events`; `dlq_watch` and `records_watch`.
+//! `system_events`; `readiness` and `counts`; `dlq_watch` and `records_watch`.
 
+pub(crate) mod counts;
 pub(crate) mod discovery;
 pub(crate) mod node_name;
 pub(crate) mod presence;
+pub(crate) mod readiness;
 pub(crate) mod system_events;
 
 pub(crate) mod dlq_watch;

@@ -2,15 +2,21 @@
 //! whether another node has its name, which answers; then it waits a little, as the other may be about to end. It asks
 //! running nodes and does not read when a node was last seen: so a node that was killed and started again need not wait
 //! until its presence is forgotten.
+//!
+//! The same subject takes the question how the node of that name is, for a client that asked another node.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::nodes::Nodes;
+use longshore_backbone::wire::api::HealthStatus;
 
+use crate::cluster::readiness::Readiness;
 use crate::shared::identity::Identity;
 use crate::supervision::LoopEnd;
+
+/// The question how the node is. No instance is called so.
+const HEALTH: &[u8] = b"health";
 
 /// How long a starting node waits for its name.
 const WAIT: Duration = Duration::from_secs(10);
@@ -46,8 +52,15 @@ async fn ask(nodes: &Nodes, name: &str, instance: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Answers nodes that ask for this node's name, until the process ends.
-pub(crate) async fn answer((nodes, identity): (Nodes, Arc<Identity>)) -> LoopEnd {
+/// The health of the node of that name, as it says itself; `None`: no such node answers.
+pub(crate) async fn ask_health(nodes: &Nodes, name: &str) -> Option<HealthStatus> {
+    let answer = nodes.ask(nodes.names().node(name), Bytes::from_static(HEALTH), ANSWER_WITHIN).await?;
+    serde_json::from_slice(&answer).ok()
+}
+
+/// Answers nodes that ask for this node's name or health, until the process ends.
+pub(crate) async fn answer(readiness: Readiness) -> LoopEnd {
+    let (nodes, identity) = (readiness.backbone.nodes(), &readiness.identity);
     let questions = nodes.listen(nodes.names().node(&identity.node)).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
     let own = identity.instance.as_str();
@@ -58,6 +71,11 @@ pub(crate) async fn answer((nodes, identity): (Nodes, Arc<Identity>)) -> LoopEnd
     tokio::spawn(async move { ask(&asking, &name, &own_question).await });
     while let Some(question) = questions.next().await {
         if question.payload == own.as_bytes() {
+            continue;
+        }
+        if question.payload == HEALTH {
+            let health = serde_json::to_vec(&readiness.status()).unwrap_or_default();
+            nodes.answer(question, Bytes::from(health)).await;
             continue;
         }
         let other = String::from_utf8_lossy(&question.payload);

@@ -154,6 +154,7 @@ pub(crate) struct Committing {
 
 #[derive(Debug)]
 struct Pending {
+    first_sent: Instant,
     sent: Instant,
     what: Sent,
 }
@@ -196,7 +197,7 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
                 let overdue = if connected.has_changed().unwrap_or(false) { Duration::ZERO } else { ANSWER_WITHIN };
                 connected.mark_unchanged();
                 committing.send_again(&mut window, overdue).await;
-                committing.metrics.in_flight.set(i64::try_from(committing.in_flight()).unwrap_or(i64::MAX));
+                committing.measure();
             }
             News::Message(Message::Flush(done)) => committing.flushes.push(done),
             News::Closed => return Ok(()),
@@ -219,6 +220,15 @@ enum News {
 impl Committing {
     fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Sets the gauges.
+    fn measure(&self) {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.in_flight.set(number(self.in_flight()));
+        self.metrics.commits_waiting.set(number(self.commits.len()));
+        let oldest = self.pending.iter().flatten().find(|pending| matches!(pending.what, Sent::Batch { .. }));
+        self.metrics.log_lag.set(oldest.map_or(0.0, |batch| batch.first_sent.elapsed().as_secs_f64()));
     }
 
     /// The next thing to do. Answers come first, because they free places; input is taken only while a place is free.
@@ -302,7 +312,8 @@ impl Committing {
         let number = self.next;
         self.next += 1;
         self.publish(number, &what, window).await;
-        self.pending.push_back(Some(Pending { sent: Instant::now(), what }));
+        let now = Instant::now();
+        self.pending.push_back(Some(Pending { first_sent: now, sent: now, what }));
     }
 
     async fn publish(&self, number: u64, what: &Sent, window: &mut Window) {
@@ -371,6 +382,7 @@ impl Committing {
                     });
                 }
                 Some(batch @ Sent::Batch { .. }) => {
+                    self.metrics.log_refused.inc();
                     tracing::warn!("the event log refused a batch, trying again: {}", refusal.description);
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     self.send(batch, window).await;
@@ -382,6 +394,9 @@ impl Committing {
 
     /// The record is stored: its events go out live, and into their tenant's log.
     async fn publish_events(&mut self, mut commit: Box<Commit>) {
+        if let Some(decision) = commit.decision.take() {
+            self.metrics.decided(&commit.run, decision);
+        }
         fail_point::pass("before-events");
         let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
         for (subject, body) in lines.live() {

@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::commit::encode::{Author, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
+use crate::metrics::jobs::Decision;
 use crate::ports::Server;
 use crate::shared::park_permits::ParkPermit;
 
@@ -57,6 +58,8 @@ pub(crate) struct Commit {
     pub(crate) after: AfterCommit,
     /// The permit of a job that is being parked: given back when the commit is dropped.
     pub(crate) park: Option<ParkPermit>,
+    /// What to count once the decision is stored; `None`: it was counted before.
+    pub(crate) decision: Option<Decision>,
     /// Its place among the commits in flight, once the committer has it.
     pub(crate) in_flight: Option<InFlightPermit>,
 }
@@ -166,6 +169,7 @@ impl Commit {
             follow_up: None,
             after: AfterCommit::Nothing,
             park: None,
+            decision: None,
             in_flight: None,
         }
     }

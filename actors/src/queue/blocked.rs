@@ -169,6 +169,14 @@ impl<T> Blocked<T> {
         self.held + self.overdue.len()
     }
 
+    /// The first job of each kind, and those that are to be parked.
+    pub(crate) fn fronts(&self) -> impl Iterator<Item = &T> {
+        self.kinds
+            .values()
+            .filter_map(|waiting| waiting.jobs.front().map(|(_, job)| job))
+            .chain(self.overdue.iter().map(|(_, job)| job))
+    }
+
     /// Whether a job of this kind has to go behind others.
     pub(crate) fn has_others_before(&self, kind: &Kind, is_returned: bool) -> bool {
         self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty() || (waiting.are_parked && !is_returned))

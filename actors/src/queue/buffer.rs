@@ -8,10 +8,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use longshore_domain::Lane;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::DeferReason;
+use longshore_domain::{Lane, Timestamp};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -183,6 +183,12 @@ impl JobBuffer {
             back: jobs.blocked.held(),
             started: jobs.started,
         }
+    }
+
+    /// Since when the job has waited that has waited longest of those buffered here.
+    pub(crate) fn oldest(&self) -> Option<Timestamp> {
+        let jobs = self.jobs();
+        jobs.merge.heads().chain(jobs.blocked.fronts()).map(|assignment| assignment.since).min()
     }
 
     /// The connection was made anew: the server may have forgotten what it delivered to us. Retries that are held

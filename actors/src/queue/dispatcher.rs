@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use longshore_backbone::control::QueueLoad;
-use longshore_domain::Queue;
 use longshore_domain::policy::QueuePolicy;
+use longshore_domain::{Lane, Priority, Queue};
 use ractor::{ActorRef, MessagingErr};
 use tokio::sync::{Mutex, mpsc};
 
@@ -30,7 +30,12 @@ pub(crate) struct Work {
 /// How busy these queues are.
 pub(crate) fn loads(queues: &[Arc<Dispatcher>]) -> BTreeMap<String, QueueLoad> {
     let load = |queue: &Arc<Dispatcher>| {
-        let load = QueueLoad { concurrency: queue.policy.concurrency, running: queue.running() };
+        let load = QueueLoad {
+            concurrency: queue.policy.concurrency,
+            running: queue.running(),
+            by_priority: queue.running_by_priority(),
+            oldest_buffered: queue.buffer.oldest(),
+        };
         (queue.name.to_string(), load)
     };
     queues.iter().map(load).collect()
@@ -147,6 +152,18 @@ impl Dispatcher {
     /// A worker whose handler does not respond keeps its state; the worker that replaces it gets a new one.
     pub(crate) fn replace_place(&self, number: usize) {
         self.places.write().unwrap_or_else(PoisonError::into_inner)[number] = Default::default();
+    }
+
+    /// Jobs whose attempt has begun, by priority.
+    fn running_by_priority(&self) -> [usize; Priority::COUNT] {
+        let mut counts = [0; Priority::COUNT];
+        for (current, _) in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(running) = current.as_ref() {
+                counts[Lane::Of(running.assignment.job.priority).index()] += 1;
+            }
+        }
+        counts
     }
 
     /// Jobs that run now.

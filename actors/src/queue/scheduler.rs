@@ -278,7 +278,6 @@ impl Scheduler {
         let labels = [self.queue.name.as_str()];
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
-        self.metrics.running.with_label_values(&labels).set(gauge(self.queue.running()));
     }
 
     /// Jobs and idle workers have waited for a wake permit. If no job has started meanwhile, the workers that hold the

@@ -104,7 +104,7 @@ pub(crate) fn check(
     };
     let RunningAttempt { assignment, attempt_state, .. } = running;
     let job_type = assignment.job.job_type.clone();
-    ports.metrics.unresponsive.with_label_values(&[job_type.as_str()]).inc();
+    ports.metrics.of(&assignment.job).unresponsive.inc();
     tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = attempt_state.run.attempt,
         %queue, worker = number, %job_type, replaced,
         "the handler neither ended in time nor reacted to its cancellation: does it block its thread?");

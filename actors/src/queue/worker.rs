@@ -21,7 +21,6 @@ use crate::fail_point;
 use crate::ports::NodePorts;
 use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
-use crate::shared::now;
 
 /// Jobs that a worker does in a row before it reads its mailbox again.
 const IN_A_ROW: u32 = 32;
@@ -83,8 +82,6 @@ impl State {
             let RunningAttempt { assignment, attempt_state, .. } = running;
             return conclude::judge(&*self.ports, assignment, attempt_state, Outcome::OverLimit).await;
         }
-        self.ports.metrics.started.inc();
-        self.ports.metrics.wait.observe(now().since(running.assignment.since).as_secs_f64());
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
         self.announce().await;
         fail_point::pass("before-handler");

@@ -8,7 +8,10 @@ use bytes::Bytes;
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
-use longshore_domain::{JobType, Priority, Queue, Tenant};
+use longshore_domain::{JobType, Priority, Queue, Tenant, Timestamp};
+use prometheus::Histogram;
+
+use crate::shared::now;
 
 /// A job whose time has come, or a parked job that is taken back.
 #[derive(Debug)]
@@ -19,6 +22,7 @@ pub(crate) struct DueJob {
     headers: Headers,
     payload: Bytes,
     id: String,
+    due_at: Option<Timestamp>,
 }
 
 impl DueJob {
@@ -41,8 +45,8 @@ impl DueJob {
             false => names.job(&tenant, &queue, priority, &job_type),
         };
         let headers = header::without_servers(headers);
-        let id = id(&tenant, &headers, sequence);
-        Some(Self { queue, priority, subject, headers, payload, id })
+        let (id, due_at) = identify(&tenant, &headers, sequence);
+        Some(Self { queue, priority, subject, headers, payload, id, due_at })
     }
 
     /// Publishes it into its lane.
@@ -53,17 +57,26 @@ impl DueJob {
         let (subject, headers, payload) = (self.subject.clone(), self.headers.clone(), self.payload.clone());
         backbone.move_to_lane(subject, headers, payload, &self.id).await.map(|_| ())
     }
+
+    /// It is in its lane: counts how late that is.
+    pub(crate) fn count(&self, lateness: &Histogram) {
+        if let Some(due_at) = self.due_at {
+            lateness.observe(now().since(due_at).as_secs_f64());
+        }
+    }
 }
 
-fn id(tenant: &Tenant, headers: &Headers, sequence: u64) -> String {
+/// The message id under which the job is published, and when it was due.
+fn identify(tenant: &Tenant, headers: &Headers, sequence: u64) -> (String, Option<Timestamp>) {
     match header::read_job(headers) {
         Ok(read) => {
             let run = read.run_id.map(|id| id.to_string()).unwrap_or_default();
+            let due_at = read.moved.and_then(|moved| moved.due_at);
             let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
             let (round, attempt, wait) = moved.unwrap_or_default();
             let seal = read.seal.unwrap_or_default();
-            format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}")
+            (format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}"), due_at)
         }
-        Err(_) => format!("{tenant}/due/{sequence}"),
+        Err(_) => (format!("{tenant}/due/{sequence}"), None),
     }
 }

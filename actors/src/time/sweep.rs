@@ -12,9 +12,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use longshore_backbone::backlog::TimedCounts;
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
@@ -39,6 +40,8 @@ const MOVES: usize = 2_048;
 const AT_ONCE: usize = 16;
 /// Records that are checked more closely in a round.
 const LOOKS: usize = 64;
+/// How often counts that have not changed are published again: they expire after an hour.
+const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 /// Runs that are remembered as already named in the log.
 const MAX_NAMED: usize = 10_000;
 
@@ -58,6 +61,9 @@ struct Sweep {
     grace: Duration,
     schedules_from: u64,
     records_from: u64,
+    /// The schedules that this pass has met so far, and what was last published of a whole pass.
+    timed: TimedCounts,
+    published: Option<(Instant, TimedCounts)>,
     named: HashSet<(Tenant, RunId)>,
 }
 
@@ -65,7 +71,15 @@ struct Sweep {
 pub(crate) async fn run(part: Part) -> LoopEnd {
     // An election takes about as long, and a server that has 100,000 to fire at once is 4 s late.
     let grace = (part.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
-    let mut sweep = Sweep { part, grace, schedules_from: 1, records_from: 1, named: HashSet::new() };
+    let mut sweep = Sweep {
+        part,
+        grace,
+        schedules_from: 1,
+        records_from: 1,
+        timed: TimedCounts::default(),
+        published: None,
+        named: HashSet::new(),
+    };
     let mut tick = tokio::time::interval(grace);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -79,6 +93,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
 impl Sweep {
     async fn round(&mut self) -> Result<(), Error> {
         if self.part.draining.is_cancelled() || !presence::is_first(&self.part.nodes, &self.part.identity).await? {
+            // Another node counts; what this one has counted so far is no whole.
+            (self.schedules_from, self.timed) = (1, TimedCounts::default());
             return Ok(());
         }
         self.schedules().await?;
@@ -91,14 +107,20 @@ impl Sweep {
         for _ in 0..PAGES {
             let page = self.part.backbone.standing_schedules(self.schedules_from).await?;
             let before = self.overdue_before(1);
+            for (queue, waits_for) in page.found.iter().filter_map(|found| self.part.backbone.waits_for(found)) {
+                self.timed.count(&queue, waits_for);
+            }
             overdue.extend(page.found.into_iter().filter(|standing| standing.at < before));
             bytes += page.bytes;
             self.schedules_from = page.next.unwrap_or(1);
+            if page.next.is_none() {
+                self.publish_timed().await?;
+            }
             if page.next.is_none() || bytes > BYTES || overdue.len() >= MOVES {
                 break;
             }
         }
-        let moves = overdue.into_iter().map(|standing| bring_on(self.part.backbone.clone(), standing));
+        let moves = overdue.into_iter().map(|standing| bring_on(&self.part.backbone, &self.part.metrics, standing));
         let moved: Vec<Result<bool, Error>> =
             futures_util::stream::iter(moves).buffer_unordered(AT_ONCE).collect().await;
         let restored = moved.iter().filter(|moved| matches!(moved, Ok(true))).count();
@@ -110,6 +132,17 @@ impl Sweep {
             );
         }
         moved.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    /// All schedules were read: publishes how many wait, for all nodes to show.
+    async fn publish_timed(&mut self) -> Result<(), Error> {
+        let counts = std::mem::take(&mut self.timed);
+        let is_known = |(at, known): &(Instant, TimedCounts)| *known == counts && at.elapsed() < PUBLISH_EVERY;
+        if !self.published.as_ref().is_some_and(is_known) {
+            self.part.backbone.publish_timed(&counts).await?;
+            self.published = Some((Instant::now(), counts));
+        }
+        Ok(())
     }
 
     /// Names runs that nothing can bring on.
@@ -156,7 +189,7 @@ impl Sweep {
 
 /// Does what the server should have done: publishes the job into its lane, then deletes the schedule. Says whether it
 /// did.
-async fn bring_on(backbone: Backbone, standing: Standing) -> Result<bool, Error> {
+async fn bring_on(backbone: &Backbone, metrics: &Metrics, standing: Standing) -> Result<bool, Error> {
     if !backbone.still_stands(&standing).await? {
         return Ok(false);
     }
@@ -164,6 +197,7 @@ async fn bring_on(backbone: Backbone, standing: Standing) -> Result<bool, Error>
     let (payload, sequence) = (standing.stored.payload.clone(), standing.stored.sequence);
     let names = backbone.names();
     let Some(job) = DueJob::read(names, &standing.due, headers.as_ref(), payload, sequence) else { return Ok(false) };
-    job.publish(&backbone).await?;
+    job.publish(backbone).await?;
+    job.count(&metrics.lateness);
     backbone.take_out(&Source::Schedules, sequence).await
 }

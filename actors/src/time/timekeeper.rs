@@ -120,7 +120,8 @@ impl Timekeeper {
         let lane = (job.queue.clone(), job.priority);
         match self.closed.way(&lane, Instant::now()) {
             Way::Move => {
-                self.moves.spawn(move_to_lane(self.part.backbone.clone(), lane, job, ack_token));
+                let with = (self.part.backbone.clone(), Arc::clone(&self.part.metrics));
+                self.moves.spawn(move_to_lane(with, lane, job, ack_token));
             }
             Way::PutOff(away) => self.put_off(ack_token, away).await,
         }
@@ -170,10 +171,16 @@ impl Timekeeper {
     }
 }
 
-async fn move_to_lane(backbone: Backbone, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
+async fn move_to_lane(
+    (backbone, metrics): (Backbone, Arc<Metrics>),
+    lane: Lane,
+    job: DueJob,
+    ack_token: AckToken,
+) -> Moved {
     // A publish that is answered too late is stored all the same; published again, it is caught by its id.
     let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&backbone)).await {
         Ok(Ok(())) => {
+            job.count(&metrics.lateness);
             fail_point::pass("after-move");
             backbone.ack(ack_token).await;
             return Moved { lane, refused: None };

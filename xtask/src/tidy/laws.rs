@@ -7,11 +7,13 @@ use super::files::File;
 
 /// External crates that only some of our crates may name. One of our crates is a folder at the root; the root package's
 /// own code is `src`.
-const ROOMS: [(&str, &[&str]); 4] = [
+const ROOMS: [(&str, &[&str]); 6] = [
     ("async_nats", &["backbone", "harness", "bench", "tests"]),
     ("ractor", &["actors"]),
     ("toml", &["src", "bench"]),
     ("clap", &["src", "bench", "harness"]),
+    ("axum", &["src"]),
+    ("hyper", &["src", "harness"]),
 ];
 
 // Put together from halves, so that this file does not find itself.

@@ -65,7 +65,7 @@ impl Node {
             writer: writer_of(name),
             writes: Cell::new(0),
             policies: Policies::default(),
-            metrics: Metrics::new(),
+            metrics: Metrics::default(),
             book: Arc::default(),
             recently_cancelled: RecentlyCancelled::default(),
             unclear_claims: UnclearClaims::default(),

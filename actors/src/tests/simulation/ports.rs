@@ -37,7 +37,7 @@ use crate::tests::simulation::world::{LEASE, PRESENCE_EVERY, World, stamp};
 const ANSWERS_WITHIN: i64 = 60;
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
-static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::default);
 
 fn unanswered() -> Error {
     Error::Publish { subject: String::new(), source: "no answer".into() }

@@ -1,21 +1,32 @@
-//! Health of the node that answers.
+//! Health of the node that answers, or of another.
 
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Endpoint, Nothing};
+use super::request::read;
+use super::{ApiError, Endpoint};
 
-/// `health`: whether the node that answers takes work, and why not.
+/// `health`: whether a node takes work, and why not.
 #[derive(Debug)]
 pub struct Health;
 
 impl Endpoint for Health {
     const NAME: &'static str = "health";
-    type Request = Nothing;
+    type Request = HealthRequest;
     type Answer = HealthStatus;
 
-    fn read(_body: &[u8]) -> Result<Nothing, ApiError> {
-        Ok(Nothing {})
+    fn read(body: &[u8]) -> Result<HealthRequest, ApiError> {
+        // Anything that is no object asks for nothing in particular.
+        if body.trim_ascii_start().starts_with(b"{") { read(body) } else { Ok(HealthRequest::default()) }
     }
+}
+
+/// Which node's health.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HealthRequest {
+    /// The node of this name; any node if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// The health of a node.

@@ -49,7 +49,7 @@ pub use queues::{QueueStatus, Queues, QueuesList, QueuesRequest};
 mod nodes;
 pub use nodes::{NodeQueue, NodeStatus, Nodes, NodesList};
 mod health;
-pub use health::{Health, HealthStatus};
+pub use health::{Health, HealthRequest, HealthStatus};
 
 #[cfg(test)]
 mod tests;

@@ -212,7 +212,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
         check::<QueuesList>(&["{}", r#"{"queue":"main"}"#], &[&format!(r#"{{"queues":[{queue}]}}"#)]),
         check::<NodesList>(&["{}"], &[&format!(r#"{{"nodes":[{node}]}}"#)]),
         check::<Health>(
-            &["{}"],
+            &["{}", r#"{"node":"n1"}"#],
             &[
                 r#"{"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
             ],
@@ -250,6 +250,7 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<DlqReplay>(r#"{"all":true,"sate":1}"#);
     refused::<DlqDiscard>(r#"{"all":true,"sate":[[]]}"#);
     refused::<QueuesList>(r#"{"sate":1}"#);
+    refused::<Health>(r#"{"sate":1}"#);
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! The jobs of the whole cluster by queue, priority and state, for monitoring.
+//!
+//! Counted when somebody asks, and at most every [`FRESH_FOR`], by a fixed number of questions per queue: it costs
+//! nothing while nobody asks, and no more when a million jobs wait. Each node counts for itself, so that all show the
+//! same. Jobs that wait for a time stand by run and not by queue; the sweep, which reads all of them anyway, publishes
+//! how many there are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use longshore_backbone::backlog::LaneBacklog;
+use longshore_backbone::control::QueueLoad;
+use longshore_backbone::parked::ParkedKind;
+use longshore_backbone::{Backbone, Error};
+use longshore_domain::{Lane, Queue, Timestamp};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::metrics::cluster::{ClusterCounts, QueueCounts, TimedCounts};
+use crate::shared::now;
+
+/// For how long counts are shown again without asking the servers.
+const FRESH_FOR: Duration = Duration::from_secs(3);
+/// For how long older counts are shown when the servers do not answer.
+const SHOWN_FOR: Duration = Duration::from_secs(30);
+/// How long whoever asks is kept waiting.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// The last counts, and when they were tried and made.
+#[derive(Debug, Default)]
+struct Last {
+    tried: Option<Instant>,
+    counted: Option<(Instant, Arc<ClusterCounts>)>,
+}
+
+/// The counts, shared by all who ask: one of them asks the servers, the others wait for that.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(Mutex<Last>);
+
+impl Counts {
+    /// The counts now; `None`: the servers have not answered for a while. `own` is how busy this node is.
+    pub(crate) async fn now(
+        &self,
+        backbone: &Backbone,
+        node: &str,
+        own: BTreeMap<String, QueueLoad>,
+    ) -> Option<Arc<ClusterCounts>> {
+        let mut last = self.0.lock().await;
+        if last.tried.is_none_or(|tried| tried.elapsed() >= FRESH_FOR) {
+            match tokio::time::timeout(WITHIN, count(backbone, node, own)).await {
+                Ok(Ok(counts)) => last.counted = Some((Instant::now(), Arc::new(counts))),
+                Ok(Err(error)) => tracing::debug!("cannot count the cluster's jobs: {}", error.with_causes()),
+                Err(_) => tracing::debug!("cannot count the cluster's jobs within {} s", WITHIN.as_secs()),
+            }
+            last.tried = Some(Instant::now());
+        }
+        let shown = last.counted.as_ref().filter(|(at, _)| at.elapsed() < SHOWN_FOR);
+        shown.map(|(_, counts)| Arc::clone(counts))
+    }
+}
+
+/// Asks the servers.
+async fn count(backbone: &Backbone, node: &str, own: BTreeMap<String, QueueLoad>) -> Result<ClusterCounts, Error> {
+    let nodes = backbone.nodes();
+    let (queues, nodes, dead, timed) = tokio::try_join!(
+        backbone.declared_queues(),
+        nodes.present(now()),
+        backbone.dead_letter_backlog(),
+        backbone.timed(),
+    )?;
+    // What this node says of itself is newer than what it last published.
+    let others = nodes.into_iter().filter(|presence| presence.node != node).map(|presence| presence.queues);
+    let loads: Vec<BTreeMap<String, QueueLoad>> = others.chain([own]).collect();
+    let each = try_join_all(queues.into_iter().map(|queue| async {
+        let loads: Vec<QueueLoad> = loads.iter().filter_map(|load| load.get(queue.as_str()).copied()).collect();
+        let mut counts = count_queue(backbone, &queue, &loads).await?;
+        counts.timed = timed.as_ref().map(|timed| {
+            let of = timed.queues.get(queue.as_str()).copied().unwrap_or_default();
+            TimedCounts { scheduled: of.scheduled, retrying: of.retrying, deferred: of.deferred }
+        });
+        Ok::<_, Error>((queue, counts))
+    }));
+    Ok(ClusterCounts { queues: each.await?.into_iter().collect(), dead_letters: dead.count })
+}
+
+async fn count_queue(backbone: &Backbone, queue: &Queue, loads: &[QueueLoad]) -> Result<QueueCounts, Error> {
+    let (lanes, parked) = tokio::try_join!(
+        try_join_all(Lane::all().map(|lane| backbone.lane_backlog(queue, lane))),
+        backbone.parked_kinds(queue),
+    )?;
+    let returned = match lanes[Lane::Returned.index()].messages {
+        0 => Vec::new(),
+        _ => backbone.returned_kinds(queue).await?,
+    };
+    let oldest_parked = if parked.is_empty() { None } else { backbone.oldest_parked(queue).await? };
+    Ok(counts_of(&lanes, parked.iter().chain(&returned), loads, oldest_parked, now()))
+}
+
+/// Puts together what was asked. Lanes hold running jobs as well, until their end.
+fn counts_of<'k>(
+    lanes: &[LaneBacklog],
+    elsewhere: impl Iterator<Item = &'k ParkedKind>,
+    loads: &[QueueLoad],
+    oldest_parked: Option<Timestamp>,
+    now: Timestamp,
+) -> QueueCounts {
+    let mut counts = QueueCounts::default();
+    for (waiting, lane) in counts.waiting.iter_mut().zip(lanes) {
+        *waiting = lane.messages;
+    }
+    for kind in elsewhere {
+        counts.waiting[Lane::Of(kind.priority).index()] += kind.jobs;
+    }
+    for load in loads {
+        counts.running += load.running as u64;
+        for (waiting, running) in counts.waiting.iter_mut().zip(load.by_priority) {
+            *waiting = waiting.saturating_sub(running as u64);
+        }
+    }
+    let undelivered = lanes.iter().filter_map(|lane| lane.oldest_undelivered);
+    let buffered = loads.iter().filter_map(|load| load.oldest_buffered);
+    let oldest = undelivered.chain(buffered).chain(oldest_parked).min();
+    counts.oldest = oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_backbone::wire::kind_key::KindKey;
+    use longshore_domain::{JobType, Priority, Tenant};
+
+    use super::*;
+
+    #[test]
+    fn what_runs_does_not_wait_and_what_is_parked_does() {
+        let at = Timestamp::from_millis;
+        let lane = |messages, oldest: Option<i64>| LaneBacklog { messages, oldest_undelivered: oldest.map(at) };
+        let mut lanes = [lane(0, None); Lane::COUNT];
+        (lanes[0], lanes[4]) = (lane(2, None), lane(10, Some(7_000)));
+        let parked = ParkedKind {
+            tenant: Tenant::parse("acme").unwrap(),
+            queue: Queue::main(),
+            priority: Priority::new(9).unwrap(),
+            job_type: JobType::parse("a").unwrap(),
+            key: KindKey::default(),
+            jobs: 4,
+        };
+        let load = |running, by_priority, oldest: Option<i64>| QueueLoad {
+            concurrency: 8,
+            running,
+            by_priority,
+            oldest_buffered: oldest.map(at),
+        };
+        let loads = [load(3, [1, 0, 0, 0, 2, 0, 0, 0, 0], Some(6_000)), load(1, [1, 0, 0, 0, 0, 0, 0, 0, 0], None)];
+        let counts = counts_of(&lanes, [&parked].into_iter(), &loads, Some(at(5_000)), at(10_000));
+        assert_eq!(
+            counts,
+            QueueCounts {
+                waiting: [0, 0, 0, 0, 8, 0, 0, 0, 4],
+                running: 4,
+                timed: None,
+                oldest: Duration::from_secs(5),
+            }
+        );
+        let nothing = counts_of(&[lane(0, None); Lane::COUNT], [].into_iter(), &[], None, at(10_000));
+        assert_eq!(nothing, QueueCounts::default());
+    }
+}

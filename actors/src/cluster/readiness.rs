@@ -1,0 +1,62 @@
+//! Whether this node takes work, and why not: what the endpoint `health` and the probe `/readyz` answer.
+//!
+//! It looks at what the node knows already, and asks no server, so that a probe is cheap and never waits.
+
+use std::sync::Arc;
+
+use longshore_backbone::Backbone;
+use longshore_backbone::wire::api::HealthStatus;
+
+use crate::queue::dispatcher::Dispatcher;
+use crate::queue::unresponsive::SPARE_THREADS;
+use crate::shared::health::Health;
+use crate::shared::identity::Identity;
+use crate::shared::lifecycle::Lifecycle;
+
+/// What readiness rests on.
+#[derive(Clone)]
+pub(crate) struct Readiness {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    /// The queues that this node serves.
+    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) health: Arc<Health>,
+}
+
+impl Readiness {
+    /// The health of this node now.
+    pub(crate) fn status(&self) -> HealthStatus {
+        let mut reasons = Vec::new();
+        if !self.backbone.is_connected() {
+            reasons.push("not connected to NATS".to_owned());
+        }
+        if self.lifecycle.is_draining() {
+            reasons.push("draining".to_owned());
+        }
+        let unresponsive = self.health.unresponsive();
+        if unresponsive > SPARE_THREADS {
+            reasons.push(format!("{unresponsive} handlers neither end in time nor react to their cancellation"));
+        }
+        if self.health.are_records_full() {
+            reasons.push("the stream of run records is full (storage.runs_max_records)".to_owned());
+        }
+        let unanswered = self.backbone.unanswered();
+        if !unanswered.is_empty() {
+            reasons.push(format!("no server answers for the consumer of {}", unanswered.join(", ")));
+        }
+        let full = self.health.full_lanes();
+        let full = full.iter().map(|(queue, priority)| {
+            format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
+        });
+        HealthStatus {
+            live: true,
+            node: self.identity.node.to_string(),
+            queues: self.queues.iter().map(|queue| queue.name.to_string()).collect(),
+            ready: reasons.is_empty(),
+            reasons,
+            version: crate::VERSION.to_owned(),
+            warnings: full.collect(),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What a running node shows of itself to probes and to monitoring: its health and its metrics.
+//!
+//! An observer only looks: it holds no job, sends nothing for one, and may be asked at any time, also while the node
+//! drains.
+
+use std::sync::Arc;
+
+use crate::cluster::counts::Counts;
+use crate::cluster::readiness::Readiness;
+use crate::metrics::Metrics;
+use crate::queue::dispatcher;
+
+/// A view of a running node. Cheap to clone.
+#[derive(Clone)]
+pub struct Observer {
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+    counts: Arc<Counts>,
+}
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observer").field("node", &self.readiness.identity.node).finish_non_exhaustive()
+    }
+}
+
+impl Observer {
+    pub(crate) fn new(readiness: Readiness, metrics: Arc<Metrics>) -> Self {
+        Self { readiness, metrics, counts: Arc::default() }
+    }
+
+    /// Why the node takes no work; empty if it does.
+    #[must_use]
+    pub fn reasons_not_ready(&self) -> Vec<String> {
+        self.readiness.status().reasons
+    }
+
+    /// Counts that a part which the node's own tree does not supervise was started again.
+    pub fn count_restart(&self, part: &'static str) {
+        self.metrics.restarts.with_label_values(&[part]).inc();
+    }
+
+    /// Its metrics, in the text format of Prometheus. Waits up to two seconds for the servers, for the counts of the
+    /// whole cluster; without an answer these are absent.
+    pub async fn metrics(&self) -> String {
+        let Readiness { backbone, identity, queues, .. } = &self.readiness;
+        let counts = self.counts.now(backbone, &identity.node, dispatcher::loads(queues)).await;
+        self.measure();
+        self.metrics.text_with(counts.as_deref())
+    }
+
+    /// Sets the gauges that nobody else keeps.
+    fn measure(&self) {
+        let (metrics, number) = (&self.metrics, |count: usize| i64::try_from(count).unwrap_or(i64::MAX));
+        let Readiness { backbone, queues, health, .. } = &self.readiness;
+        for queue in queues {
+            let labels = [queue.name.as_str()];
+            metrics.workers.with_label_values(&labels).set(number(queue.policy.concurrency));
+            metrics.busy.with_label_values(&labels).set(number(queue.running()));
+        }
+        metrics.unresponsive_now.set(number(health.unresponsive()));
+        metrics.lanes_unanswered.set(number(backbone.unanswered().len()));
+        metrics.ready.set(i64::from(self.reasons_not_ready().is_empty()));
+    }
+}

@@ -1,0 +1,69 @@
+//! The connections of the listener, and their bounds.
+//!
+//! At most [`CONNECTIONS`] are open; a further one ends the oldest, so that whoever holds connections open cannot keep
+//! probes out. A client that sends no complete request in time, or does not read its answer, loses its connection.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_io_timeout::TimeoutStream;
+
+/// Connections that are open at once.
+pub(super) const CONNECTIONS: usize = 128;
+/// How long a client may take over the head of a request, and may keep a connection open without one.
+const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// How long a client may read or send nothing while it should.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
+/// Bytes that are read ahead: the head of a request must fit in.
+const BUFFER: usize = 16 << 10;
+/// How long to wait after a connection could not be accepted: the process has too many files open, for example.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections and answers on each in a task of its own; dropped, it ends them all.
+pub(super) async fn serve(listener: &TcpListener, router: Router) -> Infallible {
+    let (mut tasks, mut open) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = tasks.join_next() => continue,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!("cannot accept an HTTP connection: {error}");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        open.retain(|task| !task.is_finished());
+        if open.len() >= CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        open.push_back(tasks.spawn(answer(stream, router.clone())));
+    }
+}
+
+/// Answers the requests of one connection, until either side closes it.
+async fn answer(stream: TcpStream, router: Router) {
+    let _ = stream.set_nodelay(true);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(STALLED_AFTER));
+    let stream = TokioIo::new(Box::pin(stream));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(BUFFER)
+        .serve_connection(stream, TowerToHyperService::new(router));
+    if let Err(error) = served.await {
+        tracing::debug!("an HTTP connection ended: {error}");
+    }
+}

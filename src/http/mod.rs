@@ -1,0 +1,134 @@
+//! HTTP on a port of the node: probes and metrics.
+//!
+//! Read in this order: this file (the listener and its life), `connections` (their bounds), `pages` (what is answered),
+//! `probe` (asks a node whether it is ready).
+//! It serves from before the node starts until the process ends, so that a probe is answered also while the node waits
+//! for NATS or drains. It never disturbs jobs: it shares nothing with them but the processor, every connection is
+//! bounded in time, and the number of connections is bounded. Should it die, it is started again, and the node goes on.
+//!
+//! It may not decide anything about a job or speak to NATS: it shows what an [`Observer`] says.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use longshore_actors::Observer;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+mod connections;
+mod pages;
+mod probe;
+
+pub use probe::ready;
+
+/// Where to serve HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen {
+    /// Nowhere.
+    Off,
+    /// There, as somebody has set it: it is an error if the port is taken.
+    At(SocketAddr),
+    /// There, as nothing is set: at a free port of the same address if the port is taken, so that several nodes start
+    /// on one machine without any settings.
+    AtOrFree(SocketAddr),
+}
+
+/// Why HTTP cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {address} (http.listen, LONGSHORE_HTTP__LISTEN): set another port, or \"off\" for neither probes nor metrics"
+)]
+pub struct Error {
+    address: SocketAddr,
+    #[source]
+    source: std::io::Error,
+}
+
+/// The listener of a node. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    moved_from: Option<SocketAddr>,
+    node: Arc<OnceLock<Observer>>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens and answers from now on; until [`Server::show`] is called, the node is not ready. `None`: it is off.
+    ///
+    /// # Errors
+    /// The address cannot be used.
+    pub async fn start(listen: Listen) -> Result<Option<Self>, Error> {
+        let (wanted, may_move) = match listen {
+            Listen::Off => return Ok(None),
+            Listen::At(address) => (address, false),
+            Listen::AtOrFree(address) => (address, true),
+        };
+        let failed = |source| Error { address: wanted, source };
+        let listener = match TcpListener::bind(wanted).await {
+            Err(error) if may_move && error.kind() == std::io::ErrorKind::AddrInUse => {
+                TcpListener::bind(SocketAddr::new(wanted.ip(), 0)).await
+            }
+            bound => bound,
+        };
+        let listener = listener.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let moved_from = (may_move && address != wanted).then_some(wanted);
+        match moved_from {
+            Some(wanted) => tracing::warn!(
+                %address,
+                "serving HTTP at a free port, because {wanted} is taken: http.listen (LONGSHORE_HTTP__LISTEN) sets one, \"off\" none"
+            ),
+            None => tracing::info!(%address, "serving HTTP"),
+        }
+        let node = Arc::default();
+        let task = tokio::spawn(serve(listener, Arc::clone(&node)));
+        Ok(Some(Self { address, moved_from, node, task }))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address that it was to have and that was taken.
+    #[must_use]
+    pub fn moved_from(&self) -> Option<SocketAddr> {
+        self.moved_from
+    }
+
+    /// Shows this node from now on. Only the first call has an effect.
+    pub fn show(&self, node: Observer) {
+        let _ = self.node.set(node);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// How long to wait before a listener that died is started again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Serves until it is aborted. The socket stays open over a death, so that the port cannot be lost.
+async fn serve(listener: TcpListener, node: Arc<OnceLock<Observer>>) {
+    loop {
+        let served = AssertUnwindSafe(connections::serve(&listener, pages::router(Arc::clone(&node))));
+        // The panic hook has said why. The loop itself never ends.
+        let Err(_) = served.catch_unwind().await;
+        tracing::error!("the HTTP listener died, starting it again");
+        if let Some(node) = node.get() {
+            node.count_restart("http");
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

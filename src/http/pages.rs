@@ -1,0 +1,69 @@
+//! What is answered: probes and metrics.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use longshore_actors::Observer;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+/// The media type of the metrics: the text format of Prometheus.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// Known once the node has started.
+type Node = Arc<OnceLock<Observer>>;
+
+#[derive(Clone)]
+struct Shown {
+    node: Node,
+    /// One at a time writes the metrics, so that many scrapers cost no more processor time than one.
+    scrapes: Arc<Semaphore>,
+}
+
+/// Every page.
+pub(super) fn router(node: Node) -> Router {
+    Router::new()
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .fallback(unknown)
+        .with_state(Shown { node, scrapes: Arc::new(Semaphore::new(1)) })
+}
+
+fn page(status: StatusCode, media_type: &'static str, body: String) -> Response {
+    // Intermediaries must not keep what is true only now.
+    (status, [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "no-store")], body).into_response()
+}
+
+/// An answer at all says that the process can work: its threads run. What it lacks from outside is not its own fault,
+/// and another start would not bring it.
+async fn alive() -> Response {
+    page(StatusCode::OK, PLAIN, "ok\n".to_owned())
+}
+
+async fn ready(State(shown): State<Shown>) -> Response {
+    let reasons = match shown.node.get() {
+        Some(node) => node.reasons_not_ready(),
+        None => vec!["starting".to_owned()],
+    };
+    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    page(status, JSON, json!({"ready": reasons.is_empty(), "reasons": reasons}).to_string())
+}
+
+async fn metrics(State(shown): State<Shown>) -> Response {
+    let Some(node) = shown.node.get() else {
+        return page(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "the node is starting\n".to_owned());
+    };
+    let _permit = shown.scrapes.acquire().await;
+    page(StatusCode::OK, METRICS, node.metrics().await)
+}
+
+async fn unknown() -> Response {
+    page(StatusCode::NOT_FOUND, PLAIN, "there are /healthz, /readyz and /metrics\n".to_owned())
+}

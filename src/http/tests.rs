@@ -1,0 +1,96 @@
+//! The listener against clients that behave badly, and a port that is taken.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use longshore_harness::http;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// A listener with a small page, a page that panics and one that is larger than all buffers on its way.
+async fn served() -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new()
+        .route("/small", get(|| async { "small" }))
+        .route("/broken", get(|| async { panic!("a broken page") as &'static str }))
+        .route("/large", get(|| async { "x".repeat(64 << 20) }));
+    let task = tokio::spawn(async move {
+        connections::serve(&listener, router).await;
+    });
+    (address, task)
+}
+
+async fn is_answered(address: SocketAddr) {
+    assert_eq!(http::get(address, "/small").await.unwrap().body, "small");
+}
+
+/// Waits until the listener ends the connection; returns what it sent before.
+async fn is_cut(mut stream: TcpStream) -> usize {
+    let mut read = Vec::new();
+    // A reset counts as an end. Under a paused clock this limit costs nothing.
+    let ended = tokio::time::timeout(Duration::from_secs(600), stream.read_to_end(&mut read)).await;
+    assert!(ended.is_ok(), "the connection is still open");
+    read.len()
+}
+
+#[tokio::test]
+async fn clients_that_hold_connections_open_keep_nobody_out() {
+    let (address, _task) = served().await;
+    let mut silent = Vec::new();
+    for _ in 0..3 * connections::CONNECTIONS {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    is_answered(address).await;
+    assert_eq!(is_cut(silent.remove(0)).await, 0, "the oldest made way");
+}
+
+/// The clock is paused, so it jumps to the next time limit whenever everything waits.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_no_request_loses_its_connection() {
+    let (address, _task) = served().await;
+    let silent = TcpStream::connect(address).await.unwrap();
+    let mut slow = TcpStream::connect(address).await.unwrap();
+    slow.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\nX-Slow:").await.unwrap();
+    let before = tokio::time::Instant::now();
+    assert_eq!(is_cut(silent).await, 0);
+    is_cut(slow).await;
+    assert!(before.elapsed() < Duration::from_secs(60), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_loses_its_connection() {
+    let (address, _task) = served().await;
+    let mut lazy = TcpStream::connect(address).await.unwrap();
+    lazy.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    // The listener notices while nothing is read here.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(is_cut(lazy).await < 64 << 20);
+}
+
+#[tokio::test]
+async fn a_page_that_panics_costs_its_own_connection() {
+    let (address, _task) = served().await;
+    assert!(http::get(address, "/broken").await.is_err());
+    is_answered(address).await;
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_an_error_if_it_was_set_and_else_gives_way() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap();
+
+    let error = Server::start(Listen::At(address)).await.unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot listen on {address} (http.listen,")), "{error}");
+
+    let server = Server::start(Listen::AtOrFree(address)).await.unwrap().unwrap();
+    assert_eq!((server.address().ip(), server.moved_from()), (address.ip(), Some(address)));
+    assert_ne!(server.address().port(), address.port());
+    let ready = http::get(server.address(), "/readyz").await.unwrap();
+    assert_eq!((ready.status, ready.body.as_str()), (503, r#"{"ready":false,"reasons":["starting"]}"#));
+    assert_eq!(http::get(server.address(), "/metrics").await.unwrap().status, 503);
+    assert!(Server::start(Listen::Off).await.unwrap().is_none());
+}

@@ -1,0 +1,272 @@
+//! What happens is counted, exactly, and every node shows the whole cluster's jobs.
+
+use std::time::Duration;
+
+use longshore_harness::{Node, Reply, Scrape, World, eventually};
+use serde_json::json;
+
+use crate::http::on_a_free_port;
+use crate::overdue::scheduled;
+use crate::{AT_ONCE, served_by, workers, world};
+
+/// Far longer than anything here takes: a limit for hopeless cases.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// The name of a metric, labels that its series have, and the sum of their values.
+type Wanted<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
+
+/// Waits until a node shows all of these.
+async fn shows(node: &Node, wanted: &[Wanted<'_>]) -> Scrape {
+    eventually("the metrics", WITHIN, async || {
+        let scrape = Scrape::of(node).await;
+        let wrong = wanted.iter().filter_map(|(name, labels, wanted)| {
+            let found = scrape.sum(name, labels);
+            ((found - wanted).abs() > 1e-9).then(|| format!("{name} {labels:?} is {found}, not {wanted}"))
+        });
+        let wrong: Vec<String> = wrong.collect();
+        if wrong.is_empty() { Ok(scrape) } else { Err(wrong.join("; ")) }
+    })
+    .await
+}
+
+const STARTED: &str = "longshore_attempts_started_total";
+const FAILED: &str = "longshore_attempts_failed_total";
+const FINISHED: &str = "longshore_runs_finished_total";
+
+/// Given a thousand jobs of which 37 fail twice, when all have ended, then every start, failure and end is counted.
+#[tokio::test]
+async fn a_thousand_jobs_are_counted_with_their_failures() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).with("types.flaky", &served_by("fail", AT_ONCE)).start().await;
+
+    let before = Scrape::of(&node).await;
+    assert_eq!(before.value(STARTED, &[("queue", "main"), ("type", "flaky")]), Some(0.0), "it begins at 0");
+    assert_eq!(before.value(STARTED, &[("queue", "main"), ("type", "noop")]), None, "nobody has configured it");
+
+    let sound = world.publish("noop").many((0..963).map(|number| json!(number))).await;
+    let flaky = world.publish("flaky").many((0..37).map(|_| json!({"times": 2}))).await;
+    let all: Vec<_> = sound.into_iter().chain(flaky).collect();
+    assert!(world.ends(&all, WITHIN).await.iter().all(|state| state == "completed"));
+
+    let (noop, flaky) = ([("queue", "main"), ("type", "noop")], [("queue", "main"), ("type", "flaky")]);
+    let scrape = shows(
+        &node,
+        &[
+            (STARTED, &noop, 963.0),
+            (STARTED, &flaky, 111.0),
+            (FAILED, &[], 74.0),
+            (FAILED, &[("queue", "main"), ("type", "flaky"), ("kind", "retryable")], 74.0),
+            (FINISHED, &[("queue", "main"), ("type", "noop"), ("state", "completed")], 963.0),
+            (FINISHED, &[("queue", "main"), ("type", "flaky"), ("state", "completed")], 37.0),
+            (FINISHED, &[], 1_000.0),
+            ("longshore_job_wait_seconds_count", &[], 1_074.0),
+            ("longshore_attempt_duration_seconds_count", &flaky, 111.0),
+            ("longshore_job_total_seconds_count", &noop, 963.0),
+            ("longshore_job_total_seconds_count", &flaky, 37.0),
+            ("longshore_queue_jobs", &[], 0.0),
+            ("longshore_workers_busy", &[("queue", "main")], 0.0),
+            ("longshore_workers", &[("queue", "main")], 64.0),
+            ("longshore_ready", &[], 1.0),
+        ],
+    )
+    .await;
+    assert!(scrape.sum("longshore_job_total_seconds_sum", &flaky) >= 37.0 * 0.02, "each waited twice for 10 ms");
+    assert!(scrape.sum("process_cpu_seconds_total", &[]) > 0.0);
+    assert!(scrape.sum("process_resident_memory_bytes", &[]) > 1e6);
+    assert!(scrape.sum("process_open_fds", &[]) > 4.0);
+    assert_eq!(scrape.sum("longshore_build_info", &[("version", env!("CARGO_PKG_VERSION"))]) as u64, 1);
+}
+
+/// Given submissions that are taken, repeated and refused, then each is counted once.
+#[tokio::test]
+async fn submissions_are_counted() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+
+    for _ in 0..3 {
+        world.submit(json!({"type": "noop", "idempotency_key": "a"})).await;
+    }
+    world.submit(json!({"type": "echo", "delay_ms": 1})).await;
+    let jobs = [
+        json!({"type": "noop"}),
+        json!({"type": "noop"}),
+        json!({"type": "bad type"}),
+        json!({"type": "noop", "queue": "nobodys"}),
+    ];
+    assert_eq!(world.request("submit.batch", json!({"jobs": jobs})).await["jobs"].as_array().unwrap().len(), 4);
+    world.try_request("default", "submit", json!({"type": "noop", "priority": 10})).await.unwrap_err();
+
+    shows(
+        &node,
+        &[
+            ("longshore_jobs_submitted_total", &[("queue", "main"), ("type", "noop")], 3.0),
+            ("longshore_jobs_submitted_total", &[("queue", "main"), ("type", "echo")], 1.0),
+            ("longshore_jobs_deduplicated_total", &[], 2.0),
+            ("longshore_jobs_refused_total", &[("reason", "malformed")], 2.0),
+            ("longshore_jobs_refused_total", &[("reason", "not_found")], 1.0),
+            ("longshore_jobs_refused_total", &[], 3.0),
+            (FINISHED, &[("state", "completed")], 4.0),
+        ],
+    )
+    .await;
+}
+
+/// Given runs that end in every way there is, then each end is counted, and so are replays and late schedules.
+#[tokio::test]
+async fn every_end_is_counted() {
+    let world = world().await;
+    let broken = served_by("fail", "max_attempts = 1");
+    let node = on_a_free_port(world.node()).with("types.broken", &broken).start().await;
+
+    for delay_ms in [1_200, 1_300, 1_400, 1_500] {
+        world.submit(json!({"type": "noop", "delay_ms": delay_ms})).await;
+    }
+    let late = world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
+    world.request("runs.cancel", json!({"run_id": late})).await;
+    let dead = world.publish("broken").many((0..2).map(|_| json!({}))).await;
+    world.eventually_letters(2).await;
+    let [again, discarded] = [&dead[0].run_id, &dead[1].run_id];
+    assert_eq!(world.request("dlq.discard", json!({"run_id": discarded})).await["discarded"], 1);
+    assert_eq!(world.request("dlq.replay", json!({"run_id": again})).await["replayed"], 1);
+    for _ in 0..2 {
+        let keyed = world.publish("echo").header("Longshore-Idempotency-Key", "twice");
+        world.wait(&keyed.send("1").await.unwrap().run_id).await;
+    }
+    let expired = world.publish("noop").header("Longshore-Expires-At", &in_the_past());
+    assert_eq!(world.wait(&expired.send("1").await.unwrap().run_id).await.state, "expired");
+
+    let ends = |state: &'static str| [("queue", "main"), ("state", state)];
+    shows(
+        &node,
+        &[
+            ("longshore_jobs_replayed_total", &[], 1.0),
+            ("longshore_dlq_jobs", &[], 1.0),
+            (FINISHED, &ends("dead"), 3.0),
+            (FINISHED, &ends("discarded"), 1.0),
+            (FINISHED, &ends("cancelled"), 1.0),
+            (FINISHED, &ends("duplicate"), 1.0),
+            (FINISHED, &ends("expired"), 1.0),
+            (FINISHED, &ends("completed"), 5.0),
+            (FAILED, &[("type", "broken"), ("kind", "retryable")], 3.0),
+            ("longshore_schedule_lateness_seconds_count", &[], 4.0),
+        ],
+    )
+    .await;
+}
+
+fn in_the_past() -> String {
+    let at = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
+    format!("{at:.3}")
+}
+
+/// Jobs of every state: four that run on two nodes, and others that wait behind them or for a time.
+async fn jobs_of_every_state(world: &World) {
+    let _handler = world.handler("later").start(|_| async { Reply::snooze("1h") }).await;
+    world.publish("later").many((0..3).map(|_| json!(1))).await;
+    world.publish("flaky").many((0..2).map(|_| json!({}))).await;
+    scheduled(world, 5).await;
+    for _ in 0..5 {
+        world.submit(json!({"type": "noop", "delay_ms": 3_600_000})).await;
+    }
+    let mut live = world.live_events("default").await;
+    for receipt in world.publish("sleep").many((0..4).map(|_| json!({"ms": 600_000}))).await {
+        live.until_told("started", &receipt.run_id).await;
+    }
+    world.publish("noop").many((0..6).map(|_| json!(1))).await;
+    world.publish("noop").priority(9).many((0..7).map(|_| json!(1))).await;
+}
+
+/// Given jobs in every state and two nodes, then both show how many there are in the whole cluster.
+#[tokio::test]
+async fn every_node_shows_the_jobs_of_the_whole_cluster() {
+    let world = world().await;
+    let flaky = "handler = 'fail'\nbackoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }";
+    let node = |name| {
+        let node = workers(on_a_free_port(world.node()).name(name), 2).with("node", "lease = '2s'");
+        node.with("types.flaky", flaky)
+    };
+    let (a, b) = (node("a").start().await, node("b").start().await);
+    jobs_of_every_state(&world).await;
+    let jobs = |state: &'static str| [("queue", "main"), ("state", state)];
+
+    for node in [&a, &b] {
+        let scrape = shows(
+            node,
+            &[
+                ("longshore_queue_jobs", &jobs("running"), 4.0),
+                ("longshore_queue_jobs", &jobs("waiting"), 13.0),
+                ("longshore_queue_jobs", &[("queue", "main"), ("priority", "p5"), ("state", "waiting")], 6.0),
+                ("longshore_queue_jobs", &[("queue", "main"), ("priority", "p9"), ("state", "waiting")], 7.0),
+                ("longshore_queue_jobs", &jobs("scheduled"), 5.0),
+                ("longshore_queue_jobs", &jobs("retrying"), 2.0),
+                ("longshore_queue_jobs", &jobs("deferred"), 3.0),
+                ("longshore_workers_busy", &[("queue", "main")], 2.0),
+                ("longshore_workers", &[("queue", "main")], 2.0),
+            ],
+        )
+        .await;
+        let oldest = scrape.value("longshore_queue_oldest_seconds", &[("queue", "main")]).unwrap();
+        assert!(oldest > 0.0 && oldest < WITHIN.as_secs_f64(), "{oldest}");
+        assert_eq!(scrape.value("longshore_queue_jobs", &jobs("running")), Some(4.0), "without a priority");
+    }
+    let deferred = |scrape: &Scrape| scrape.sum("longshore_jobs_deferred_total", &[("reason", "snoozed")]) as u64;
+    assert_eq!(deferred(&Scrape::of(&a).await) + deferred(&Scrape::of(&b).await), 3);
+}
+
+/// Given a server that does not answer, then depths are absent in place of old, and what the node counts stays.
+#[tokio::test]
+async fn what_is_not_known_any_more_is_not_shown() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    assert_eq!(Scrape::of(&node).await.value("longshore_dlq_jobs", &[]), Some(0.0));
+
+    world.server().kill9().await;
+
+    let shown = eventually("no depths", WITHIN, async || {
+        let scrape = Scrape::of(&node).await;
+        match scrape.value("longshore_dlq_jobs", &[]) {
+            None => Ok(scrape),
+            Some(depth) => Err(depth.to_string()),
+        }
+    });
+    assert_eq!(shown.await.value("longshore_ready", &[]), Some(0.0));
+}
+
+/// Given a thousand types that nobody has configured, then the metrics stay small and count them together.
+#[tokio::test]
+async fn types_that_anybody_may_invent_do_not_make_the_metrics_grow() {
+    let world = world().await;
+    let defaults = served_by("noop", "");
+    let node = on_a_free_port(world.node()).with("defaults", &defaults).with("types.own", "").start().await;
+    let mut receipts = Vec::new();
+    for number in 0..300 {
+        receipts.push(world.publish(&format!("t{number}")).send("1").await.unwrap());
+    }
+    receipts.push(world.publish("own").send("1").await.unwrap());
+    assert!(world.ends(&receipts, WITHIN).await.iter().all(|state| state == "completed"));
+
+    let scrape = shows(&node, &[(FINISHED, &[("state", "completed")], 301.0)]).await;
+    assert_eq!(scrape.sum(FINISHED, &[("type", "_other")]) as u64, 200);
+    assert_eq!(scrape.sum(FINISHED, &[("type", "own")]) as u64, 1);
+    let types: std::collections::BTreeSet<_> = scrape.series().iter().filter_map(|of| of.labels.get("type")).collect();
+    assert_eq!(types.len(), 102);
+}
+
+/// Given a worker that dies and a lease that cannot be renewed, then both are counted.
+#[tokio::test]
+async fn deaths_and_lost_leases_are_counted() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).with("node", "lease = '2s'");
+    let node = node.env("LONGSHORE_FAIL_POINTS", "before-handler=panic@1").start().await;
+    let run = world.publish("noop").send("1").await.unwrap().run_id;
+    world.wait(&run).await;
+    let scrape = shows(&node, &[("longshore_actor_restarts_total", &[("actor", "worker")], 1.0)]).await;
+    assert_eq!(scrape.sum(FAILED, &[("kind", "panic")]) as u64, 1);
+    let mut live = world.live_events("default").await;
+    let long = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_told("started", &long).await;
+
+    world.server().kill9().await;
+
+    shows(&node, &[("longshore_leases_lost_total", &[], 1.0)]).await;
+}

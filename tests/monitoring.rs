@@ -1,0 +1,167 @@
+//! The alert rules and dashboards that ship use only metrics and labels that a node has.
+//!
+//! Prometheus itself checks more (`promtool check rules`, `promtool test rules` in config/prometheus); this needs nothing
+//! but the repository, so it holds in every check.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use longshore_actors::metrics::Metrics;
+use promql_parser::parser::{self, AggregateExpr, BinaryExpr, Expr, LabelModifier, VectorSelector};
+use promql_parser::util::{ExprVisitor, walk_expr};
+use serde::Deserialize;
+
+/// Labels that Prometheus adds to whatever it scrapes.
+const ADDED: [&str; 2] = ["job", "instance"];
+
+/// Each series that a node may have, with its labels.
+fn known() -> BTreeMap<String, BTreeSet<String>> {
+    let mut known = BTreeMap::from([("up".to_owned(), BTreeSet::new())]);
+    for metric in Metrics::default().described() {
+        let labels: BTreeSet<String> = metric.labels.into_iter().collect();
+        if metric.kind != "histogram" {
+            known.insert(metric.name, labels);
+            continue;
+        }
+        for part in ["_count", "_sum"] {
+            known.insert(format!("{}{part}", metric.name), labels.clone());
+        }
+        let with_le = labels.into_iter().chain(["le".to_owned()]).collect();
+        known.insert(format!("{}_bucket", metric.name), with_le);
+    }
+    known
+}
+
+/// What an expression names.
+#[derive(Default)]
+struct Named {
+    metrics: BTreeSet<String>,
+    labels: BTreeSet<String>,
+    wrong: Vec<String>,
+}
+
+impl Named {
+    fn selector(&mut self, selector: &VectorSelector, known: &BTreeMap<String, BTreeSet<String>>) {
+        let Some(name) = &selector.name else { return self.wrong.push(format!("{selector} has no name")) };
+        let Some(labels) = known.get(name) else { return self.wrong.push(format!("{name} is no metric")) };
+        for matcher in &selector.matchers.matchers {
+            if !labels.contains(&matcher.name) && !ADDED.contains(&matcher.name.as_str()) {
+                self.wrong.push(format!("{name} has no label {}", matcher.name));
+            }
+        }
+        self.metrics.insert(name.clone());
+        self.labels.extend(labels.iter().cloned());
+    }
+
+    fn grouping(&mut self, modifier: Option<&LabelModifier>) {
+        for label in modifier.iter().flat_map(|modifier| &modifier.labels().labels) {
+            if !self.labels.contains(label) && !ADDED.contains(&label.as_str()) {
+                self.wrong.push(format!("grouped by {label}, which none of its metrics has"));
+            }
+        }
+    }
+}
+
+struct Walk<'k> {
+    named: Named,
+    known: &'k BTreeMap<String, BTreeSet<String>>,
+}
+
+impl ExprVisitor for Walk<'_> {
+    type Error = String;
+
+    fn pre_visit(&mut self, part: &Expr) -> Result<bool, String> {
+        match part {
+            Expr::VectorSelector(selector) => self.named.selector(selector, self.known),
+            Expr::MatrixSelector(selector) => self.named.selector(&selector.vs, self.known),
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Once its metrics are known.
+    fn post_visit(&mut self, part: &Expr) -> Result<bool, String> {
+        match part {
+            Expr::Aggregate(AggregateExpr { modifier, .. }) => self.named.grouping(modifier.as_ref()),
+            Expr::Binary(BinaryExpr { modifier: Some(modifier), .. }) => {
+                self.named.grouping(modifier.matching.as_ref());
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+}
+
+/// What an expression names, and what is wrong with it.
+fn read(expression: &str) -> Named {
+    let known = known();
+    let mut walk = Walk { named: Named::default(), known: &known };
+    match parser::parse(expression) {
+        Ok(parsed) => {
+            walk_expr(&mut walk, &parsed).unwrap();
+            if walk.named.metrics.is_empty() {
+                walk.named.wrong.push("it names no metric".to_owned());
+            }
+        }
+        Err(error) => walk.named.wrong.push(error),
+    }
+    walk.named
+}
+
+#[test]
+fn what_does_not_exist_is_found() {
+    let wrong = |expression: &str| read(expression).wrong.join("; ");
+    assert_eq!(wrong("sum(longshore_leases_lost_totl)"), "longshore_leases_lost_totl is no metric; it names no metric");
+    assert_eq!(wrong("longshore_dlq_jobs{queue=\"a\"}"), "longshore_dlq_jobs has no label queue");
+    assert_eq!(
+        wrong("sum by (tenant) (rate(longshore_attempts_started_total[5m]))"),
+        "grouped by tenant, which none of its metrics has"
+    );
+    assert_eq!(
+        wrong("rate(longshore_job_wait_seconds[5m])"),
+        "longshore_job_wait_seconds is no metric; it names no metric"
+    );
+    assert_ne!(wrong("sum(longshore_dlq_jobs"), "");
+    assert_eq!(
+        wrong(
+            "max by (queue) (longshore_queue_jobs) unless on (instance) (sum(rate(longshore_job_wait_seconds_bucket{le=\"1\"}[5m])) > 0)"
+        ),
+        ""
+    );
+}
+
+#[derive(Deserialize)]
+struct Rules {
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    alert: String,
+    expr: String,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
+/// Each alert rests on metrics that there are, and says what is wrong and what to do.
+#[test]
+fn every_alert_rests_on_metrics_that_a_node_has() {
+    let rules: Rules = serde_saphyr::from_str(include_str!("../config/prometheus/alerts.yml")).unwrap();
+    let rules: Vec<Rule> = rules.groups.into_iter().flat_map(|group| group.rules).collect();
+    assert!(rules.len() >= 15);
+    for Rule { alert, expr, labels, annotations } in rules {
+        let named = read(&expr);
+        assert!(named.wrong.is_empty(), "{alert}: {}", named.wrong.join("; "));
+        assert!(["page", "ticket"].contains(&labels["severity"].as_str()), "{alert}");
+        for text in [&annotations["summary"], &annotations["description"]] {
+            for used in text.split("$labels.").skip(1) {
+                let label = used.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+                assert!(named.labels.contains(label) || ADDED.contains(&label), "{alert} names {label}: {text}");
+            }
+        }
+    }
+}
