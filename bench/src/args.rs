@@ -49,6 +49,9 @@ pub(crate) struct Drain {
     /// Leave the bare loop out; for profiling.
     #[arg(long)]
     pub product_only: bool,
+    /// Pairs of the product alone and the product whose metrics are scraped every second.
+    #[arg(long, conflicts_with = "product_only")]
+    pub scrape: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,10 @@
 //! Works off waiting no-ops: the bare loop and the product with all features on, in pairs.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
+use longshore_harness::{Node, http};
+
 use crate::args;
 use crate::jobs;
 use crate::machine::{self, Cost, Weather};
@@ -21,18 +26,21 @@ pub(crate) async fn run(args: &args::Drain) -> anyhow::Result<()> {
     println!("it, until nine lanes are empty, every record is there and the log has every run in full.");
     let table =
         Table::new(&["leg", "jobs/s", "CPU µs/job", "node peak MiB", "server peak MiB", "repeats", "load / steal"]);
-    let (mut bares, mut products) = (Vec::new(), Vec::new());
+    let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
     for pair in 0..*pairs {
         // Alternating (ABBA), so that a drift of the machine cancels.
-        for bare_leg in [pair % 2 == 0, pair % 2 == 1] {
-            if !bare_leg {
-                products.push(product_leg(args, &table, pair).await?);
+        for is_first in [pair % 2 == 0, pair % 2 == 1] {
+            if !is_first {
+                seconds.push(product_leg(args, &table, pair, args.scrape).await?);
+            } else if args.scrape {
+                firsts.push(product_leg(args, &table, pair, false).await?);
             } else if !args.product_only {
-                bares.push(bare_leg_of(args, &table, pair).await?);
+                firsts.push(bare_leg_of(args, &table, pair).await?);
             }
         }
     }
-    summary(&bares, &products);
+    let names = if args.scrape { ["longshore", "scraped"] } else { ["bare", "longshore"] };
+    summary(names, &firsts, &seconds);
     Ok(())
 }
 
@@ -47,30 +55,44 @@ async fn bare_leg_of(args: &args::Drain, table: &Table, pair: usize) -> anyhow::
     Ok(cost)
 }
 
-async fn product_leg(args: &args::Drain, table: &Table, pair: usize) -> anyhow::Result<Cost> {
+async fn product_leg(args: &args::Drain, table: &Table, pair: usize, scraped: bool) -> anyhow::Result<Cost> {
     let world = longshore_harness::World::new().await;
     let node = product::down(&world, args.concurrency).await;
-    let drained = product::drain(&world, &node, args.spread, args.jobs).await?;
+    let drain = product::drain(&world, &node, args.spread, args.jobs);
+    let drained = tokio::select! {
+        drained = drain => drained?,
+        never = scrape(&node), if scraped => match never {},
+    };
     node.stop().await;
     let Drained { cost, tally, node_peak, server_peak, weather, .. } = drained;
     let repeats = (tally.repeats + tally.others).to_string();
-    let leg = format!("{} longshore", pair + 1);
+    let leg = format!("{} {}", pair + 1, if scraped { "scraped" } else { "longshore" });
     table.row(&[leg, number(cost.rate(), 0), cost.text(), mib(node_peak), mib(server_peak), repeats, weather]);
     Ok(cost)
 }
 
+/// Asks a node for its metrics every second, as Prometheus would at its most eager.
+async fn scrape(node: &Node) -> Infallible {
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tick.tick().await;
+        // Until the node is up nobody answers.
+        let _ = http::get(node.http(), "/metrics").await;
+    }
+}
+
 /// The ratio of each pair, never of medians from different minutes.
-fn summary(bares: &[Cost], products: &[Cost]) {
+fn summary([first, second]: [&str; 2], bares: &[Cost], products: &[Cost]) {
     let all = |costs: &[Cost], figure: fn(&Cost) -> f64| costs.iter().map(figure).collect::<Vec<f64>>();
     let table = Table::new(&["min / median / max", "jobs/s", "CPU µs/job"]);
     let row = |name: &str, costs: &[Cost]| {
         let (rates, micros) = (all(costs, Cost::rate), all(costs, Cost::micros));
         table.row(&[name.to_owned(), spread(&rates, 0), spread(&micros, 1)]);
     };
-    row("bare", bares);
-    row("longshore", products);
+    row(first, bares);
+    row(second, products);
     let pairs = || products.iter().zip(bares);
     let rates: Vec<f64> = pairs().map(|(product, bare)| product.rate() / bare.rate()).collect();
     let micros: Vec<f64> = pairs().map(|(product, bare)| bare.micros() / product.micros()).collect();
-    table.row(&["longshore, of bare".to_owned(), spread(&rates, 3), spread(&micros, 3)]);
+    table.row(&[format!("{second}, of {first}"), spread(&rates, 3), spread(&micros, 3)]);
 }

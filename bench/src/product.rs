@@ -30,7 +30,9 @@ pub(crate) async fn down(world: &World, concurrency: usize) -> Node {
 pub(crate) async fn up(world: &World, concurrency: usize) -> Node {
     let workers = format!("concurrency = {concurrency}");
     // Sleeping jobs hold workers for as long as a measurement lasts.
-    world.node().config(ROOM).with("queues.main", &workers).with("types.sleep", "timeout = '1h'").start().await
+    let node = world.node().config(ROOM).with("queues.main", &workers).with("types.sleep", "timeout = '1h'");
+    // A listener that nobody asks costs nothing.
+    node.with("http", "listen = '127.0.0.1:0'").start().await
 }
 
 /// A node whose only worker sleeps for `time`, so that jobs wait.
