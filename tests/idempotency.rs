@@ -84,7 +84,7 @@ async fn a_bare_job_with_a_taken_key_is_a_duplicate() {
     let told = world.eventually_reads(&second.run_id, "enqueued\nduplicate").await;
     assert_eq!(told[1].event.duplicate_of.as_deref(), Some(first.run_id.as_str()));
 
-    let submitted = json!({"type": "echo", "payload": 3, "idempotency_key": "k"});
+    let submitted = json!({"type": "echo", "payload": 1, "idempotency_key": "k"});
     let answer = world.request("submit", submitted).await;
     assert_eq!(answer, json!({"run_id": first.run_id, "state": "completed", "deduplicated": true}));
     node.stop().await;

@@ -4,6 +4,7 @@
 //! failing test prints the story of its run. A regression test belongs to the promise that was broken.
 #![allow(clippy::unwrap_used, reason = "this whole program is tests; clippy excepts only the functions marked as such")]
 
+mod admission; // only jobs that the settings take are run
 mod api; // every endpoint answers as the contract has it
 mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chaos; // faults of every kind at once lose nothing
@@ -19,6 +20,7 @@ mod head_of_line; // a job that cannot start keeps no other from starting
 mod hostile; // no input makes a part get stuck
 mod http; // probes are answered, whatever the node is doing
 mod idempotency; // one id, one key: one run
+mod keys; // a key is one run for as long as its scope says
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
 mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
 mod main_job; // a job published with any NATS client runs, and its events are published in order

@@ -40,12 +40,14 @@ async fn is_in(world: &World, run: &str, state: &str) {
     .await;
 }
 
-/// Given a busy queue, when a key is submitted twice, then its handler is called once, with the first payload.
+/// Given nodes that take a key's later payloads for the first, when a key is submitted again and again to a busy queue,
+/// then its handler is called once, with the first payload.
 #[tokio::test]
 async fn a_key_submitted_twice_to_a_busy_queue_is_one_call() {
     let world = world().await;
     let handler = echoing(&world).await;
-    let _node = workers(world.node(), 1).with("types.work", "slots = 4").start().await;
+    let node = workers(world.node(), 1).with("types.work", "slots = 4");
+    let _node = node.with("idempotency", "on_mismatch = 'return'").start().await;
     let busy = world.publish("sleep").json(json!({"ms": 700})).await;
     // Within one lane the server itself would recognise the duplicate.
     let job = |payload: u32| json!({"type": "work", "payload": payload, "idempotency_key": "k", "priority": payload});

@@ -13,12 +13,15 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 27] = [
+pub const ALL: [&str; 32] = [
     "before-note",
     "after-note",
     "after-publish",
+    "after-make-way",
+    "after-key-mark",
     "after-mark",
     "after-takeover",
+    "before-key",
     "before-claim",
     "after-claim",
     "before-handler",
@@ -31,6 +34,8 @@ pub const ALL: [&str; 27] = [
     "after-schedule",
     "before-dead-letter",
     "after-dead-letter",
+    "before-release",
+    "after-release",
     "before-ack",
     "after-move",
     "before-park",

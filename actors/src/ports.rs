@@ -16,11 +16,12 @@ use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Error, Headers};
-use longshore_domain::policy::{Policies, TypePolicy};
+use longshore_domain::policy::{KeyPolicy, Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
+use crate::api::Api;
 use crate::commit::committer::{Committer, Input};
 use crate::commit::encode::{Author, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
@@ -173,6 +174,90 @@ pub(crate) trait Ports {
     /// Maximum number of attempts in a round of this job.
     fn max_attempts(&self, job: &Job) -> u32 {
         self.policies().max_attempts(job)
+    }
+}
+
+/// What taking a key asks: less than an attempt does, as the API takes keys, too.
+pub(crate) trait KeyPorts {
+    /// The servers that this node works with.
+    type Server: Server;
+
+    fn server(&self) -> &Self::Server;
+    fn now(&self) -> Timestamp;
+    /// A write token that no other write has.
+    fn token(&self) -> SmolStr;
+    /// How long a key stays claimed, unless its job says otherwise.
+    fn idempotency_window(&self) -> Duration;
+    fn key_policy(&self) -> KeyPolicy;
+    fn metrics(&self) -> &Metrics;
+    /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
+    ///
+    /// # Errors
+    /// The log may lack the events.
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged>;
+}
+
+impl<P: Ports> KeyPorts for P {
+    type Server = P::Server;
+
+    fn server(&self) -> &Self::Server {
+        self.server()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.now()
+    }
+
+    fn token(&self) -> SmolStr {
+        self.token()
+    }
+
+    fn idempotency_window(&self) -> Duration {
+        self.idempotency_window()
+    }
+
+    fn key_policy(&self) -> KeyPolicy {
+        self.policies().keys
+    }
+
+    fn metrics(&self) -> &Metrics {
+        self.metrics()
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        self.publish(run, published).await
+    }
+}
+
+impl KeyPorts for Api {
+    type Server = Backbone;
+
+    fn server(&self) -> &Backbone {
+        &self.backbone
+    }
+
+    fn now(&self) -> Timestamp {
+        now()
+    }
+
+    fn token(&self) -> SmolStr {
+        self.identity.token()
+    }
+
+    fn idempotency_window(&self) -> Duration {
+        self.backbone.storage().idempotency_window
+    }
+
+    fn key_policy(&self) -> KeyPolicy {
+        self.policies.keys
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        self.committer.publish(run, published).await
     }
 }
 

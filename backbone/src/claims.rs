@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use longshore_domain::job::Unique;
 use longshore_domain::{RunId, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -20,13 +21,21 @@ use crate::raw::Raw;
 use crate::request::{self, WRITE_IN_FLIGHT, WRONG_SEQUENCE};
 use crate::wire::header::names;
 
-/// A run's claim on a key.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_window(unique: &Unique) -> bool {
+    *unique == Unique::Window
+}
+
+/// A run's claim on a key. Whether the run still has the key, its record says (`longshore_domain::key`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The run.
     pub run_id: RunId,
     /// A hash of type and payload: the same key with another job is a mistake that is reported.
     pub fingerprint: String,
+    /// How long the run has the key.
+    #[serde(default, skip_serializing_if = "is_window")]
+    pub unique: Unique,
     /// Whether the run's job or schedule is durable. Until then another job with the key may take the claim over.
     #[serde(default)]
     pub published: bool,

@@ -120,7 +120,8 @@ pub type Story<'a> = SmallVec<[Event<'a>; 4]>;
 pub fn of_round(run: &Run) -> Story<'_> {
     let mut story = Story::new();
     let event = |kind, attempt, at| Event { run, kind, attempt, nth: 1, at, of: None, reason: None };
-    let waited_to_the_end = run.state == RunState::Cancelled && run.enqueued_at.is_none();
+    let has_ended = matches!(run.state, State::Cancelled { .. } | State::Duplicate { .. });
+    let waited_to_the_end = has_ended && run.enqueued_at.is_none();
     if run.state == RunState::Scheduled || waited_to_the_end {
         story.push(event(EventKind::Scheduled, 0, run.origin));
     }

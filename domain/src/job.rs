@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 /// The work to do, its owner and its urgency.
@@ -79,7 +81,8 @@ impl When {
 }
 
 /// When an idempotency key is free again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unique {
     /// After its window.
     #[default]

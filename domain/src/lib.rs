@@ -16,7 +16,10 @@ pub mod timestamp;
 
 pub mod fingerprint;
 pub mod job;
+pub mod key;
 pub mod policy;
+
+pub mod admission;
 
 pub mod lane;
 pub mod merge;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::admission::Admission;
 use crate::backoff::Backoff;
+use crate::key::ReleaseOn;
 use crate::limit::RateLimit;
 use crate::{Job, JobType, Queue, Tenant};
 
@@ -34,6 +36,8 @@ pub struct TypePolicy {
     pub timeout_max: Option<Duration>,
     /// How often in a row a handler may snooze a job before that counts as a failed attempt.
     pub max_snoozes: u32,
+    /// The largest payload that is taken, in bytes; `None`: what the server allows.
+    pub payload_max: Option<u64>,
     /// How long the record of an ended run is kept, however it ended; `None`: as the storage settings say.
     pub keep: Option<Duration>,
     /// How many of its jobs may start; each key has a limit of its own.
@@ -67,6 +71,7 @@ impl Default for TypePolicy {
             history: History::All,
             timeout_max: None,
             max_snoozes: 1_000,
+            payload_max: None,
             keep: None,
             rate_limit: None,
             limit: None,
@@ -101,6 +106,25 @@ impl Default for QueuePolicy {
     }
 }
 
+/// What holds for idempotency keys, beside what jobs ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyPolicy {
+    /// The ends that free a key before its window is over.
+    pub release_on: ReleaseOn,
+    /// What `submit` answers if type or payload are not those of the key's run.
+    pub on_mismatch: OnMismatch,
+}
+
+/// What `submit` answers if a key comes again with another job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnMismatch {
+    /// An error: the client has used one key for two jobs.
+    #[default]
+    Reject,
+    /// The run that has the key, as if the jobs were the same.
+    Return,
+}
+
 /// All policies of a node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policies {
@@ -116,6 +140,10 @@ pub struct Policies {
     pub limits: BTreeMap<SmolStr, RateLimit>,
     /// Tenants with settings of their own.
     pub tenants: BTreeMap<Tenant, TenantPolicy>,
+    /// Idempotency keys.
+    pub keys: KeyPolicy,
+    /// Which jobs are taken.
+    pub admission: Admission,
 }
 
 /// How jobs of one tenant are treated.

@@ -83,7 +83,7 @@ pub enum Verdict {
     /// The same for a waiting run that another node may still hold locally until its time comes: first write the record
     /// again, unchanged, under this delivery; then write its schedule and acknowledge. Never hold it locally.
     TakeOver,
-    /// The run was cancelled, or ended as a duplicate before it had a message: publish that, then acknowledge.
+    /// The run was cancelled, or ended as a duplicate before its message came: publish that, then acknowledge.
     PublishEnd,
     /// Another message carries the run: acknowledge this one.
     Drop,
@@ -149,8 +149,8 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         State::Running if is_holder => Verdict::HeldElsewhere,
         State::Running => Verdict::Drop,
         State::Cancelled { .. } => Verdict::PublishEnd,
-        // A job of its key ended it, and the node that had that job may have died before it published this.
-        State::Duplicate { .. } if run.held_by.is_none() => Verdict::PublishEnd,
+        // A job of its key ended it, which its own message publishes: nobody may have done so before.
+        State::Duplicate { .. } if !is_holder && was_still_to_come(run) => Verdict::PublishEnd,
         state if state.is_terminal() => {
             if is_holder && run.round == arrival.round {
                 Verdict::CarryOut
@@ -173,6 +173,12 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         _ if arrival.moved && run.state.wait().is_some() => begin,
         _ => Verdict::Drop,
     }
+}
+
+/// Whether the message of a run was still to come when the run ended as a duplicate: no message had carried it, or it
+/// waited outside of its lane.
+fn was_still_to_come(run: &Run) -> bool {
+    run.held_by.is_none() || run.state.wait().is_some()
 }
 
 /// What the judging node knows about the node that holds a running attempt.

@@ -115,6 +115,16 @@ impl Published {
         if before.state == RunState::Running { published.for_live_only() } else { published }
     }
 
+    /// A run that made way for another one with its key before it was started, known by its message, or by the schedule
+    /// that is to bring it: of a job that waits in its lane nothing is published yet; a wait is published before its
+    /// message is written.
+    #[must_use]
+    pub fn at_made_way(run: &Run) -> Self {
+        let is_unseen = run.held_by.is_none() && run.enqueued_at.is_some();
+        let last = if is_unseen { 0 } else { of_round(run).len().saturating_sub(1) };
+        Self { live: last, log: last }
+    }
+
     /// A run whose dead letter of round `round` is replayed, discarded, or deleted because the run is past it. If a
     /// round was just opened, all of its events are new; if it has ended, only its end is. The dead letter was written
     /// once the log had the death that it reports.

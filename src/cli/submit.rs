@@ -46,6 +46,12 @@ pub(crate) struct Arguments {
     /// How long the key is kept [default: the node's setting idempotency.window]
     #[arg(long, value_name = "DURATION", value_parser = span, requires = "key")]
     window: Option<Duration>,
+    /// When the key is free again: after its window, once the job starts, once its run has ended
+    #[arg(long, value_name = "SCOPE", value_parser = ["window", "queued", "active"], requires = "key")]
+    unique: Option<String>,
+    /// If another run has the key: print that run, fail, or take its place unless it has started
+    #[arg(long, value_name = "WHAT", value_parser = ["return", "reject", "replace"], requires = "key")]
+    on_conflict: Option<String>,
     /// An id of your own for the run
     #[arg(long, value_name = "ID", value_parser = chosen_id)]
     run_id: Option<RunId>,
@@ -128,6 +134,8 @@ impl Arguments {
             delay_ms: self.delay.map(whole_millis),
             run_at: self.at.clone(),
             idempotency_key: self.key.clone(),
+            unique: self.unique.clone(),
+            on_conflict: self.on_conflict.clone(),
             run_id: self.run_id.as_ref().map(RunId::to_string),
             idempotency_window_ms: self.window.map(whole_millis),
             max_attempts: self.max_attempts,
@@ -211,11 +219,13 @@ mod tests {
 
     #[test]
     fn every_option_has_its_field() {
-        let line = "email.send {\"to\":1} --queue bulk -p 1 --delay 2m --key k --run-id mine --max-attempts 3 \
+        let line = "email.send {\"to\":1} --queue bulk -p 1 --delay 2m --key k --unique active --on-conflict replace \
+                    --run-id mine --max-attempts 3 \
                     --timeout 5s --tag a --tag b --wait=10s --json --window 1h --retry fast --deadline 7d \
                     --expires-in 1h --keep 2d --header X-Shop=7 --header X-Empty=";
         let expected = json!({"type": "email.send", "payload": {"to": 1}, "queue": "bulk", "priority": 1,
-            "delay_ms": 120_000, "idempotency_key": "k", "run_id": "mine", "max_attempts": 3, "timeout_ms": 5_000,
+            "delay_ms": 120_000, "idempotency_key": "k", "unique": "active", "on_conflict": "replace",
+            "run_id": "mine", "max_attempts": 3, "timeout_ms": 5_000,
             "tags": ["a", "b"], "idempotency_window_ms": 3_600_000, "retry": "fast", "deadline": "7d",
             "expires_in_ms": 3_600_000, "keep_ms": 172_800_000, "headers": {"X-Shop": "7", "X-Empty": ""}});
         assert_eq!(body(&line.split_whitespace().collect::<Vec<_>>().join(" ")), expected);

@@ -4,20 +4,22 @@
 //! `raw` has already reported every value that cannot be read; here its default replaces it, so that the other mistakes
 //! are found all the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longshore_actors::Settings;
 use longshore_backbone::Storage;
+use longshore_domain::admission::Admission;
 use longshore_domain::backoff::{Backoff, Jitter};
+use longshore_domain::key::ReleaseOn;
 use longshore_domain::limit::{RateLimit, Window};
-use longshore_domain::policy::{Policies, QueuePolicy, TenantPolicy, TypePolicy};
+use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use crate::http::Listen;
 
 use super::entries::{self as entry, ROOT};
-use super::kind::{JitterForm, Kind, Spread};
+use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::Problem;
 use super::raw::{self, Content, Node, Tree, key};
@@ -159,6 +161,8 @@ impl Checker<'_> {
                 types.insert(job_type, policy);
             }
         }
+        let keys = key_policy(&root.table("idempotency"));
+        let admission = admission(&root.table("admission"));
         let shared = root.named("limits", None);
         let limits: BTreeMap<SmolStr, RateLimit> =
             shared.iter().map(|(name, section)| (SmolStr::new(name), self.limit(section))).collect();
@@ -170,7 +174,8 @@ impl Checker<'_> {
                 tenants.insert(tenant, policy);
             }
         }
-        Policies { queues, types, default_type, retries: std::mem::take(&mut self.presets), limits, tenants }
+        let retries = std::mem::take(&mut self.presets);
+        Policies { queues, types, default_type, retries, limits, tenants, keys, admission }
     }
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {
@@ -189,6 +194,7 @@ impl Checker<'_> {
             keep: section.get(&entry::KEEP),
             rate_limit: self.rate_limit(section),
             limit: section.get(&limit_entry::LIMIT).map(|name| name.0.into()),
+            payload_max: section.get(&entry::PAYLOAD_MAX).map(|size| size.0),
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
         }
@@ -351,6 +357,23 @@ impl Checker<'_> {
             reply_prefix,
         }
     }
+}
+
+fn admission(section: &Section<'_>) -> Admission {
+    let (types, tenants) = (section.get(&entry::ADMISSION_TYPES), section.get(&entry::ADMISSION_TENANTS));
+    let tenants: BTreeSet<Tenant> = tenants.iter().filter_map(|name| Tenant::parse(&name.0).ok()).collect();
+    let types: BTreeSet<JobType> = types.into_iter().map(|name| name.0).collect();
+    Admission { types: Some(types).filter(|set| !set.is_empty()), tenants: Some(tenants).filter(|set| !set.is_empty()) }
+}
+
+fn key_policy(section: &Section<'_>) -> KeyPolicy {
+    let ends = section.get(&entry::IDEMPOTENCY_RELEASE_ON);
+    let release_on = ReleaseOn {
+        dead: ends.contains(&ReleasingEnd::Dead),
+        cancelled: ends.contains(&ReleasingEnd::Cancelled),
+        expired: ends.contains(&ReleasingEnd::Expired),
+    };
+    KeyPolicy { release_on, on_mismatch: section.get(&entry::IDEMPOTENCY_ON_MISMATCH) }
 }
 
 fn queue_policy(section: &Section<'_>) -> QueuePolicy {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use longshore_backbone::Storage;
 use longshore_domain::JobType;
-use longshore_domain::policy::{History, QueuePolicy, TypePolicy};
+use longshore_domain::policy::{History, OnMismatch, QueuePolicy, TypePolicy};
 
-use super::kind::{JitterForm, Listen, ReleaseOn, Size, Spread, Text, Token, check_token};
+use super::kind::{JitterForm, Listen, ReleasingEnd, Size, Spread, Text, Token, TypeName, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
@@ -35,6 +35,7 @@ pub(crate) static ROOT: Table = Table::of(
         Field::Table { name: "http", table: &HTTP, or: None },
         Field::Table { name: "storage", table: &STORAGE, or: None },
         Field::Table { name: "idempotency", table: &IDEMPOTENCY, or: None },
+        Field::Table { name: "admission", table: &ADMISSION, or: None },
         Names(&QUEUES),
         Names(&RETRIES),
         Field::Table { name: "defaults", table: &TYPE, or: None },
@@ -199,18 +200,40 @@ pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
 // [idempotency]
 
 static IDEMPOTENCY: Table = Table::of(
-    "Idempotency keys: within the window, one key is one run.",
-    &[One(&IDEMPOTENCY_WINDOW), One(&IDEMPOTENCY_RELEASE_ON)],
+    "Idempotency keys: within the window, one key is one run. The same on all nodes of a cluster.",
+    &[One(&IDEMPOTENCY_WINDOW), One(&IDEMPOTENCY_RELEASE_ON), One(&IDEMPOTENCY_ON_MISMATCH)],
 );
 
 pub(crate) static IDEMPOTENCY_WINDOW: Entry<Duration> =
     Entry::new("window", || Storage::default().idempotency_window, "How long a key holds, if the client does not say.")
         .at_least(|| secs(1));
 
-static IDEMPOTENCY_RELEASE_ON: Entry<Vec<ReleaseOn>> =
+pub(crate) static IDEMPOTENCY_RELEASE_ON: Entry<Vec<ReleasingEnd>> =
     Entry::new("release_on", Vec::new, "Ends of a run that free its key before the window is over.")
-        .example("[\"dead\", \"cancelled\", \"expired\"]")
-        .accepted_only();
+        .example("[\"dead\", \"cancelled\", \"expired\"]");
+
+pub(crate) static IDEMPOTENCY_ON_MISMATCH: Entry<OnMismatch> = Entry::new(
+    "on_mismatch",
+    OnMismatch::default,
+    "If a key is submitted again with another type or payload: \"reject\" answers 409 idempotency_mismatch, \"return\" \
+     answers with the key's run, as if the jobs were the same.",
+);
+
+// [admission]
+
+static ADMISSION: Table = Table::of(
+    "Which jobs are taken. submit refuses the others; those that are published all the same become dead letters. The same \
+     on all nodes of a cluster.",
+    &[One(&ADMISSION_TYPES), One(&ADMISSION_TENANTS)],
+);
+
+pub(crate) static ADMISSION_TYPES: Entry<Vec<TypeName>> =
+    Entry::new("types", Vec::new, "The only types that are taken; any, if nothing is set.")
+        .example("[\"email.send\", \"report.render\"]");
+
+pub(crate) static ADMISSION_TENANTS: Entry<Vec<Token>> =
+    Entry::new("tenants", Vec::new, "The only tenants whose jobs are taken; any, if nothing is set.")
+        .example("[\"default\", \"acme\"]");
 
 // [queues.<name>]
 
@@ -307,6 +330,7 @@ static TYPE: Table = Table::of(
         One(&TIMEOUT_MAX),
         One(&MAX_SNOOZES),
         One(&KEEP),
+        One(&PAYLOAD_MAX),
         One(&RETRYABLE_CODES),
         One(&PERMANENT_CODES),
         Field::Table { name: "rate_limit", table: &RATE_LIMIT, or: None },
@@ -403,6 +427,14 @@ pub(crate) static KEEP: Entry<Option<Duration>> = Entry::new(
 )
 .example("\"1h\"")
 .at_least(|| Some(secs(1)));
+
+pub(crate) static PAYLOAD_MAX: Entry<Option<Size>> = Entry::new(
+    "payload_max",
+    || TypePolicy::default().payload_max.map(Size),
+    "The largest payload of a job; if it is not set, what the server's max_payload allows.",
+)
+.example("\"64KiB\"")
+.at_least(|| Some(Size(1)));
 
 pub(crate) static RETRYABLE_CODES: Entry<Vec<u16>> = Entry::new(
     "retryable_codes",

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use longshore_domain::limit::Window;
-use longshore_domain::policy::History;
-use longshore_domain::{DurationText, Queue, duration};
+use longshore_domain::policy::{History, OnMismatch};
+use longshore_domain::{DurationText, JobType, Queue, duration};
 use toml::Value;
 
 /// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
@@ -208,6 +208,25 @@ pub(crate) fn check_token(text: &str) -> Result<(), String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
 
+/// The name of a job type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TypeName(pub(crate) JobType);
+
+impl Kind for TypeName {
+    fn noun() -> String {
+        "a job type such as \"email.send\"".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = text(value, &Self::noun())?;
+        JobType::parse(text).map(Self).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String(self.0.to_string()))
+    }
+}
+
 impl Kind for Text {
     fn noun() -> String {
         "a text".to_owned()
@@ -343,7 +362,7 @@ choice!(Window {
 
 /// An end of a run that frees its idempotency key before the window is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReleaseOn {
+pub(crate) enum ReleasingEnd {
     /// It failed for good.
     Dead,
     /// It was cancelled.
@@ -352,10 +371,15 @@ pub(crate) enum ReleaseOn {
     Expired,
 }
 
-choice!(ReleaseOn {
-    "dead" => ReleaseOn::Dead,
-    "cancelled" => ReleaseOn::Cancelled,
-    "expired" => ReleaseOn::Expired,
+choice!(ReleasingEnd {
+    "dead" => ReleasingEnd::Dead,
+    "cancelled" => ReleasingEnd::Cancelled,
+    "expired" => ReleasingEnd::Expired,
+});
+
+choice!(OnMismatch {
+    "reject" => OnMismatch::Reject,
+    "return" => OnMismatch::Return,
 });
 
 impl<K: Kind> Kind for Vec<K> {

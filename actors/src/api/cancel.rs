@@ -26,6 +26,7 @@ use crate::api::runs;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::attempt::keys;
+use crate::commit::follow_up::key_given_back;
 use crate::fail_point;
 use crate::shared::now;
 
@@ -262,6 +263,11 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
                 if logged.is_ok() && !may_take_over(api, job.as_deref()).await {
                     clear_away(api, &before, carried).await;
                 }
+                if let Some(key) = key_given_back(&run)
+                    && let Err(error) = keys::give_back(&api.backbone, tenant, &run, key).await
+                {
+                    tracing::warn!(run_id = %run.run_id, %tenant, "a cancelled run's claim of its key stays: {}", error.with_causes());
+                }
                 return Ok(Some(run));
             }
             Ok(Written::Lost(_)) => {}
@@ -273,7 +279,7 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
 /// Whether a node has perhaps begun to take a key over for the job, and died.
 async fn may_take_over(api: &Api, job: Option<&Job>) -> bool {
     match job {
-        Some(job) => keys::is_taking_over(&api.backbone, job).await.unwrap_or(true),
+        Some(job) => keys::is_taking_over(api, job).await.unwrap_or(true),
         None => false,
     }
 }

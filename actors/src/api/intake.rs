@@ -1,7 +1,7 @@
 //! Intake: takes jobs over request-reply. Answers once the job is durable.
 //!
 //! A job without an id, a key or a later time of its own is one publish, and its run's id comes from the answer. For
-//! any other job intake claims the key, writes the pre-created record, publishes the job, and marks record and claim as
+//! any other job intake claims the key (`keyed`), writes the pre-created record, publishes the job, and marks record and claim as
 //! published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same submit that
 //! finds it publishes the job again.
 
@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use bytes::Bytes;
-use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
+use longshore_backbone::claims::fingerprint;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, is_no_responders_error};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, names};
 use longshore_backbone::{Error, Headers};
+use longshore_domain::admission::{self, Refusal};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
@@ -26,6 +27,7 @@ use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, Ru
 
 use crate::api::Api;
 use crate::api::filter::unavailable;
+use crate::api::keyed::{self, OnConflict};
 use crate::api::runs::is_stored;
 use crate::attempt::assignment::size_refused;
 use crate::attempt::keys;
@@ -34,20 +36,22 @@ use crate::fail_point;
 use crate::shared::{new_seal, now};
 
 /// A submission, read and checked.
-struct Checked {
-    job: Job,
-    own_id: Option<RunId>,
+pub(super) struct Checked {
+    pub(super) job: Job,
+    pub(super) own_id: Option<RunId>,
+    /// What happens if another run has the job's key.
+    pub(super) on_conflict: OnConflict,
     headers: Headers,
     payload: Bytes,
 }
 
 impl Checked {
     /// Distinguishes this job from another one with the same key.
-    fn print(&self) -> String {
+    pub(super) fn print(&self) -> String {
         fingerprint(self.job.job_type.as_str(), &self.payload)
     }
 
-    fn payload(&self) -> Payload {
+    pub(super) fn payload(&self) -> Payload {
         Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone() }
     }
 }
@@ -96,11 +100,7 @@ async fn take(api: &Api, checked: Checked) -> Result<Submitted, ApiError> {
         checked.job.run_id = id.clone();
     }
     let due = due.filter(|due| *due > now());
-    match claim_key(api, &checked).await? {
-        None => note_and_publish(api, &checked, due, None).await,
-        Some(Claimed::Mine(revision)) => note_and_publish(api, &checked, due, Some(revision)).await,
-        Some(Claimed::Found(found)) => repeated(api, checked, found, due).await,
-    }
+    keyed::submit(api, checked, due).await
 }
 
 fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, ApiError> {
@@ -114,7 +114,15 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
     };
     let job_type = JobType::parse(&submit.job_type).map_err(name)?;
     let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
+    let on_conflict = on_conflict(&submit)?;
     let payload = payload(&submit)?;
+    admission::admit(&api.policies, tenant, &job_type, payload.len()).map_err(|refusal| {
+        let code = match refusal {
+            Refusal::Payload { .. } => Code::TooLarge,
+            Refusal::Type(_) | Refusal::Tenant(_) => Code::Forbidden,
+        };
+        ApiError::new(code, refusal.to_string())
+    })?;
     let options = options(api, &submit, own_id.is_some())?;
     let headers = headers(&submit, &options)?;
     let in_headers = header::size_of(&headers);
@@ -131,7 +139,15 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
     let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
-    Ok(Checked { job, own_id, headers, payload })
+    Ok(Checked { job, own_id, on_conflict, headers, payload })
+}
+
+fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {
+    match submit.on_conflict.as_deref() {
+        None => Ok(OnConflict::default()),
+        Some(_) if submit.idempotency_key.is_none() => Err(wrong("on_conflict", "needs an idempotency_key")),
+        Some(word) => OnConflict::read(word).map_err(|error| wrong("on_conflict", error)),
+    }
 }
 
 fn uuid() -> String {
@@ -259,7 +275,7 @@ async fn publish_plain(api: &Api, checked: Checked) -> Result<Submitted, ApiErro
     }
 }
 
-fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Submitted {
+pub(super) fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Submitted {
     Submitted { deduplicated, run_id: run_id.clone(), state: state.into() }
 }
 
@@ -293,18 +309,9 @@ fn undeclared(queue: &Queue) -> ApiError {
     ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str()))
 }
 
-/// Claims the job's key, if it has one.
-async fn claim_key(api: &Api, checked: &Checked) -> Result<Option<Claimed>, ApiError> {
-    let Some((key, window)) = keys::key_of(&checked.job, api.idempotency_window()) else { return Ok(None) };
-    let (run_id, fingerprint) = (checked.job.run_id.clone(), checked.print());
-    let claim = Claim { run_id, fingerprint, published: false, taken_from: Vec::new() };
-    let claimed = api.backbone.claim_key(&checked.job.tenant, key, &claim, window).await;
-    claimed.map(Some).map_err(|error| unavailable(&error))
-}
-
 /// Writes the pre-created record, publishes the job or schedule, and marks both record and claim as published. Until
 /// that is done, a repeat of the submission may publish the job again, in this way or another.
-async fn note_and_publish(
+pub(super) async fn note_and_publish(
     api: &Api,
     checked: &Checked,
     due: Option<Timestamp>,
@@ -314,6 +321,9 @@ async fn note_and_publish(
     let mut run = Run::new(job, api.policies.max_attempts(job), now());
     run.seal = new_seal();
     run.token = api.identity.token();
+    if let Some(key) = keys::key_of(api, job) {
+        key.note_wanted(&mut run);
+    }
     if let Some(at) = due {
         return schedule(api, checked, run, (at, claim)).await;
     }
@@ -331,7 +341,7 @@ async fn note_and_publish(
 }
 
 /// Publishes a job whose record is stored, under the record's seal.
-async fn publish_noted(api: &Api, checked: &Checked, run: &Run) -> Result<(), ApiError> {
+pub(super) async fn publish_noted(api: &Api, checked: &Checked, run: &Run) -> Result<(), ApiError> {
     let job = &checked.job;
     let mut headers = checked.headers.clone();
     headers.insert(names::RUN_ID, job.run_id.as_str());
@@ -356,30 +366,32 @@ async fn mark(
     (revision, claim): (u64, Option<u64>),
 ) -> Result<Submitted, ApiError> {
     let job = &checked.job;
-    let window = api.idempotency_window();
     let other = match claim {
         Some(claim) => {
-            let marked = keys::mark_published(&api.backbone, job, window, claim, checked.print()).await;
-            marked.map_err(|error| unavailable(&error))?
+            keys::mark_published(api, job, claim, checked.print()).await.map_err(|error| unavailable(&error))?
         }
         None => None,
     };
-    if claim.is_some() && other.is_none() {
-        run.key_claimed_ms = keys::key_of(job, window).map(|(_, window)| whole_millis(window));
+    if let Some(key) = keys::key_of(api, job).filter(|_| claim.is_some() && other.is_none()) {
+        key.note_claimed(&mut run);
     }
     run.published = true;
     run.token = api.identity.token();
     // If another write was first, a node has taken the run up already.
     api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
     fail_point::pass("after-mark");
-    Ok(match other {
-        None => answer(&job.run_id, run.state.name(), false),
-        Some(other) => answer(&other, RunState::Enqueued, true),
-    })
+    let Some(other) = other else { return Ok(answer(&job.run_id, run.state.name(), false)) };
+    let found = is_stored(api, &job.tenant, &other).await?;
+    Ok(answer(&other, found.map_or(RunState::Enqueued, |found| found.run.state.name()), true))
 }
 
 /// The run exists already: answers with it as it stands. If its job may never have been published, it is published now.
-async fn found_before(api: &Api, checked: &Checked, found: Found, claim: Option<u64>) -> Result<Submitted, ApiError> {
+pub(super) async fn found_before(
+    api: &Api,
+    checked: &Checked,
+    found: Found,
+    claim: Option<u64>,
+) -> Result<Submitted, ApiError> {
     let Found { run, revision } = found;
     match on_repeat(&run) {
         Repeat::Publish => publish_noted(api, checked, &run).await?,
@@ -407,33 +419,6 @@ async fn schedule_noted(api: &Api, checked: &Checked, run: &Run, at: Timestamp) 
         .await
         .map(drop)
         .map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
-}
-
-/// The key is claimed: answers with the run that has it. If that run was perhaps never published, it is published now.
-async fn repeated(
-    api: &Api,
-    checked: Checked,
-    theirs: FoundClaim,
-    due: Option<Timestamp>,
-) -> Result<Submitted, ApiError> {
-    let mut checked = checked;
-    let FoundClaim { claim, revision, at } = theirs;
-    checked.job.run_id = claim.run_id;
-    let unmarked = (!claim.published).then_some(revision);
-    match is_stored(api, &checked.job.tenant, &checked.job.run_id).await? {
-        Some(found) => found_before(api, &checked, found, unmarked).await,
-        // The run's record is gone before its claim. Only completed runs may be kept for shorter than a claim, so it
-        // has completed. If it was claimed a moment ago, its record is only just being written.
-        None if claim.published => {
-            let is_young = now().since(at) < api.backbone.storage().lease;
-            let state = if is_young { RunState::Enqueued } else { RunState::Completed };
-            Ok(answer(&checked.job.run_id, state, true))
-        }
-        None => {
-            let first = note_and_publish(api, &checked, due, unmarked).await?;
-            Ok(Submitted { deduplicated: true, ..first })
-        }
-    }
 }
 
 /// Stores the run as scheduled, publishes its events, and writes its schedule; in this order, by the committer.

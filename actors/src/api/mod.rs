@@ -6,6 +6,7 @@ pub(crate) mod service;
 pub(crate) mod cancel;
 pub(crate) mod erase;
 pub(crate) mod intake;
+mod keyed;
 pub(crate) mod runs;
 pub(crate) mod waits;
 
@@ -13,7 +14,6 @@ pub(crate) mod dead_letters;
 pub(crate) mod replay;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use longshore_backbone::Backbone;
 use longshore_domain::policy::Policies;
@@ -36,11 +36,4 @@ pub(crate) struct Api {
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Arc<Metrics>,
-}
-
-impl Api {
-    /// How long a key stays claimed, unless its job says otherwise.
-    fn idempotency_window(&self) -> Duration {
-        self.backbone.storage().idempotency_window
-    }
 }

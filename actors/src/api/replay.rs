@@ -19,15 +19,18 @@ use longshore_backbone::wire::api::{
     self, ApiError, DiscardRequest, Discarded, Encoded, Failed, Outcome, ReplayRequest, Replayed, Selection,
 };
 use longshore_backbone::wire::header;
+use longshore_domain::admission;
+use longshore_domain::policy::Policies;
 use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
-use longshore_domain::{ErrorKind, JobOptions, JobType, Priority, Queue, Run, Tenant};
+use longshore_domain::{ErrorKind, Job, JobOptions, JobType, Priority, Queue, Run, Tenant};
 
 use crate::api::Api;
 use crate::api::dead_letters;
 use crate::api::filter::{self, Chosen, unavailable};
 use crate::attempt::assignment::is_acknowledgement;
+use crate::attempt::keys;
 use crate::fail_point;
 use crate::shared::{new_seal, now};
 
@@ -197,7 +200,7 @@ async fn attend(
 /// Whether the action would be carried out on this dead letter.
 async fn would(api: &Api, letter: &StoredDeadLetter, action: &Action) -> Result<bool, String> {
     if let Action::Replay(change) = action {
-        can_be_replayed(letter, change)?;
+        can_be_replayed(&api.policies, letter, change)?;
     }
     let found = api.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
     let found = found.map_err(|error| error.with_causes())?;
@@ -211,7 +214,7 @@ async fn would(api: &Api, letter: &StoredDeadLetter, action: &Action) -> Result<
 /// Carries the action out on one dead letter; says whether there was more to do than tidying up.
 async fn one(api: &Api, letter: StoredDeadLetter, action: &Action) -> Result<bool, String> {
     if let Action::Replay(change) = action {
-        can_be_replayed(&letter, change)?;
+        can_be_replayed(&api.policies, &letter, change)?;
     }
     loop {
         let found = api.backbone.read_record(&letter.run.tenant, &letter.run.run_id).await;
@@ -221,6 +224,9 @@ async fn one(api: &Api, letter: StoredDeadLetter, action: &Action) -> Result<boo
             (DeadLetterVerdict::Stands, found) => {
                 let expected = found.as_ref().map_or(0, |found| found.revision);
                 let run = found.map_or_else(|| letter.run.clone(), |found| found.run);
+                if matches!(action, Action::Replay(_)) {
+                    must_have_its_key(api, &run, &letter).await?;
+                }
                 let Some(run) = decide(api, run, expected, action).await? else { continue };
                 (run, true)
             }
@@ -259,11 +265,30 @@ async fn one(api: &Api, letter: StoredDeadLetter, action: &Action) -> Result<boo
     }
 }
 
+/// A replayed run needs its key, if its scope freed that when it died.
+async fn must_have_its_key(api: &Api, run: &Run, letter: &StoredDeadLetter) -> Result<(), String> {
+    let options = header::read_job(&letter.headers).ok().and_then(|read| read.options);
+    let job = Job {
+        tenant: run.tenant.clone(),
+        queue: run.queue.clone(),
+        priority: run.priority,
+        job_type: run.job_type.clone(),
+        run_id: run.run_id.clone(),
+        options,
+    };
+    match keys::other_holder(api, &job).await.map_err(|error| error.with_causes())? {
+        None => Ok(()),
+        Some(other) => {
+            Err(format!("its idempotency key belongs to run {other} by now: replay it once the key is free"))
+        }
+    }
+}
+
 async fn remove(api: &Api, letter: &StoredDeadLetter) -> Result<(), String> {
     api.backbone.take_out(&Source::DeadLetters, letter.sequence).await.map(|_| ()).map_err(|error| error.with_causes())
 }
 
-fn can_be_replayed(letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
+fn can_be_replayed(policies: &Policies, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
     if let (Some(bytes), None) = (letter.left_out, &change.payload) {
         return Err(format!("its payload of {bytes} bytes was too large to be kept; replay it with set.payload"));
     }
@@ -276,6 +301,11 @@ fn can_be_replayed(letter: &StoredDeadLetter, change: &Change) -> Result<(), Str
         return Err("the subject it was published to could not be read; publish it anew".to_owned());
     }
     match &run.error {
+        Some(error) if error.kind == ErrorKind::Invalid && admission::was_refused(&error.message) => {
+            let payload = change.payload.as_ref().unwrap_or(&letter.payload);
+            admission::admit(policies, &run.tenant, &run.job_type, payload.len())
+                .map_err(|refusal| format!("it is still refused: {refusal}"))
+        }
         Some(error) if error.kind == ErrorKind::Invalid => is_mended(letter, change, &error.message),
         _ => Ok(()),
     }

@@ -145,8 +145,15 @@ impl Control {
     }
 
     async fn submit(&self, asker: &str, job: SubmitRequest) -> Result<Encoded<Submitted>, ApiError> {
-        let submitted = intake::submit(&self.part.api, &submitter(asker)?, job).await?;
+        let submitted = self.take_in(&submitter(asker)?, Ok(job)).await?;
         Ok(Encoded::of(&submitted))
+    }
+
+    async fn take_in(&self, tenant: &Tenant, job: Result<SubmitRequest, ApiError>) -> Result<Submitted, ApiError> {
+        match job {
+            Ok(job) => intake::submit(&self.part.api, tenant, job).await,
+            Err(error) => Err(error),
+        }
     }
 
     async fn submit_batch(&self, asker: &str, batch: BatchRequest) -> Result<Encoded<BatchAnswer>, ApiError> {
@@ -159,7 +166,7 @@ impl Control {
             return Err(ApiError::new(Code::TooLarge, message));
         }
         let one = |job: Encoded<SubmitRequest>| async move {
-            let submitted = async { intake::submit(&self.part.api, tenant, api::Submit::read(job.as_bytes())?).await };
+            let submitted = self.take_in(tenant, api::Submit::read(job.as_bytes()));
             let answer = AssertUnwindSafe(submitted).catch_unwind().await.unwrap_or_else(|_| {
                 tracing::error!(%tenant, "a job of a batch panicked");
                 Err(ApiError::new(Code::Internal, "the node failed over this job; its log says why"))

@@ -7,6 +7,8 @@ use longshore_backbone::Headers;
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::wire::header::{self, JobHeaders};
 use longshore_backbone::wire::subject::{JobSubject, Names};
+use longshore_domain::admission::{self, Refusal};
+use longshore_domain::policy::Policies;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::rank::Rank;
 use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Tenant, Timestamp};
@@ -106,6 +108,17 @@ impl Assignment {
             ack_token,
             start,
         }
+    }
+
+    /// Whether a client's own publish is taken. What a node moved was taken before.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn admit(&self, policies: &Policies) -> Result<(), Refusal> {
+        if self.arrival.seal.is_some() || matches!(self.start, Start::Invalid(_)) {
+            return Ok(());
+        }
+        admission::admit(policies, &self.job.tenant, &self.job.job_type, self.payload.body.len())
     }
 
     /// Its position in the order.

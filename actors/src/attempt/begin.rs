@@ -7,7 +7,7 @@ use longshore_domain::clearance::{Waiting, clear};
 use longshore_domain::follow_up;
 use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::publication::Published;
-use longshore_domain::run::whole_millis;
+use longshore_domain::run::{State, whole_millis};
 use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId};
 
@@ -15,7 +15,7 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::attempt::conclude;
 use crate::attempt::holders;
-use crate::attempt::keys;
+use crate::attempt::keys::{self, AtBegin};
 use crate::attempt::running::{AttemptState, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::commit::{AfterCommit, Commit};
@@ -264,9 +264,10 @@ async fn claim_on<P: Ports>(ports: &P, assignment: Box<Assignment>, base: Base) 
             }
             Some(settlement)
         }
-        other => match keys::claim_at_begin(ports, &assignment, &mut attempt_state.run).await {
-            Ok(Some(of)) => Some(Settlement::Duplicate { of }),
-            Ok(None) => other.err(),
+        other => match keys::claim_at_begin(ports, &assignment, &mut attempt_state, other.as_ref().err()).await {
+            Ok(AtBegin::Owned) => other.err(),
+            Ok(AtBegin::Refused(settlement)) => Some(settlement),
+            Ok(AtBegin::Overtaken(found)) => return Err((assignment, found)),
             Err(error) => return Ok(put_off(ports, assignment, &error)),
         },
     };
@@ -347,7 +348,12 @@ async fn not_begun<P: Ports>(ports: &P, assignment: Box<Assignment>, found: Foun
             // Decided under this message, or cancelled: events that may be missing are published, and the decision is
             // carried out again.
             let follow_up = follow_up::plan(&run).follow_up;
-            let published = ports.server().published_at_redelivery(&run);
+            let published = match run.state {
+                State::Duplicate { .. } if verdict == Verdict::PublishEnd && run.published => {
+                    Published::at_made_way(&run)
+                }
+                _ => ports.server().published_at_redelivery(&run),
+            };
             let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());
             commit.follow_up = follow_up;
             commit.after = AfterCommit::Ack(assignment.ack_token);

@@ -1,96 +1,252 @@
 //! Idempotency keys: which run owns a key, when a job with that key is about to start, and when `submit` meets the key
 //! again.
 //!
-//! A claim that is marked published stands for a run whose job is durable. A claim that is not may come from a `submit`
-//! that died: then the node that has a job with that key takes the claim over, and if a job of the first run turns up
-//! after all, it ends as a duplicate. The claim names the run it was taken from until that run's end is in the log.
+//! A claim that is marked published stands for a run whose job is durable; the record of that run says whether it still
+//! has the key ([`key`](longshore_domain::key)). A claim that is not marked may come from a `submit` that died: then the
+//! node that has a job with that key takes the claim over, and if a job of the first run turns up after all, it ends as
+//! a duplicate. The claim names the run it was taken from until that run's end is in the log.
 
 use std::time::Duration;
 
 use longshore_backbone::Error;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
+use longshore_domain::job::Unique;
+use longshore_domain::key::{self, KeyVerdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Run, RunId};
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, duration};
 
 use crate::attempt::assignment::Assignment;
+use crate::attempt::running::AttemptState;
 use crate::fail_point;
-use crate::ports::{Ports, Server};
+use crate::ports::{KeyPorts, Ports, Server};
 
-/// The key of a job, and how long it stays claimed: for `window`, unless the job says otherwise.
-pub(crate) fn key_of(job: &Job, window: Duration) -> Option<(&str, Duration)> {
-    let options = job.options.as_ref()?;
-    let window = options.idempotency_window.unwrap_or(window);
-    options.idempotency_key.as_deref().map(|key| (key, window))
+/// How many runs in a row may have made way, each for the next, before the last counts as the holder. Each but the last
+/// two comes from a `submit` that died.
+const MAX_PASSED: usize = 16;
+/// How long a claim that was given back is still there: the shortest time that a server knows.
+const GIVEN_BACK: Duration = Duration::from_secs(1);
+
+/// The key that a job asks for.
+pub(crate) struct Key<'j> {
+    pub(crate) text: &'j str,
+    /// How long it stays claimed.
+    pub(crate) window: Duration,
+    pub(crate) unique: Unique,
 }
 
-/// Makes sure that a job that is about to start for the first time owns its key, and sets that in the run, so that this
-/// is done once; else says which other run has the key.
+/// The key of a job. If its run gives it back, there is no window but the job's own.
+pub(crate) fn key_of<'j, P: KeyPorts>(ports: &P, job: &'j Job) -> Option<Key<'j>> {
+    let options = job.options.as_ref()?;
+    let set = match options.unique {
+        Unique::Window => ports.idempotency_window(),
+        Unique::Queued | Unique::Active => duration::MAX_DURATION,
+    };
+    let (window, unique) = (options.idempotency_window.unwrap_or(set), options.unique);
+    options.idempotency_key.as_deref().map(|text| Key { text, window, unique })
+}
+
+impl Key<'_> {
+    /// Notes in the record of a run that the key is claimed. A record outlasts the window of its key; a key that the run
+    /// gives back needs that no longer.
+    pub(crate) fn note_claimed(&self, run: &mut Run) {
+        let kept = if self.unique == Unique::Window { self.window } else { Duration::ZERO };
+        run.key_claimed_ms = Some(whole_millis(kept));
+        self.note_wanted(run);
+    }
+
+    /// Notes in the record of a run which key it gives back when it ends.
+    pub(crate) fn note_wanted(&self, run: &mut Run) {
+        run.unique_key = (self.unique != Unique::Window).then(|| self.text.to_owned());
+    }
+
+    /// The claim of a job on this key.
+    pub(crate) fn claim_of(&self, run_id: RunId, fingerprint: String, published: bool) -> Claim {
+        Claim { run_id, fingerprint, unique: self.unique, published, taken_from: Vec::new() }
+    }
+}
+
+/// Which key a job has to claim before this start, if any: just before its first, and before the first of a later round
+/// if it may have lost the key.
+fn key_to_claim<'j, P: KeyPorts>(ports: &P, job: &'j Job, run: &Run) -> Option<Key<'j>> {
+    let release_on = ports.key_policy().release_on;
+    key_of(ports, job).filter(|key| match run.round {
+        1 => run.key_claimed_ms.is_none(),
+        _ => !run.has_started() && key::is_claimed_again(key.unique, release_on),
+    })
+}
+
+/// What a job that is about to start finds of its key.
+pub(crate) enum AtBegin {
+    /// It has the key, or needs none.
+    Owned,
+    /// Another run has it; the run ends so.
+    Refused(Settlement),
+    /// Another write of the run's record came first; this record is stored now.
+    Overtaken(Option<Found>),
+}
+
+/// Makes sure that a job that is about to start owns its key, and notes that in the run, so that it happens once.
+/// `instead`: it is not cleared to start now, and waits.
 pub(crate) async fn claim_at_begin<P: Ports>(
     ports: &P,
     assignment: &Assignment,
-    run: &mut Run,
-) -> Result<Option<RunId>, Error> {
+    attempt_state: &mut AttemptState,
+    instead: Option<&Settlement>,
+) -> Result<AtBegin, Error> {
     let job = &assignment.job;
-    let own = key_of(job, ports.idempotency_window());
-    let Some((key, window)) = own.filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
-        return Ok(None);
-    };
+    let Some(key) = key_to_claim(ports, job, &attempt_state.run) else { return Ok(AtBegin::Owned) };
+    // A job that came through `submit` or waited has a record.
+    let has_record = attempt_state.run.held_by.is_some() || !attempt_state.run.seal.is_empty();
+    if key::is_recorded_first(key.unique) && !has_record {
+        match record_first(ports, assignment, attempt_state, instead).await? {
+            Written::Won(revision) => attempt_state.expected = revision,
+            Written::Lost(found) => return Ok(AtBegin::Overtaken(found.map(|found| *found))),
+        }
+        fail_point::pass("before-key");
+    }
+    let run = &mut attempt_state.run;
     let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
-    // Its job lies in the lane, so it is published.
-    let mut claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
+    let wanted = Wanted { key: &key, print, replaces: run.replaces, again: run.round > 1 };
+    Ok(match own(ports, job, wanted).await? {
+        None => {
+            key.note_claimed(run);
+            AtBegin::Owned
+        }
+        Some(of) if run.round == 1 => AtBegin::Refused(Settlement::Duplicate { of }),
+        // Its dead letter is gone: the job must not be lost.
+        Some(of) => {
+            let reason = format!("its idempotency key belongs to run {of} by now: replay it once the key is free");
+            AtBegin::Refused(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, reason) })
+        }
+    })
+}
+
+/// Stores the record of a run that has none, as one that waits, before its key is claimed: whoever finds the claim then
+/// finds the record as well.
+async fn record_first<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    attempt_state: &mut AttemptState,
+    instead: Option<&Settlement>,
+) -> Result<Written, Error> {
+    attempt_state.run.held_by = Some(assignment.arrival.holding.clone());
+    let mut waits = attempt_state.run.clone();
+    if let Some(settlement @ Settlement::Schedule { .. }) = instead {
+        waits.settle(settlement.clone(), ports.now());
+        waits.seal = ports.seal();
+        attempt_state.run.seal.clone_from(&waits.seal);
+    }
+    waits.token = ports.token();
+    ports.server().write_record(&waits, attempt_state.expected).await
+}
+
+/// What a run wants of its key.
+pub(crate) struct Wanted<'k> {
+    pub(crate) key: &'k Key<'k>,
+    pub(crate) print: String,
+    /// It takes the key from a run that has not started.
+    pub(crate) replaces: bool,
+    /// An own claim is not enough, as another run may be about to take it: it is written again.
+    pub(crate) again: bool,
+}
+
+/// Takes a key for a job that is durable and whose record, if its scope needs one, says that it has not ended. Says
+/// which other run has the key.
+pub(crate) async fn own<P: KeyPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -> Result<Option<RunId>, Error> {
+    let Wanted { key, print, replaces, again } = wanted;
+    let mut claim = key.claim_of(job.run_id.clone(), print, true);
     loop {
-        let claimed = ports.server().claim_key(&job.tenant, key, &claim, window).await?;
+        let claimed = ports.server().claim_key(&job.tenant, key.text, &claim, key.window).await?;
+        let is_new = matches!(claimed, Claimed::Mine(_));
         let (found, revision) = match claimed {
             Claimed::Mine(revision) => (claim.clone(), revision),
             Claimed::Found(FoundClaim { claim: found, revision, .. }) => (found, revision),
         };
         let is_own = found.run_id == job.run_id;
-        claim.taken_from = found.taken_from;
+        claim.taken_from.clone_from(&found.taken_from);
         match (found.published, is_own) {
-            (true, true) if claim.taken_from.is_empty() => break,
+            (true, true) if claim.taken_from.is_empty() && (is_new || !again) => return Ok(None),
             // Should this node die meanwhile, the job comes again, and the claim still says which runs it was taken
             // from.
             (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
-            (true, false) => return Ok(Some(found.run_id)),
+            (true, false) => match holder(ports, (&job.tenant, &job.run_id), &found).await? {
+                None => {}
+                Some((_, Some(record))) if replaces && key::is_replaceable(&record.run) => {
+                    make_way(ports, record, &job.run_id).await?;
+                    continue;
+                }
+                Some((holder, _)) => return Ok(Some(holder)),
+            },
             // Confirmed before it starts.
             (false, true) => {}
             // Taken over: of several that try, one writes the claim.
             (false, false) => claim.taken_from.push(found.run_id),
         }
-        let written = ports.server().write_claim(&job.tenant, key, &claim, (revision, window)).await?;
+        let written = ports.server().write_claim(&job.tenant, key.text, &claim, (revision, key.window)).await?;
         if written.is_some() && claim.taken_from.is_empty() {
-            break;
+            return Ok(None);
         }
     }
-    run.key_claimed_ms = Some(whole_millis(window));
-    Ok(None)
+}
+
+/// The run that has the key of a claim, with its record if that is still there; `None`: the key is free for the run
+/// that asks. A claim may name a run that made way, if the node died that was about to write the claim for the next run.
+pub(crate) async fn holder<P: KeyPorts>(
+    ports: &P,
+    (tenant, asks): (&Tenant, &RunId),
+    claim: &Claim,
+) -> Result<Option<(RunId, Option<Found>)>, Error> {
+    let release_on = ports.key_policy().release_on;
+    let mut run_id = claim.run_id.clone();
+    for _ in 0..MAX_PASSED {
+        let found = ports.server().read_record(tenant, &run_id).await?;
+        match key::on_claim(found.as_ref().map(|found| &found.run), claim.unique, release_on) {
+            KeyVerdict::Free => return Ok(None),
+            KeyVerdict::Held => return Ok(Some((run_id, found))),
+            KeyVerdict::PassedTo(next) if next == *asks => return Ok(None),
+            KeyVerdict::PassedTo(next) => run_id = next,
+        }
+    }
+    Ok(Some((run_id, None)))
+}
+
+/// Ends a run that has not started as the duplicate of another one, whose job is durable. Its own message publishes that
+/// when it comes. `None`: another write came first.
+pub(crate) async fn make_way<P: KeyPorts>(ports: &P, found: Found, of: &RunId) -> Result<Option<Run>, Error> {
+    let Found { mut run, revision } = found;
+    run.make_way(of.clone(), ports.now());
+    run.token = ports.token();
+    match ports.server().write_record(&run, revision).await? {
+        Written::Won(_) => {
+            fail_point::pass("after-make-way");
+            Ok(Some(run))
+        }
+        Written::Lost(_) => Ok(None),
+    }
 }
 
 /// Finishes what an earlier delivery of the job has begun, if its node died over it: ends the runs that the job's key
 /// was taken from. For a job that will not start, so that nothing else does.
 pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) -> Result<(), Error> {
-    let own = key_of(job, ports.idempotency_window());
-    let Some((key, _)) = own.filter(|_| run.key_claimed_ms.is_none() && run.round == 1) else {
-        return Ok(());
-    };
-    match ports.server().read_claim(&job.tenant, key).await? {
+    let Some(key) = key_to_claim(ports, job, run) else { return Ok(()) };
+    match ports.server().read_claim(&job.tenant, key.text).await? {
         Some(FoundClaim { claim, .. }) if claim.run_id == job.run_id => end_all(ports, job, claim.taken_from).await,
         _ => Ok(()),
     }
 }
 
 /// Whether a node has begun to take the job's key over from another run, and has not finished.
-pub(crate) async fn is_taking_over<S: Server>(server: &S, job: &Job) -> Result<bool, Error> {
-    // How long the key stays claimed does not matter.
-    let Some((key, _)) = key_of(job, Duration::ZERO) else { return Ok(false) };
-    let found = server.read_claim(&job.tenant, key).await?;
+pub(crate) async fn is_taking_over<P: KeyPorts>(ports: &P, job: &Job) -> Result<bool, Error> {
+    let Some(key) = key_of(ports, job) else { return Ok(false) };
+    let found = ports.server().read_claim(&job.tenant, key.text).await?;
     Ok(found.is_some_and(|found| found.claim.run_id == job.run_id && !found.claim.taken_from.is_empty()))
 }
 
-async fn end_all<P: Ports>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
+/// Ends the runs that a job's key was taken from.
+pub(crate) async fn end_all<P: KeyPorts>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
     for run_id in &runs {
         end_unpublished(ports, job, run_id).await?;
     }
@@ -100,7 +256,7 @@ async fn end_all<P: Ports>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(),
 /// Ends the run whose claim was taken over, if it has nothing but its record, and waits until that end is in the log:
 /// its `submit` has died, or is about to learn of this. If a job of that run turns up all the same, it finds that
 /// another run has its key.
-async fn end_unpublished<P: Ports>(ports: &P, job: &Job, run_id: &RunId) -> Result<(), Error> {
+async fn end_unpublished<P: KeyPorts>(ports: &P, job: &Job, run_id: &RunId) -> Result<(), Error> {
     loop {
         let record = ports.server().read_record(&job.tenant, run_id).await?;
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
@@ -128,18 +284,48 @@ async fn end_unpublished<P: Ports>(ports: &P, job: &Job, run_id: &RunId) -> Resu
 
 /// The job or schedule of a submitted run is durable: marks its claim as published. Says which other run has taken the
 /// claim over meanwhile; then this run ends as its duplicate.
-pub(crate) async fn mark_published<S: Server>(
-    server: &S,
+pub(crate) async fn mark_published<P: KeyPorts>(
+    ports: &P,
     job: &Job,
-    window: Duration,
     revision: u64,
     print: String,
 ) -> Result<Option<RunId>, Error> {
-    let Some((key, window)) = key_of(job, window) else { return Ok(None) };
-    let claim = Claim { run_id: job.run_id.clone(), fingerprint: print, published: true, taken_from: Vec::new() };
-    if server.write_claim(&job.tenant, key, &claim, (revision, window)).await?.is_some() {
+    let Some(key) = key_of(ports, job) else { return Ok(None) };
+    let claim = key.claim_of(job.run_id.clone(), print, true);
+    if ports.server().write_claim(&job.tenant, key.text, &claim, (revision, key.window)).await?.is_some() {
+        fail_point::pass("after-key-mark");
         return Ok(None);
     }
-    let found = server.read_claim(&job.tenant, key).await?;
+    let found = ports.server().read_claim(&job.tenant, key.text).await?;
     Ok(found.map(|found| found.claim.run_id).filter(|run_id| *run_id != job.run_id))
+}
+
+/// The run that has the key of a dead job, if the job needs its key to be replayed and another run has it. Nothing is
+/// certain before the job claims its key, just before it starts.
+pub(crate) async fn other_holder<P: KeyPorts>(ports: &P, job: &Job) -> Result<Option<RunId>, Error> {
+    let release_on = ports.key_policy().release_on;
+    let Some(key) = key_of(ports, job).filter(|key| key::is_claimed_again(key.unique, release_on)) else {
+        return Ok(None);
+    };
+    let found = ports.server().read_claim(&job.tenant, key.text).await?;
+    let Some(FoundClaim { claim, .. }) = found.filter(|found| found.claim.published) else { return Ok(None) };
+    let holder = holder(ports, (&job.tenant, &job.run_id), &claim).await?;
+    Ok(holder.map(|(run_id, _)| run_id).filter(|run_id| *run_id != job.run_id))
+}
+
+/// Gives back the key of a run that has ended, so that its claim does not stay for ever. Whoever wants the key finds it
+/// free without this. A run that was replayed meanwhile keeps it: this is how any other run would take the key.
+pub(crate) async fn give_back<S: Server>(server: &S, tenant: &Tenant, run: &Run, key: &str) -> Result<(), Error> {
+    let Some(FoundClaim { claim, revision, .. }) = server.read_claim(tenant, key).await? else { return Ok(()) };
+    if claim.run_id != run.run_id || !claim.published || !claim.taken_from.is_empty() {
+        return Ok(());
+    }
+    let found = server.read_record(tenant, &claim.run_id).await?;
+    let found = found.as_ref().map(|found| &found.run);
+    if found.is_some_and(|run| run.state.is_terminal()) && claim.unique != Unique::Window {
+        fail_point::pass("before-release");
+        server.write_claim(tenant, key, &claim, (revision, GIVEN_BACK)).await?;
+        fail_point::pass("after-release");
+    }
+    Ok(())
 }

@@ -432,7 +432,7 @@ impl Committing {
 
     /// The events are in the log: next the follow-up, then the delivery.
     async fn finish(&mut self, commit: Box<Commit>) {
-        if commit.follow_up.is_some() {
+        if follow_up::is_needed(&commit) {
             let (backbone, slow) = (self.backbone.clone(), self.slow.clone());
             tokio::spawn(async move {
                 follow_up::follow(&backbone, commit).await;

@@ -7,8 +7,10 @@ use longshore_backbone::records::{Found, Written};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::{self, Arrival, Verdict};
 use longshore_domain::publication::Published;
+use longshore_domain::run::State;
 use longshore_domain::{ErrorKind, Run, RunId};
 
+use crate::attempt::keys;
 use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
@@ -103,15 +105,18 @@ fn is_occupied<S: Server>(server: &S, found: &Run, commit: &Commit) -> bool {
     (is_invalid && !is_its_own) || server.on_arrival(Some(found), arrival) == Verdict::Occupied
 }
 
-/// The run was cancelled before its attempt's end could be written: its cancellation is published instead, and the
-/// delivery acknowledged.
+/// The run was cancelled before its attempt's end could be written, or made way before it started: that is published
+/// instead, and the delivery acknowledged.
 fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Option<&Found>) -> Option<Box<Commit>> {
     let (arrival, found) = (commit.arrival.as_ref()?, found?);
     if server.on_arrival(Some(&found.run), arrival) != Verdict::PublishEnd {
         return None;
     }
     let node = found.run.node.clone().unwrap_or_default();
-    let published = Published::at_overtaken(commit.published, &commit.run, &found.run);
+    let published = match found.run.state {
+        State::Duplicate { .. } => Published::at_made_way(&found.run),
+        _ => Published::at_overtaken(commit.published, &commit.run, &found.run),
+    };
     let mut end = Commit::of_stored(
         Box::new(found.run.clone()),
         commit.payload.clone(),
@@ -166,7 +171,27 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
             }
         }
     }
+    while let Some(key) = key_given_back(&commit.run) {
+        let run = &commit.run;
+        match keys::give_back(server, &run.tenant, run, key).await {
+            Ok(()) => break,
+            Err(error) => {
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "cannot give its key back, trying again: {}", error.with_causes());
+                server.pause(AGAIN_AFTER).await;
+            }
+        }
+    }
     end(server, commit).await;
+}
+
+/// Whether something is to be written after the events.
+pub(crate) fn is_needed(commit: &Commit) -> bool {
+    commit.follow_up.is_some() || key_given_back(&commit.run).is_some()
+}
+
+/// The key that an ended run gives back, as the last step before the delivery ends.
+pub(crate) fn key_given_back(run: &Run) -> Option<&str> {
+    run.unique_key.as_deref().filter(|_| run.state.is_terminal())
 }
 
 /// The last step: ends the delivery as the commit says.

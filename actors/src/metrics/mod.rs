@@ -28,7 +28,8 @@ pub struct Metrics {
     pub registry: Registry,
     /// By queue and type.
     pub(crate) jobs: ByKind,
-    /// `longshore_jobs_refused_total{reason}`: jobs that `submit` refused.
+    /// `longshore_jobs_refused_total{reason}`: jobs that `submit` refused, under the word of its error; bare publishes
+    /// that the settings do not take, under `invalid`.
     pub refused: IntCounterVec,
     /// `longshore_jobs_deduplicated_total`: submissions that were answered with a run that was there.
     pub deduplicated: IntCounter,
@@ -191,7 +192,7 @@ impl Metrics {
         };
         Self {
             jobs: ByKind::new(families, known.into_iter().collect::<HashSet<_>>()),
-            refused: metric!(IntCounterVec, "longshore_jobs_refused_total", "Jobs that submit refused", &["reason"]),
+            refused: metric!(IntCounterVec, "longshore_jobs_refused_total", "Jobs that were not taken", &["reason"]),
             deduplicated: metric!(
                 IntCounter,
                 "longshore_jobs_deduplicated_total",

@@ -15,11 +15,12 @@ use longshore_backbone::delivery::Delivery;
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::Lane;
 use longshore_domain::freshness::Freshness;
+use longshore_domain::policy::Policies;
 use ractor::RpcReplyPort;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Mailbox;
-use crate::attempt::assignment::Assignment;
+use crate::attempt::assignment::{Assignment, Start};
 use crate::coalesce::coalesced;
 use crate::fail_point;
 use crate::metrics::Metrics;
@@ -53,12 +54,15 @@ pub(crate) struct Part {
     pub(crate) gate_news: Arc<GateNews>,
     pub(crate) cancelled: Arc<RecentlyCancelled>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Which jobs are taken.
+    pub(crate) policies: Arc<Policies>,
 }
 
 struct Scheduler {
     backbone: Backbone,
     queue: Arc<Dispatcher>,
     metrics: Arc<Metrics>,
+    policies: Arc<Policies>,
     puller: Puller,
     marks: HighWaterMarks,
     /// Maximum bytes of a client's job.
@@ -103,7 +107,7 @@ pub(crate) enum Message {
 
 /// Schedules until the node drains.
 pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { backbone, queue, draining, gate_news, cancelled, metrics } = part;
+    let Part { backbone, queue, draining, gate_news, cancelled, metrics, policies } = part;
     let mut again = queue.again.lock().await;
     if draining.is_cancelled() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
@@ -116,7 +120,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     // A scheduler that died before took what it knew of its own pulls along; what it buffered is returned.
     queue.buffer.clear();
     let marks = HighWaterMarks::new(backbone.clone(), cancelled, queue.name.clone());
-    let mut scheduler = Scheduler::new((backbone, metrics), Arc::clone(&queue), puller, marks, freshness);
+    let mut scheduler = Scheduler::new((backbone, metrics, policies), Arc::clone(&queue), puller, marks, freshness);
     scheduler.marks.known().await;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -170,7 +174,7 @@ async fn closed(mut mailbox: Mailbox<Message>) -> LoopEnd {
 
 impl Scheduler {
     fn new(
-        (backbone, metrics): (Backbone, Arc<Metrics>),
+        (backbone, metrics, policies): (Backbone, Arc<Metrics>, Arc<Policies>),
         queue: Arc<Dispatcher>,
         puller: Puller,
         marks: HighWaterMarks,
@@ -182,6 +186,7 @@ impl Scheduler {
             backbone,
             queue,
             metrics,
+            policies,
             puller,
             marks,
             fresh: Vec::with_capacity(MAX_BATCH),
@@ -252,7 +257,11 @@ impl Scheduler {
     fn take(&mut self, lane: usize, delivery: Delivery) {
         let behind = delivery.behind;
         let mark = self.marks.of(lane);
-        let assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);
+        let mut assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);
+        if let Err(refusal) = assignment.admit(&self.policies) {
+            self.metrics.refused.with_label_values(&["invalid"]).inc();
+            assignment.start = Start::Invalid(refusal.to_string());
+        }
         self.recent[lane] += 1;
         self.fresh.push(Arrived { lane, behind, assignment: Box::new(assignment) });
     }

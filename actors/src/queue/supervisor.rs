@@ -151,6 +151,7 @@ impl State {
             gate_news: Arc::clone(&self.queue.buffer.gates.news),
             cancelled: Arc::clone(&self.ports.recently_cancelled),
             metrics: Arc::clone(&self.ports.metrics),
+            policies: Arc::clone(&self.ports.routing.policies),
         };
         let spec = ChildSpec::with_messages("scheduler", &self.queue.scheduler, part, scheduler::run);
         self.scheduler = Some(spec.start(supervisor).await?.get_id());

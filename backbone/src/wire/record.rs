@@ -117,6 +117,10 @@ fn append_result(run: &Run, out: &mut Vec<u8>) {
 
 fn append_protocol(run: &Run, out: &mut Vec<u8>) {
     maybe(out, "key_claimed_ms", run.key_claimed_ms.as_ref());
+    maybe(out, "unique_key", run.unique_key.as_ref());
+    if run.replaces {
+        text(out, &[r#","replaces":true"#]);
+    }
     if run.published {
         text(out, &[r#","published":true"#]);
     }

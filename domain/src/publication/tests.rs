@@ -230,3 +230,24 @@ fn an_attempt_publishes_its_start_and_its_end_once_each() {
     // It leaves no trace.
     assert_eq!(rest(published.for_live_only(), &completed()), "1/completed | ");
 }
+
+#[test]
+fn the_message_of_a_run_that_made_way_publishes_what_no_message_had_published() {
+    let kinds = |run: &Run| {
+        let (published, events) = (Published::at_made_way(run), of_round(run));
+        let part = |is: fn(&Unpublished<'_, '_>) -> bool| {
+            let of = published.unpublished(&events).filter(is);
+            of.map(|unpublished| unpublished.event.kind.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        (part(|unpublished| unpublished.live), part(|unpublished| unpublished.log))
+    };
+    let after = |mut run: Run| {
+        run.make_way(RunId::parse("other").unwrap(), at(4));
+        kinds(&run)
+    };
+    let twice = |kinds: &str| (kinds.to_owned(), kinds.to_owned());
+    let unseen = Run { held_by: None, published: true, ..enqueued() };
+    assert_eq!(after(unseen.clone()), twice("enqueued duplicate"));
+    assert_eq!(after(settled(unseen, Settlement::Schedule { at: at(9) })), twice("duplicate"));
+    assert_eq!(after(settled(enqueued(), Settlement::Park { since: at(1) })), twice("duplicate"));
+}

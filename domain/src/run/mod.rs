@@ -78,6 +78,10 @@ pub struct Run {
     pub erased_at: Option<Timestamp>,
     /// The run owns its idempotency key, claimed for this many milliseconds; absent until that is certain.
     pub key_claimed_ms: Option<u64>,
+    /// The idempotency key that it gives back when it ends; only if the scope of its key says that an end frees it.
+    pub unique_key: Option<String>,
+    /// `submit` was asked to replace the run that has its key: it takes the key from a run that was not started.
+    pub replaces: bool,
     /// `submit` made this record, and the message or schedule that it then wrote is durable.
     pub published: bool,
     /// Proves that a node wrote a message of this run; empty as long as there was no such message.
@@ -122,6 +126,8 @@ impl Run {
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
             key_claimed_ms: None,
+            unique_key: None,
+            replaces: false,
             published: false,
             seal: SmolStr::default(),
             held_by: None,
@@ -244,8 +250,15 @@ impl Run {
                 self.end_attempt(now, Some(failure));
                 self.end(State::Cancelled { ended_at: now, left: self.state.wait() });
             }
-            Settlement::Duplicate { of } => self.end(State::Duplicate { ended_at: now, of }),
+            Settlement::Duplicate { of } => self.end(State::Duplicate { ended_at: now, of, left: None }),
         }
+    }
+
+    /// It makes way for another run with its key before it was started. Its message is durable, and publishes that when
+    /// it comes.
+    pub fn make_way(&mut self, of: RunId, now: Timestamp) {
+        self.published = true;
+        self.end(State::Duplicate { ended_at: now, of, left: self.state.wait() });
     }
 
     /// A dead run begins another round; its attempts are kept, and no message carries it yet.
@@ -276,6 +289,7 @@ impl Run {
             result.erase();
         }
         self.tags.clear();
+        self.unique_key = None;
         for error in self.attempts.iter_mut().filter_map(|attempt| attempt.error.as_mut()).chain(&mut self.error) {
             error.message.clear();
         }

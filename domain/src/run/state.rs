@@ -134,6 +134,9 @@ pub enum State {
         ended_at: Timestamp,
         /// The other run.
         of: RunId,
+        /// How its job waited outside of its lane, if the run made way for the other before its job came: as of a
+        /// cancelled run.
+        left: Option<Wait>,
     },
     /// Its dead letter was discarded.
     Discarded {
@@ -172,13 +175,14 @@ impl State {
         self.name().is_terminal()
     }
 
-    /// How its job waits outside of its lane, if it does. The job of a cancelled run may still wait so.
+    /// How its job waits outside of its lane, if it does. The job of a run that was cancelled or made way may still wait
+    /// so.
     #[must_use]
     pub fn wait(&self) -> Option<Wait> {
         match self {
             Self::Scheduled { at } => Some(Wait::Until(*at)),
             Self::Retrying { wait } => Some(*wait),
-            Self::Enqueued { wait } | Self::Cancelled { left: wait, .. } => *wait,
+            Self::Enqueued { wait } | Self::Cancelled { left: wait, .. } | Self::Duplicate { left: wait, .. } => *wait,
             _ => None,
         }
     }
@@ -189,7 +193,7 @@ impl State {
         self.wait().map(Wait::run_at)
     }
 
-    /// Whether its job is parked; the job of a cancelled run may still be.
+    /// Whether its job is parked; the job of a run that was cancelled or made way may still be.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         matches!(self.wait(), Some(Wait::Parked { .. }))

@@ -155,8 +155,8 @@ impl Producer<'_> {
             tokio::join!(self.submit(job.clone()), self.submit(job))
         } else {
             let publish = self.world.publish(draft.sort.job_type()).header("Longshore-Idempotency-Key", &key);
-            let payload = json!({});
-            tokio::join!(publish.until_stored(&draft.id, payload.to_string()), self.submit(job))
+            let payload = job["payload"].to_string();
+            tokio::join!(publish.until_stored(&draft.id, payload), self.submit(job))
         };
         if one.run_id == other.run_id { vec![one] } else { vec![one, other] }
     }

@@ -238,9 +238,10 @@ impl Round {
         use EventName as Name;
         let invalid = event.error.as_ref().is_some_and(|error| error.kind == "invalid");
         self.wants_enqueued |= match event.event {
-            Name::Started | Name::Deferred | Name::Released | Name::Failed | Name::Completed | Name::Duplicate => true,
+            Name::Started | Name::Deferred | Name::Released | Name::Failed | Name::Completed => true,
             Name::Dlq => !invalid,
-            Name::Expired => !self.scheduled,
+            // A job may also expire, or make way for another with its key, while it waits for its time.
+            Name::Expired | Name::Duplicate => !self.scheduled,
             _ => false,
         };
         match event.event {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use longshore_backbone::claims::{Claim, fingerprint};
-use longshore_domain::job::When;
+use longshore_domain::job::{Unique, When};
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{JobOptions, Run};
@@ -20,7 +20,7 @@ fn keyed() -> Scene {
 
 fn claim(run: &str, published: bool, taken_from: &[&str]) -> Claim {
     let taken_from = taken_from.iter().map(|run| id(run)).collect();
-    Claim { run_id: id(run), fingerprint: fingerprint("t", b"{}"), published, taken_from }
+    Claim { run_id: id(run), fingerprint: fingerprint("t", b"{}"), unique: Unique::Window, published, taken_from }
 }
 
 /// A run that `submit` wrote before it died.
@@ -142,7 +142,7 @@ fn a_take_over_that_was_cut_off_is_finished_also_if_the_job_was_cancelled_since(
     scene.server.has_record(cancelled);
     let assignment = scene.claim();
     // So `runs.cancel` leaves its message for this delivery.
-    assert!(super::done(keys::is_taking_over(&*scene.server, &assignment.job)).unwrap());
+    assert!(super::done(keys::is_taking_over(&scene.node, &assignment.job)).unwrap());
     assert!(scene.node.begins(assignment).is_none());
     let sent = scene.node.sent();
     assert_eq!(sent[..2], ["live enqueued duplicate", "log enqueued duplicate"], "{sent:?}");
@@ -221,4 +221,210 @@ fn a_run_replayed_later_needs_no_key() {
     let running = scene.node.begins(assignment).unwrap();
     assert_eq!(scene.node.sent(), ["record running 2/1"]);
     scene.node.ends(running, completed());
+}
+
+// What another run's record says about the key.
+
+/// A job with the key `k`, which is free again once its job starts or its run has ended.
+fn unique(unique: Unique) -> Scene {
+    let key = Some("k".to_owned());
+    Scene::with(Some(&JobOptions { idempotency_key: key, unique, ..JobOptions::default() }))
+}
+
+/// Another run of the key, which has it under this scope.
+fn has_the_key(scene: &mut Scene, unique: Unique, change: impl FnOnce(&mut Run)) {
+    let mut run = Run { published: true, ..pre_created(scene, "r1") };
+    change(&mut run);
+    scene.server.has_record(run);
+    scene.server.has_claim("k", Claim { unique, ..claim("r1", true, &[]) });
+}
+
+fn dies(run: &mut Run) {
+    run.begin(1, &"n2".into(), at(5));
+    let failure = longshore_domain::Failure::new(longshore_domain::ErrorKind::Permanent, "no");
+    run.settle(Settlement::Dead { failure }, at(6));
+}
+
+#[test]
+fn a_job_that_gives_its_key_back_has_a_record_before_its_claim_and_gives_it_back_at_its_end() {
+    let mut scene = unique(Unique::Active);
+    let assignment = scene.delivery();
+    let running = scene.node.begins(assignment).unwrap();
+    assert_eq!(scene.node.sent(), ["record enqueued 1/0", "claim k for main-p5-7", "record running 1/1"]);
+    assert_eq!(scene.server.claim("k"), Some(Claim { unique: Unique::Active, ..claim(RUN, true, &[]) }));
+    scene.node.ends(running, completed());
+    let sent = scene.node.sent();
+    let ends = ["log enqueued started completed", "claim k for main-p5-7, given back", "ack 7"];
+    assert_eq!(sent[sent.len() - 3..], ends, "{sent:?}");
+}
+
+#[test]
+fn a_job_that_waits_for_its_time_has_its_key_from_when_it_came() {
+    let key = Some("k".to_owned());
+    let run_at = Some(When::After(Duration::from_secs(1)));
+    let options = JobOptions { idempotency_key: key, unique: Unique::Queued, run_at, ..JobOptions::default() };
+    let mut scene = Scene::with(Some(&options));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_none());
+    assert_eq!(sent[..3], ["record scheduled 1/0", "claim k for main-p5-7", "record scheduled 1/0"], "{sent:?}");
+    assert_eq!(sent.last().unwrap(), "ack 7");
+}
+
+#[test]
+fn the_record_of_the_claims_run_says_whether_the_key_is_free() {
+    let starts = |run: &mut Run| run.begin(1, &"n2".into(), at(5));
+    let ends = |run: &mut Run| {
+        run.begin(1, &"n2".into(), at(5));
+        run.settle(Settlement::Complete(RunResult::None), at(6));
+    };
+    let table: [(Unique, fn(&mut Run), bool); 8] = [
+        (Unique::Window, ends, false),
+        (Unique::Window, dies, false),
+        (Unique::Queued, |_| (), false),
+        (Unique::Queued, starts, true),
+        (Unique::Queued, ends, true),
+        (Unique::Active, starts, false),
+        (Unique::Active, ends, true),
+        (Unique::Active, dies, true),
+    ];
+    for (scope, change, is_free) in table {
+        let mut scene = unique(scope);
+        has_the_key(&mut scene, scope, change);
+        let (begun, sent) = scene.begins();
+        assert_eq!(begun.is_some(), is_free, "{scope:?}: {sent:?}");
+        let has_it = if is_free { RUN } else { "r1" };
+        assert_eq!(scene.server.claim("k").unwrap().run_id, id(has_it), "{scope:?}: {sent:?}");
+        if !is_free {
+            assert_eq!(scene.server.run(RUN).state.duplicate_of(), Some(&id("r1")));
+        }
+    }
+}
+
+#[test]
+fn an_end_that_frees_keys_frees_one_before_its_window_is_over() {
+    for frees in [false, true] {
+        let mut scene = keyed();
+        scene.node.policies.keys.release_on.dead = frees;
+        has_the_key(&mut scene, Unique::Window, dies);
+        assert_eq!(scene.begins().0.is_some(), frees);
+    }
+}
+
+#[test]
+fn a_run_that_made_way_has_passed_its_key_on() {
+    // For this job: its `submit` died before it wrote the claim.
+    let mut scene = keyed();
+    has_the_key(&mut scene, Unique::Window, |run| run.make_way(id(RUN), at(5)));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_some());
+    assert_eq!(sent, ["claim k for main-p5-7", "record running 1/1"]);
+
+    // For another one, which waits.
+    let mut scene = keyed();
+    has_the_key(&mut scene, Unique::Window, |run| run.make_way(id("r2"), at(5)));
+    let second = pre_created(&mut scene, "r2");
+    scene.server.has_record(second);
+    assert!(scene.begins().0.is_none());
+    assert_eq!(scene.server.run(RUN).state.duplicate_of(), Some(&id("r2")));
+}
+
+#[test]
+fn a_job_that_replaces_takes_the_key_of_a_run_that_has_not_started() {
+    for starts in [false, true] {
+        let mut scene = keyed();
+        has_the_key(&mut scene, Unique::Window, |run| {
+            if starts {
+                run.begin(1, &"n2".into(), at(5));
+            }
+        });
+        let own = Run { seal: "5ea1".into(), replaces: true, token: "wn2-2".into(), ..scene.fresh() };
+        scene.server.has_record(own);
+        let mut assignment = scene.claim();
+        assignment.arrival.seal = Some("5ea1".into());
+        let begun = scene.node.begins(assignment);
+        let sent = scene.node.sent();
+        assert_eq!(begun.is_none(), starts, "{sent:?}");
+        if starts {
+            assert_eq!(sent[0], "record duplicate 1/0");
+        } else {
+            assert_eq!(sent, ["record of r1 duplicate 1/0", "claim k for main-p5-7", "record running 1/1"]);
+        }
+    }
+}
+
+#[test]
+fn the_message_of_a_run_that_made_way_publishes_its_end() {
+    // Before its node reads the record, or while it begins.
+    for at_once in [false, true] {
+        let mut scene = keyed();
+        let waits = Run { seal: "5ea1".into(), published: true, key_claimed_ms: Some(1), ..scene.fresh() };
+        scene.server.has_record(waits);
+        let make_way = |server: &super::server::MemoryServer| server.changes(RUN, |run| run.make_way(id("r2"), at(5)));
+        if at_once {
+            scene.server.before_write(make_way);
+        } else {
+            make_way(&scene.server);
+        }
+        let mut assignment = scene.claim();
+        assignment.arrival.seal = Some("5ea1".into());
+        assert!(scene.node.begins(assignment).is_none());
+        assert_eq!(scene.node.sent(), ["live enqueued duplicate", "log enqueued duplicate", "ack 7"], "{at_once}");
+    }
+}
+
+/// The job of a dead run's second round.
+fn replayed(scene: &mut Scene) -> Box<crate::attempt::assignment::Assignment> {
+    let mut dead = scene.fresh();
+    dies(&mut dead);
+    dead.seal = "5ea1".into();
+    dead.replay(at(7));
+    scene.server.has_record(dead);
+    let mut assignment = scene.claim();
+    (assignment.arrival.round, assignment.arrival.moved, assignment.arrival.seal) = (2, true, Some("5ea1".into()));
+    assignment
+}
+
+#[test]
+fn a_replayed_run_claims_the_key_again_that_its_end_gave_back() {
+    let mut scene = unique(Unique::Active);
+    scene.server.has_claim("k", Claim { unique: Unique::Active, ..claim(RUN, true, &[]) });
+    let assignment = replayed(&mut scene);
+    let begun = scene.node.begins(assignment);
+    assert!(begun.is_some());
+    let sent = scene.node.sent();
+    assert_eq!(sent, ["claim k for main-p5-7", "record running 2/1"], "another run may be about to take it");
+}
+
+#[test]
+fn a_replayed_run_whose_key_another_one_has_becomes_a_dead_letter_again() {
+    let mut scene = unique(Unique::Active);
+    let assignment = replayed(&mut scene);
+    has_the_key(&mut scene, Unique::Active, |_| ());
+    assert!(scene.node.begins(assignment).is_none());
+    let run = scene.server.last_run();
+    assert_eq!((run.state.as_str(), run.round, run.attempt), ("dead", 2, 0));
+    assert!(run.error.unwrap().message.contains("belongs to run r1"));
+    assert_eq!(*scene.server.dead_letters.borrow(), [(id(RUN), 2)]);
+    assert_eq!(scene.server.claim("k").unwrap().run_id, id("r1"));
+}
+
+#[test]
+fn a_key_is_not_given_back_for_a_run_that_was_replayed_meanwhile_or_lost_it() {
+    let give_back = |scene: &Scene| {
+        let run = scene.server.last_run();
+        let done = super::done(crate::attempt::keys::give_back(&*scene.server, &run.tenant, &run, "k"));
+        done.unwrap();
+        scene.server.take_noted()
+    };
+    let mut scene = unique(Unique::Active);
+    replayed(&mut scene);
+    scene.server.has_claim("k", Claim { unique: Unique::Active, ..claim(RUN, true, &[]) });
+    assert_eq!(give_back(&scene), [""; 0], "it waits again");
+
+    let mut scene = unique(Unique::Active);
+    let mut dead = scene.fresh();
+    dies(&mut dead);
+    scene.server.has_record(dead);
+    scene.server.has_claim("k", Claim { unique: Unique::Active, ..claim("r1", true, &[]) });
+    assert_eq!(give_back(&scene), [""; 0], "another run has it");
 }

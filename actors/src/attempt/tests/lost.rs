@@ -5,11 +5,14 @@
 use std::rc::Rc;
 
 use longshore_backbone::claims::Claim;
-use longshore_domain::settlement::Outcome;
+use longshore_domain::job::Unique;
+use longshore_domain::run::RunResult;
+use longshore_domain::settlement::{Outcome, Settlement};
 use longshore_domain::{ErrorKind, JobOptions, Run, RunState};
 
+use super::begin::held_by;
 use super::node::Node;
-use super::server::{Fault, MemoryServer, SEQUENCE, check_end, id};
+use super::server::{Fault, MemoryServer, RUN, SEQUENCE, at, check_end, id};
 use super::{LEASE, completed, failed, failed_for};
 
 const FAULTS: [Fault; 4] = [Fault::Lost, Fault::AnswerLost, Fault::DiesBefore, Fault::DiesAfter];
@@ -24,6 +27,7 @@ struct Way {
     name: &'static str,
     /// Its idempotency key.
     key: Option<&'static str>,
+    unique: Unique,
     given: fn(&MemoryServer),
     handler: fn(&Run) -> Outcome,
     /// Its first delivery may take the fast path.
@@ -33,8 +37,15 @@ struct Way {
 
 fn ways() -> Vec<Way> {
     use RunState::{Cancelled, Completed, Dead, Duplicate};
-    let plain =
-        Way { name: "completes", key: None, given: |_| (), handler: |_| completed(), fast: true, ends: &[Completed] };
+    let plain = Way {
+        name: "completes",
+        key: None,
+        unique: Unique::Window,
+        given: |_| (),
+        handler: |_| completed(),
+        fast: true,
+        ends: &[Completed],
+    };
     vec![
         Way { name: "is claimed", fast: false, ..plain },
         Way {
@@ -60,6 +71,31 @@ fn ways() -> Vec<Way> {
             ends: &[Duplicate],
             ..plain
         },
+        Way { name: "gives its key back", key: Some("k"), unique: Unique::Active, ..plain },
+        Way {
+            name: "fails and gives its key back",
+            key: Some("k"),
+            unique: Unique::Queued,
+            handler: |_| failed(ErrorKind::Permanent),
+            ends: &[Dead],
+            ..plain
+        },
+        Way {
+            name: "takes a key that was given back",
+            key: Some("k"),
+            unique: Unique::Active,
+            given: has_given_its_key_back,
+            ..plain
+        },
+        Way {
+            name: "has a key that another run has until it ends",
+            key: Some("k"),
+            unique: Unique::Active,
+            given: has_the_key_and_waits,
+            ends: &[Duplicate],
+            ..plain
+        },
+        Way { name: "has the place of another run", key: Some("k"), given: has_died_in_replacing, ..plain },
         Way { name: "takes a key over", key: Some("k"), given: has_died_in_submit, ..plain },
         plain,
     ]
@@ -72,11 +108,32 @@ fn once(run: &Run, outcome: Outcome) -> Outcome {
 }
 
 fn claim(run: &str, published: bool) -> Claim {
-    Claim { run_id: id(run), fingerprint: String::new(), published, taken_from: Vec::new() }
+    Claim { run_id: id(run), fingerprint: String::new(), unique: Unique::default(), published, taken_from: Vec::new() }
 }
 
-/// A `submit` of another job with the key died between its record and its job.
-fn has_died_in_submit(server: &MemoryServer) {
+/// A run that has a key until it has ended, and has ended.
+fn has_given_its_key_back(server: &MemoryServer) {
+    let mut run = other(server);
+    run.begin(1, &"n2".into(), server.now());
+    run.settle(Settlement::Complete(RunResult::None), server.now());
+    run.held_by = Some(held_by(9));
+    server.has_record(run);
+    server.has_claim("k", Claim { unique: Unique::Active, ..claim("r1", true) });
+}
+
+/// A run that has a key until it has ended, and waits.
+fn has_the_key_and_waits(server: &MemoryServer) {
+    server.has_record(Run { published: true, seal: "5ea1".into(), ..other(server) });
+    server.has_claim("k", Claim { unique: Unique::Active, ..claim("r1", true) });
+}
+
+/// A `submit` of this job died that had made another run's way for it.
+fn has_died_in_replacing(server: &MemoryServer) {
+    has_the_key_and_waits(server);
+    server.changes("r1", |run| run.make_way(id(RUN), at(1)));
+}
+
+fn other(server: &MemoryServer) -> Run {
     let job = longshore_domain::Job {
         tenant: longshore_domain::Tenant::default_tenant(),
         queue: longshore_domain::Queue::main(),
@@ -85,7 +142,12 @@ fn has_died_in_submit(server: &MemoryServer) {
         run_id: id("r1"),
         options: None,
     };
-    server.has_record(Run { seal: "5ea1".into(), ..Run::new(&job, 3, server.now()) });
+    Run::new(&job, 3, server.now())
+}
+
+/// A `submit` of another job with the key died between its record and its job.
+fn has_died_in_submit(server: &MemoryServer) {
+    server.has_record(Run { seal: "5ea1".into(), ..other(server) });
     server.has_claim("k", claim("r1", false));
 }
 
@@ -93,7 +155,8 @@ fn has_died_in_submit(server: &MemoryServer) {
 fn play(way: &Way, call: u32, fault: Fault) -> bool {
     let server = Rc::new(MemoryServer::new());
     (way.given)(&server);
-    let options = JobOptions { idempotency_key: way.key.map(str::to_owned), ..JobOptions::default() };
+    let (key, unique) = (way.key.map(str::to_owned), way.unique);
+    let options = JobOptions { idempotency_key: key, unique, ..JobOptions::default() };
     server.publish(SEQUENCE, way.key.is_some().then_some(&options));
     server.breaks(call, fault);
     let mut node = Node::new("n0", &server);
@@ -126,6 +189,10 @@ fn play(way: &Way, call: u32, fault: Fault) -> bool {
     let ended = way.ends.contains(&run.state.name());
     assert!(ended, "it ended as {:?}: {place}", run.state);
     check_end(&server, &run, &place);
+    // The claim of an ended run that gives its key back was written for the last time with the shortest window.
+    if way.unique != Unique::Window && server.claim("k").is_some_and(|claim| claim.run_id == run.run_id) {
+        assert!(server.is_given_back("k"), "its key is not given back: {place}");
+    }
     server.is_broken()
 }
 

@@ -154,7 +154,7 @@ impl Node {
             }
         }
         self.publish_events(&mut commit).await;
-        if commit.follow_up.is_some() {
+        if follow_up::is_needed(&commit) {
             follow_up::follow(&*self.server, commit).await;
         } else {
             follow_up::end(&*self.server, commit).await;

@@ -54,6 +54,8 @@ pub(super) struct MemoryServer {
     sequence: Cell<u64>,
     records: RefCell<BTreeMap<RunId, Found>>,
     claims: RefCell<BTreeMap<String, (Claim, u64)>>,
+    /// Keys whose claims go away by themselves within a second.
+    given_back: RefCell<Vec<String>>,
     pub(super) lane: RefCell<Vec<Message>>,
     /// By run, round, attempt and wait; each with its time.
     pub(super) schedules: RefCell<BTreeMap<String, (Timestamp, Headers)>>,
@@ -102,6 +104,7 @@ impl MemoryServer {
             sequence: Cell::new(100),
             records: RefCell::default(),
             claims: RefCell::default(),
+            given_back: RefCell::default(),
             lane: RefCell::default(),
             schedules: RefCell::default(),
             dead_letters: RefCell::default(),
@@ -224,6 +227,11 @@ impl MemoryServer {
 
     pub(super) fn claim(&self, key: &str) -> Option<Claim> {
         self.claims.borrow().get(key).map(|(claim, _)| claim.clone())
+    }
+
+    /// Whether the claim on a key goes away by itself within a second.
+    pub(super) fn is_given_back(&self, key: &str) -> bool {
+        self.given_back.borrow().iter().any(|other| other == key)
     }
 
     /// Whether the fault has happened.
@@ -359,7 +367,7 @@ impl Server for MemoryServer {
         _: &Tenant,
         key: &str,
         claim: &Claim,
-        (expected, _): (u64, Duration),
+        (expected, window): (u64, Duration),
     ) -> Result<Option<u64>, Error> {
         let write = || {
             if self.claims.borrow().get(key).map_or(0, |(_, revision)| *revision) != expected {
@@ -367,7 +375,10 @@ impl Server for MemoryServer {
             }
             let from = claim.taken_from.iter().map(|run| format!(" from {run}")).collect::<String>();
             let published = if claim.published { "" } else { " unpublished" };
-            self.note(format!("claim {key} for {}{published}{from}", claim.run_id));
+            let back = if window <= Duration::from_secs(1) { ", given back" } else { "" };
+            self.note(format!("claim {key} for {}{published}{from}{back}", claim.run_id));
+            self.given_back.borrow_mut().retain(|other| other != key);
+            self.given_back.borrow_mut().extend((!back.is_empty()).then(|| key.to_owned()));
             self.has_claim(key, claim.clone());
             Some(self.sequence.get())
         };

@@ -206,7 +206,8 @@ impl Server for Hand<'_> {
             true => world.plans[found.plan].timed_job(stamp(self.delivery.message.at)).run_id.clone(),
             false => id(found.plan),
         };
-        let claim = Claim { run_id, fingerprint: String::new(), published, taken_from };
+        let unique = world.plans[found.plan].unique();
+        let claim = Claim { run_id, fingerprint: String::new(), unique, published, taken_from };
         Ok(Some(FoundClaim { claim, revision: found.revision, at: stamp(0) }))
     }
 

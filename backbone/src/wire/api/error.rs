@@ -16,6 +16,10 @@ pub enum Code {
     NotKept,
     /// 409
     WrongState,
+    /// 409, too: the key came with another job before.
+    IdempotencyMismatch,
+    /// 409, too: another run has the key, and the client asked for a refusal.
+    KeyTaken,
     /// 413
     TooLarge,
     /// 429
@@ -34,7 +38,7 @@ impl Code {
             Self::Malformed => 400,
             Self::Forbidden => 403,
             Self::NotFound | Self::NotKept => 404,
-            Self::WrongState => 409,
+            Self::WrongState | Self::IdempotencyMismatch | Self::KeyTaken => 409,
             Self::TooLarge => 413,
             Self::RateLimited => 429,
             Self::Unavailable => 503,
@@ -51,6 +55,8 @@ impl Code {
             Self::NotFound => "not_found",
             Self::NotKept => "not_kept",
             Self::WrongState => "wrong_state",
+            Self::IdempotencyMismatch => "idempotency_mismatch",
+            Self::KeyTaken => "key_taken",
             Self::TooLarge => "too_large",
             Self::RateLimited => "rate_limited",
             Self::Unavailable => "unavailable",

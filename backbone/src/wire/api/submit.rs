@@ -55,9 +55,14 @@ pub struct SubmitRequest {
     /// How long the key is kept, in milliseconds: above 0, at most 3,650 days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_window_ms: Option<u64>,
-    /// `window`, `queued` or `active`; the last two are treated as `window` in this version.
+    /// When the key is free again: `window`, after its window; `queued`, once the job starts; `active`, once the run
+    /// has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique: Option<String>,
+    /// What happens if another run has the key: `return` answers with that run, `reject` refuses the job, `replace` lets
+    /// this job take the place of a run that has not started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_conflict: Option<String>,
     /// An id for the run that the client chooses: at most 96 characters, not in the form of a derived id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,

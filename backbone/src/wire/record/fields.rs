@@ -80,6 +80,10 @@ pub(super) struct Fields {
     pub(super) erased_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key_claimed_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) unique_key: Option<String>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) replaces: bool,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) published: bool,
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
@@ -118,6 +122,8 @@ impl Fields {
             keep_ms: self.keep_ms,
             erased_at: self.erased_at,
             key_claimed_ms: self.key_claimed_ms,
+            unique_key: self.unique_key,
+            replaces: self.replaces,
             published: self.published,
             seal: self.seal,
             held_by: self.held_by,
@@ -139,7 +145,7 @@ impl Fields {
             RunState::Expired => State::Expired { ended_at },
             RunState::Duplicate => {
                 let of = self.duplicate_of.take().unwrap_or_else(|| self.run_id.clone());
-                State::Duplicate { ended_at, of }
+                State::Duplicate { ended_at, of, left: self.wait() }
             }
             RunState::Discarded => State::Discarded { ended_at },
         }

@@ -240,7 +240,7 @@ fn decides(history: &History, event: &Event) -> bool {
         history.events.iter().filter(same).any(|other| by.contains(&other.event.event))
     };
     match event.event {
-        EventName::Enqueued => !ended(&[EventName::Cancelled, EventName::Expired]),
+        EventName::Enqueued => !ended(&[EventName::Cancelled, EventName::Expired, EventName::Duplicate]),
         EventName::Started => !event.id.contains('#') || !ended(&[EventName::Cancelled]),
         EventName::Failed | EventName::Replayed => true,
         name => name.is_end(),

@@ -1,0 +1,106 @@
+//! Admission: which jobs a cluster takes at all. `submit` refuses the others; what was published all the same becomes a
+//! dead letter that says why. Nothing is asked of a server: a refusal costs as little as reading the job.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::policy::Policies;
+use crate::{JobType, Tenant};
+
+/// What is taken, as far as settings bound it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Admission {
+    /// The only types; `None`: any.
+    pub types: Option<BTreeSet<JobType>>,
+    /// The only tenants; `None`: any.
+    pub tenants: Option<BTreeSet<Tenant>>,
+}
+
+/// Why a job is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its type is not among those that are taken.
+    Type(JobType),
+    /// Its tenant is not known.
+    Tenant(Tenant),
+    /// Its payload is larger than its type allows.
+    Payload {
+        /// Its size in bytes.
+        bytes: usize,
+        /// The bound in bytes.
+        max: u64,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(job_type) => {
+                write!(f, "type: {job_type} is not among the types that are taken (admission.types)")
+            }
+            Self::Tenant(tenant) => write!(f, "tenant: {tenant} is not known (admission.tenants)"),
+            Self::Payload { bytes, max } => {
+                write!(f, "payload: has {bytes} bytes, {max} are allowed for its type (payload_max)")
+            }
+        }
+    }
+}
+
+/// Whether the error of an invalid job says that it was refused here: then it is sound, and taken once the settings are.
+#[must_use]
+pub fn was_refused(message: &str) -> bool {
+    ["(admission.types)", "(admission.tenants)", "(payload_max)"].iter().any(|setting| message.ends_with(setting))
+}
+
+/// Whether a job is taken.
+///
+/// # Errors
+/// Why it is not.
+pub fn admit(policies: &Policies, tenant: &Tenant, job_type: &JobType, payload: usize) -> Result<(), Refusal> {
+    let Admission { types, tenants } = &policies.admission;
+    if tenants.as_ref().is_some_and(|known| !known.contains(tenant)) {
+        return Err(Refusal::Tenant(tenant.clone()));
+    }
+    if types.as_ref().is_some_and(|taken| !taken.contains(job_type)) {
+        return Err(Refusal::Type(job_type.clone()));
+    }
+    match policies.of(job_type).payload_max {
+        Some(max) if payload as u64 > max => Err(Refusal::Payload { bytes: payload, max }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::TypePolicy;
+
+    #[test]
+    fn what_no_setting_bounds_is_taken() {
+        let (tenant, job_type) = (Tenant::parse("acme").unwrap(), JobType::parse("a.b").unwrap());
+        assert_eq!(admit(&Policies::default(), &tenant, &job_type, usize::MAX), Ok(()));
+    }
+
+    #[test]
+    fn a_refusal_says_which_bound_was_met() {
+        let tenant = |name: &str| Tenant::parse(name).unwrap();
+        let job_type = |name: &str| JobType::parse(name).unwrap();
+        let mut policies = Policies::default();
+        policies.admission.types = Some([job_type("a"), job_type("b")].into());
+        policies.admission.tenants = Some([tenant("acme")].into());
+        policies.types.insert(job_type("b"), TypePolicy { payload_max: Some(3), ..TypePolicy::default() });
+        let judged = |of: &str, kind: &str, bytes| {
+            let taken = admit(&policies, &tenant(of), &job_type(kind), bytes);
+            taken.err().map(|refusal| refusal.to_string())
+        };
+        assert_eq!(judged("acme", "a", 1_000), None);
+        assert_eq!(judged("acme", "b", 3), None);
+        assert!(judged("acme", "b", 4).unwrap().contains("has 4 bytes, 3 are allowed"));
+        assert!(judged("acme", "c", 0).unwrap().starts_with("type: c is not"));
+        assert!(judged("zeta", "a", 0).unwrap().starts_with("tenant: zeta is not known"));
+        for (of, kind, bytes) in [("acme", "b", 4), ("acme", "c", 0), ("zeta", "a", 0)] {
+            assert!(was_refused(&judged(of, kind, bytes).unwrap()));
+        }
+        assert!(!was_refused("header Longshore-Run-At: is not a time"));
+    }
+}

@@ -1,0 +1,190 @@
+//! Idempotency keys: decides whether a run still has its key.
+//!
+//! A claim is an index: it says which run took a key, and for how long its scope keeps it. Whether that run still has
+//! the key is never written there: the run's record says so, once it has started or ended. So nobody has to give a key
+//! back, and nobody can die before he did: whoever wants the key reads the claim, then the record of its run, and takes
+//! the key by a compare-and-set on the claim that was read. The rules:
+//!
+//! * A run starts only after a write of the claim in its name, made while its record says that it has not ended. A job
+//!   that gives its key back early writes its record before its claim; each later round writes the claim again.
+//! * So a taker that read the record before that write loses the compare-and-set, and one that read it after finds the
+//!   run as it is: no two runs of one key are within the scope at once.
+//! * Without a record the run has ended long ago: no run of such a key is claimed before its record is stored.
+
+use crate::job::Unique;
+use crate::run::State;
+use crate::{Run, RunId, RunState};
+
+/// The ends that free a key before its window is over. A discarded run was dead before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReleaseOn {
+    /// The run failed for good.
+    pub dead: bool,
+    /// The run was cancelled.
+    pub cancelled: bool,
+    /// The run did not start in time.
+    pub expired: bool,
+}
+
+impl ReleaseOn {
+    fn frees(self, state: RunState) -> bool {
+        match state {
+            RunState::Dead | RunState::Discarded => self.dead,
+            RunState::Cancelled => self.cancelled,
+            RunState::Expired => self.expired,
+            _ => false,
+        }
+    }
+}
+
+/// What the record of a run says about the key that the run claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyVerdict {
+    /// The run has the key.
+    Held,
+    /// Another run may take it.
+    Free,
+    /// The run made way for this one, which has the key or is about to take it.
+    PassedTo(RunId),
+}
+
+/// Judges whether the run that a claim of the scope `unique` names still has the key; `found` is its record.
+#[must_use]
+pub fn on_claim(found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict {
+    let Some(run) = found else {
+        // Only a completed run's record may go before its window is over.
+        return if unique == Unique::Window { KeyVerdict::Held } else { KeyVerdict::Free };
+    };
+    if let Some(other) = run.state.duplicate_of() {
+        return KeyVerdict::PassedTo(other.clone());
+    }
+    let is_free = match unique {
+        Unique::Window => false,
+        Unique::Queued => run.has_started() || run.state.is_terminal(),
+        Unique::Active => run.state.is_terminal(),
+    };
+    if is_free || release_on.frees(run.state.name()) { KeyVerdict::Free } else { KeyVerdict::Held }
+}
+
+/// Whether a run of this scope writes its record before it claims its key, so that its claim implies a record.
+#[must_use]
+pub fn is_recorded_first(unique: Unique) -> bool {
+    unique != Unique::Window
+}
+
+/// Whether a dead run has lost its key, so that its next round must claim it again.
+#[must_use]
+pub fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool {
+    unique != Unique::Window || release_on.dead
+}
+
+/// Whether another run may replace this one: no node has started it, and it was not replayed.
+#[must_use]
+pub fn is_replaceable(run: &Run) -> bool {
+    matches!(run.state, State::Scheduled { .. } | State::Enqueued { .. }) && !run.has_started() && run.round == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::RunResult;
+    use crate::settlement::Settlement;
+    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, Tenant, Timestamp};
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn waiting() -> Run {
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        };
+        Run::new(&job, 3, at(1))
+    }
+
+    fn after(starts: bool, settlement: Option<Settlement>) -> Run {
+        let mut run = waiting();
+        if starts {
+            run.begin(1, &"n".into(), at(2));
+        }
+        if let Some(settlement) = settlement {
+            run.settle(settlement, at(3));
+        }
+        run
+    }
+
+    #[test]
+    fn the_decision_table() {
+        use KeyVerdict::{Free, Held};
+        let dead = || Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") };
+        let retry = Settlement::Retry { at: at(9), failure: Failure::new(ErrorKind::Retryable, "x") };
+        let discarded = {
+            let mut run = after(true, Some(dead()));
+            run.discard(at(4));
+            run
+        };
+        let replayed = {
+            let mut run = after(true, Some(dead()));
+            run.replay(at(4));
+            run
+        };
+        // The run; whether it has its key under window, queued, active; under window if every end frees it.
+        let table = [
+            ("waits", Some(waiting()), [Held, Held, Held, Held]),
+            ("is scheduled", Some(after(false, Some(Settlement::Schedule { at: at(9) }))), [Held, Held, Held, Held]),
+            ("runs", Some(after(true, None)), [Held, Free, Held, Held]),
+            ("is retried", Some(after(true, Some(retry))), [Held, Free, Held, Held]),
+            ("was put back", Some(after(true, Some(Settlement::Release))), [Held, Free, Held, Held]),
+            ("completed", Some(after(true, Some(Settlement::Complete(RunResult::None)))), [Held, Free, Free, Held]),
+            ("died", Some(after(true, Some(dead()))), [Held, Free, Free, Free]),
+            ("was discarded", Some(discarded), [Held, Free, Free, Free]),
+            ("was replayed", Some(replayed), [Held, Held, Held, Held]),
+            ("was cancelled", Some(after(false, Some(Settlement::Cancel))), [Held, Free, Free, Free]),
+            ("expired", Some(after(false, Some(Settlement::Expire))), [Held, Free, Free, Free]),
+            ("has no record", None, [Held, Free, Free, Held]),
+        ];
+        let all = ReleaseOn { dead: true, cancelled: true, expired: true };
+        let none = ReleaseOn::default();
+        let asked = [(Unique::Window, none), (Unique::Queued, none), (Unique::Active, none), (Unique::Window, all)];
+        for (what, run, expected) in table {
+            let judged = asked.map(|(unique, release_on)| on_claim(run.as_ref(), unique, release_on));
+            assert_eq!(judged, expected, "a run that {what}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_made_way_says_for_whom() {
+        let other = RunId::parse("other").unwrap();
+        let run = after(false, Some(Settlement::Duplicate { of: other.clone() }));
+        for unique in [Unique::Window, Unique::Queued, Unique::Active] {
+            assert_eq!(on_claim(Some(&run), unique, ReleaseOn::default()), KeyVerdict::PassedTo(other.clone()));
+        }
+    }
+
+    #[test]
+    fn only_a_run_that_no_node_has_started_is_replaced() {
+        assert!(is_replaceable(&waiting()));
+        assert!(is_replaceable(&after(false, Some(Settlement::Schedule { at: at(9) }))));
+        assert!(is_replaceable(&after(false, Some(Settlement::Park { since: at(1) }))));
+        assert!(!is_replaceable(&after(true, None)));
+        assert!(!is_replaceable(&after(true, Some(Settlement::Release))));
+        assert!(!is_replaceable(&after(false, Some(Settlement::Cancel))));
+        let mut replayed = after(true, Some(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "x") }));
+        replayed.replay(at(4));
+        assert!(!is_replaceable(&replayed));
+    }
+
+    #[test]
+    fn what_lost_its_key_claims_it_again() {
+        let dead = ReleaseOn { dead: true, ..ReleaseOn::default() };
+        assert!(!is_claimed_again(Unique::Window, ReleaseOn { cancelled: true, ..ReleaseOn::default() }));
+        assert!(is_claimed_again(Unique::Window, dead));
+        assert!(is_claimed_again(Unique::Queued, ReleaseOn::default()));
+        assert!(is_recorded_first(Unique::Active) && !is_recorded_first(Unique::Window));
+    }
+}
