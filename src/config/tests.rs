@@ -179,7 +179,7 @@ longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes suc
   16 | jobs_max_bytes = "4GB"
      |                  ^^^^^
 
-longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, queues, retries, defaults, types, limits, tenants
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, admission, queues, retries, defaults, types, limits, tenants
   17 | [unknown]
      |  ^^^^^^^"#
     );
