@@ -16,6 +16,8 @@ use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Error, Headers};
+use longshore_domain::job::Unique;
+use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{KeyPolicy, Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::publication::Published;
@@ -46,6 +48,18 @@ pub(crate) trait Rules {
 
     fn lease_is_lost(&self, run: &Run, holder: Holder, asked_at: Timestamp, lease: Duration) -> bool {
         protocol::lease_is_lost(run, holder, asked_at, lease)
+    }
+
+    fn on_claim(&self, found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict {
+        key::on_claim(found, unique, release_on)
+    }
+
+    fn is_recorded_first(&self, unique: Unique) -> bool {
+        key::is_recorded_first(unique)
+    }
+
+    fn is_claimed_again(&self, unique: Unique, release_on: ReleaseOn) -> bool {
+        key::is_claimed_again(unique, release_on)
     }
 
     fn published_at_arrival(&self, found: &Run) -> Published {

@@ -381,8 +381,21 @@ async fn mark(
     api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
     fail_point::pass("after-mark");
     let Some(other) = other else { return Ok(answer(&job.run_id, run.state.name(), false)) };
-    let found = is_stored(api, &job.tenant, &other).await?;
-    Ok(answer(&other, found.map_or(RunState::Enqueued, |found| found.run.state.name()), true))
+    let state = mark_other(api, &job.tenant, &other).await?;
+    Ok(answer(&other, state, true))
+}
+
+/// The claim is another run's, whose job is durable: its record must not go away by itself once a client knows of it.
+async fn mark_other(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<RunState, ApiError> {
+    let Some(Found { mut run, revision }) = is_stored(api, tenant, run_id).await? else {
+        return Ok(RunState::Enqueued);
+    };
+    let state = run.state.name();
+    if on_repeat(&run) != Repeat::Nothing {
+        (run.published, run.token) = (true, api.identity.token());
+        api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
+    }
+    Ok(state)
 }
 
 /// The run exists already: answers with it as it stands. If its job may never have been published, it is published now.

@@ -21,7 +21,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, duration};
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::AttemptState;
 use crate::fail_point;
-use crate::ports::{KeyPorts, Ports, Server};
+use crate::ports::{KeyPorts, Ports, Rules as _, Server};
 
 /// How many runs in a row may have made way, each for the next, before the last counts as the holder. Each but the last
 /// two comes from a `submit` that died.
@@ -74,7 +74,7 @@ fn key_to_claim<'j, P: KeyPorts>(ports: &P, job: &'j Job, run: &Run) -> Option<K
     let release_on = ports.key_policy().release_on;
     key_of(ports, job).filter(|key| match run.round {
         1 => run.key_claimed_ms.is_none(),
-        _ => !run.has_started() && key::is_claimed_again(key.unique, release_on),
+        _ => !run.has_started() && ports.server().is_claimed_again(key.unique, release_on),
     })
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     let Some(key) = key_to_claim(ports, job, &attempt_state.run) else { return Ok(AtBegin::Owned) };
     // A job that came through `submit` or waited has a record.
     let has_record = attempt_state.run.held_by.is_some() || !attempt_state.run.seal.is_empty();
-    if key::is_recorded_first(key.unique) && !has_record {
+    if ports.server().is_recorded_first(key.unique) && !has_record {
         match record_first(ports, assignment, attempt_state, instead).await? {
             Written::Won(revision) => attempt_state.expected = revision,
             Written::Lost(found) => return Ok(AtBegin::Overtaken(found.map(|found| *found))),
@@ -132,15 +132,14 @@ async fn record_first<P: Ports>(
     attempt_state: &mut AttemptState,
     instead: Option<&Settlement>,
 ) -> Result<Written, Error> {
-    attempt_state.run.held_by = Some(assignment.arrival.holding.clone());
-    let mut waits = attempt_state.run.clone();
+    let run = &mut attempt_state.run;
+    run.held_by = Some(assignment.arrival.holding.clone());
     if let Some(settlement @ Settlement::Schedule { .. }) = instead {
-        waits.settle(settlement.clone(), ports.now());
-        waits.seal = ports.seal();
-        attempt_state.run.seal.clone_from(&waits.seal);
+        run.settle(settlement.clone(), ports.now());
+        run.seal = ports.seal();
     }
-    waits.token = ports.token();
-    ports.server().write_record(&waits, attempt_state.expected).await
+    run.token = ports.token();
+    ports.server().write_record(run, attempt_state.expected).await
 }
 
 /// What a run wants of its key.
@@ -167,6 +166,8 @@ pub(crate) async fn own<P: KeyPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
         };
         let is_own = found.run_id == job.run_id;
         claim.taken_from.clone_from(&found.taken_from);
+        // The key may come back to a run that it was taken from.
+        claim.taken_from.retain(|other: &RunId| *other != job.run_id);
         match (found.published, is_own) {
             (true, true) if claim.taken_from.is_empty() && (is_new || !again) => return Ok(None),
             // Should this node die meanwhile, the job comes again, and the claim still says which runs it was taken
@@ -203,7 +204,7 @@ pub(crate) async fn holder<P: KeyPorts>(
     let mut run_id = claim.run_id.clone();
     for _ in 0..MAX_PASSED {
         let found = ports.server().read_record(tenant, &run_id).await?;
-        match key::on_claim(found.as_ref().map(|found| &found.run), claim.unique, release_on) {
+        match ports.server().on_claim(found.as_ref().map(|found| &found.run), claim.unique, release_on) {
             KeyVerdict::Free => return Ok(None),
             KeyVerdict::Held => return Ok(Some((run_id, found))),
             KeyVerdict::PassedTo(next) if next == *asks => return Ok(None),
@@ -247,7 +248,8 @@ pub(crate) async fn is_taking_over<P: KeyPorts>(ports: &P, job: &Job) -> Result<
 
 /// Ends the runs that a job's key was taken from.
 pub(crate) async fn end_all<P: KeyPorts>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
-    for run_id in &runs {
+    // A run may take back the key that was taken from it.
+    for run_id in runs.iter().filter(|run_id| **run_id != job.run_id) {
         end_unpublished(ports, job, run_id).await?;
     }
     Ok(())
@@ -304,7 +306,7 @@ pub(crate) async fn mark_published<P: KeyPorts>(
 /// certain before the job claims its key, just before it starts.
 pub(crate) async fn other_holder<P: KeyPorts>(ports: &P, job: &Job) -> Result<Option<RunId>, Error> {
     let release_on = ports.key_policy().release_on;
-    let Some(key) = key_of(ports, job).filter(|key| key::is_claimed_again(key.unique, release_on)) else {
+    let Some(key) = key_of(ports, job).filter(|key| ports.server().is_claimed_again(key.unique, release_on)) else {
         return Ok(None);
     };
     let found = ports.server().read_claim(&job.tenant, key.text).await?;

@@ -114,7 +114,7 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
     }
     let node = found.run.node.clone().unwrap_or_default();
     let published = match found.run.state {
-        State::Duplicate { .. } => Published::at_made_way(&found.run),
+        State::Duplicate { .. } if found.run.published => Published::at_made_way(&found.run),
         _ => Published::at_overtaken(commit.published, &commit.run, &found.run),
     };
     let mut end = Commit::of_stored(

@@ -428,3 +428,17 @@ fn a_key_is_not_given_back_for_a_run_that_was_replayed_meanwhile_or_lost_it() {
     scene.server.has_claim("k", Claim { unique: Unique::Active, ..claim("r1", true, &[]) });
     assert_eq!(give_back(&scene), [""; 0], "another run has it");
 }
+
+#[test]
+fn a_run_that_takes_back_the_key_that_was_taken_from_it_does_not_end_itself() {
+    let mut scene = unique(Unique::Active);
+    let own = Run { seal: "5ea1".into(), token: "wn2-2".into(), ..scene.fresh() };
+    scene.server.has_record(own);
+    has_the_key(&mut scene, Unique::Active, dies);
+    scene.server.has_claim("k", Claim { unique: Unique::Active, ..claim("r1", true, &[RUN]) });
+    let mut assignment = scene.claim();
+    assignment.arrival.seal = Some("5ea1".into());
+    let begun = scene.node.begins(assignment);
+    assert!(begun.is_some());
+    assert_eq!(scene.node.sent(), ["claim k for main-p5-7", "record running 1/1"]);
+}

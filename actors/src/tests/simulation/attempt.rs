@@ -1,6 +1,7 @@
 //! An attempt that has begun, until it is judged: the handler, its start, its lease, and the record that says that it
 //! runs.
 
+use longshore_domain::job::Unique;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{Run, RunState};
 
@@ -152,8 +153,20 @@ impl<'w> Calling<'w> {
                 ledger.accuse(hand.index, format!("its handler was called after its end: {}", state.as_str()));
             }
         }
-        if let Some(key) = hand.plan.key.filter(|_| round == 1) {
-            ledger.called_for_key(key, hand.index);
+        match (hand.plan.key, hand.plan.scope) {
+            (Some(key), Unique::Window) if round == 1 => ledger.called_for_key(key, hand.index),
+            (Some(key), Unique::Active) => {
+                let of_key = |plan: &usize| *plan != hand.index && world.plans[*plan].key == Some(key);
+                let is_live = |plan: &usize| {
+                    let is_published = world.plans[*plan].job.get().is_some();
+                    let stored = is_published.then(|| world.record(*plan)).flatten();
+                    stored.is_some_and(|stored| stored.run.has_started() && !stored.run.state.is_terminal())
+                };
+                if let Some(other) = (0..world.plans.len()).filter(of_key).find(is_live) {
+                    ledger.accuse(hand.index, format!("it is called while run {other} of its key has not ended"));
+                }
+            }
+            _ => {}
         }
         let is_of_this_server = hand.delivery.server_life == world.server_life.get();
         let (plan, node, leased_until) = (hand.index, hand.client.node, hand.leased_until());

@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use longshore_domain::job::Unique;
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, events, protocol};
 
@@ -187,11 +188,16 @@ impl<'w> Client<'w> {
 
     /// Claims an idempotency key for a run, if no run has it.
     pub(crate) async fn claim_key(&self, key: usize, plan: usize, published: bool) -> Result<Claimed, Unclear> {
-        if let Some(revision) = self.write_claim(key, 0, (plan, published, false), TakenFrom::default()).await? {
-            return Ok(Claimed::Mine(revision));
+        loop {
+            let claimed = self.write_claim(key, 0, (plan, published, false), TakenFrom::default()).await?;
+            if let Some(revision) = claimed {
+                return Ok(Claimed::Mine(revision));
+            }
+            // It may be given back between the two calls.
+            if let Some(found) = self.read_claim(key).await {
+                return Ok(Claimed::Found(found));
+            }
         }
-        let found = self.read_claim(key).await.expect("claims outlast the world");
-        Ok(Claimed::Found(found))
     }
 
     pub(crate) async fn read_claim(&self, key: usize) -> Option<Claim> {
@@ -214,10 +220,47 @@ impl<'w> Client<'w> {
             world.pause(TIME_OUT).await;
             return Err(Unclear);
         }
+        let before = world.server.borrow().claim_of(key).filter(|before| before.revision == expected);
         let written = world.server.borrow_mut().write_claim(key, expected, (plan, published, timed), taken_from);
+        if let Some(before) = before.filter(|before| before.published && before.plan != plan) {
+            self.check_taken(before.plan, plan);
+        }
         world.say(|| format!("{} claims key {key} for run {plan} ({published}): {written:?}", self.name()));
         world.travel().await;
         if fate == Fate::Answered { Ok(written) } else { Err(Unclear) }
+    }
+
+    /// A key was taken from a run: its scope must have freed it by now, or the run must have made way.
+    fn check_taken(&self, from: usize, plan: usize) {
+        let world = self.world;
+        let Some(stored) = world.record(from) else { return };
+        let is_free = match world.plans[from].scope {
+            _ if stored.run.state.duplicate_of().is_some() => true,
+            // It was replayed meanwhile: it has to claim the key before it starts.
+            _ if stored.run.round > 1 && !stored.run.has_started() => true,
+            Unique::Window => false,
+            // A start for which there is no handler is taken back later.
+            Unique::Queued => world.ledger.borrow().has_run(from) || stored.run.state.is_terminal(),
+            Unique::Active => stored.run.state.is_terminal(),
+        };
+        if !is_free {
+            world.ledger.borrow_mut().accuse(plan, format!("it has the key of run {from}, which still had it"));
+        }
+    }
+
+    /// Gives a key back whose claim has the revision `expected`.
+    pub(crate) async fn give_back(&self, key: usize, expected: u64) -> Result<Option<u64>, Unclear> {
+        let world = self.world;
+        world.travel().await;
+        let fate = self.fate_of_write();
+        if fate == Fate::Lost {
+            world.pause(TIME_OUT).await;
+            return Err(Unclear);
+        }
+        let given = world.server.borrow_mut().give_back(key, expected);
+        world.say(|| format!("{} gives key {key} back: {given:?}", self.name()));
+        world.travel().await;
+        if fate == Fate::Answered { Ok(given) } else { Err(Unclear) }
     }
 
     /// Publishes the round's events that are still to be published. Returns how many went out live.

@@ -65,7 +65,7 @@ impl Hand<'_> {
         if takes_over && world.is(Mutation::TakenOverAndHeldLocally) {
             return self.hold_taken_over(*commit).await;
         }
-        if commit.follow_up.is_some() {
+        if follow_up::is_needed(&commit) {
             follow_up::follow(self, commit).await;
         } else {
             follow_up::end(self, commit).await;

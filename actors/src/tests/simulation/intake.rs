@@ -1,6 +1,7 @@
 //! The intake and the timekeeper, as far as they move jobs into their lane.
 
 use longshore_domain::Run;
+use longshore_domain::key::is_replaceable;
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Settlement;
@@ -8,7 +9,7 @@ use longshore_domain::settlement::Settlement;
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::{Claimed, Client, Unclear};
 use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::server::{Due, Key, Message, MessageId, Place, Stored, TakenFrom};
+use crate::tests::simulation::server::{Claim, Due, Key, Message, MessageId, Place, Stored, TakenFrom};
 use crate::tests::simulation::worker::{seal_of, seal_text};
 use crate::tests::simulation::world::World;
 
@@ -25,6 +26,9 @@ pub(crate) async fn submit(world: &World, node: usize, index: usize) {
         None => intake.note_and_publish(index, None).await,
         Some(key) => match intake.client.claim_key(key, index, false).await {
             Ok(Claimed::Mine(revision)) => intake.note_and_publish(index, Some((key, revision))).await,
+            Ok(Claimed::Found(found)) if found.published && world.plans[index].replaces && found.plan != index => {
+                intake.replace(index, found).await
+            }
             Ok(Claimed::Found(found)) => {
                 let unmarked = (!found.published).then_some((key, found.revision));
                 intake.repeated(found.plan, unmarked).await
@@ -86,6 +90,41 @@ impl<'w> Intake<'w> {
         self.mark_claim(index, claim).await
     }
 
+    /// Puts the job in the place of the run that has its key: the job is durable first, then the other run makes way, and
+    /// then the key is taken. Often its node does no more than the first step; then the job does the rest as it begins.
+    async fn replace(&self, index: usize, found: Claim) -> Result<usize, Unclear> {
+        let (world, plan) = (self.world(), &self.world().plans[index]);
+        let key = plan.key.expect("only keys are taken");
+        let before = match self.client.read(self.key(found.plan)).await {
+            Some(before) if is_replaceable(&before.run) => before,
+            _ => return self.repeated(found.plan, None).await,
+        };
+        let mut run = Run::new(plan.job(), plan.max_attempts, world.now());
+        (run.seal, run.replaces) = (seal_text(world.number()), true);
+        let revision = match self.client.write(index, self.key(index), 0, &mut run).await {
+            Ok(revision) => revision,
+            Err(Some(found)) => return self.found_before(index, found, None).await,
+            Err(None) => return Err(Unclear),
+        };
+        let seal = seal_of(&run);
+        let message = Message { seal, ..job(index, world.clock.get()) };
+        self.client.publish(message, MessageId::Submitted(seal)).await;
+        if world.chance.hits(3_000) && !world.is(Mutation::ReplacedRunKept) {
+            return Err(Unclear);
+        }
+        let mut old = (*before.run).clone();
+        old.make_way(plan.job().run_id.clone(), world.now());
+        let made_way = world.is(Mutation::ReplacedRunKept)
+            || self.client.write(found.plan, self.key(found.plan), before.revision, &mut old).await.is_ok();
+        if !made_way {
+            // It has started, or something else has happened: the job finds that out as it begins.
+            return Err(Unclear);
+        }
+        self.client.write_claim(key, found.revision, (index, true, false), TakenFrom::default()).await?;
+        self.mark_record(index, run, revision).await;
+        Ok(index)
+    }
+
     /// Publishes a job whose record is stored, under the record's seal, and marks the record.
     async fn publish(&self, index: usize, run: Run, revision: u64) {
         let seal = seal_of(&run);
@@ -111,8 +150,23 @@ impl<'w> Intake<'w> {
 
     async fn mark_claim(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
         match claim {
-            Some((key, revision)) => mark_published(&self.client, key, revision, index).await,
+            Some((key, revision)) => {
+                let has_it = mark_published(&self.client, key, revision, index).await?;
+                if has_it != index {
+                    self.mark_other(has_it).await;
+                }
+                Ok(has_it)
+            }
             None => Ok(index),
+        }
+    }
+
+    /// The claim is another run's, whose job is durable, so its record must not go away by itself.
+    async fn mark_other(&self, index: usize) {
+        if let Some(found) = self.client.read(self.key(index)).await
+            && on_repeat(&found.run) != Repeat::Nothing
+        {
+            self.mark_record(index, (*found.run).clone(), found.revision).await;
         }
     }
 

@@ -43,6 +43,8 @@ struct Page {
     /// The events that were published live, with repeats.
     live: Vec<EventId>,
     pub(crate) calls: u32,
+    /// A record said that it runs.
+    has_run: bool,
     /// The first time that it was scheduled for: each submission with a delay counts the delay from its own time.
     due: Option<Timestamp>,
     /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
@@ -99,6 +101,11 @@ impl Ledger {
         self.broken.get_or_insert_with(|| format!("run {plan}: {}", what.into()));
     }
 
+    /// Whether a record said at any time that it runs.
+    pub(crate) fn has_run(&self, plan: usize) -> bool {
+        self.pages[plan].has_run
+    }
+
     pub(crate) fn calls_of(&self, plan: usize) -> u32 {
         self.pages[plan].calls
     }
@@ -121,6 +128,7 @@ impl Ledger {
             self.accuse(plan, format!("attempt {} of {}", after.attempt, after.max_attempts));
         }
         if after.state == RunState::Running {
+            self.pages[plan].has_run = true;
             return;
         }
         if before.is_some_and(|before| before.state == RunState::Running) && has_lost_lease(after) {
@@ -344,6 +352,8 @@ fn check_round(told: &[EventId], last: bool, state: RunState) -> Result<(), &'st
             }
             // An unreadable job has this event alone.
             Dlq if told.first() == Some(event) => ended = true,
+            // It made way for another run with its key while it waited for its time.
+            Duplicate if !waits && open.is_none() => ended = true,
             Completed | Dlq | Expired | Duplicate => {
                 if !waits || open.is_some() != (event.kind == Completed) {
                     return Err("an end that does not follow");

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use longshore_domain::backoff::Backoff;
-use longshore_domain::job::When;
+use longshore_domain::job::{Unique, When};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
@@ -70,6 +70,10 @@ pub(crate) struct Plan {
     pub(crate) besides: Besides,
     /// Its idempotency key, which it shares with the next runs.
     pub(crate) key: Option<usize>,
+    /// When the key is free again.
+    pub(crate) scope: Unique,
+    /// It takes the place of the run that has its key, if that has not started.
+    pub(crate) replaces: bool,
     /// When it is published, counted from the start of its part of the world.
     pub(crate) at: i64,
     pub(crate) behaviour: Behaviour,
@@ -104,6 +108,10 @@ impl Plan {
             let index = plans.len();
             if index + OF_A_KEY <= count && chance.hits(1_000) {
                 plans.extend(Self::draw_of_a_key(chance, index));
+            } else if index + OF_A_KEY <= count && chance.hits(800) {
+                plans.extend(Self::draw_of_a_scope(chance, index));
+            } else if index + OF_A_KEY <= count && chance.hits(400) {
+                plans.extend(Self::draw_replacing(chance, index));
             } else {
                 plans.push(Self::draw(chance, index));
             }
@@ -147,6 +155,30 @@ impl Plan {
         [first, second, third]
     }
 
+    /// Draws bare publishes of a key that is free again once its job starts or its run has ended.
+    fn draw_of_a_scope(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
+        let (at, scope) = (chance.between(0, 9_000), chance.pick(&[Unique::Queued, Unique::Active]));
+        let soon = chance.pick(&[20, 200, 1_000, 4_000]);
+        let one = || {
+            let at = at + chance.between(0, soon);
+            Self { key: Some(index), scope, at, ..Self::draw_bare(chance) }
+        };
+        [one(), one(), one()]
+    }
+
+    /// Draws a submission of a key, one that replaces it, and a bare publish of the same key.
+    fn draw_replacing(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
+        let (at, scope) = (chance.between(0, 9_000), chance.pick(&[Unique::Window, Unique::Active]));
+        let plain = || Self { key: Some(index), scope, behaviour: Behaviour::Succeeds, ..Self::draw_bare(chance) };
+        let later = || at + chance.pick(&[5, 50, 500, 3_000]);
+        let first = Self { way: Way::Submitted, at, ..plain() };
+        let second = Self { way: Way::Submitted, replaces: true, at: later(), options: None, ..plain() };
+        let third = Self { at: later(), ..plain() };
+        first.name_as(index);
+        second.name_as(index + 1);
+        [first, second, third]
+    }
+
     pub(crate) fn draw_bare(chance: &Chance) -> Self {
         let at = chance.between(0, 12_000);
         // Soon: about when the job is delivered and begun.
@@ -155,6 +187,8 @@ impl Plan {
             way: Way::Bare,
             besides: Besides::Nothing,
             key: None,
+            scope: Unique::Window,
+            replaces: false,
             at,
             behaviour: behaviour(chance),
             takes: chance.pick(&[5, 20, 60, 300, 900, 2_500]),
@@ -193,7 +227,7 @@ impl Plan {
     fn options_with_key(&self) -> Option<Box<JobOptions>> {
         let Some(key) = self.key else { return self.options.clone() };
         let options = self.options.as_deref().cloned().unwrap_or_default();
-        Some(Box::new(JobOptions { idempotency_key: Some(key.to_string()), ..options }))
+        Some(Box::new(JobOptions { idempotency_key: Some(key.to_string()), unique: self.scope, ..options }))
     }
 
     /// The settings of its type.

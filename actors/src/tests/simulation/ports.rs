@@ -12,6 +12,8 @@ use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Error, Headers};
+use longshore_domain::job::Unique;
+use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
 use longshore_domain::publication::Published;
@@ -57,7 +59,7 @@ impl Hand<'_> {
     fn mutated(&self, verdict: Verdict) -> Verdict {
         match (verdict, self.world.mutation) {
             (Verdict::CarryOut | Verdict::TakeOver, Some(Mutation::DropInsteadOfCarryOut))
-            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUntold))
+            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUntold | Mutation::MadeWayDroppedUntold))
             | (
                 Verdict::StaleRecord,
                 Some(Mutation::StaleRecordTakenForTheNewest | Mutation::RecordsReadFromAnyReplica),
@@ -113,6 +115,20 @@ impl Rules for Hand<'_> {
         self.world
             .say(|| format!("{} finds the holder of run {}: {holder:?}, lost: {lost}", self.client.name(), self.index));
         lost || self.world.is(Mutation::LeaseJudgedByCount) && self.delivery.message.delivered > 1
+    }
+
+    fn on_claim(&self, found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict {
+        let verdict = key::on_claim(found, unique, release_on);
+        let is_taken = self.world.is(Mutation::KeyOfALiveRunTaken) && unique != Unique::Window;
+        if is_taken && verdict == KeyVerdict::Held { KeyVerdict::Free } else { verdict }
+    }
+
+    fn is_recorded_first(&self, unique: Unique) -> bool {
+        key::is_recorded_first(unique) && !self.world.is(Mutation::KeyClaimedBeforeItsRecord)
+    }
+
+    fn is_claimed_again(&self, unique: Unique, release_on: ReleaseOn) -> bool {
+        key::is_claimed_again(unique, release_on) && !self.world.is(Mutation::ReplayedRunBelievedToHaveItsKey)
     }
 
     fn published_at_arrival(&self, found: &Run) -> Published {
@@ -183,11 +199,15 @@ impl Server for Hand<'_> {
     }
 
     async fn claim_key(&self, tenant: &Tenant, key: &str, claim: &Claim, window: Duration) -> Result<Claimed, Error> {
-        if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
-            return Ok(Claimed::Mine(revision));
+        loop {
+            if let Some(revision) = self.write_claim(tenant, key, claim, (0, window)).await? {
+                return Ok(Claimed::Mine(revision));
+            }
+            // It may be given back between the two calls.
+            if let Some(found) = self.read_claim(tenant, key).await? {
+                return Ok(Claimed::Found(found));
+            }
         }
-        let found = self.read_claim(tenant, key).await?;
-        Ok(Claimed::Found(found.expect("claims outlast the world")))
     }
 
     async fn read_claim(&self, _: &Tenant, key: &str) -> Result<Option<FoundClaim>, Error> {
@@ -206,7 +226,7 @@ impl Server for Hand<'_> {
             true => world.plans[found.plan].timed_job(stamp(self.delivery.message.at)).run_id.clone(),
             false => id(found.plan),
         };
-        let unique = world.plans[found.plan].unique();
+        let unique = world.plans[found.plan].scope;
         let claim = Claim { run_id, fingerprint: String::new(), unique, published, taken_from };
         Ok(Some(FoundClaim { claim, revision: found.revision, at: stamp(0) }))
     }
@@ -216,7 +236,7 @@ impl Server for Hand<'_> {
         _: &Tenant,
         key: &str,
         claim: &Claim,
-        (expected, _): (u64, Duration),
+        (expected, window): (u64, Duration),
     ) -> Result<Option<u64>, Error> {
         let mut taken_from = TakenFrom::default();
         for (place, run) in taken_from.iter_mut().zip(&claim.taken_from) {
@@ -227,6 +247,9 @@ impl Server for Hand<'_> {
         if timed {
             // So that the id is known from now on.
             self.plan.timed_job(stamp(self.delivery.message.at));
+        }
+        if window <= Duration::from_secs(1) {
+            return Ok(self.client.give_back(key_of(key), expected).await?);
         }
         Ok(self.client.write_claim(key_of(key), expected, (plan, claim.published, timed), taken_from).await?)
     }

@@ -256,6 +256,15 @@ impl Server {
         Some(self.revision)
     }
 
+    /// The claim of a key goes away, if it has the revision `expected`.
+    pub(crate) fn give_back(&mut self, key: usize, expected: u64) -> Option<u64> {
+        if self.claim_of(key).map_or(0, |claim| claim.revision) != expected {
+            return None;
+        }
+        self.claims.retain(|(other, _)| *other != key);
+        Some(expected)
+    }
+
     pub(crate) fn take_late(&mut self, now: i64) -> Option<Late> {
         let at = self.late.iter().position(|late| late.at <= now)?;
         Some(self.late.remove(at))
