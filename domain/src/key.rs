@@ -170,7 +170,7 @@ mod tests {
     fn only_a_run_that_no_node_has_started_is_replaced() {
         assert!(is_replaceable(&waiting()));
         assert!(is_replaceable(&after(false, Some(Settlement::Schedule { at: at(9) }))));
-        assert!(is_replaceable(&after(false, Some(Settlement::Park { since: at(1) }))));
+        assert!(is_replaceable(&after(false, Some(Settlement::Park { since: at(1), reason: None }))));
         assert!(!is_replaceable(&after(true, None)));
         assert!(!is_replaceable(&after(true, Some(Settlement::Release))));
         assert!(!is_replaceable(&after(false, Some(Settlement::Cancel))));

@@ -120,8 +120,8 @@ impl Published {
     /// message is written.
     #[must_use]
     pub fn at_made_way(run: &Run) -> Self {
-        let is_unseen = run.held_by.is_none() && run.enqueued_at.is_some();
-        let last = if is_unseen { 0 } else { of_round(run).len().saturating_sub(1) };
+        let waited_in_its_lane = run.state.wait().is_none();
+        let last = if waited_in_its_lane { 0 } else { of_round(run).len().saturating_sub(1) };
         Self { live: last, log: last }
     }
 

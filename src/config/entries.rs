@@ -9,12 +9,19 @@ use std::time::Duration;
 
 use longshore_backbone::Storage;
 use longshore_domain::JobType;
-use longshore_domain::policy::{History, OnMismatch, QueuePolicy, TypePolicy};
+use longshore_domain::policy::{History, QueuePolicy, TypePolicy};
 
-use super::kind::{JitterForm, Listen, ReleasingEnd, Size, Spread, Text, Token, TypeName, check_token};
+use super::kind::{JitterForm, Listen, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
+
+mod intake;
+
+use intake::{ADMISSION, IDEMPOTENCY};
+pub(crate) use intake::{
+    ADMISSION_TENANTS, ADMISSION_TYPES, IDEMPOTENCY_ON_MISMATCH, IDEMPOTENCY_RELEASE_ON, IDEMPOTENCY_WINDOW,
+};
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -196,44 +203,6 @@ pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
     "At most so many bytes of dead letters; the oldest are dropped first.",
 )
 .at_least(|| Size(1 << 20));
-
-// [idempotency]
-
-static IDEMPOTENCY: Table = Table::of(
-    "Idempotency keys: within the window, one key is one run. The same on all nodes of a cluster.",
-    &[One(&IDEMPOTENCY_WINDOW), One(&IDEMPOTENCY_RELEASE_ON), One(&IDEMPOTENCY_ON_MISMATCH)],
-);
-
-pub(crate) static IDEMPOTENCY_WINDOW: Entry<Duration> =
-    Entry::new("window", || Storage::default().idempotency_window, "How long a key holds, if the client does not say.")
-        .at_least(|| secs(1));
-
-pub(crate) static IDEMPOTENCY_RELEASE_ON: Entry<Vec<ReleasingEnd>> =
-    Entry::new("release_on", Vec::new, "Ends of a run that free its key before the window is over.")
-        .example("[\"dead\", \"cancelled\", \"expired\"]");
-
-pub(crate) static IDEMPOTENCY_ON_MISMATCH: Entry<OnMismatch> = Entry::new(
-    "on_mismatch",
-    OnMismatch::default,
-    "If a key is submitted again with another type or payload: \"reject\" answers 409 idempotency_mismatch, \"return\" \
-     answers with the key's run, as if the jobs were the same.",
-);
-
-// [admission]
-
-static ADMISSION: Table = Table::of(
-    "Which jobs are taken. submit refuses the others; those that are published all the same become dead letters. The same \
-     on all nodes of a cluster.",
-    &[One(&ADMISSION_TYPES), One(&ADMISSION_TENANTS)],
-);
-
-pub(crate) static ADMISSION_TYPES: Entry<Vec<TypeName>> =
-    Entry::new("types", Vec::new, "The only types that are taken; any, if nothing is set.")
-        .example("[\"email.send\", \"report.render\"]");
-
-pub(crate) static ADMISSION_TENANTS: Entry<Vec<Token>> =
-    Entry::new("tenants", Vec::new, "The only tenants whose jobs are taken; any, if nothing is set.")
-        .example("[\"default\", \"acme\"]");
 
 // [queues.<name>]
 

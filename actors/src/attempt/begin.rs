@@ -267,7 +267,7 @@ async fn claim_on<P: Ports>(ports: &P, assignment: Box<Assignment>, base: Base) 
         other => match keys::claim_at_begin(ports, &assignment, &mut attempt_state, other.as_ref().err()).await {
             Ok(AtBegin::Owned) => other.err(),
             Ok(AtBegin::Refused(settlement)) => Some(settlement),
-            Ok(AtBegin::Overtaken(found)) => return Err((assignment, found)),
+            Ok(AtBegin::Overtaken(found)) => return Err((assignment, found.map(|found| *found))),
             Err(error) => return Ok(put_off(ports, assignment, &error)),
         },
     };
@@ -349,9 +349,11 @@ async fn not_begun<P: Ports>(ports: &P, assignment: Box<Assignment>, found: Foun
             // carried out again.
             let follow_up = follow_up::plan(&run).follow_up;
             let published = match run.state {
-                State::Duplicate { .. } if verdict == Verdict::PublishEnd && run.published => {
+                State::Duplicate { .. } if run.published && verdict == Verdict::PublishEnd => {
                     Published::at_made_way(&run)
                 }
+                // It may have made way before anything of it was published.
+                State::Duplicate { .. } if run.published => Published::nothing(),
                 _ => ports.server().published_at_redelivery(&run),
             };
             let mut commit = Commit::of_stored(run, assignment.payload, published, ports.author());

@@ -85,7 +85,7 @@ pub(crate) enum AtBegin {
     /// Another run has it; the run ends so.
     Refused(Settlement),
     /// Another write of the run's record came first; this record is stored now.
-    Overtaken(Option<Found>),
+    Overtaken(Option<Box<Found>>),
 }
 
 /// Makes sure that a job that is about to start owns its key, and notes that in the run, so that it happens once.
@@ -103,7 +103,7 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     if ports.server().is_recorded_first(key.unique) && !has_record {
         match record_first(ports, assignment, attempt_state, instead).await? {
             Written::Won(revision) => attempt_state.expected = revision,
-            Written::Lost(found) => return Ok(AtBegin::Overtaken(found.map(|found| *found))),
+            Written::Lost(found) => return Ok(AtBegin::Overtaken(found)),
         }
         fail_point::pass("before-key");
     }

@@ -249,5 +249,5 @@ fn the_message_of_a_run_that_made_way_publishes_what_no_message_had_published() 
     let unseen = Run { held_by: None, published: true, ..enqueued() };
     assert_eq!(after(unseen.clone()), twice("enqueued duplicate"));
     assert_eq!(after(settled(unseen, Settlement::Schedule { at: at(9) })), twice("duplicate"));
-    assert_eq!(after(settled(enqueued(), Settlement::Park { since: at(1) })), twice("duplicate"));
+    assert_eq!(after(settled(enqueued(), Settlement::Park { since: at(1), reason: None })), twice("duplicate"));
 }

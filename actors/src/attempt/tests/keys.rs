@@ -277,7 +277,8 @@ fn the_record_of_the_claims_run_says_whether_the_key_is_free() {
         run.begin(1, &"n2".into(), at(5));
         run.settle(Settlement::Complete(RunResult::None), at(6));
     };
-    let table: [(Unique, fn(&mut Run), bool); 8] = [
+    type Row = (Unique, fn(&mut Run), bool);
+    let table: [Row; 8] = [
         (Unique::Window, ends, false),
         (Unique::Window, dies, false),
         (Unique::Queued, |_| (), false),

@@ -71,6 +71,18 @@ fn ways() -> Vec<Way> {
             ends: &[Duplicate],
             ..plain
         },
+        Way { name: "takes a key over", key: Some("k"), given: has_died_in_submit, ..plain },
+        plain,
+    ]
+    .into_iter()
+    .chain(ways_of_keys_given_back(plain))
+    .collect()
+}
+
+/// Ways of jobs whose key is free again once they start or end.
+fn ways_of_keys_given_back(plain: Way) -> Vec<Way> {
+    use RunState::{Dead, Duplicate};
+    vec![
         Way { name: "gives its key back", key: Some("k"), unique: Unique::Active, ..plain },
         Way {
             name: "fails and gives its key back",
@@ -96,8 +108,6 @@ fn ways() -> Vec<Way> {
             ..plain
         },
         Way { name: "has the place of another run", key: Some("k"), given: has_died_in_replacing, ..plain },
-        Way { name: "takes a key over", key: Some("k"), given: has_died_in_submit, ..plain },
-        plain,
     ]
 }
 

@@ -253,6 +253,11 @@ impl Plan {
         self.timed.get_or_init(|| self.job_as(RunId::derived_at(&self.job().run_id, at)))
     }
 
+    /// Whether the job runs under this id with the time its message was stored at.
+    pub(crate) fn is_timed_as(&self, run_id: &RunId) -> bool {
+        self.timed.get().is_some_and(|job| job.run_id == *run_id)
+    }
+
     /// Whether the job becomes a dead letter as it is because it cannot be read. The intake accepts only jobs that can
     /// be read.
     pub(crate) fn is_unreadable(&self) -> bool {

@@ -59,7 +59,7 @@ impl Hand<'_> {
     fn mutated(&self, verdict: Verdict) -> Verdict {
         match (verdict, self.world.mutation) {
             (Verdict::CarryOut | Verdict::TakeOver, Some(Mutation::DropInsteadOfCarryOut))
-            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUntold | Mutation::MadeWayDroppedUntold))
+            | (Verdict::PublishEnd, Some(Mutation::CancelledDroppedUntold))
             | (
                 Verdict::StaleRecord,
                 Some(Mutation::StaleRecordTakenForTheNewest | Mutation::RecordsReadFromAnyReplica),
@@ -96,7 +96,11 @@ impl Rules for Hand<'_> {
             }
             _ => {}
         }
-        let verdict = protocol::on_arrival(found, &arrival);
+        let mut verdict = protocol::on_arrival(found, &arrival);
+        let has_made_way = found.is_some_and(|run| run.published && run.state.duplicate_of().is_some());
+        if has_made_way && verdict == Verdict::PublishEnd && self.world.is(Mutation::MadeWayDroppedUntold) {
+            verdict = Verdict::Drop;
+        }
         self.world.say(|| {
             let Message { sequence, delivered, place, .. } = self.delivery.message;
             let state = found.map_or("no record", |run| run.state.as_str());

@@ -223,6 +223,9 @@ impl<'w> Hand<'w> {
                 return (plan, if timed { World::timed_key(plan) } else { self.world.key(plan) });
             }
         }
+        if let Some(plan) = self.world.plans.iter().position(|plan| plan.is_timed_as(run_id)) {
+            return (plan, World::timed_key(plan));
+        }
         let plan = self.world.plan_named(run_id).unwrap_or_else(|| panic!("no run has the id {run_id}"));
         (plan, self.world.key(plan))
     }

@@ -22,6 +22,7 @@ const STATES: [RunState; 10] = [
 
 /// Fields of which the optional ones are there where `has` has a bit, also those that contradict the state; with texts
 /// that need escaping.
+#[expect(clippy::too_many_lines, reason = "a line for each field")]
 fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
     let at = Timestamp::from_millis(i64::try_from(number % 4_000_000_000_000).unwrap());
     let mut bit = 0;
@@ -45,7 +46,7 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
             start: attempt,
         })
         .collect();
-    let message = MessageId { stream: words.into(), sequence: number, at };
+    let holding = || Holding { message: MessageId { stream: words.into(), sequence: number, at }, delivery: number };
     Fields {
         run_id: RunId::parse("main-p5-7").unwrap(),
         tenant: Tenant::default_tenant(),
@@ -80,7 +81,7 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
         replaces: there(),
         published: there(),
         seal: if there() { words.into() } else { SmolStr::default() },
-        held_by: there().then_some(Holding { message, delivery: number }),
+        held_by: there().then(holding),
         origin: at,
         token: words.into(),
     }
