@@ -43,13 +43,16 @@ pub mod publication;
 
 pub mod follow_up;
 
+pub mod recurrence;
+pub mod recurring;
+
 pub mod restart;
 pub mod retention;
 
 pub use duration::DurationText;
 pub use job::{Job, JobOptions};
 pub use lane::Lane;
-pub use name::{JobType, NameError, Priority, Queue, RunId, Tenant};
+pub use name::{JobType, NameError, Priority, Queue, RunId, ScheduleId, Tenant};
 pub use run::{ErrorKind, Failure, Run, RunState, State};
 pub use smol_str::{SmolStr, format_smolstr};
 pub use timestamp::Timestamp;
