@@ -36,6 +36,7 @@ mod provision; // streams are brought into the configured shape, and no message 
 mod remote; // a handler in any language, over plain NATS
 mod replay; // dead runs can be replayed, discarded, erased
 mod retries; // failures are retried by their policy, permanent ones are not
+mod schedules; // a recurring schedule starts a run at each of its times, once, and none early
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs
 mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // no job starts before its time or after its expiry, or runs beyond its limit

@@ -13,7 +13,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 32] = [
+pub const ALL: [&str; 35] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -46,6 +46,9 @@ pub const ALL: [&str; 32] = [
     "after-replay-publish",
     "before-close",
     "before-stop",
+    "after-tick",
+    "after-firing",
+    "after-firing-run",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -60,7 +60,7 @@ pub mod metrics;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success};
 pub use node::{Error, Node};
 pub use observer::Observer;
-pub use settings::Settings;
+pub use settings::{DeclaredSchedules, Settings};
 
 pub use queue::unresponsive::SPARE_THREADS;
 

@@ -82,11 +82,11 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let Settings { name, shutdown_grace, policies, storage } = settings;
+        let Settings { name, shutdown_grace, policies, storage, schedules } = settings;
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
-        let parts = Parts::new(backbone, name.into(), policies, handlers);
+        let parts = Parts::new(backbone, name.into(), (policies, schedules), handlers);
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
@@ -98,9 +98,13 @@ impl Node {
             tell,
         };
         let (root, life) = Actor::spawn(None, Root, tree).await.map_err(|error| Error::Tree(error.to_string()))?;
-        // A client that learns that the node is ready may send it requests. If the API takes longer than this, it comes
-        // up later.
-        let _ = tokio::time::timeout(SERVES_WITHIN, parts.lifecycle.serving.cancelled()).await;
+        // A client that learns that the node is ready may send it requests, and find the declared schedules. If that takes
+        // longer, it comes later.
+        let started = async {
+            parts.lifecycle.serving.cancelled().await;
+            parts.lifecycle.in_line.cancelled().await;
+        };
+        let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
         parts.system_events.publish("node_joined", Value::Null).await;
         tracing::info!(node = %parts.identity.node, queues = parts.queues.len(), "taking work");
         let observer = Observer::new(parts.readiness(), Arc::clone(&parts.metrics));

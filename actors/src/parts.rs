@@ -9,7 +9,6 @@ use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, Queue, SmolStr};
 use tokio::sync::Mutex;
 
-use crate::Handlers;
 use crate::address::Address;
 use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
@@ -35,7 +34,8 @@ use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
-use crate::time::{sweep, timekeeper};
+use crate::time::{recurring, sweep, timekeeper};
+use crate::{DeclaredSchedules, Handlers};
 
 /// What the parts of a node are made of. Only the node sees this whole.
 pub(crate) struct Parts {
@@ -54,11 +54,18 @@ pub(crate) struct Parts {
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) system_events: SystemEvents,
+    /// The recurring schedules that the configuration declares.
+    pub(crate) declared: Arc<DeclaredSchedules>,
 }
 
 impl Parts {
     /// A node of this name that starts now.
-    pub(crate) fn new(backbone: Backbone, name: SmolStr, policies: Policies, handlers: Handlers) -> Self {
+    pub(crate) fn new(
+        backbone: Backbone,
+        name: SmolStr,
+        (policies, schedules): (Policies, DeclaredSchedules),
+        handlers: Handlers,
+    ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
         for queue in policies.queues.keys() {
@@ -97,6 +104,7 @@ impl Parts {
             health: Arc::default(),
             metrics,
             system_events,
+            declared: Arc::new(schedules),
         }
     }
 
@@ -128,7 +136,7 @@ impl Parts {
         }
     }
 
-    /// The timekeeper: moves due jobs, and says which lanes are full.
+    /// The timekeeper: moves due jobs, has recurring schedules fire, and says which lanes are full.
     pub(crate) fn timekeeper(&self) -> timekeeper::Part {
         timekeeper::Part {
             backbone: self.backbone.clone(),
@@ -136,12 +144,14 @@ impl Parts {
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),
             system_events: self.system_events.clone(),
+            api: self.api(),
         }
     }
 
-    /// The API's service: answers, has decisions about runs committed, and says how the node is.
-    pub(crate) fn service(&self) -> service::Part {
-        let api = Api {
+    /// What endpoints do, and firings of recurring schedules: takes jobs, looks at runs, has decisions about them
+    /// committed.
+    fn api(&self) -> Arc<Api> {
+        Arc::new(Api {
             backbone: self.backbone.clone(),
             identity: Arc::clone(&self.identity),
             policies: Arc::clone(&self.routing.policies),
@@ -150,9 +160,13 @@ impl Parts {
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
             metrics: Arc::clone(&self.metrics),
-        };
+        })
+    }
+
+    /// The API's service: answers, has decisions about runs committed, and says how the node is.
+    pub(crate) fn service(&self) -> service::Part {
         service::Part {
-            api: Arc::new(api),
+            api: self.api(),
             lifecycle: self.lifecycle.clone(),
             readiness: self.readiness(),
             waits: Arc::default(),
@@ -210,6 +224,17 @@ impl Parts {
             identity: Arc::clone(&self.identity),
             draining: self.lifecycle.draining.clone(),
             metrics: Arc::clone(&self.metrics),
+        }
+    }
+
+    /// The recurring schedules: stores what is declared, and sets ticks.
+    pub(crate) fn recurring(&self) -> recurring::Part {
+        recurring::Part {
+            api: self.api(),
+            nodes: self.backbone.nodes(),
+            draining: self.lifecycle.draining.clone(),
+            declared: Arc::clone(&self.declared),
+            in_line: self.lifecycle.in_line.clone(),
         }
     }
 

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use longshore_backbone::Storage;
+use longshore_backbone::wire::api::PutRequest;
+use longshore_domain::Tenant;
 use longshore_domain::policy::Policies;
 
 /// All settings of one node.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// The node's name, unique in the cluster: a token of its event subjects.
     pub name: String,
@@ -16,4 +18,16 @@ pub struct Settings {
     pub policies: Policies,
     /// What to store, where and for how long.
     pub storage: Storage,
+    /// The recurring schedules that the configuration declares.
+    pub schedules: DeclaredSchedules,
+}
+
+/// The recurring schedules of a configuration file.
+#[derive(Debug, Clone, Default)]
+pub struct DeclaredSchedules {
+    /// Whether the file speaks of schedules at all: then a schedule that another file declared and that is not here is
+    /// removed.
+    pub is_said: bool,
+    /// The schedules, each with its tenant.
+    pub schedules: Vec<(Tenant, PutRequest)>,
 }

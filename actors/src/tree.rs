@@ -21,7 +21,7 @@ use crate::ports::NodePorts;
 use crate::queue::supervisor::{self, QueueSupervisor};
 use crate::queue::{lane_guard, parking};
 use crate::supervision::{ChildSpec, Deaths};
-use crate::time::{sweep, timekeeper};
+use crate::time::{recurring, sweep, timekeeper};
 
 /// All children of the root except the queues, in the order in which they start. Each is given its part of the node
 /// (`parts.rs`), and no other child's.
@@ -38,6 +38,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
         ChildSpec::new("node-name", parts.readiness(), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
+        ChildSpec::new("recurring", parts.recurring(), recurring::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),

@@ -35,6 +35,7 @@ pub mod cancels;
 pub mod claims;
 pub mod holders;
 
+pub mod recurring;
 pub mod schedule;
 mod size_limits;
 

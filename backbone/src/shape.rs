@@ -135,6 +135,8 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         bucket("checkpoints", 512 * MIB),
         bucket("idempotency", 512 * MIB),
         bucket("control", 64 * MIB),
+        // Apart from the control bucket: a tenant's flood of schedules must not keep nodes from writing what they share.
+        bucket("schedules", 128 * MIB),
     ]
 }
 

@@ -37,14 +37,19 @@ pub struct Part<T> {
 }
 
 impl Backbone {
-    /// Some of the schedules that fire once, from a sequence on.
+    /// Some of the schedules of jobs, from a sequence on. Ticks of recurring schedules are not among them: their objects
+    /// say what is due.
     ///
     /// # Errors
     /// The server did not answer.
     pub async fn standing_schedules(&self, from: u64) -> Result<Part<Standing>, Error> {
         let page = self.page(&Source::Schedules, ">", from).await?;
         let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
-        Ok(Part { found: page.messages.into_iter().filter_map(standing).collect(), bytes, next: page.next })
+        Ok(Part {
+            found: page.messages.into_iter().filter_map(|stored| self.standing(stored)).collect(),
+            bytes,
+            next: page.next,
+        })
     }
 
     /// Some of the records of runs that wait for a time, from a sequence on.
@@ -98,13 +103,14 @@ impl Backbone {
         // A record that was written again for another delivery waits as before, but a node has just handled the run.
         Ok(found.is_some_and(|found| found.sequence == revision && waiting(&found.payload, revision).is_some()))
     }
-}
 
-fn standing(stored: Stored) -> Option<Standing> {
-    let text = |name: &str| stored.headers.get(name).map(async_nats::HeaderValue::as_str);
-    let at = Timestamp::parse(text(names::SCHEDULE)?.strip_prefix("@at ")?).ok()?;
-    let due = text(names::SCHEDULE_TARGET)?.to_owned();
-    Some(Standing { at, due, stored })
+    fn standing(&self, stored: Stored) -> Option<Standing> {
+        let text = |name: &str| stored.headers.get(name).map(async_nats::HeaderValue::as_str);
+        let at = Timestamp::parse(text(names::SCHEDULE)?.strip_prefix("@at ")?).ok()?;
+        let due = text(names::SCHEDULE_TARGET)?.to_owned();
+        let is_tick = self.names().read_due_tick(&due).is_some();
+        (!is_tick).then_some(Standing { at, due, stored })
+    }
 }
 
 fn waiting(record: &[u8], revision: u64) -> Option<(Run, u64)> {

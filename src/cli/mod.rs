@@ -20,6 +20,7 @@ pub(crate) mod serve;
 mod bulk;
 mod dlq;
 mod runs;
+mod schedules;
 mod submit;
 mod target;
 
@@ -103,6 +104,9 @@ pub(crate) enum Command {
     /// Dead letters: jobs that failed for good; show, replay or discard them
     #[command(subcommand)]
     Dlq(dlq::Command),
+    /// Recurring schedules: make, show, pause, remove them; run them now or for times that are over
+    #[command(subcommand)]
+    Schedules(schedules::Command),
     /// Follow events, live or from the event log
     Events(events::Arguments),
     /// Waiting and running jobs of each queue
@@ -170,6 +174,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Submit(arguments) => submit::run(&global, arguments).await,
         Command::Runs(command) => runs::run(&global, command).await,
         Command::Dlq(command) => dlq::run(&global, command).await,
+        Command::Schedules(command) => schedules::run(&global, command).await,
         Command::Events(arguments) => events::run(&global, arguments).await,
         Command::Queues(arguments) => queues::run(&global, arguments).await,
         Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,

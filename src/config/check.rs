@@ -23,6 +23,7 @@ use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::Problem;
 use super::raw::{self, Content, Node, Tree, key};
+use super::schedules;
 use super::schema::Entry;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
@@ -45,6 +46,7 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         shutdown_grace: node.get(&entry::SHUTDOWN_GRACE_ENTRY),
         policies,
         storage: checker.storage(&root),
+        schedules: schedules::declared(&root, &mut checker.problems),
     };
     (settings, checker.problems)
 }
@@ -79,24 +81,25 @@ pub(crate) fn warnings(tree: &Tree, settings: &Settings) -> Vec<String> {
 }
 
 /// A table as written, with the table that has the settings it leaves out.
-struct Section<'a> {
+pub(crate) struct Section<'a> {
     path: Vec<&'a str>,
     tree: Option<&'a Tree>,
     fallback: Option<&'a Tree>,
 }
 
 impl<'a> Section<'a> {
-    fn node(&self, name: &str) -> Option<&'a Node> {
+    pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
         let within = |tree: Option<&'a Tree>| tree.and_then(|tree| tree.get(name));
         within(self.tree).or_else(|| within(self.fallback))
     }
 
     /// The setting's value: as written, else the default.
-    fn get<K: Kind>(&self, entry: &Entry<K>) -> K {
-        let written = match self.node(entry.name).map(|node| &node.content) {
-            Some(Content::Value(value)) => entry.read(value).ok(),
-            _ => None,
-        };
+    pub(crate) fn get<K: Kind>(&self, entry: &Entry<K>) -> K {
+        let written = self.node(entry.name).and_then(|node| match &node.content {
+            Content::Value(value) => entry.read(value).ok(),
+            Content::Table(tree) if K::TAKES_TABLES => entry.read(&raw::value(tree)).ok(),
+            Content::Table(_) => None,
+        });
         written.unwrap_or_else(|| entry.default())
     }
 
@@ -118,7 +121,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables of a section that has one per name, with their names.
-    fn named(&self, name: &'a str, fallback: Option<&'a Tree>) -> Vec<(&'a str, Section<'a>)> {
+    pub(crate) fn named(&self, name: &'a str, fallback: Option<&'a Tree>) -> Vec<(&'a str, Section<'a>)> {
         let section = self.table(name);
         let each = |(own, node): (&'a String, &'a Node)| match &node.content {
             Content::Table(tree) => {
@@ -130,7 +133,7 @@ impl<'a> Section<'a> {
         section.tree.into_iter().flatten().filter_map(each).collect()
     }
 
-    fn problem(&self, name: &'a str, reason: String) -> Problem {
+    pub(crate) fn problem(&self, name: &'a str, reason: String) -> Problem {
         Problem { origin: self.node(name).map(|node| node.origin.clone()), key: key(&self.key_of(name)), reason }
     }
 }

@@ -13,6 +13,7 @@ use longshore_domain::policy::{History, QueuePolicy, TypePolicy};
 
 use super::kind::{JitterForm, Listen, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
+use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
 
@@ -49,6 +50,7 @@ pub(crate) static ROOT: Table = Table::of(
         Names(&TYPES),
         Names(&LIMITS),
         Names(&TENANTS),
+        Names(&SCHEDULES),
     ],
 );
 

@@ -9,11 +9,16 @@ use std::time::Duration;
 
 use longshore_domain::limit::Window;
 use longshore_domain::policy::{History, OnMismatch};
+use longshore_domain::recurring::{Misfire, Overlap};
 use longshore_domain::{DurationText, JobType, Queue, duration};
+use serde_json::value::RawValue;
 use toml::Value;
 
 /// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
 pub(crate) trait Kind: Sized + 'static {
+    /// Whether a value may be a table.
+    const TAKES_TABLES: bool = false;
+
     /// The expected value, as a noun phrase: "a duration".
     fn noun() -> String;
 
@@ -248,6 +253,40 @@ impl Kind for Text {
     }
 }
 
+/// Any value, as JSON: a job's payload.
+#[derive(Debug, Clone)]
+pub(crate) struct Json(pub(crate) Box<RawValue>);
+
+impl Kind for Json {
+    const TAKES_TABLES: bool = true;
+
+    fn noun() -> String {
+        "any value".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = serde_json::to_string(&json(value)).map_err(|error| error.to_string())?;
+        RawValue::from_string(text).map(Self).map_err(|error| error.to_string())
+    }
+
+    fn write(&self) -> Option<Value> {
+        serde_json::from_str(self.0.get()).ok()
+    }
+}
+
+/// The value as JSON: times become texts.
+fn json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::String(text) => text.as_str().into(),
+        Value::Integer(number) => (*number).into(),
+        Value::Float(number) => (*number).into(),
+        Value::Boolean(yes) => (*yes).into(),
+        Value::Datetime(at) => at.to_string().into(),
+        Value::Array(entries) => entries.iter().map(json).collect(),
+        Value::Table(table) => table.iter().map(|(key, value)| (key.clone(), json(value))).collect(),
+    }
+}
+
 /// Where to listen, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listen(pub(crate) Option<SocketAddr>);
@@ -332,6 +371,8 @@ macro_rules! choice {
     };
 }
 
+choice!(Misfire { "one" => Misfire::One, "skip" => Misfire::Skip });
+choice!(Overlap { "allow" => Overlap::Allow, "skip" => Overlap::Skip });
 choice!(History { "all" => History::All, "failures" => History::Failures });
 
 /// The form of jitter; [`Spread`] says how far.
@@ -400,6 +441,8 @@ impl<K: Kind> Kind for Vec<K> {
 }
 
 impl<K: Kind> Kind for Option<K> {
+    const TAKES_TABLES: bool = K::TAKES_TABLES;
+
     fn noun() -> String {
         K::noun()
     }

@@ -84,6 +84,18 @@ fn plain(value: &DeValue<'_>) -> Value {
     }
 }
 
+/// A table as one value, for a setting that takes tables.
+pub(crate) fn value(tree: &Tree) -> Value {
+    let inside = |(name, node): (&String, &Node)| {
+        let value = match &node.content {
+            Content::Value(value) => value.clone(),
+            Content::Table(tree) => value(tree),
+        };
+        (name.clone(), value)
+    };
+    Value::Table(tree.iter().map(inside).collect())
+}
+
 /// A key in full, its parts quoted where TOML needs it: `types."email.send".timeout`.
 pub(crate) fn key(path: &[&str]) -> String {
     path.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(".")
@@ -130,6 +142,7 @@ fn check_field<'t>(
         (Field::Setting(setting) | Field::Table { or: Some(setting), .. }, Content::Value(value)) => {
             setting.check(value)
         }
+        (Field::Setting(setting), Content::Table(tree)) if setting.takes_tables() => setting.check(&value(tree)),
         (Field::Setting(setting), Content::Table(_)) => Err(format!("is a table; it should be {}", setting.noun())),
         (Field::Table { table, .. }, Content::Table(tree)) => {
             check_table(tree, table, path, found);

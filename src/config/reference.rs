@@ -215,6 +215,9 @@ fn force(out: &mut String, field: &Field, prefix: &str, tree: &Tree, fallback: O
     match (field, node.map(|node| (node, &node.content))) {
         (Field::Setting(setting), Some((node, Content::Value(value)))) => line(value, origin(node), setting.standing()),
         (Field::Table { table, .. }, Some((node, Content::Value(value)))) => line(value, origin(node), table.standing),
+        (Field::Setting(setting), Some((node, Content::Table(tree)))) if setting.takes_tables() => {
+            line(&super::raw::value(tree), origin(node), setting.standing());
+        }
         (Field::Setting(setting), _) => match setting.default_value() {
             Some(value) => line(&value, "default".to_owned(), setting.standing()),
             None => drop(writeln!(out, "# {prefix}{name} is not set")),

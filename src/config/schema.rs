@@ -128,6 +128,8 @@ pub(crate) trait Setting: Sync {
     fn alone(&self) -> bool;
     /// Reads an environment variable's text.
     fn environment_value(&self, text: &str) -> Value;
+    /// Whether its value may be a table.
+    fn takes_tables(&self) -> bool;
     /// Checks the written value.
     ///
     /// # Errors
@@ -176,6 +178,10 @@ impl<K: Kind> Setting for Entry<K> {
 
     fn environment_value(&self, text: &str) -> Value {
         K::from_environment(text)
+    }
+
+    fn takes_tables(&self) -> bool {
+        K::TAKES_TABLES
     }
 
     fn check(&self, value: &Value) -> Result<(), String> {

@@ -32,7 +32,8 @@ fn problems(text: &str) -> String {
 
 #[test]
 fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
-    let Settings { name, shutdown_grace, policies, storage } = settings("");
+    let Settings { name, shutdown_grace, policies, storage, schedules } = settings("");
+    assert!(!schedules.is_said && schedules.schedules.is_empty());
     assert!(Queue::parse(&name).is_ok(), "{name}");
     assert_eq!(shutdown_grace, Duration::from_secs(30));
     assert_eq!(storage, Storage::default());
@@ -179,7 +180,7 @@ longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes suc
   16 | jobs_max_bytes = "4GB"
      |                  ^^^^^
 
-longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, admission, queues, retries, defaults, types, limits, tenants
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, admission, queues, retries, defaults, types, limits, tenants, schedules
   17 | [unknown]
      |  ^^^^^^^"#
     );
@@ -397,7 +398,8 @@ fn the_file_changes_nothing_and_is_valid_with_every_setting_uncommented() {
     let configuration = load(&all, &[]).unwrap();
     assert_eq!(configuration.settings.storage, Storage::default(), "the examples are the defaults where there are any");
     for line in configuration.in_force().lines() {
-        let unset = ["max_waiting"].iter().any(|key| line.contains(key));
+        // A schedule has either cron or every.
+        let unset = ["max_waiting", "every"].iter().any(|key| line.contains(key));
         assert!(unset || !line.ends_with("is not set"), "the file does not show {line:?}");
     }
 }
@@ -409,9 +411,13 @@ fn every_variable_of_the_file_names_its_setting() {
         let (_, value) = setting.split_once(" = ").unwrap();
         let value: toml::Value = value.trim().parse().unwrap();
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        // The preset and the limit that examples name.
-        let (preset, limit) = (("LONGSHORE_RETRIES__FAST__BASE", "1s"), ("LONGSHORE_LIMITS__CRM__RATE", "1"));
-        let variables = [preset, limit, (&*format!("LONGSHORE_{variable}"), text.as_str())];
+        // The preset and the limit that examples name, and what a schedule cannot do without.
+        let also = [("LONGSHORE_RETRIES__FAST__BASE", "1s"), ("LONGSHORE_LIMITS__CRM__RATE", "1")];
+        let of_schedule =
+            [("LONGSHORE_SCHEDULES__NIGHTLY__TYPE", "t"), ("LONGSHORE_SCHEDULES__NIGHTLY__CRON", "0 0 3 * * *")];
+        let needed = if variable.starts_with("SCHEDULES__") { &of_schedule[..] } else { &[] };
+        let variable_of_line = format!("LONGSHORE_{variable}");
+        let variables = [&also[..], needed, &[(variable_of_line.as_str(), text.as_str())]].concat();
         let configuration = load("", &variables).unwrap();
         assert!(configuration.in_force().contains(&format!("# LONGSHORE_{variable}")), "{line}");
     }
@@ -459,4 +465,44 @@ fn settings_that_contradict_each_other_are_reported_before_the_start() {
         assert!(problems.contains(told), "{text}: {problems}");
     }
     settings("namespace = 'shop-2'\n[storage]\nreplicas = 3\nevents_max_age = '2m'\n[types.a]\ntimeout_max = '1s'");
+}
+
+#[test]
+fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
+    let text = "[schedules.nightly]\ncron = '0 30 3 * * *'\ntime_zone = 'Europe/Berlin'\njitter = '30s'\ntype = 'report.send'\n\
+                payload = { report = 'daily', parts = [1, 0.5], at = 2027-01-31T09:30:00Z }\ntimeout = '5m'\ntags = ['a']";
+    let schedules = settings(text).schedules;
+    let [(tenant, put)] = &schedules.schedules[..] else { panic!("not one: {schedules:?}") };
+    assert_eq!((tenant.as_str(), put.schedule.jitter_ms, schedules.is_said), ("default", Some(30_000), true));
+    let payload = put.job.payload.as_ref().unwrap().get();
+    assert_eq!(payload, r#"{"at":"2027-01-31T09:30:00Z","parts":[1,0.5],"report":"daily"}"#);
+    assert_eq!((put.job.timeout_ms, put.job.tags.as_deref()), (Some(300_000), Some(&["a".to_owned()][..])));
+    assert!(settings("[schedules]").schedules.is_said && !settings("").schedules.is_said);
+    for (text, told) in [
+        ("[schedules.a]\ncron = '0 0 3 * * *'", "schedules.a.type: is missing"),
+        ("[schedules.a]\ntype = 't'", "schedules.a.cron: is missing; or give every"),
+        (
+            "[schedules.a]\ntype = 't'\ncron = '0 3 * * *'",
+            "longshore.toml:3:8: schedules.a.cron: \"0 3 * * *\" has 5 fields",
+        ),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\ncron = '0 0 3 * * *'", "schedules.a.every: stands beside cron"),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\njitter = '2d'", "schedules.a.jitter: is more than 1d"),
+        (
+            "[schedules.a]\ntype = 't'\ncron = '0 0 3 * * *'\ntime_zone = 'Mars'",
+            "schedules.a.time_zone: \"Mars\" is not a zone",
+        ),
+        ("[schedules.a]\ntype = 'a..b'\nevery = '5m'", "schedules.a.type: is empty"),
+        (
+            "[schedules.a]\ntype = 't'\nevery = '5m'\nends_at = 'soon'",
+            "schedules.a.ends_at: \"soon\" is not a valid RFC 3339",
+        ),
+        (
+            "[schedules.a]\ntype = 't'\nevery = '5m'\noverlap = 'queue'",
+            "schedules.a.overlap: \"queue\" is not one of \"allow\", \"skip\"",
+        ),
+        ("[schedules.main-p5]\ntype = 't'\nevery = '5m'", "ends like the queue and priority"),
+        ("[schedules.a]\ntype = 't'\nevery = '5m'\ncrom = 'x'", "schedules.a.crom: is not known; did you mean cron?"),
+    ] {
+        assert!(problems(text).contains(told), "{text}: {}", problems(text));
+    }
 }

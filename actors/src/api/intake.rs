@@ -103,6 +103,12 @@ async fn take(api: &Api, checked: Checked) -> Result<Submitted, ApiError> {
     keyed::submit(api, checked, due).await
 }
 
+/// Checks a job as [`submit`] would, and its queue; it is not submitted.
+pub(crate) async fn may_be_submitted(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<(), ApiError> {
+    let checked = check(api, tenant, submit)?;
+    must_be_declared(api, &checked.job.queue).await
+}
+
 fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, ApiError> {
     let queue = match &submit.queue {
         Some(queue) => Queue::parse(queue).map_err(name)?,

@@ -13,6 +13,8 @@ pub(crate) mod waits;
 pub(crate) mod dead_letters;
 pub(crate) mod replay;
 
+pub(crate) mod schedules;
+
 use std::sync::Arc;
 
 use longshore_backbone::Backbone;

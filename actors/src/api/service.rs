@@ -11,8 +11,8 @@ use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
     self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
-    NodeQueue, NodeStatus, Nodes, OPERATOR, QueueStatus, Queues, QueuesRequest, Record, RunRequest, SubmitRequest,
-    Submitted, WaitRequest,
+    NodeQueue, NodeStatus, Nodes, OPERATOR, PutRequest, QueueStatus, Queues, QueuesRequest, Record, RunRequest,
+    ScheduleStatus, SubmitRequest, Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::run::whole_millis;
@@ -20,7 +20,7 @@ use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
-use crate::api::{Api, cancel, dead_letters, erase, replay, runs};
+use crate::api::{Api, cancel, dead_letters, erase, replay, runs, schedules};
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
@@ -100,6 +100,24 @@ fn routes() -> Vec<Route> {
         }),
         route::<api::DlqReplay>(|control, asker, asked| Box::pin(replay::replay(&control.part.api, asker, asked))),
         route::<api::DlqDiscard>(|control, asker, asked| Box::pin(replay::discard(&control.part.api, asker, asked))),
+        route::<api::SchedulesPut>(|control, asker, asked| Box::pin(control.put_schedule(asker, asked))),
+        route::<api::SchedulesGet>(|control, asker, asked| Box::pin(schedules::get(&control.part.api, asker, asked))),
+        route::<api::SchedulesList>(|control, asker, asked| Box::pin(schedules::list(&control.part.api, asker, asked))),
+        route::<api::SchedulesDelete>(|control, asker, asked| {
+            Box::pin(schedules::delete(&control.part.api, asker, asked))
+        }),
+        route::<api::SchedulesPause>(|control, asker, asked| {
+            Box::pin(schedules::pause(&control.part.api, asker, asked))
+        }),
+        route::<api::SchedulesResume>(|control, asker, asked| {
+            Box::pin(schedules::resume(&control.part.api, asker, asked))
+        }),
+        route::<api::SchedulesRunNow>(|control, asker, asked| {
+            Box::pin(schedules::run_now(&control.part.api, asker, asked))
+        }),
+        route::<api::SchedulesBackfill>(|control, asker, asked| {
+            Box::pin(schedules::backfill(&control.part.api, asker, asked))
+        }),
         route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
         route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
         route::<api::Health>(|control, _, asked| Box::pin(control.health(asked))),
@@ -176,6 +194,10 @@ impl Control {
         };
         let jobs = futures_util::stream::iter(batch.jobs).map(one).buffered(BATCH_AT_ONCE).collect().await;
         Ok(Encoded::of(&BatchAnswer { jobs }))
+    }
+
+    async fn put_schedule(&self, asker: &str, asked: PutRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
+        schedules::put(&self.part.api, &submitter(asker)?, asked).await
     }
 
     async fn erase(&self, asker: &str, asked: RunRequest) -> Result<Encoded<Erased>, ApiError> {

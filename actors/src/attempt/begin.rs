@@ -215,8 +215,11 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
                 }
                 on(ports, &assignment, Some(found), round, attempt)
             }
+            // A job with a key keeps one id, which its claim names: under the other one, of which the earlier run may be
+            // replayed, it would be the duplicate of itself.
             (Verdict::BeginAnew, Some(found))
-                if !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>
+                if keys::key_of(ports, &assignment.job).is_none()
+                    && !has_other_id(ports.server(), &found.run, &assignment.arrival).await =>
             {
                 let base = on(ports, &assignment, None, 1, 1);
                 Base { expected: found.revision, ..base }

@@ -222,6 +222,7 @@ pub(crate) async fn make_way<P: KeyPorts>(ports: &P, found: Found, of: &RunId) -
     run.token = ports.token();
     match ports.server().write_record(&run, revision).await? {
         Written::Won(_) => {
+            ports.metrics().run_ended(&run);
             fail_point::pass("after-make-way");
             Ok(Some(run))
         }

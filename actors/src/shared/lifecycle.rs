@@ -7,6 +7,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Lifecycle {
     /// Set once the API is served.
     pub(crate) serving: CancellationToken,
+    /// Set once the schedules that the configuration declares are as it says.
+    pub(crate) in_line: CancellationToken,
     /// Set when the node takes no new work.
     pub(crate) draining: CancellationToken,
 }

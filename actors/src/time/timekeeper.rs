@@ -1,10 +1,12 @@
-//! The timekeeper: moves due jobs into their lanes.
+//! The timekeeper: moves due jobs into their lanes, and hands the ticks of recurring schedules on.
 //!
 //! The server publishes a schedule's job on a due subject when its time has come; the timekeeper publishes it into its
 //! lane ([`crate::time::due`]), and then acknowledges it. A lane that refuses holds nothing up here: its jobs go back
 //! to the server for a while ([`crate::time::closed_lanes`]), and other lanes' jobs take their places.
 //!
-//! Bounds: [`AT_ONCE`] moves; it pulls no more than it has places for.
+//! A tick has the firing of its schedule carried out ([`crate::time::firing`]).
+//!
+//! Bounds: [`AT_ONCE`] moves and firings; it pulls no more than it has places for.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -14,10 +16,13 @@ use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_backbone::request::STREAM_FULL;
 use longshore_backbone::{Backbone, Error};
+use longshore_domain::run::Holding;
+use longshore_domain::{ScheduleId, Tenant};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::Api;
 use crate::cluster::system_events::SystemEvents;
 use crate::fail_point;
 use crate::metrics::Metrics;
@@ -25,18 +30,22 @@ use crate::shared::health::{Health, Lane};
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 use crate::time::closed_lanes::{ClosedLanes, Way};
 use crate::time::due::DueJob;
+use crate::time::firing;
 
-/// Jobs that are being moved at once.
+/// Jobs that are being moved, and ticks that are being handled, at once.
 const AT_ONCE: usize = 256;
 /// How often it checks whether the server still knows of its pulls.
 const TICK: Duration = Duration::from_millis(250);
 /// A lane that has not answered by then counts as closed: its jobs must not keep the places of others.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// A tick that is not handled by then goes back: it must not keep its place.
+const FIRES_WITHIN: Duration = Duration::from_secs(30);
 
 /// Moves due jobs until the node drains.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut puller = Puller::of_due(&part.backbone).await.map_err(|error| error.with_causes())?;
-    let mut timekeeper = Timekeeper { part, moves: JoinSet::new(), closed: ClosedLanes::default() };
+    let mut timekeeper =
+        Timekeeper { part, moves: JoinSet::new(), firings: JoinSet::new(), closed: ClosedLanes::default() };
     timekeeper.forget_full();
     let mut tick = tokio::time::interval(TICK);
     let draining = timekeeper.part.draining.clone();
@@ -45,7 +54,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             biased;
             () = draining.cancelled() => break,
             Some(Ok(moved)) = timekeeper.moves.join_next(), if !timekeeper.moves.is_empty() => timekeeper.moved(moved).await,
-            delivery = next(&mut puller), if timekeeper.moves.len() < AT_ONCE => match delivery {
+            Some(_) = timekeeper.firings.join_next(), if !timekeeper.firings.is_empty() => {}
+            delivery = next(&mut puller), if timekeeper.at_work() < AT_ONCE => match delivery {
                 Some(Some(delivery)) => timekeeper.take(delivery).await,
                 Some(None) => {}
                 None => return Err(SUBSCRIPTION_ENDED.to_owned()),
@@ -57,12 +67,13 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
                 puller.forget_silent(Instant::now());
             }
         }
-        puller.top_up(0, timekeeper.moves.len(), AT_ONCE).await;
+        puller.top_up(0, timekeeper.at_work(), AT_ONCE).await;
     }
     // A due job that is returned late does no harm: it is in its lane once, whichever node moves it.
     puller.close(Instant::now(), Duration::MAX).await;
     // Jobs that are refused now are dropped, which returns them.
     while timekeeper.moves.join_next().await.is_some() {}
+    while timekeeper.firings.join_next().await.is_some() {}
     std::future::pending().await
 }
 
@@ -88,11 +99,14 @@ pub(crate) struct Part {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: Arc<Health>,
     pub(crate) system_events: SystemEvents,
+    /// Takes the jobs of recurring schedules.
+    pub(crate) api: Arc<Api>,
 }
 
 struct Timekeeper {
     part: Part,
     moves: JoinSet<Moved>,
+    firings: JoinSet<()>,
     closed: ClosedLanes,
 }
 
@@ -109,9 +123,18 @@ enum Refusal {
 }
 
 impl Timekeeper {
+    /// Moves and firings that have not ended.
+    fn at_work(&self) -> usize {
+        self.moves.len() + self.firings.len()
+    }
+
     async fn take(&mut self, delivery: Delivery) {
         let Delivery { subject, headers, payload, holding, ack_token, .. } = delivery;
         let names = self.part.backbone.names();
+        if let Some(schedule) = names.read_due_tick(&subject) {
+            self.firings.spawn(fire(Arc::clone(&self.part.api), schedule, holding, ack_token));
+            return;
+        }
         let Some(job) = DueJob::read(names, &subject, headers.as_ref(), payload, holding.message.sequence) else {
             // Only nodes write schedules, and they write readable ones.
             tracing::error!(%subject, "a due job's subject cannot be read; it is dropped");
@@ -168,6 +191,22 @@ impl Timekeeper {
     fn forget_full(&self) {
         self.part.health.forget_full_lanes();
         self.part.metrics.lanes_full.set(0);
+    }
+}
+
+/// Handles a tick, and acknowledges it once nothing is left to be done; else it comes again.
+async fn fire(api: Arc<Api>, (tenant, id): (Tenant, ScheduleId), holding: Holding, ack_token: AckToken) {
+    let handled = tokio::time::timeout(FIRES_WITHIN, firing::on_tick(&api, &tenant, &id, holding.message.at));
+    match handled.await {
+        Ok(Ok(())) => api.backbone.ack(ack_token).await,
+        // Dropped, and so returned.
+        Err(_) => {
+            tracing::warn!(%id, %tenant, "a recurring schedule could not fire within {} s", FIRES_WITHIN.as_secs())
+        }
+        Ok(Err(delay)) => {
+            tracing::warn!(%id, %tenant, "a recurring schedule cannot fire yet: {delay}");
+            api.backbone.nak_after(ack_token, firing::away(holding.delivery)).await;
+        }
     }
 }
 

@@ -10,5 +10,6 @@ pub mod json;
 
 pub mod event;
 pub mod record;
+pub mod recurring;
 
 pub mod api;

@@ -7,6 +7,8 @@ use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
 
 use crate::wire::kind_key::KindKey;
 
+mod tick;
+
 /// Prefix of a probe's token.
 const REPLY_PROBE: &str = "probe-";
 
@@ -98,7 +100,7 @@ impl Names {
         format!("{}_DLQ", self.prefix)
     }
 
-    /// A key-value bucket: `runs`, `checkpoints`, `idempotency` or `control`.
+    /// A key-value bucket: `runs`, `checkpoints`, `idempotency`, `control` or `schedules`.
     #[must_use]
     pub fn bucket(&self, name: &str) -> String {
         format!("{}_{name}", self.namespace)
@@ -239,7 +241,7 @@ impl Names {
         format!("{}.due.>", self.namespace)
     }
 
-    /// The subject of a delayed job or recurring schedule.
+    /// The subject of a delayed job.
     #[must_use]
     pub fn schedule(&self, tenant: &Tenant, id: &str) -> String {
         format!("{}.schedules.{tenant}.{id}", self.namespace)

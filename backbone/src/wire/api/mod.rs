@@ -44,6 +44,13 @@ pub use dlq::{
     Group, Groups, GroupsRequest, ListRequest, Page, ReplayRequest, Replayed,
 };
 
+mod schedules;
+pub use schedules::{
+    BackfillRequest, Backfilled, PutRequest, ScheduleRequest, ScheduleSettings, ScheduleState, ScheduleStatus,
+    Schedules, SchedulesBackfill, SchedulesDelete, SchedulesGet, SchedulesList, SchedulesPause, SchedulesPut,
+    SchedulesRequest, SchedulesResume, SchedulesRunNow,
+};
+
 mod queues;
 pub use queues::{QueueStatus, Queues, QueuesList, QueuesRequest};
 mod nodes;
@@ -82,7 +89,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 14] = [
+pub const ENDPOINTS: [&str; 22] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -94,6 +101,14 @@ pub const ENDPOINTS: [&str; 14] = [
     DlqGroups::NAME,
     DlqReplay::NAME,
     DlqDiscard::NAME,
+    SchedulesPut::NAME,
+    SchedulesGet::NAME,
+    SchedulesList::NAME,
+    SchedulesDelete::NAME,
+    SchedulesPause::NAME,
+    SchedulesResume::NAME,
+    SchedulesRunNow::NAME,
+    SchedulesBackfill::NAME,
     QueuesList::NAME,
     NodesList::NAME,
     Health::NAME,

@@ -198,6 +198,43 @@ fn check_submit() -> [&'static str; 2] {
     ]
 }
 
+fn check_schedules() -> [&'static str; 8] {
+    let (one, of) = (r#"{"id":"nightly"}"#, r#"{"id":"nightly","tenant":"acme"}"#);
+    let timing = r#""id":"nightly","cron":"0 30 3 * * *","time_zone":"Europe/Berlin","misfire":"skip","misfire_after_ms":10000,"overlap":"skip","jitter_ms":1,"ends_at":"2026-11-21T12:00:00.000Z","paused":false"#;
+    let job = r#""type":"t","payload":{"b":12345678901234567890123,"a":0.10},"queue":"bulk","priority":1,"idempotency_key":"k","tags":["a"],"headers":{"X-A":"b"}"#;
+    let state = format!(
+        r#""tenant":"acme","declared":false,"created_at":"{TIME}","updated_at":"{TIME}","last_run":{{"due_at":"{TIME}","run_id":"nightly-1"}},"last_skipped":{{"due_at":"{TIME}","reason":"refused","error":"why"}},"next_run":["{TIME}"]"#
+    );
+    let new = format!(
+        r#"{{"id":"n","every":"5m","type":"t","tenant":"acme","declared":true,"created_at":"{TIME}","updated_at":"{TIME}","last_run":null,"next_run":[]}}"#
+    );
+    let status = format!("{{{timing},{job},{state}}}");
+    let page = format!(r#"{{"schedules":[{status},{new}],"cursor":"7"}}"#);
+    let span = format!(r#""from":"{TIME}","until":"{TIME}""#);
+    [
+        check::<SchedulesPut>(
+            &[&format!("{{{timing},{job}}}"), r#"{"id":"n","every_ms":5000,"type":"t","payload":null}"#],
+            &[&status, &new],
+        ),
+        check::<SchedulesGet>(&[one, of], &[&status]),
+        check::<SchedulesList>(
+            &["{}", r#"{"tenant":"acme","limit":500,"cursor":"7"}"#],
+            &[r#"{"schedules":[]}"#, &page],
+        ),
+        check::<SchedulesDelete>(&[one, of], &[&status]),
+        check::<SchedulesPause>(&[one, of], &[&status]),
+        check::<SchedulesResume>(&[one, of], &[&status]),
+        check::<SchedulesRunNow>(&[one, of], &[&status]),
+        check::<SchedulesBackfill>(
+            &[&format!(r#"{{"id":"n",{span}}}"#), &format!(r#"{{"id":"n","tenant":"acme",{span},"dry_run":true}}"#)],
+            &[
+                r#"{"deduplicated":0,"failed":[],"started":31}"#,
+                r#"{"deduplicated":0,"failed":[{"error":"why","run_id":"n-1"}],"failed_in_all":101,"started":0}"#,
+            ],
+        ),
+    ]
+}
+
 #[test]
 fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     let depths: Vec<String> = (1..=9).map(|number| format!(r#""p{number}":0"#)).collect();
@@ -218,7 +255,7 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
             ],
         ),
     ];
-    let checked = [&check_submit()[..], &check_runs(), &check_dead_letters(), &rest].concat();
+    let checked = [&check_submit()[..], &check_runs(), &check_dead_letters(), &check_schedules(), &rest].concat();
     assert_eq!(checked, ENDPOINTS);
     let in_contract: BTreeSet<&str> = rows().iter().map(|row| row.name).collect();
     assert_eq!(in_contract, BTreeSet::from(ENDPOINTS));
@@ -249,6 +286,10 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<DlqGroups>(r#"{"sate":1}"#);
     refused::<DlqReplay>(r#"{"all":true,"sate":1}"#);
     refused::<DlqDiscard>(r#"{"all":true,"sate":[[]]}"#);
+    refused::<SchedulesPut>(r#"{"id":"n","every":"5m","type":"t","sate":1}"#);
+    refused::<SchedulesGet>(r#"{"id":"n","sate":1}"#);
+    refused::<SchedulesList>(r#"{"sate":1}"#);
+    refused::<SchedulesBackfill>(r#"{"id":"n","sate":1}"#);
     refused::<QueuesList>(r#"{"sate":1}"#);
     refused::<Health>(r#"{"sate":1}"#);
 }
@@ -256,6 +297,7 @@ fn unknown_fields_of_requests_are_refused_by_name() {
 #[test]
 fn lists_may_be_asked_for_without_a_body() {
     assert!(DlqList::read(b"").is_ok() && DlqGroups::read(b"").is_ok() && QueuesList::read(b"").is_ok());
+    assert!(SchedulesList::read(b"").is_ok() && SchedulesGet::read(b"").is_err());
     assert!(Health::read(b"").is_ok() && NodesList::read(b"anything").is_ok());
     assert!(RunsCancel::read(b"").is_err() && DlqReplay::read(b"").is_err());
 }
@@ -283,6 +325,7 @@ fn what_clients_and_handlers_sent_is_carried_byte_for_byte() {
         same::<Page>(&answer(format!(r#"{{"entries":[{}]}}"#, letter())));
         let job = format!(r#"{{"type":"t","payload":{theirs}}}"#);
         same::<SubmitRequest>(&job);
+        same::<PutRequest>(&format!(r#"{{"id":"n","every":"5m","type":"t","payload":{theirs}}}"#));
         same::<BatchRequest>(&format!(r#"{{"jobs":[{job}]}}"#));
         same::<ReplayRequest>(&format!(r#"{{"all":true,"set":{{"payload":{theirs}}}}}"#));
     }

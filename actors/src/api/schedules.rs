@@ -1,0 +1,274 @@
+//! Recurring schedules: made, changed, paused, removed and shown. Nothing fires here: a change is one compare-and-set
+//! on the schedule's object, and the tick that follows it only wakes a node ([`crate::time::firing`]).
+
+use futures_util::StreamExt as _;
+use longshore_backbone::recurring::{FoundRecurring, Put, SCHEDULE_MAX};
+use longshore_backbone::wire::api::{
+    ApiError, BackfillRequest, Backfilled, Code, Encoded, Failed, OPERATOR, Outcome, PutRequest, ScheduleRequest,
+    ScheduleSettings, ScheduleStatus, Schedules, SchedulesRequest,
+};
+use longshore_backbone::wire::recurring::Recurring;
+use longshore_domain::recurring::{Timing, run_id};
+use longshore_domain::{ScheduleId, SmolStr, Tenant, Timestamp};
+
+use crate::api::filter::{self, unavailable};
+use crate::api::{Api, intake};
+use crate::shared::now;
+use crate::time::firing::{self, Delay};
+
+/// Schedules of one page, if the client does not say, and at most.
+const PAGE: (u64, u64) = (100, 500);
+/// Due times of one backfill.
+const BACKFILL_MAX: usize = 1_000;
+/// Runs of one backfill that are submitted at once.
+const AT_ONCE: usize = 32;
+
+/// `schedules.put`
+pub(crate) async fn put(api: &Api, tenant: &Tenant, asked: PutRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
+    store(api, tenant, &asked, None).await.map(|schedule| shown(&schedule))
+}
+
+/// Makes a schedule, or changes the one of that id; `declared_by` is the node whose file says so.
+pub(crate) async fn store(
+    api: &Api,
+    tenant: &Tenant,
+    asked: &PutRequest,
+    declared_by: Option<&SmolStr>,
+) -> Result<Recurring, ApiError> {
+    let timing = check(api, tenant, asked).await?;
+    let make = |found: Option<Recurring>| {
+        let put = Recurring::put(asked, &timing, tenant, found.as_ref(), now());
+        Some(Recurring { declared_by: declared_by.cloned(), ..put })
+    };
+    let stored = change(api, tenant, &asked.schedule.id, make).await?;
+    stored.ok_or_else(|| unknown(tenant, &asked.schedule.id))
+}
+
+/// Checks everything that a firing would be refused for.
+async fn check(api: &Api, tenant: &Tenant, asked: &PutRequest) -> Result<Timing, ApiError> {
+    let timing = asked.schedule.timing().and_then(|timing| ScheduleSettings::check_job(&asked.job).map(|()| timing));
+    let timing = timing.map_err(ApiError::malformed)?;
+    let size = serde_json::to_vec(asked).map_or(0, |text| text.len());
+    if size > SCHEDULE_MAX {
+        let message = format!("the schedule with its job has {size} bytes, {SCHEDULE_MAX} are allowed");
+        return Err(ApiError::new(Code::TooLarge, message));
+    }
+    intake::may_be_submitted(api, tenant, firing::job(&asked.schedule.id, &asked.job, now())).await?;
+    Ok(timing)
+}
+
+/// Changes a schedule as `make` says, which gets the schedule as it is; sets the tick for its next time. `None`: `make`
+/// says that there is nothing to change.
+async fn change(
+    api: &Api,
+    tenant: &Tenant,
+    id: &ScheduleId,
+    make: impl Fn(Option<Recurring>) -> Option<Recurring>,
+) -> Result<Option<Recurring>, ApiError> {
+    loop {
+        let FoundRecurring { schedule, revision } = find(api, tenant, id).await?;
+        let Some(mut changed) = make(schedule) else { return Ok(None) };
+        changed.token = api.identity.token();
+        match api.backbone.write_recurring(&changed, revision).await.map_err(|error| unavailable(&error))? {
+            Put::Won(_) => {
+                wake(api, &changed).await;
+                return Ok(Some(changed));
+            }
+            Put::Lost => {}
+            Put::Full => return Err(ApiError::unavailable("the bucket of schedules is full; delete some")),
+        }
+    }
+}
+
+/// Sets the tick of a schedule that was changed, or removes it. If that fails, the sweep sets it once it is overdue.
+async fn wake(api: &Api, schedule: &Recurring) {
+    let (tenant, id) = (&schedule.tenant, schedule.id());
+    let timing = schedule.settings.timing().ok();
+    let ticks_at = schedule.progress.next.zip(timing).map(|(due, timing)| timing.fires_at(id, due));
+    let woken = match ticks_at {
+        Some(at) => api.backbone.set_tick(tenant, id, at).await,
+        None => api.backbone.remove_tick(tenant, id).await,
+    };
+    if let Err(error) = woken {
+        tracing::warn!(%id, %tenant, "the next tick of a recurring schedule is not set yet: {}", error.with_causes());
+    }
+}
+
+async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, ApiError> {
+    api.backbone.find_recurring(tenant, id).await.map_err(|error| unavailable(&error))
+}
+
+fn unknown(tenant: &Tenant, id: &ScheduleId) -> ApiError {
+    ApiError::not_found(format!("id: no schedule {id} of tenant {tenant} is known"))
+}
+
+fn shown(schedule: &Recurring) -> Encoded<ScheduleStatus> {
+    Encoded::of(&schedule.status())
+}
+
+/// The tenant of one schedule.
+fn whose(asker: &str, named: Option<&Tenant>) -> Result<Tenant, ApiError> {
+    let missing = || format!("tenant: is missing; an id asked for under {OPERATOR} needs the schedule's tenant");
+    filter::whose(asker, named)?.ok_or_else(|| ApiError::malformed(missing()))
+}
+
+/// `schedules.get`
+pub(crate) async fn get(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
+    let tenant = whose(asker, asked.tenant.as_ref())?;
+    let found = find(api, &tenant, &asked.id).await?.schedule;
+    found.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
+}
+
+/// `schedules.list`
+pub(crate) async fn list(api: &Api, asker: &str, asked: SchedulesRequest) -> Result<Encoded<Schedules>, ApiError> {
+    let tenant = filter::whose(asker, asked.tenant.as_ref())?;
+    let mut from = Some(filter::cursor(asked.cursor.as_deref())?);
+    let limit = asked.limit.unwrap_or(PAGE.0);
+    if !(1..=PAGE.1).contains(&limit) {
+        return Err(ApiError::malformed(format!("limit: is not one of 1 to {}", PAGE.1)));
+    }
+    let room = api.backbone.max_payload() / 4 * 3;
+    let (mut schedules, mut bytes) = (Vec::new(), 0);
+    while let Some(at) = from {
+        let page = api.backbone.some_recurring(tenant.as_ref(), at).await.map_err(|error| unavailable(&error))?;
+        for (schedule, sequence) in page.found {
+            let status = schedule.status();
+            bytes += Encoded::of(&status).size() + 1;
+            if schedules.len() as u64 >= limit || bytes > room {
+                let cursor = Some(sequence.to_string());
+                return Ok(Encoded::of(&Schedules { schedules, cursor }));
+            }
+            schedules.push(status);
+        }
+        from = page.next;
+    }
+    Ok(Encoded::of(&Schedules { schedules, cursor: None }))
+}
+
+/// `schedules.delete`
+pub(crate) async fn delete(
+    api: &Api,
+    asker: &str,
+    asked: ScheduleRequest,
+) -> Result<Encoded<ScheduleStatus>, ApiError> {
+    let tenant = whose(asker, asked.tenant.as_ref())?;
+    let removed = remove(api, &tenant, &asked.id, |_| true).await?;
+    removed.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
+}
+
+/// Removes a schedule, if it is still one that `should` be removed; returns it as it was.
+pub(crate) async fn remove(
+    api: &Api,
+    tenant: &Tenant,
+    id: &ScheduleId,
+    should: impl Fn(&Recurring) -> bool,
+) -> Result<Option<Recurring>, ApiError> {
+    loop {
+        let FoundRecurring { schedule, revision } = find(api, tenant, id).await?;
+        let Some(schedule) = schedule.filter(&should) else { return Ok(None) };
+        let removed = api.backbone.remove_recurring(tenant, id, revision).await;
+        match removed.map_err(|error| unavailable(&error))? {
+            Put::Won(_) => {
+                if let Err(error) = api.backbone.remove_tick(tenant, id).await {
+                    tracing::debug!(%id, %tenant, "the tick of a removed schedule stays: {}", error.with_causes());
+                }
+                return Ok(Some(schedule));
+            }
+            Put::Lost => {}
+            Put::Full => return Err(ApiError::unavailable("the bucket of schedules is full")),
+        }
+    }
+}
+
+/// `schedules.pause`
+pub(crate) async fn pause(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
+    let tenant = whose(asker, asked.tenant.as_ref())?;
+    let make = |found: Option<Recurring>| {
+        let found = found?;
+        let updated_at = if found.paused { found.updated_at } else { now() };
+        Some(Recurring { paused: true, progress: found.progress.paused(), updated_at, ..found })
+    };
+    let paused = change(api, &tenant, &asked.id, make).await?;
+    paused.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
+}
+
+/// `schedules.resume`
+pub(crate) async fn resume(
+    api: &Api,
+    asker: &str,
+    asked: ScheduleRequest,
+) -> Result<Encoded<ScheduleStatus>, ApiError> {
+    let tenant = whose(asker, asked.tenant.as_ref())?;
+    let make = |found: Option<Recurring>| match found? {
+        found if found.paused => {
+            let timing = found.settings.timing().ok()?;
+            let progress = found.progress.planned(&timing, now());
+            Some(Recurring { paused: false, progress, updated_at: now(), ..found })
+        }
+        found => Some(found),
+    };
+    let resumed = change(api, &tenant, &asked.id, make).await?;
+    resumed.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
+}
+
+/// `schedules.run_now`
+pub(crate) async fn run_now(
+    api: &Api,
+    asker: &str,
+    asked: ScheduleRequest,
+) -> Result<Encoded<ScheduleStatus>, ApiError> {
+    let tenant = whose(asker, asked.tenant.as_ref())?;
+    match firing::run_now(api, &tenant, &asked.id).await {
+        Ok(Some(schedule)) => Ok(shown(&schedule)),
+        Ok(None) => Err(unknown(&tenant, &asked.id)),
+        Err(Delay::Job(error)) => Err(error),
+        Err(Delay::Server(error)) => Err(unavailable(&error)),
+        Err(delay) => Err(ApiError::unavailable(delay.to_string())),
+    }
+}
+
+/// `schedules.backfill`
+pub(crate) async fn backfill(api: &Api, asker: &str, asked: BackfillRequest) -> Result<Encoded<Backfilled>, ApiError> {
+    let tenant = whose(asker, asked.tenant.as_ref())?;
+    let schedule = find(api, &tenant, &asked.id).await?.schedule.ok_or_else(|| unknown(&tenant, &asked.id))?;
+    let times = times_to_fill(&schedule, &asked, now())?;
+    if asked.dry_run {
+        let started = times.len() as u64;
+        return Ok(Encoded::of(&Backfilled { deduplicated: 0, failed: Vec::new(), failed_in_all: None, started }));
+    }
+    let each = times.into_iter().map(|due| {
+        let (tenant, schedule) = (&tenant, &schedule);
+        async move {
+            let job = firing::job(schedule.id(), &schedule.job, due);
+            let submitted = intake::submit(api, tenant, job).await;
+            let failed = |error: ApiError| Failed { error: error.message, run_id: run_id(schedule.id(), due) };
+            submitted.map(|submitted| submitted.deduplicated).map_err(failed)
+        }
+    });
+    let results: Vec<Result<bool, Failed>> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+    let of = |was_there: bool| results.iter().filter(|result| **result == Ok(was_there)).count() as u64;
+    let (started, deduplicated) = (of(false), of(true));
+    let Outcome { failed, failed_in_all, .. } =
+        Outcome::new(started, results.into_iter().filter_map(Result::err).collect(), false);
+    Ok(Encoded::of(&Backfilled { deduplicated, failed, failed_in_all, started }))
+}
+
+/// The due times of a span.
+fn times_to_fill(schedule: &Recurring, asked: &BackfillRequest, now: Timestamp) -> Result<Vec<Timestamp>, ApiError> {
+    if asked.until < asked.from {
+        return Err(ApiError::malformed("until: is before from"));
+    }
+    if asked.until > now {
+        return Err(ApiError::malformed("until: lies ahead; a backfill is for times that are over"));
+    }
+    let timing = schedule.settings.timing().map_err(ApiError::malformed)?;
+    let before = Timestamp::from_millis(asked.from.millis() - 1);
+    let within = timing.ahead(timing.next_after(before)).take_while(|due| *due <= asked.until);
+    let times: Vec<Timestamp> = within.take(BACKFILL_MAX + 1).collect();
+    match times.get(BACKFILL_MAX) {
+        Some(beyond) => Err(ApiError::malformed(format!(
+            "until: more than {BACKFILL_MAX} times are due in this span; take it up to {beyond} first"
+        ))),
+        None => Ok(times),
+    }
+}

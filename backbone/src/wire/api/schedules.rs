@@ -1,0 +1,479 @@
+//! Recurring schedules: made, shown, paused and removed; and run beside their times.
+//!
+//! A request and an answer have the fields of the timing and those of the job side by side, as the contract shows them.
+//! The job's payload is carried byte for byte, so that fields are sorted by name here, not by serde's flattening.
+
+use std::fmt;
+use std::time::Duration;
+
+use longshore_domain::recurrence::Recurrence;
+use longshore_domain::recurring::{Firing, MISFIRE_AFTER, Misfire, Overlap, Skipped, Timing, check_id};
+use longshore_domain::run::whole_millis;
+use longshore_domain::{DurationText, ScheduleId, Tenant, Timestamp, duration};
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::{ApiError, Endpoint, Failed, SubmitRequest, request};
+use crate::wire::json::Object;
+
+/// `schedules.put`: makes a schedule, or changes the one of that id.
+#[derive(Debug)]
+pub struct SchedulesPut;
+
+impl Endpoint for SchedulesPut {
+    const NAME: &'static str = "schedules.put";
+    type Request = PutRequest;
+    type Answer = ScheduleStatus;
+
+    fn read(body: &[u8]) -> Result<PutRequest, ApiError> {
+        let fields: Fields = request::read(body)?;
+        let [settings, job] = fields.sorted([&|name| SETTINGS.contains(&name), &|_| true]);
+        Ok(PutRequest { schedule: request::read(&settings)?, job: request::read(&job)? })
+    }
+}
+
+macro_rules! of_one {
+    ($(#[$doc:meta])* $endpoint:ident, $name:literal) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $endpoint;
+
+        impl Endpoint for $endpoint {
+            const NAME: &'static str = $name;
+            type Request = ScheduleRequest;
+            type Answer = ScheduleStatus;
+
+            fn name_tenant(request: &mut ScheduleRequest, tenant: Tenant) {
+                request.tenant = Some(tenant);
+            }
+        }
+    };
+}
+
+of_one!(
+    /// `schedules.get`: one schedule.
+    SchedulesGet, "schedules.get");
+of_one!(
+    /// `schedules.delete`: removes a schedule; answers with it as it was. Runs that it has started go on.
+    SchedulesDelete, "schedules.delete");
+of_one!(
+    /// `schedules.pause`: nothing falls due from now on.
+    SchedulesPause, "schedules.pause");
+of_one!(
+    /// `schedules.resume`: ends a pause; what would have been due meanwhile is not made up for.
+    SchedulesResume, "schedules.resume");
+of_one!(
+    /// `schedules.run_now`: a run beside the schedule's times, also while it is paused.
+    SchedulesRunNow, "schedules.run_now");
+
+/// `schedules.list`: the schedules of a tenant, or of all.
+#[derive(Debug)]
+pub struct SchedulesList;
+
+impl Endpoint for SchedulesList {
+    const NAME: &'static str = "schedules.list";
+    type Request = SchedulesRequest;
+    type Answer = Schedules;
+
+    fn read(body: &[u8]) -> Result<SchedulesRequest, ApiError> {
+        request::read_or_default(body)
+    }
+}
+
+/// `schedules.backfill`: a run for each due time of a span, as far as it has none.
+#[derive(Debug)]
+pub struct SchedulesBackfill;
+
+impl Endpoint for SchedulesBackfill {
+    const NAME: &'static str = "schedules.backfill";
+    type Request = BackfillRequest;
+    type Answer = Backfilled;
+
+    fn name_tenant(request: &mut BackfillRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// The fields of [`ScheduleSettings`].
+const SETTINGS: [&str; 11] = [
+    "id",
+    "cron",
+    "time_zone",
+    "every",
+    "every_ms",
+    "misfire",
+    "misfire_after_ms",
+    "overlap",
+    "jitter_ms",
+    "ends_at",
+    "paused",
+];
+/// The fields of [`ScheduleStatus`] beside those of settings and job.
+const STATUS: [&str; 7] = ["tenant", "declared", "created_at", "updated_at", "last_run", "last_skipped", "next_run"];
+/// The fields of a schedule's job.
+const JOB: [&str; 18] = [
+    "type",
+    "payload",
+    "payload_base64",
+    "queue",
+    "priority",
+    "idempotency_key",
+    "idempotency_window_ms",
+    "unique",
+    "expires_in_ms",
+    "max_attempts",
+    "retry",
+    "timeout_ms",
+    "keep_ms",
+    "deadline",
+    "concurrency_key",
+    "limit_key",
+    "cost",
+    "tags",
+];
+
+/// When a schedule fires, and under which conditions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleSettings {
+    /// Its id, unique within its tenant. Its runs are named `<id>-<time due in Unix ms>`.
+    pub id: ScheduleId,
+    /// Six fields, seconds first; excludes `every`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// The zone in which `cron` is read, by its name in the IANA database; UTC by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// An interval such as `5m`, counted from 1970 UTC: a second at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<DurationText>,
+    /// The same in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_ms: Option<u64>,
+    /// What happens to firings that were missed: `one` run for all of them (the default), or `skip`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misfire: Option<Misfire>,
+    /// A firing that is later than this is missed, in milliseconds: 10,000 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misfire_after_ms: Option<u64>,
+    /// What happens while the run before has not ended: `allow` (the default) or `skip`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Overlap>,
+    /// Each firing is delayed by up to this much, yet never beyond the next: at most a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_ms: Option<u64>,
+    /// It is over after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
+    /// Whether it is paused; `put` leaves it as it is if this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+}
+
+/// The longest jitter.
+const JITTER_MAX: Duration = Duration::from_secs(86_400);
+
+impl ScheduleSettings {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// Names the field, and says what would be right.
+    pub fn timing(&self) -> Result<Timing, String> {
+        check_id(&self.id).map_err(|error| error.to_string())?;
+        let every = match (self.every, self.every_ms) {
+            (Some(_), Some(_)) => return Err("every_ms: stands beside every; one of them is enough".to_owned()),
+            (Some(DurationText(every)), None) => Some(every),
+            (None, ms) => ms.map(Duration::from_millis),
+        };
+        let recurrence = match (&self.cron, every) {
+            (Some(_), Some(_)) => return Err("every: stands beside cron; one of them is enough".to_owned()),
+            (None, None) => return Err("cron: is missing; or give every".to_owned()),
+            (Some(cron), None) => Recurrence::cron(cron, self.time_zone.as_deref()),
+            (None, Some(_)) if self.time_zone.is_some() => {
+                return Err("time_zone: is for cron; an interval is the same everywhere".to_owned());
+            }
+            (None, Some(every)) => Recurrence::every(every),
+        };
+        let span = |field: &str, ms: u64, max: Duration| match Duration::from_millis(ms) {
+            span if span > max => Err(format!("{field}: is more than {}", DurationText(max))),
+            span => Ok(span),
+        };
+        let misfire_after = self.misfire_after_ms.unwrap_or_else(|| whole_millis(MISFIRE_AFTER));
+        Ok(Timing {
+            recurrence: recurrence.map_err(|error| error.to_string())?,
+            jitter: span("jitter_ms", self.jitter_ms.unwrap_or(0), JITTER_MAX)?,
+            ends_at: self.ends_at,
+            misfire: self.misfire.unwrap_or_default(),
+            misfire_after: span("misfire_after_ms", misfire_after, duration::MAX_DURATION)?,
+        })
+    }
+
+    /// Checks what a schedule's job may not have: what belongs to a single run.
+    ///
+    /// # Errors
+    /// Names the field.
+    pub fn check_job(job: &SubmitRequest) -> Result<(), String> {
+        let absolute = job.deadline.as_deref().is_some_and(|deadline| duration::parse(deadline).is_err());
+        let wrong = [
+            ("run_id", job.run_id.is_some(), "each run of a schedule is named by its id and due time"),
+            ("run_at", job.run_at.is_some(), "a schedule's runs start when they fall due"),
+            ("delay_ms", job.delay_ms.is_some(), "a schedule's runs start when they fall due"),
+            ("expires_at", job.expires_at.is_some(), "would expire every run at the same time; use expires_in_ms"),
+            ("deadline", absolute, "is not a duration: a time would end every run at the same time"),
+        ];
+        match wrong.into_iter().find(|(_, is_wrong, _)| *is_wrong) {
+            Some((field, _, why)) => Err(format!("{field}: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The same schedule, as it is stored and compared: with what applies where nothing was said.
+    #[must_use]
+    pub fn normal(&self) -> Self {
+        let every = self.every.or_else(|| self.every_ms.map(|ms| DurationText(Duration::from_millis(ms))));
+        Self {
+            every,
+            every_ms: None,
+            misfire: Some(self.misfire.unwrap_or_default()),
+            misfire_after_ms: Some(self.misfire_after_ms.unwrap_or_else(|| whole_millis(MISFIRE_AFTER))),
+            overlap: Some(self.overlap.unwrap_or_default()),
+            jitter_ms: Some(self.jitter_ms.unwrap_or(0)),
+            paused: None,
+            ..self.clone()
+        }
+    }
+}
+
+/// A schedule to be made or changed.
+#[derive(Debug, Clone)]
+pub struct PutRequest {
+    /// When it fires.
+    pub schedule: ScheduleSettings,
+    /// What it starts. `idempotency_key` gets the time due as a suffix for each run.
+    pub job: SubmitRequest,
+}
+
+impl Serialize for PutRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Object::of(&self.schedule).and(&self.job).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PutRequest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let [settings, job] = Fields::deserialize(deserializer)?.sorted([&|name| SETTINGS.contains(&name), &|_| true]);
+        Ok(Self { schedule: part(&settings)?, job: part(&job)? })
+    }
+}
+
+/// Which schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleRequest {
+    /// Its id.
+    pub id: ScheduleId,
+    /// Its tenant: needed under [`OPERATOR`](super::OPERATOR).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+}
+
+/// Which schedules.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SchedulesRequest {
+    /// Only this tenant's, under [`OPERATOR`](super::OPERATOR).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// At most so many: 100 by default, 500 at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Goes on where another answer stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// A page of schedules. One that fires meanwhile may come twice, with the later state last; none is left out.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Schedules {
+    /// The schedules, those that changed least recently first.
+    pub schedules: Vec<ScheduleStatus>,
+    /// Where the next page goes on; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// The due times to make up for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackfillRequest {
+    /// The schedule.
+    pub id: ScheduleId,
+    /// Its tenant: needed under [`OPERATOR`](super::OPERATOR).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// From this time on.
+    pub from: Timestamp,
+    /// Up to this time, which must not lie ahead.
+    pub until: Timestamp,
+    /// Only count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
+/// The outcome of a backfill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backfilled {
+    /// Due times that had a run.
+    pub deduplicated: u64,
+    /// The failures: at most 100.
+    pub failed: Vec<Failed>,
+    /// How many failed, if more did than are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_in_all: Option<u64>,
+    /// Runs that were started; with `dry_run` the due times in the span.
+    pub started: u64,
+}
+
+/// A schedule, as answers show it.
+#[derive(Debug, Clone)]
+pub struct ScheduleStatus {
+    /// When it fires.
+    pub schedule: ScheduleSettings,
+    /// What it starts.
+    pub job: SubmitRequest,
+    /// How it stands.
+    pub state: ScheduleState,
+}
+
+/// How a schedule stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleState {
+    /// Its tenant.
+    pub tenant: Tenant,
+    /// Whether a node's configuration file declares it.
+    pub declared: bool,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was changed last by somebody; firings do not count.
+    pub updated_at: Timestamp,
+    /// Its last firing that became a run.
+    pub last_run: Option<Firing>,
+    /// Its last firing that did not, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_skipped: Option<Skipped>,
+    /// The next five due times, without jitter; none while it is paused or once it is over.
+    pub next_run: Vec<Timestamp>,
+}
+
+impl Serialize for ScheduleStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Object::of(&self.schedule).and(&self.job).and(&self.state).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ScheduleStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let settings = |name: &str| SETTINGS.contains(&name);
+        let (state, job) = (|name: &str| STATUS.contains(&name), |name: &str| JOB.contains(&name) || name == "headers");
+        let [settings, state, job] = Fields::deserialize(deserializer)?.sorted([&settings, &state, &job]);
+        Ok(Self { schedule: part(&settings)?, job: part(&job)?, state: part(&state)? })
+    }
+}
+
+fn part<T: DeserializeOwned, E: serde::de::Error>(text: &[u8]) -> Result<T, E> {
+    serde_json::from_slice(text).map_err(E::custom)
+}
+
+/// The fields of an object, in their order, each with its text.
+struct Fields(Vec<(String, Box<RawValue>)>);
+
+impl Fields {
+    /// Objects of those fields that each of `which` takes; the first that does gets it.
+    fn sorted<const N: usize>(self, which: [&dyn Fn(&str) -> bool; N]) -> [Vec<u8>; N] {
+        let mut texts = [const { Vec::new() }; N];
+        for (name, value) in self.0 {
+            let Some(at) = which.iter().position(|takes| takes(&name)) else { continue };
+            let text = &mut texts[at];
+            text.push(if text.is_empty() { b'{' } else { b',' });
+            text.extend_from_slice(serde_json::Value::String(name).to_string().as_bytes());
+            text.push(b':');
+            text.extend_from_slice(value.get().as_bytes());
+        }
+        texts.map(|mut text| {
+            text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
+            text
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+
+        impl<'de> Visitor<'de> for Read {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> String {
+        let put = |body: &str| SchedulesPut::read(body.as_bytes()).map_err(|error| error.message);
+        let checked = |put: PutRequest| put.schedule.timing().and(ScheduleSettings::check_job(&put.job)).map(|()| put);
+        put(body).and_then(checked).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_schedule_is_named() {
+        for (body, said) in [
+            (r#"{"type":"t"}"#, "missing field `id`"),
+            (r#"{"id":"n","cron":"0 0 3 * * *"}"#, "missing field `type`"),
+            (r#"{"id":"n","type":"t"}"#, "cron: is missing"),
+            (r#"{"id":"n","type":"t","cron":"0 0 3 * * *","every":"5m"}"#, "every: stands beside cron"),
+            (r#"{"id":"n","type":"t","every":"5m","every_ms":7}"#, "every_ms: stands beside every"),
+            (r#"{"id":"n","type":"t","every":"5m","time_zone":"UTC"}"#, "time_zone: is for cron"),
+            (r#"{"id":"n","type":"t","every":"500ms"}"#, "every: 500ms is out of bounds"),
+            (r#"{"id":"n","type":"t","cron":"0 3 * * *"}"#, "cron: \"0 3 * * *\" has 5 fields"),
+            (r#"{"id":"n","type":"t","cron":"0 0 3 * * *","time_zone":"Mars"}"#, "time_zone: \"Mars\" is not a zone"),
+            (r#"{"id":"n","type":"t","every":"5m","jitter_ms":86400001}"#, "jitter_ms: is more than 1d"),
+            (r#"{"id":"main-p5","type":"t","every":"5m"}"#, "id \"main-p5\" ends like"),
+            (r#"{"id":"a.b","type":"t","every":"5m"}"#, "id: "),
+            (r#"{"id":"n","type":"t","every":"5m","overlap":"queue"}"#, "overlap: unknown word `queue`"),
+            (r#"{"id":"n","type":"t","every":"5m","run_id":"r"}"#, "run_id: each run of a schedule"),
+            (r#"{"id":"n","type":"t","every":"5m","delay_ms":7}"#, "delay_ms: a schedule's runs"),
+            (r#"{"id":"n","type":"t","every":"5m","expires_at":"2027-01-31T09:30:00Z"}"#, "expires_at: would expire"),
+            (r#"{"id":"n","type":"t","every":"5m","deadline":"2027-01-31T09:30:00Z"}"#, "deadline: is not a duration"),
+            (r#"{"id":"n","type":"t","every":"5m","type":"u"}"#, "duplicate field `type`"),
+        ] {
+            assert!(refused(body).starts_with(said), "{body}: {}", refused(body));
+        }
+        let deadline = r#"{"id":"n","type":"t","every":"5m","deadline":"2h"}"#;
+        assert!(ScheduleSettings::check_job(&SchedulesPut::read(deadline.as_bytes()).unwrap().job).is_ok());
+    }
+
+    #[test]
+    fn equal_schedules_are_equal_however_they_are_written() {
+        let settings = |body: &str| SchedulesPut::read(body.as_bytes()).unwrap().schedule.normal();
+        let (text, number) =
+            (r#"{"id":"n","type":"t","every":"5m"}"#, r#"{"every_ms":300000,"id":"n","type":"t","paused":true}"#);
+        assert_eq!(settings(text), settings(number));
+    }
+}
