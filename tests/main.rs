@@ -35,6 +35,7 @@ mod poison; // bytes that no client can read cost no more than their own message
 mod provision; // streams are brought into the configured shape, and no message is discarded for it
 mod remote; // a handler in any language, over plain NATS
 mod replay; // dead runs can be replayed, discarded, erased
+mod reschedule; // a waiting run starts now or at another time, once
 mod retries; // failures are retried by their policy, permanent ones are not
 mod schedules; // a recurring schedule starts a run at each of its times, once, and none early
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs

@@ -13,7 +13,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 35] = [
+pub const ALL: [&str; 36] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -49,6 +49,7 @@ pub const ALL: [&str; 35] = [
     "after-tick",
     "after-firing",
     "after-firing-run",
+    "after-rescheduling",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

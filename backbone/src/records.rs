@@ -140,7 +140,7 @@ impl Backbone {
         let other_ends = asked.unwrap_or(self.storage().failed_max_age).max(claimed);
         match &run.state {
             // `submit` wrote it before its job or schedule: if that never follows, the record expires by itself.
-            State::Enqueued { .. } | State::Scheduled { .. } if is_unpublished(run) => {
+            State::Enqueued { .. } | State::Scheduled { .. } if run.is_only_noted() => {
                 let waits = run.state.run_at().map_or(Duration::ZERO, |at| at.since(run.origin));
                 Some(self.storage().idempotency_window.saturating_add(waits))
             }
@@ -158,9 +158,4 @@ impl Backbone {
             _ => Some(other_ends),
         }
     }
-}
-
-/// `submit` made the record, and it is not known whether a message of the run exists.
-fn is_unpublished(run: &Run) -> bool {
-    run.round == 1 && !run.published && !run.has_started() && run.held_by.is_none()
 }

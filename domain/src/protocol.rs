@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::run::{Holding, State};
+use crate::run::{Holding, State, Wait};
 use crate::{Run, RunId, Timestamp};
 
 /// A message of a run, just delivered.
@@ -35,6 +35,8 @@ pub struct Arrival {
     pub attempt: u32,
     /// How often its run had been deferred in this round when it was scheduled.
     pub deferrals: u32,
+    /// The time for which it waited among the schedules or was parked, if it did.
+    pub due_at: Option<Timestamp>,
     /// It came through the timekeeper or a replay, not straight from a client.
     pub moved: bool,
     /// The seal it carries; `None` for a client's own publish.
@@ -80,8 +82,9 @@ pub enum Verdict {
     HeldElsewhere,
     /// The record's decision was made under this very message: carry it out again, completely.
     CarryOut,
-    /// The same for a waiting run that another node may still hold locally until its time comes: first write the record
-    /// again, unchanged, under this delivery; then write its schedule and acknowledge. Never hold it locally.
+    /// The same for a waiting run that another node may still hold locally until its time comes, or that was rescheduled
+    /// to a later time than that of this message: first write the record again, unchanged, under this delivery; then
+    /// write its schedule and acknowledge. Never hold it locally.
     TakeOver,
     /// The run was cancelled, or ended as a duplicate before its message came: publish that, then acknowledge.
     PublishEnd,
@@ -163,6 +166,8 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         _ if is_holder && run.state.wait().is_some() => Verdict::TakeOver,
         _ if is_holder => Verdict::BeginAgain { round: run.round, attempt: run.next_attempt() },
         _ if !speaks_for_it => Verdict::Drop,
+        // The run was rescheduled after its schedule had fired, or the node that did so died before it wrote the new one.
+        _ if is_before_its_time(run, arrival) => Verdict::TakeOver,
         _ if run.held_by.is_none() => {
             // `submit` made the record and published its own message, and only that one counts; if `submit` died before
             // that, any other message with this id counts.
@@ -179,6 +184,14 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
 /// waited outside of its lane.
 fn was_still_to_come(run: &Run) -> bool {
     run.held_by.is_none() || run.state.wait().is_some()
+}
+
+/// Whether a message of a wait was scheduled for an earlier time than the one for which the run waits now.
+fn is_before_its_time(run: &Run, arrival: &Arrival) -> bool {
+    match (run.state.wait(), arrival.due_at) {
+        (Some(Wait::Until(at)), Some(due_at)) => due_at < at,
+        _ => false,
+    }
 }
 
 /// What the judging node knows about the node that holds a running attempt.
@@ -329,6 +342,7 @@ mod tests {
             round,
             attempt,
             deferrals: 0,
+            due_at: None,
             moved,
             seal,
             has_derived_id: true,

@@ -98,7 +98,7 @@ pub(crate) enum Command {
     Dev(crate::dev::Arguments),
     /// Submit a job
     Submit(submit::Arguments),
-    /// Show a run, wait for its end, cancel or erase it
+    /// Show a run, wait for its end, reschedule, cancel or erase it
     #[command(subcommand)]
     Runs(runs::Command),
     /// Dead letters: jobs that failed for good; show, replay or discard them

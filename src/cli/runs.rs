@@ -5,17 +5,17 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    ApiError, Attempt, Encoded, Record, RunError, RunRequest, RunsCancel, RunsErase, RunsGet, RunsWait, Selection,
-    Target, WaitRequest, Word,
+    ApiError, Attempt, Encoded, Record, RescheduleRequest, RunError, RunRequest, RunsCancel, RunsErase, RunsGet,
+    RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, Word,
 };
 use longshore_domain::run::whole_millis;
-use longshore_domain::{RunId, RunState, Timestamp};
+use longshore_domain::{Queue, RunId, RunState, Timestamp};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled};
-use super::target::{Which, word};
+use super::target::{Which, now, word};
 use super::{Ended, Global, bulk, exact, submit, target};
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +43,17 @@ pub(crate) enum Command {
     },
     /// Cancel one run, or those that fit: waiting jobs will not start, running ones are told to stop
     Cancel(Cancel),
+    /// Start a run now that waits for its time or for its next attempt
+    RunNow {
+        /// The run's id
+        #[arg(value_parser = super::run_id)]
+        id: RunId,
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Start such a run at another time, with another priority or in another queue
+    Reschedule(Reschedule),
     /// Erase personal data of runs: payload, result, error texts, progress, checkpoints, dead letter; times stay
     Erase {
         /// The runs' ids; runs that have ended
@@ -55,6 +66,32 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Reschedule {
+    /// The run's id
+    #[arg(value_parser = super::run_id)]
+    id: RunId,
+    /// At this time: 2027-01-31T09:30:00Z
+    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present_any = ["delay", "priority", "queue"])]
+    at: Option<Timestamp>,
+    /// This long from now: 30s, 5m, 2h
+    #[arg(long, value_name = "DURATION", value_parser = submit::span, conflicts_with = "at")]
+    delay: Option<Duration>,
+    /// With this priority: 1, the most urgent, to 9
+    #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u64).range(1..=9))]
+    priority: Option<u64>,
+    /// In this queue
+    #[arg(long, value_name = "NAME", value_parser = super::queue)]
+    queue: Option<Queue>,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    Timestamp::parse(text).map_err(|error| error.to_string())
 }
 
 #[derive(Debug, Args)]
@@ -83,6 +120,17 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
             // A wrong command line is reported before anything is connected.
             let chosen = which.chosen(state)?;
             cancel(&Api::connect(global).await?, chosen, &options).await
+        }
+        Command::RunNow { id, json } => {
+            let asked = RunRequest { run_id: id, tenant: None };
+            tell(&Api::connect(global).await?.ask::<RunsRunNow>(asked).await?, json)?;
+            Ok(Ended::Well)
+        }
+        Command::Reschedule(Reschedule { id, at, delay, priority, queue, json }) => {
+            let run_at = at.or_else(|| delay.map(|delay| now().plus(delay)));
+            let asked = RescheduleRequest { run_id: id, tenant: None, run_at, priority, queue };
+            tell(&Api::connect(global).await?.ask::<RunsReschedule>(asked).await?, json)?;
+            Ok(Ended::Well)
         }
         Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
     }

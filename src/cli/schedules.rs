@@ -91,7 +91,7 @@ pub(crate) struct Put {
     #[arg(long, value_name = "DURATION", value_parser = span)]
     every: Option<Duration>,
     /// The zone in which cron is read: Europe/Berlin [default: UTC]
-    #[arg(long, value_name = "NAME", requires = "cron")]
+    #[arg(long, value_name = "NAME", conflicts_with = "every")]
     time_zone: Option<String>,
     /// Times that were missed have one run together, or none
     #[arg(long, value_enum)]

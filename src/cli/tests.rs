@@ -36,6 +36,10 @@ fn what_is_wrong_is_refused_with_the_reason() {
         ("longshore runs wait", "<ID>"),
         ("longshore runs cancel --state dead", "retrying"),
         ("longshore runs erase", "<ID>"),
+        ("longshore runs reschedule r", "--at <TIME>"),
+        ("longshore runs reschedule r --at 2027-01-31T09:30:00Z --delay 5s", "cannot be used with"),
+        ("longshore schedules put n t", "--cron <EXPRESSION>"),
+        ("longshore schedules put n t --every 5m --time-zone UTC", "cannot be used with"),
         ("longshore dlq list --since soon", "duration back from now"),
     ] {
         let error = parse(line).unwrap_err().to_string();

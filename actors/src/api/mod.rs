@@ -13,6 +13,7 @@ pub(crate) mod waits;
 pub(crate) mod dead_letters;
 pub(crate) mod replay;
 
+pub(crate) mod reschedule;
 pub(crate) mod schedules;
 
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
-use crate::api::{Api, cancel, dead_letters, erase, replay, runs, schedules};
+use crate::api::{Api, cancel, dead_letters, erase, replay, reschedule, runs, schedules};
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
@@ -93,6 +93,12 @@ fn routes() -> Vec<Route> {
         route::<api::RunsWait>(|control, asker, asked| Box::pin(control.wait(asker, asked))),
         route::<api::RunsCancel>(|control, asker, asked| Box::pin(cancel::serve(&control.part.api, asker, asked))),
         route::<api::RunsErase>(|control, asker, asked| Box::pin(control.erase(asker, asked))),
+        route::<api::RunsRunNow>(|control, asker, asked| {
+            Box::pin(reschedule::run_now(&control.part.api, asker, asked))
+        }),
+        route::<api::RunsReschedule>(|control, asker, asked| {
+            Box::pin(reschedule::serve(&control.part.api, asker, asked))
+        }),
         route::<api::DlqList>(|control, asker, asked| Box::pin(dead_letters::list(&control.part.api, asker, asked))),
         route::<api::DlqGet>(|control, asker, asked| Box::pin(dead_letters::get(&control.part.api, asker, asked))),
         route::<api::DlqGroups>(|control, asker, asked| {

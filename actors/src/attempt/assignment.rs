@@ -89,6 +89,7 @@ impl Assignment {
             round: said.moved.map_or(1, |moved| moved.round),
             attempt: said.moved.map_or(1, |moved| moved.attempt),
             deferrals: said.moved.map_or(0, |moved| moved.deferrals),
+            due_at: said.moved.and_then(|moved| moved.due_at),
             moved: said.moved.is_some(),
             seal: said.seal,
             has_derived_id,

@@ -108,7 +108,7 @@ fn refused<P: Ports>(ports: &P, assignment: &Assignment, expected: u64) -> Attem
 
 /// The arrival of a client's own publish, whatever its headers say.
 fn as_bare(arrival: Arrival) -> Arrival {
-    Arrival { round: 1, attempt: 1, deferrals: 0, moved: false, seal: None, ..arrival }
+    Arrival { round: 1, attempt: 1, deferrals: 0, due_at: None, moved: false, seal: None, ..arrival }
 }
 
 /// The ids that a job may run under, the first that is free: the id it names; the id derived from its position in the

@@ -1,7 +1,8 @@
 //! A due job on its way into its lane: the timekeeper moves it once its schedule has fired, the sweep if it has not
 //! fired; and parking moves a parked job into the lane of returned jobs.
 //!
-//! All publish the same: the headers without those that the server added, under an id of run, round, attempt and wait.
+//! All publish the same: the headers without those that the server added, under an id of run, round, attempt, wait
+//! and the message that is moved.
 //! So a job that is moved twice is mostly caught by the id, and always by the record.
 
 use bytes::Bytes;
@@ -75,7 +76,8 @@ fn identify(tenant: &Tenant, headers: &Headers, sequence: u64) -> (String, Optio
             let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
             let (round, attempt, wait) = moved.unwrap_or_default();
             let seal = read.seal.unwrap_or_default();
-            (format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}"), due_at)
+            // A run that was rescheduled may come twice by one wait: each message that fired is known by its sequence.
+            (format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}/{sequence}"), due_at)
         }
         Err(_) => (format!("{tenant}/due/{sequence}"), None),
     }

@@ -6,7 +6,6 @@ use longshore_domain::events::EventKind;
 use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
 
 use crate::wire::kind_key::KindKey;
-
 mod tick;
 
 /// Prefix of a probe's token.

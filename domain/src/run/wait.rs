@@ -90,6 +90,17 @@ impl Run {
         });
     }
 
+    /// The time for which it waits is another one. Says whether it waits for a time that may be changed: one that a client
+    /// chose, or its back-off. A job that was deferred or parked waits for something else.
+    pub fn reschedule(&mut self, at: Timestamp) -> bool {
+        match &mut self.state {
+            State::Scheduled { at: before } => *before = at,
+            State::Retrying { wait: Wait::Until(before) } if self.deferral.is_none() => *before = at,
+            _ => return false,
+        }
+        true
+    }
+
     pub(super) fn put_back(&mut self, why: PutBack, now: Timestamp) {
         if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
             attempt.ended_at = Some(now);
@@ -134,6 +145,12 @@ impl Run {
     #[must_use]
     pub fn is_unseen(&self) -> bool {
         self.state == RunState::Enqueued && !self.has_started() && self.held_by.is_none()
+    }
+
+    /// Whether `submit` made its record, and no message of it is known to exist.
+    #[must_use]
+    pub fn is_only_noted(&self) -> bool {
+        self.round == 1 && !self.published && !self.has_started() && self.held_by.is_none()
     }
 
     /// The consecutive deferrals for this reason, if the last deferral was one of them.

@@ -13,7 +13,7 @@ use longshore_domain::{Priority, Queue, Run, RunId, RunState};
 use crate::tests::simulation::client::set;
 use crate::tests::simulation::intake::{job, submit, take_due};
 use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::operator::{REPLAYS, attend, cancel};
+use crate::tests::simulation::operator::{REPLAYS, attend, cancel, reschedule};
 use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
 use crate::tests::simulation::server::{DeadLetter, Message, Place};
 use crate::tests::simulation::worker::{Delivery, seal_of, work};
@@ -37,6 +37,8 @@ enum Event {
     Submit(usize),
     Forge(usize),
     Cancel(usize),
+    /// By so many milliseconds.
+    Reschedule(usize, i64),
     Expire(usize),
     KillServer,
     Drain(usize),
@@ -129,6 +131,9 @@ impl<'w> Drive<'w> {
         }
         if let Some(at) = plan.cancel_at {
             self.plan_for(from + at, Event::Cancel(index));
+        }
+        if let Some((at, by)) = plan.reschedule_at {
+            self.plan_for(from + at, Event::Reschedule(index, by));
         }
         if let Some(at) = plan.expires_at {
             self.plan_for(from + at, Event::Expire(index));
@@ -249,6 +254,14 @@ impl<'w> Drive<'w> {
                     world.say(|| format!("run {plan} is to be cancelled"));
                     let published_at = world.published_at(plan);
                     self.spawn(node, false, cancel(world, node, plan, published_at));
+                }
+                Some(_) => {}
+                None => self.plan_for(now + 50, event),
+            },
+            Event::Reschedule(plan, by) => match self.node_alive(now) {
+                Some(node) if world.plans[plan].job.get().is_some() => {
+                    world.say(|| format!("run {plan} is to be rescheduled by {by} ms"));
+                    self.spawn(node, false, reschedule(world, node, plan, by));
                 }
                 Some(_) => {}
                 None => self.plan_for(now + 50, event),

@@ -205,13 +205,16 @@ pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     let client = Client { world, node };
     let crate::tests::simulation::server::Schedule { place, seal, at } = due.schedule;
     let message = Message { place, moved: true, seal, since: at, ..job(place.plan, 0) };
-    let mut known_as = place;
+    let (mut known_as, mut firing) = (place, due.sequence);
     if world.is(Mutation::MovedUnderTheSameIdAfterADeferral) {
-        known_as.deferrals = 0;
+        (known_as.deferrals, firing) = (0, 0);
+    }
+    if world.is(Mutation::MovedUnderTheSameIdAfterARescheduling) {
+        firing = 0;
     }
     if world.is(Mutation::DueAckedBeforeItIsMoved) {
         client.ack_due(due).await;
     }
-    client.publish(message, MessageId::Moved(seal, known_as)).await;
+    client.publish(message, MessageId::Moved(seal, known_as, firing)).await;
     client.ack_due(due).await;
 }

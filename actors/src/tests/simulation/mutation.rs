@@ -89,6 +89,8 @@ mutations! {
     CarriedOutWithoutTakingOver: Lost,
     TakenOverAndHeldLocally: Lost,
     AnyWaitOfAnAttemptSpeaksForIt: Early,
+    ReschedulingNotSeen: Early,
+    RescheduledRecordNotMarkedPublished: Forgotten | Lost,
     RunOfALaneThatIsGoneTakenForThisOne: Lost,
     RunOfALaneThatIsGoneOverwritten: Overwritten,
     OtherIdNotLookedUp: CalledAfterItsEnd,
@@ -122,6 +124,7 @@ mutations! {
     // Names.
     OneScheduleSubjectPerRun: Lost,
     MovedUnderTheSameIdAfterADeferral: Lost,
+    MovedUnderTheSameIdAfterARescheduling: Lost,
     LettersDeletedByRun: Lost,
     // The fast path and the lease.
     FastPathForNamedRuns: CalledAfterItsEnd,

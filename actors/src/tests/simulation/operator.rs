@@ -73,6 +73,33 @@ async fn is_taking_over(client: &Client<'_>, index: usize, before: &Run) -> bool
     keys::is_taking_over(&hand, world.plans[index].job()).await.unwrap_or(true)
 }
 
+/// Has a run that waits for its time start at another one. No event says so.
+pub(crate) async fn reschedule(world: &World, node: usize, index: usize, by: i64) {
+    let client = Client { world, node };
+    loop {
+        let Some((mut run, key, revision)) = present(&client, index, world.published_at(index)).await else { return };
+        let Some(before) = run.state.run_at() else { return };
+        let at = stamp((before.millis() + by).max(world.clock.get()));
+        if at == before || !run.reschedule(at) {
+            return;
+        }
+        // It has the job; without it, the job is on its way, and the record says what becomes of it.
+        let place = schedule_of(world, index, &run).place;
+        let stands = client.has_schedule(place).await;
+        if !stands && run.is_only_noted() {
+            return;
+        }
+        // `submit` cannot mark the record any more.
+        run.published |= stands && !world.is(Mutation::RescheduledRecordNotMarkedPublished);
+        if client.write(index, key, revision, &mut run).await.is_ok() {
+            if stands {
+                client.schedule(schedule_of(world, index, &run)).await;
+            }
+            return;
+        }
+    }
+}
+
 /// The run in its present state, and where it is to be written; if no record is stored, the run as it waits in its
 /// lane.
 async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option<(Run, Key, u64)> {

@@ -85,6 +85,8 @@ pub(crate) struct Plan {
     pub(crate) policies: OnceCell<Policies>,
     pub(crate) options: Option<Box<JobOptions>>,
     pub(crate) cancel_at: Option<i64>,
+    /// When it is rescheduled, if it waits for its time then, and by how much.
+    pub(crate) reschedule_at: Option<(i64, i64)>,
     pub(crate) letter: Letter,
     /// When its record has been kept for long enough, if that is before the world ends.
     pub(crate) expires_at: Option<i64>,
@@ -196,6 +198,9 @@ impl Plan {
             backoff: backoff(chance),
             options: options(chance),
             cancel_at: chance.hits(1_500).then(|| if chance.hits(5_000) { soon } else { late }),
+            reschedule_at: chance
+                .hits(2_000)
+                .then(|| (at + chance.between(0, 6_000), chance.pick(&[-20_000, -500, 500, 4_000]))),
             letter: chance.pick(&[Letter::Keep, Letter::Replay, Letter::Discard]),
             expires_at: None,
             policies: OnceCell::new(),

@@ -90,6 +90,7 @@ impl Rules for Hand<'_> {
     fn on_arrival(&self, found: Option<&Run>, arrival: &Arrival) -> Verdict {
         let mut arrival = arrival.clone();
         match (self.world.mutation, found) {
+            (Some(Mutation::ReschedulingNotSeen), _) => arrival.due_at = None,
             (Some(Mutation::AnyWaitOfAnAttemptSpeaksForIt), Some(found)) => arrival.deferrals = found.deferrals,
             (Some(Mutation::WrongSealBelieved), Some(found)) if arrival.seal.is_some() && !found.seal.is_empty() => {
                 arrival.seal = Some(found.seal.clone());

@@ -40,7 +40,7 @@ pub(crate) struct Place {
 pub(crate) enum MessageId {
     Submitted(u64),
     Replayed(u64, u32),
-    Moved(u64, Place),
+    Moved(u64, Place, u64),
     Letter(usize, u32, Timestamp),
 }
 

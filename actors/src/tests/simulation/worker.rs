@@ -167,12 +167,13 @@ impl<'w> Hand<'w> {
     }
 
     fn arrival(&self) -> Arrival {
-        let Message { place, moved, seal, delivered, .. } = self.delivery.message;
+        let Message { place, moved, seal, since, delivered, .. } = self.delivery.message;
         Arrival {
             holding: Holding { message: self.message(), delivery: delivered },
             round: place.round,
             attempt: place.attempt,
             deferrals: place.deferrals,
+            due_at: moved.then(|| stamp(since)),
             moved,
             seal: (seal > 0).then(|| seal_text(seal)),
             has_derived_id: self.plan.has_derived_id() && !place.timed,

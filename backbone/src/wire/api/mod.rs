@@ -34,8 +34,8 @@ pub use target::{Failed, Filter, Outcome, Selection, Target};
 
 mod runs;
 pub use runs::{
-    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RunError, RunRequest, RunsCancel, RunsErase,
-    RunsGet, RunsWait, WaitRequest,
+    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RescheduleRequest, RunError, RunRequest,
+    RunsCancel, RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, WaitRequest,
 };
 
 mod dlq;
@@ -89,13 +89,15 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 22] = [
+pub const ENDPOINTS: [&str; 24] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
     RunsWait::NAME,
     RunsCancel::NAME,
     RunsErase::NAME,
+    RunsRunNow::NAME,
+    RunsReschedule::NAME,
     DlqList::NAME,
     DlqGet::NAME,
     DlqGroups::NAME,

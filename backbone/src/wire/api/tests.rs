@@ -164,7 +164,7 @@ fn check_dead_letters() -> [&'static str; 5] {
     ]
 }
 
-fn check_runs() -> [&'static str; 4] {
+fn check_runs() -> [&'static str; 6] {
     let (record, run) = (record(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
     let filter = FILTER.replace(r#""error_kind"#, r#""state":"retrying","error_kind"#);
     [
@@ -175,6 +175,11 @@ fn check_runs() -> [&'static str; 4] {
             &[&record, r#"{"cancelled":3,"failed":[{"error":"why","run_id":"main-p5-7"}],"more":false}"#],
         ),
         check::<RunsErase>(&[run], &[&record, r#"{"run_id":"main-p5-7"}"#]),
+        check::<RunsRunNow>(&[run], &[&record]),
+        check::<RunsReschedule>(
+            &[run, &format!(r#"{{"run_id":"r","run_at":"{TIME}","priority":1,"queue":"bulk"}}"#)],
+            &[&record],
+        ),
     ]
 }
 
@@ -281,6 +286,8 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<RunsWait>(r#"{"run_id":"r","sate":1}"#);
     refused::<RunsCancel>(r#"{"run_id":"r","sate":1}"#);
     refused::<RunsErase>(r#"{"run_id":"r","sate":1}"#);
+    refused::<RunsRunNow>(r#"{"run_id":"r","sate":1}"#);
+    refused::<RunsReschedule>(r#"{"run_id":"r","sate":1}"#);
     refused::<DlqList>(r#"{"sate":1}"#);
     refused::<DlqGet>(r#"{"run_id":"r","sate":1}"#);
     refused::<DlqGroups>(r#"{"sate":1}"#);

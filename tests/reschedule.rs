@@ -1,0 +1,97 @@
+//! A run that waits for its time can be started now, or at another time: it starts once, and not at the old one.
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use longshore_harness::{NodeBuilder, World};
+use serde_json::{Value, json};
+
+use crate::{in_future, workers, world};
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+fn node(world: &World) -> NodeBuilder<'_> {
+    workers(world.node(), 8).with("node", "lease = '2s'").with("queues.other", "")
+}
+
+/// How often an attempt of the run was started.
+async fn starts(world: &World, run: &str) -> usize {
+    longshore_harness::reads(&world.eventually_ends(run).await)
+        .lines()
+        .filter(|line| line.starts_with("started"))
+        .count()
+}
+
+/// Given a run that waits for a time far ahead, or for its next attempt, when it is to run now, then it runs once, with
+/// its payload, and answers of both calls are its record.
+#[tokio::test]
+async fn a_waiting_run_can_be_started_now() {
+    let world = world().await;
+    let slow = "handler = 'fail'\nbackoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }";
+    let node = node(&world).with("types.flaky", slow).start().await;
+    let mut live = world.live_events("default").await;
+    let delayed = world.submit(json!({"type": "echo", "payload": {"a": 0.10}, "delay_ms": 3_600_000})).await;
+    let retried = world.publish("flaky").json(json!({"times": 1})).await;
+    live.until_told("failed", &retried).await;
+    crate::overdue::scheduled(&world, 2).await;
+
+    for run in [&delayed, &retried] {
+        let answer = world.request("runs.run_now", json!({"run_id": run})).await;
+        assert!(["scheduled", "retrying"].contains(&answer["state"].as_str().unwrap()), "{answer}");
+    }
+    assert_eq!(world.wait(&delayed).await.result, Some(json!({"a": 0.1})));
+    assert_eq!(world.wait(&retried).await.state, "completed");
+    assert_eq!((starts(&world, &delayed).await, starts(&world, &retried).await), (1, 2));
+    let over = world.try_request("default", "runs.run_now", json!({"run_id": delayed})).await.unwrap_err();
+    assert_eq!((over.code, over.error.as_str()), (409, "wrong_state"));
+    let unknown = world.try_request("default", "runs.run_now", json!({"run_id": "nobody"})).await.unwrap_err();
+    assert_eq!(unknown.code, 404);
+    crate::overdue::scheduled(&world, 0).await;
+    node.stop().await;
+}
+
+/// Given a run that waits for its time, when it is rescheduled to later, to another queue and priority, then it starts
+/// then and there, once, and not at the old time.
+#[tokio::test]
+async fn a_rescheduled_run_starts_at_its_new_time_alone() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let run = world.submit(json!({"type": "noop", "delay_ms": 1_500})).await;
+    let at = in_future(Duration::from_secs(4));
+    let asked = json!({"run_id": run, "run_at": at, "queue": "other", "priority": 1});
+    let answer = world.request("runs.reschedule", asked).await;
+    assert_eq!(answer["queue"], json!("other"), "{answer}");
+    let end = world.wait(&run).await;
+    assert_eq!((end.state.as_str(), end.queue.as_str(), end.priority), ("completed", "other", 1));
+    assert!(end.started_at.unwrap() >= at.parse().unwrap(), "{end:?}");
+    assert_eq!(starts(&world, &run).await, 1);
+    let refused = |body: Value| async { world.try_request("default", "runs.reschedule", body).await.unwrap_err() };
+    assert!(refused(json!({"run_id": run})).await.message.starts_with("run_at: is missing"));
+    assert_eq!(refused(json!({"run_id": "r", "queue": "nowhere"})).await.code, 404);
+    node.stop().await;
+}
+
+/// Given a run that is rescheduled, when the node dies right after its decision, then the run starts at the new time, or,
+/// if the old one comes later, then; once, whichever schedule fires.
+#[tokio::test]
+async fn a_rescheduling_that_was_cut_off_loses_no_run_and_starts_none_early() {
+    let world = world().await;
+    let doomed = node(&world).env("LONGSHORE_FAIL_POINTS", "after-rescheduling=kill").start().await;
+    let later = world.submit(json!({"type": "noop", "delay_ms": 4_000})).await;
+    let at = in_future(Duration::from_secs(8));
+    let cut = world.try_request("default", "runs.reschedule", json!({"run_id": later, "run_at": at})).await;
+    assert!(cut.is_err());
+    assert_eq!(doomed.wait_exit(WITHIN).await.signal(), Some(9));
+    let second = node(&world).name("second").env("LONGSHORE_FAIL_POINTS", "after-rescheduling=kill").start().await;
+    let sooner = world.submit(json!({"type": "noop", "delay_ms": 6_000})).await;
+    let cut = world.try_request("default", "runs.run_now", json!({"run_id": sooner})).await;
+    assert!(cut.is_err());
+    assert_eq!(second.wait_exit(WITHIN).await.signal(), Some(9));
+
+    let third = node(&world).name("third").start().await;
+    let end = world.wait(&later).await;
+    assert!(end.started_at.unwrap() >= at.parse().unwrap(), "{end:?}");
+    assert_eq!(world.wait(&sooner).await.state, "completed");
+    assert_eq!((starts(&world, &later).await, starts(&world, &sooner).await), (1, 1));
+    third.stop().await;
+}
