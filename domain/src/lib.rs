@@ -5,9 +5,10 @@
 //! millions of times.
 //!
 //! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may
-//! it start now), [`limit`] (how many may, in the whole cluster), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what
-//! follows an attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of
-//! them are still to be published), [`follow_up`] (the steps after that).
+//! it start now; [`breaker`]: not while its service fails), [`limit`] (how many may, in the whole cluster),
+//! [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
+//! attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of them are
+//! still to be published), [`follow_up`] (the steps after that).
 
 pub mod name;
 
@@ -25,6 +26,7 @@ pub mod lane;
 pub mod merge;
 pub mod rank;
 
+pub mod breaker;
 pub mod clearance;
 pub mod freshness;
 pub mod lease;

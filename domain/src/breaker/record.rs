@@ -1,0 +1,365 @@
+//! The record of a breaker: what the whole cluster knows of it, and the steps that change it.
+//!
+//! A step is judged on the record as it is, and its result is written only if the record is still the same; else it is
+//! judged again. Each writer numbers its steps, and the record remembers the last number of each, so that a step whose
+//! confirmation was lost is not done twice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::tally::{Tally, Totals, Window};
+use super::{BreakerPolicy, Signal};
+use crate::{JobType, SmolStr, Tenant, Timestamp};
+
+/// A closed breaker is forgotten when nothing was written for this long: until then its failures in a row count.
+const CLOSED_KEPT: Duration = Duration::from_secs(3_600);
+/// A breaker that is not closed is forgotten when no job has asked for this long after it cooled down.
+const OPEN_KEPT: Duration = Duration::from_secs(7 * 86_400);
+/// The last steps of writers are remembered for this long: far longer than any step is tried.
+const WRITERS_KEPT: Duration = Duration::from_secs(600);
+
+/// The breaker of a tenant and type, or of one of its limit keys.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BreakerKey {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// The limit key, if each has a breaker of its own and the job has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<SmolStr>,
+}
+
+/// The record of a breaker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Which breaker.
+    #[serde(flatten)]
+    pub of: BreakerKey,
+    /// Its state.
+    #[serde(flatten)]
+    pub state: State,
+    /// Identifies the time since the last change of state; 0 if there was none.
+    pub period: i64,
+    /// Since when it is in this state.
+    pub since: Timestamp,
+    /// When the record was last written.
+    pub written_at: Timestamp,
+    /// The last step of each writer.
+    #[serde(default)]
+    writers: BTreeMap<SmolStr, LastStep>,
+}
+
+/// The last step of a writer that is part of the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct LastStep {
+    number: u64,
+    at: Timestamp,
+}
+
+/// The state of a breaker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum State {
+    /// Jobs start.
+    Closed {
+        /// Failures in a row, up to now.
+        failures: u32,
+        /// All outcomes of the window, if the share of failures counts.
+        #[serde(default)]
+        window: Window,
+    },
+    /// No job starts before `until`.
+    Open {
+        /// When it has cooled down.
+        until: Timestamp,
+        /// How often it opened without having closed.
+        times: u32,
+        /// What opened it.
+        cause: Cause,
+    },
+    /// Some jobs start as probes of the service.
+    HalfOpen {
+        /// How often it opened without having closed.
+        times: u32,
+        /// Probes that succeeded.
+        successes: u32,
+        /// Probes whose end is not known yet.
+        probes: Vec<Probe>,
+    },
+}
+
+/// What opened a breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Failures in a row.
+    Failures,
+    /// The share of failures.
+    Ratio,
+    /// A probe that failed.
+    Probe,
+    /// An operator.
+    Trip,
+}
+
+impl Cause {
+    /// Its name on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Failures => "failures",
+            Self::Ratio => "ratio",
+            Self::Probe => "probe",
+            Self::Trip => "trip",
+        }
+    }
+}
+
+/// A permit to start one job while the breaker is half-open. It is leased: the probe of a holder that died comes back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The writer that has it.
+    pub holder: SmolStr,
+    /// The number of the step that took it.
+    pub number: u64,
+    /// When it is lost, unless it is renewed.
+    pub until: Timestamp,
+}
+
+/// A change of a breaker's record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Adds outcomes of attempts that began in this period.
+    Count {
+        /// The period.
+        period: i64,
+        /// The outcomes.
+        tally: Tally,
+    },
+    /// Takes a probe; half-opens a breaker that has cooled down.
+    TakeProbe {
+        /// The period.
+        period: i64,
+    },
+    /// A probe of this writer is over.
+    EndProbe {
+        /// The number of the step that took it.
+        number: u64,
+        /// What its end says.
+        signal: Signal,
+    },
+    /// Renews the leases of this writer's probes.
+    RenewProbes,
+    /// Opens it, whatever its state.
+    Trip {
+        /// When it has cooled down; `None`: after the cool-down of its settings.
+        until: Option<Timestamp>,
+    },
+    /// Closes it, whatever its state.
+    Reset,
+}
+
+/// Who takes a step, when, and by which settings.
+#[derive(Debug, Clone, Copy)]
+pub struct By<'a> {
+    /// The writer: a name that no other process has.
+    pub writer: &'a SmolStr,
+    /// The step's number; each writer counts up.
+    pub number: u64,
+    /// Now.
+    pub now: Timestamp,
+    /// Evenly distributed in 0 ≤ chance < 1.
+    pub chance: f64,
+    /// The settings.
+    pub policy: &'a BreakerPolicy,
+    /// How long a probe is leased.
+    pub lease: Duration,
+}
+
+impl Breaker {
+    /// A closed breaker without any outcome.
+    #[must_use]
+    pub fn new(of: BreakerKey, now: Timestamp) -> Self {
+        let state = State::Closed { failures: 0, window: Window::default() };
+        Self { of, state, period: 0, since: now, written_at: now, writers: BTreeMap::new() }
+    }
+
+    /// The breaker after `step`; `None` if it changes nothing, or was done before.
+    #[must_use]
+    pub fn after(&self, step: &Step, by: By<'_>) -> Option<Self> {
+        if self.has_done(by.writer, by.number) {
+            return None;
+        }
+        let mut next = self.clone();
+        match step {
+            Step::Count { period, tally } => next.count(*period, tally, by)?,
+            Step::TakeProbe { period } => next.take_probe(*period, by)?,
+            Step::EndProbe { number, signal } => next.end_probe(*number, *signal, by)?,
+            Step::RenewProbes => next.renew_probes(by)?,
+            Step::Trip { until } => {
+                let until = until.unwrap_or_else(|| by.now.plus(by.policy.cool_down(1, by.chance)));
+                next.change(State::Open { until, times: 1, cause: Cause::Trip }, by.now);
+            }
+            Step::Reset => next.close(by.now),
+        }
+        next.written_at = by.now;
+        next.writers.retain(|_, last| by.now.since(last.at) < WRITERS_KEPT);
+        next.writers.insert(by.writer.clone(), LastStep { number: by.number, at: by.now });
+        Some(next)
+    }
+
+    /// Whether the record has this step of this writer.
+    #[must_use]
+    pub fn has_done(&self, writer: &SmolStr, number: u64) -> bool {
+        self.writers.get(writer).is_some_and(|last| last.number >= number)
+    }
+
+    fn count(&mut self, of_period: i64, tally: &Tally, by: By<'_>) -> Option<()> {
+        let State::Closed { failures, window } = &mut self.state else { return None };
+        if self.period != of_period || tally.is_empty() {
+            return None;
+        }
+        window.add_all(&tally.window, by.now, by.policy.window);
+        let longest = tally.longest_after(*failures);
+        *failures = tally.in_a_row_after(*failures);
+        let reaches = |ratio| window.totals(by.now, by.policy.window).reach(ratio, by.policy.min_calls);
+        let cause = match by.policy.ratio {
+            _ if longest >= by.policy.failures => Cause::Failures,
+            Some(ratio) if reaches(ratio) => Cause::Ratio,
+            _ => return Some(()),
+        };
+        self.open(1, cause, by);
+        Some(())
+    }
+
+    fn take_probe(&mut self, of_period: i64, by: By<'_>) -> Option<()> {
+        if self.period != of_period {
+            return None;
+        }
+        match self.state {
+            State::Open { until, times, .. } if until <= by.now => {
+                self.change(State::HalfOpen { times, successes: 0, probes: Vec::new() }, by.now);
+            }
+            State::HalfOpen { .. } => {}
+            State::Open { .. } | State::Closed { .. } => return None,
+        }
+        let State::HalfOpen { successes, probes, .. } = &mut self.state else { return None };
+        probes.retain(|probe| probe.until > by.now);
+        if !is_probe_left(*successes, probes.len(), by.policy) {
+            return None;
+        }
+        let until = by.now.plus(by.lease);
+        probes.push(Probe { holder: by.writer.clone(), number: by.number, until });
+        Some(())
+    }
+
+    fn end_probe(&mut self, number: u64, signal: Signal, by: By<'_>) -> Option<()> {
+        let State::HalfOpen { times, successes, probes } = &mut self.state else { return None };
+        // A probe that is not there was lost: another has taken its place.
+        let at = probes.iter().position(|probe| probe.number == number && probe.holder == *by.writer)?;
+        probes.remove(at);
+        let times = *times;
+        match signal {
+            Signal::Neutral => {}
+            Signal::Failure => self.open(times.saturating_add(1), Cause::Probe, by),
+            Signal::Success => {
+                *successes = successes.saturating_add(1);
+                if *successes >= by.policy.probes {
+                    self.close(by.now);
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn renew_probes(&mut self, by: By<'_>) -> Option<()> {
+        let State::HalfOpen { probes, .. } = &mut self.state else { return None };
+        let mut own = probes.iter_mut().filter(|probe| probe.holder == *by.writer).peekable();
+        own.peek()?;
+        own.for_each(|probe| probe.until = by.now.plus(by.lease));
+        Some(())
+    }
+
+    fn open(&mut self, times: u32, cause: Cause, by: By<'_>) {
+        let until = by.now.plus(by.policy.cool_down(times, by.chance));
+        self.change(State::Open { until, times, cause }, by.now);
+    }
+
+    fn close(&mut self, now: Timestamp) {
+        self.change(State::Closed { failures: 0, window: Window::default() }, now);
+    }
+
+    fn change(&mut self, state: State, now: Timestamp) {
+        self.state = state;
+        self.period = now.millis().max(self.period.saturating_add(1));
+        self.since = now;
+    }
+}
+
+impl Breaker {
+    /// Whether jobs start as usual.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed { .. })
+    }
+
+    /// Whether a probe may be taken at `now`.
+    #[must_use]
+    pub fn offers_probe(&self, now: Timestamp, policy: &BreakerPolicy) -> bool {
+        match &self.state {
+            State::Closed { .. } => false,
+            State::Open { until, .. } => *until <= now,
+            State::HalfOpen { successes, probes, .. } => {
+                let out = probes.iter().filter(|probe| probe.until > now).count();
+                is_probe_left(*successes, out, policy)
+            }
+        }
+    }
+
+    /// Whether this writer has this probe at `now`.
+    #[must_use]
+    pub fn has_probe(&self, writer: &SmolStr, number: u64, now: Timestamp) -> bool {
+        let State::HalfOpen { probes, .. } = &self.state else { return false };
+        probes.iter().any(|probe| probe.number == number && probe.holder == *writer && probe.until > now)
+    }
+
+    /// Failures in a row of a closed breaker.
+    #[must_use]
+    pub fn failures_in_a_row(&self) -> u32 {
+        if let State::Closed { failures, .. } = &self.state { *failures } else { 0 }
+    }
+
+    /// The outcomes in the window of a closed breaker.
+    #[must_use]
+    pub fn totals(&self, now: Timestamp, policy: &BreakerPolicy) -> Totals {
+        match &self.state {
+            State::Closed { window, .. } => window.totals(now, policy.window),
+            _ => Totals::default(),
+        }
+    }
+
+    /// For how long the record is kept after it was written.
+    #[must_use]
+    pub fn kept(&self) -> Duration {
+        match self.state {
+            State::Closed { .. } => CLOSED_KEPT,
+            State::Open { until, .. } => OPEN_KEPT.saturating_add(until.since(self.written_at)),
+            State::HalfOpen { .. } => OPEN_KEPT,
+        }
+    }
+
+    /// Whether the record is no longer kept: the breaker is closed then, and has no outcomes.
+    #[must_use]
+    pub fn is_forgotten(&self, now: Timestamp) -> bool {
+        now.since(self.written_at) >= self.kept()
+    }
+}
+
+/// Whether another probe may start. As many succeed as may start, so none starts without need.
+fn is_probe_left(successes: u32, out: usize, policy: &BreakerPolicy) -> bool {
+    successes as usize + out < policy.probes as usize
+}
