@@ -74,7 +74,8 @@ pub fn fingerprint(job_type: &str, payload: &[u8]) -> String {
     hex(&hash.finalize()[..16])
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         use std::fmt::Write as _;
         let _ = write!(text, "{byte:02x}");

@@ -30,6 +30,7 @@ pub mod records;
 pub mod scan;
 mod taken_subject;
 
+pub mod breakers;
 mod cancel_notes;
 pub mod cancels;
 pub mod claims;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Republish, RetentionPolicy, StorageType};
 use longshore_domain::{Lane, Queue};
 
+use crate::breakers;
 use crate::settings::Storage;
 use crate::wire::subject::Names;
 
@@ -121,6 +122,17 @@ pub fn bucket(names: &Names, storage: &Storage, name: &str, max_bytes: u64) -> C
     }
 }
 
+/// The control bucket. The server republishes each version of a breaker's record, so that every node knows of it at once.
+#[must_use]
+fn control(names: &Names, storage: &Storage) -> Config {
+    let republish = Republish {
+        source: names.key("control", "breakers.>"),
+        destination: breakers::changes(names),
+        headers_only: false,
+    };
+    Config { republish: Some(republish), ..bucket(names, storage, "control", 64 * MIB) }
+}
+
 /// All streams and buckets that are stored in files, but the lanes.
 #[must_use]
 pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
@@ -134,7 +146,7 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         bucket("runs", (storage.runs_max_records * 1_536).max(GIB)),
         bucket("checkpoints", 512 * MIB),
         bucket("idempotency", 512 * MIB),
-        bucket("control", 64 * MIB),
+        control(names, storage),
         // Apart from the control bucket: a tenant's flood of schedules must not keep nodes from writing what they share.
         bucket("schedules", 128 * MIB),
     ]
@@ -279,7 +291,7 @@ fn updated(found: &Config, wanted: &Config) -> (Config, Vec<Difference>) {
         )*};
     }
     set!(max_bytes, max_messages, max_messages_per_subject, max_message_size, max_age, num_replicas);
-    set!(duplicate_window, allow_direct, discard, allow_message_schedules, allow_message_ttl, allow_rollup);
+    set!(duplicate_window, allow_direct, discard, allow_message_schedules, allow_message_ttl, allow_rollup, republish);
     (next, changed)
 }
 
