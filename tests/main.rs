@@ -6,6 +6,7 @@
 
 mod admission; // only jobs that the settings take are run
 mod api; // every endpoint answers as the contract has it
+mod breakers; // while a service fails, its jobs wait
 mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chaos; // faults of every kind at once lose nothing
 mod cli; // a user at a terminal lists dead letters, replays and discards them, cancels and erases runs

@@ -30,8 +30,8 @@ fn granted(kind: &str) -> String {
     subjects.iter().map(|subject| format!("{subject:?}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Given a node with exactly the rights that the document grants, when jobs run, fail, are deferred, parked, cancelled,
-/// replayed, discarded, erased and counted, then the server refuses it nothing.
+/// Given a node with exactly the rights that the document grants, when jobs run, fail, are deferred, parked, held up by a
+/// circuit breaker, cancelled, replayed, discarded, erased and counted, then the server refuses it nothing.
 #[tokio::test]
 async fn a_node_needs_no_more_than_the_document_grants() {
     use_binary();
@@ -44,8 +44,10 @@ async fn a_node_needs_no_more_than_the_document_grants() {
         ..Options::default()
     };
     let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
-    let settings =
-        on_a_free_port(world.node()).with("types.full", "slots = 1").env("NATS_USER", "node").env("NATS_PASSWORD", "p");
+    let settings = on_a_free_port(world.node())
+        .with("types.full", "slots = 1\nbreaker = {}")
+        .env("NATS_USER", "node")
+        .env("NATS_PASSWORD", "p");
     let node = settings.start().await;
 
     let handler = world.handler("full").start(async |_| {
@@ -60,6 +62,11 @@ async fn a_node_needs_no_more_than_the_document_grants() {
     })
     .await;
     assert!(Scrape::of(&node).await.sum("longshore_queue_jobs", &[("state", "waiting")]) > 0.0);
+    let breaker = json!({"tenant": "default", "type": "full"});
+    for order in ["breakers.trip", "breakers.reset"] {
+        world.try_request("_all", order, breaker.clone()).await.unwrap();
+    }
+    assert_eq!(world.request("breakers.list", json!({})).await["breakers"][0]["state"], "closed");
     let later = world.submit(json!({"type": "noop", "delay_ms": 600_000, "idempotency_key": "k"})).await;
     let due = world.submit(json!({"type": "noop", "delay_ms": 500})).await;
     let mut dead = Vec::new();

@@ -13,7 +13,7 @@ use crate::address::Address;
 use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
-use crate::cluster::{discovery, dlq_watch, presence};
+use crate::cluster::{circuit_breaker, discovery, dlq_watch, presence};
 use crate::commit::committer::{Committer, Committing};
 use crate::lease_keeper::{self, Book};
 use crate::limits::Limits;
@@ -24,6 +24,7 @@ use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
 use crate::queue::{parking, supervisor};
+use crate::shared::breakers::Breakers;
 use crate::shared::capacity::HandlerCapacity;
 use crate::shared::gate_news::GateNews;
 use crate::shared::health::Health;
@@ -43,6 +44,8 @@ pub(crate) struct Parts {
     pub(crate) identity: Arc<Identity>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) routing: Arc<Routing>,
+    pub(crate) breakers: Arc<Breakers>,
+    pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
     pub(crate) gates: Gates,
     pub(crate) queues: Vec<Arc<Dispatcher>>,
     pub(crate) committer: Committer,
@@ -79,7 +82,8 @@ impl Parts {
         let capacity = Arc::new(HandlerCapacity::new(Arc::clone(&news)));
         let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone(), capacity));
         let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
-        let gates = Gates { routing: Arc::clone(&routing), limits, news };
+        let breakers = Arc::new(Breakers::new(Arc::clone(&policies), identity.writer(), Arc::clone(&news)));
+        let gates = Gates { routing: Arc::clone(&routing), limits, breakers: Arc::clone(&breakers), news };
         let park = ParkGate::new(backbone.clone());
         let lease = backbone.storage().lease;
         let queues = policies.queues.iter().map(|(name, policy)| {
@@ -93,6 +97,8 @@ impl Parts {
             identity,
             lifecycle,
             routing,
+            breakers,
+            circuit_breaker: Address::default(),
             gates,
             queues,
             committer,
@@ -160,6 +166,8 @@ impl Parts {
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
             metrics: Arc::clone(&self.metrics),
+            breakers: Arc::clone(&self.breakers),
+            circuit_breaker: self.circuit_breaker.clone(),
         })
     }
 
@@ -244,6 +252,17 @@ impl Parts {
             backbone: self.backbone.clone(),
             routing: Arc::clone(&self.routing),
             schedulers: self.queues.iter().map(|queue| queue.scheduler.clone()).collect(),
+        }
+    }
+
+    /// The circuit breakers: writes and reads their records, and says how they change.
+    pub(crate) fn circuit_breaker(&self) -> circuit_breaker::Part {
+        circuit_breaker::Part {
+            records: self.backbone.breakers(),
+            breakers: Arc::clone(&self.breakers),
+            lease: self.backbone.storage().lease,
+            system_events: self.system_events.clone(),
+            metrics: Arc::clone(&self.metrics),
         }
     }
 

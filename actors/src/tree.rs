@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
-use crate::cluster::{discovery, dlq_watch, node_name, presence};
+use crate::cluster::{circuit_breaker, discovery, dlq_watch, node_name, presence};
 use crate::commit::committer;
 use crate::lease_keeper;
 use crate::limits::limiter;
@@ -26,7 +26,7 @@ use crate::time::{recurring, sweep, timekeeper};
 /// All children of the root except the queues, in the order in which they start. Each is given its part of the node
 /// (`parts.rs`), and no other child's.
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
-    let (committer, leases) = (&parts.committer.address, &parts.leases);
+    let (committer, leases, breakers) = (&parts.committer.address, &parts.leases, &parts.circuit_breaker);
     let mut children = vec![
         ChildSpec::with_messages("committer", committer, Arc::clone(&parts.committing), committer::run),
         ChildSpec::with_messages("lease-keeper", leases, parts.lease_keeper(), lease_keeper::run),
@@ -42,6 +42,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),
+        ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), circuit_breaker::run),
     ];
     children.extend(parts.queues.iter().map(|queue| ChildSpec::new("parking", parts.parking(queue), parking::run)));
     children

@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 
 use crate::admission::Admission;
 use crate::backoff::Backoff;
+use crate::breaker::BreakerPolicy;
 use crate::key::ReleaseOn;
 use crate::limit::RateLimit;
 use crate::{Job, JobType, Queue, Tenant};
@@ -48,6 +49,8 @@ pub struct TypePolicy {
     pub retryable_codes: Vec<u16>,
     /// A remote handler's error codes that no further attempt can mend, beside the usual ones.
     pub permanent_codes: Vec<u16>,
+    /// Its circuit breakers; `None`: it has none.
+    pub breaker: Option<BreakerPolicy>,
 }
 
 impl TypePolicy {
@@ -77,6 +80,7 @@ impl Default for TypePolicy {
             limit: None,
             retryable_codes: Vec::new(),
             permanent_codes: Vec::new(),
+            breaker: None,
         }
     }
 }

@@ -26,6 +26,7 @@ mod target;
 
 pub(crate) mod events;
 
+mod breakers;
 mod nodes;
 pub(crate) mod queues;
 
@@ -111,6 +112,9 @@ pub(crate) enum Command {
     Events(events::Arguments),
     /// Waiting and running jobs of each queue
     Queues(queues::Arguments),
+    /// Circuit breakers: list them, close or open one
+    #[command(subcommand)]
+    Breakers(breakers::Command),
     /// The cluster's nodes and their load
     Nodes(nodes::NodesArguments),
     /// Whether the node that answers takes work, and if not, why
@@ -177,6 +181,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Schedules(command) => schedules::run(&global, command).await,
         Command::Events(arguments) => events::run(&global, arguments).await,
         Command::Queues(arguments) => queues::run(&global, arguments).await,
+        Command::Breakers(command) => breakers::run(&global, command).await,
         Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
         Command::Config(command) => config::run(&global, command),

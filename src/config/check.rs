@@ -11,6 +11,7 @@ use longshore_actors::Settings;
 use longshore_backbone::Storage;
 use longshore_domain::admission::Admission;
 use longshore_domain::backoff::{Backoff, Jitter};
+use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::key::ReleaseOn;
 use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
@@ -18,7 +19,7 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use crate::http::Listen;
 
-use super::entries::{self as entry, ROOT};
+use super::entries::{self as entry, ROOT, breaker};
 use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::Problem;
@@ -200,6 +201,7 @@ impl Checker<'_> {
             payload_max: section.get(&entry::PAYLOAD_MAX).map(|size| size.0),
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
+            breaker: self.breaker(section),
         }
     }
 
@@ -273,6 +275,28 @@ impl Checker<'_> {
             self.problems.push(section.problem(entry::HANDLER.name, reason));
         }
         Some(name)
+    }
+
+    fn breaker(&mut self, section: &Section<'_>) -> Option<BreakerPolicy> {
+        section.node(breaker::BREAKER_NAME)?;
+        let section = section.table(breaker::BREAKER_NAME);
+        let cool_down = section.get(&breaker::COOL_DOWN);
+        let max_cool_down = section.get(&breaker::MAX_COOL_DOWN);
+        if let Some(most) = max_cool_down.filter(|most| *most < cool_down) {
+            let reason = format!("{} is shorter than cool_down, {}", DurationText(most), DurationText(cool_down));
+            self.problems.push(section.problem(breaker::MAX_COOL_DOWN.name, reason));
+        }
+        Some(BreakerPolicy {
+            failures: section.get(&breaker::FAILURES),
+            ratio: section.get(&breaker::RATIO),
+            window: section.get(&breaker::WINDOW),
+            min_calls: section.get(&breaker::MIN_CALLS),
+            cool_down,
+            max_cool_down: max_cool_down.unwrap_or(cool_down.saturating_mul(breaker::MAX_TIMES)),
+            probes: section.get(&breaker::PROBES),
+            count_permanent: section.get(&breaker::COUNT_PERMANENT),
+            per_key: section.get(&breaker::PER_KEY),
+        })
     }
 
     fn backoff_or_preset(&mut self, section: &Section<'_>) -> Backoff {

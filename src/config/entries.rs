@@ -17,6 +17,7 @@ use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
 
+pub(crate) mod breaker;
 mod intake;
 
 use intake::{ADMISSION, IDEMPOTENCY};
@@ -308,7 +309,7 @@ static TYPE: Table = Table::of(
         One(&LIMIT),
         One(&TYPE_CONCURRENCY),
         One(&KEY_CONCURRENCY),
-        Field::Table { name: "breaker", table: &BREAKER, or: None },
+        Field::Table { name: breaker::BREAKER_NAME, table: &breaker::BREAKER, or: None },
     ],
 );
 
@@ -436,23 +437,6 @@ static KEY_CONCURRENCY: Entry<u32> = Entry::new(
 .at_least(|| 1)
 .at_most(|| 10_000)
 .accepted_only();
-
-static BREAKER: Table = Table::of(
-    "Stops starting jobs of a type that keeps failing; one per tenant and type.",
-    &[One(&BREAKER_FAILURES), One(&BREAKER_COOL_DOWN), One(&BREAKER_PROBES)],
-)
-.optional()
-.accepted_only();
-
-static BREAKER_FAILURES: Entry<u32> =
-    Entry::new("failures", || 5, "Failures in a row that open it.").at_least(|| 1).at_most(|| 10_000);
-
-static BREAKER_COOL_DOWN: Entry<Duration> =
-    Entry::new("cool_down", || secs(30), "How long it stays open.").at_least(|| millis(1));
-
-static BREAKER_PROBES: Entry<u32> = Entry::new("probes", || 1, "Jobs let through as a trial, once it has cooled down.")
-    .at_least(|| 1)
-    .at_most(|| 1_000);
 
 // [tenants.<name>]
 

@@ -213,11 +213,6 @@ impl Table {
         self
     }
 
-    pub(crate) const fn accepted_only(mut self) -> Self {
-        self.standing = Standing::AcceptedOnly;
-        self
-    }
-
     /// The field of that name.
     pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name() == name)

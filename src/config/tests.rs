@@ -5,6 +5,7 @@ use std::time::Duration;
 use longshore_actors::{Context, Handlers, Settings};
 use longshore_backbone::Storage;
 use longshore_domain::backoff::{Backoff, Jitter};
+use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{History, Policies, QueuePolicy, TypePolicy};
 use longshore_domain::{JobType, Queue};
@@ -79,7 +80,7 @@ heartbeat = "15s"
 backoff = { base = "1s", factor = 3.0, max = "10m", jitter = "proportional", spread = 0.5 }
 rate_limit = { rate = 100, per = "1s", burst = 100 }
 concurrency = 10
-breaker = { failures = 5, cool_down = "30s", probes = 1 }
+breaker = { failures = 7, cool_down = "10s", probes = 2, ratio = 0.5, per_key = true }
 history = "failures"
 [types.flaky]
 handler = "fail"
@@ -111,6 +112,11 @@ fn the_contracts_own_example_is_read() {
     let email = &policies.types[&JobType::parse("email.send").unwrap()];
     assert_eq!((email.max_attempts, email.heartbeat), (12, Some(Duration::from_secs(15))));
     assert_eq!((email.handler.as_deref(), email.history), (Some("remote"), History::Failures));
+    let cool_down = Duration::from_secs(10);
+    let (breaker, max_cool_down) = (BreakerPolicy::default(), 10 * cool_down);
+    let breaker = BreakerPolicy { failures: 7, probes: 2, ratio: Some(0.5), per_key: true, ..breaker };
+    assert_eq!(email.breaker, Some(BreakerPolicy { cool_down, max_cool_down, ..breaker }));
+    assert_eq!(policies.default_type.breaker, None);
     assert!(matches!(email.backoff, Backoff::Exponential { jitter: Jitter::Proportional(0.5), .. }));
     let flaky = &policies.types[&JobType::parse("flaky").unwrap()];
     assert_eq!((flaky.max_attempts, &flaky.backoff), (3, &listed), "what a type leaves out is as in [defaults]");

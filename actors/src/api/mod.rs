@@ -3,6 +3,7 @@
 pub(crate) mod filter;
 pub(crate) mod service;
 
+pub(crate) mod breakers;
 pub(crate) mod cancel;
 pub(crate) mod erase;
 pub(crate) mod intake;
@@ -21,9 +22,12 @@ use std::sync::Arc;
 use longshore_backbone::Backbone;
 use longshore_domain::policy::Policies;
 
+use crate::address::Address;
+use crate::cluster::circuit_breaker;
 use crate::commit::committer::Committer;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::shared::breakers::Breakers;
 use crate::shared::identity::Identity;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unstored_ends::UnstoredEnds;
@@ -39,4 +43,6 @@ pub(crate) struct Api {
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) breakers: Arc<Breakers>,
+    pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
 }

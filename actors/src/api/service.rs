@@ -20,7 +20,7 @@ use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
-use crate::api::{Api, cancel, dead_letters, erase, replay, reschedule, runs, schedules};
+use crate::api::{Api, breakers, cancel, dead_letters, erase, replay, reschedule, runs, schedules};
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
@@ -125,6 +125,11 @@ fn routes() -> Vec<Route> {
             Box::pin(schedules::backfill(&control.part.api, asker, asked))
         }),
         route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
+        route::<api::BreakersList>(|control, asker, asked| {
+            Box::pin(breakers::list(&control.part.api.backbone, asker, asked))
+        }),
+        route::<api::BreakersReset>(|control, _, asked| Box::pin(breakers::reset(&control.part.api, asked))),
+        route::<api::BreakersTrip>(|control, _, asked| Box::pin(breakers::trip(&control.part.api, asked))),
         route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
         route::<api::Health>(|control, _, asked| Box::pin(control.health(asked))),
     ]

@@ -427,12 +427,14 @@ async fn take_up_claim<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run
 
 /// The attempt in the record lost its lease: it is settled so, and its events are published for the node that could
 /// not.
-async fn lease_lost<P: Ports>(ports: &P, assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
+async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
     tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, node = %silent, "its holder lost the lease");
     ports.metrics().leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
+    // What ended is not this probe, which did not call the service.
+    assignment.permits.breaker = assignment.permits.breaker.take().filter(|pass| !pass.is_probe());
     let published = ports.server().published_at_redelivery(&run);
     let mut attempt_state = AttemptState::new(run, revision, published, true);
     // By the node that started it.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use longshore_backbone::delivery::AckToken;
 use longshore_domain::backoff::Backoff;
+use longshore_domain::breaker::Signal;
 use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
 use longshore_domain::policy::History;
 use longshore_domain::protocol::Arrival;
@@ -29,10 +30,11 @@ const SHORT_RETRY: Duration = Duration::from_millis(1_000);
 /// Judges an attempt's end and carries out what follows. A retry goes through a schedule, however short.
 pub(crate) async fn judge<P: Ports>(
     ports: &P,
-    assignment: Box<Assignment>,
+    mut assignment: Box<Assignment>,
     attempt_state: AttemptState,
     outcome: Outcome,
 ) {
+    tell_breaker(ports, &mut assignment, &outcome);
     let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome);
     carry_out(ports, assignment, attempt_state, settlement).await;
 }
@@ -40,13 +42,15 @@ pub(crate) async fn judge<P: Ports>(
 /// The same, but a short retry may be held locally: then its job is returned, and the caller waits for it.
 pub(crate) async fn judge_or_hold<P: Ports>(
     ports: &P,
-    assignment: Box<Assignment>,
+    mut assignment: Box<Assignment>,
     attempt_state: AttemptState,
     outcome: Outcome,
 ) -> Option<Box<HeldRetry>> {
+    // A job that has to wait anyway does so elsewhere.
+    let waits = tell_breaker(ports, &mut assignment, &outcome);
     let settlement = settlement_of(ports, &assignment.job, &attempt_state.run, outcome);
     match &settlement {
-        Settlement::Retry { at, .. } if at.since(ports.now()) < SHORT_RETRY => {
+        Settlement::Retry { at, .. } if !waits && at.since(ports.now()) < SHORT_RETRY => {
             Box::pin(hold_locally(ports, assignment, attempt_state, settlement)).await
         }
         _ => {
@@ -54,6 +58,13 @@ pub(crate) async fn judge_or_hold<P: Ports>(
             None
         }
     }
+}
+
+/// Tells the circuit breaker of the job's type how the attempt ended. Says whether the next one has to wait for it.
+fn tell_breaker<P: Ports>(ports: &P, assignment: &mut Assignment, outcome: &Outcome) -> bool {
+    let Some(pass) = assignment.permits.breaker.take() else { return false };
+    let count_permanent = ports.policy(&assignment.job).breaker.is_some_and(|policy| policy.count_permanent);
+    pass.ended(Signal::of(outcome, count_permanent))
 }
 
 fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) -> Settlement {

@@ -1,6 +1,7 @@
 //! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
 //! `system_events`; `readiness` and `counts`; `dlq_watch` and `records_watch`.
 
+pub(crate) mod circuit_breaker;
 pub(crate) mod counts;
 pub(crate) mod discovery;
 pub(crate) mod node_name;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use longshore_backbone::Backbone;
-use longshore_domain::Queue;
+use longshore_domain::{JobType, Queue};
 use serde_json::Value;
 
 use crate::shared::identity::Identity;
@@ -24,15 +24,20 @@ impl SystemEvents {
 
     /// Publishes an event such as `node_joined`; `details` are fields of its own.
     pub(crate) async fn publish(&self, event: &str, details: Value) {
-        self.publish_of(event, "_", details).await;
+        self.publish_of(event, ("_", "_"), details).await;
     }
 
     /// The same for an event about a queue, such as `lane_full`.
     pub(crate) async fn publish_of_queue(&self, event: &str, queue: &Queue, details: Value) {
-        self.publish_of(event, queue.as_str(), details).await;
+        self.publish_of(event, (queue.as_str(), "_"), details).await;
     }
 
-    async fn publish_of(&self, event: &str, queue: &str, details: Value) {
+    /// The same for an event about a type, such as `breaker_opened`.
+    pub(crate) async fn publish_of_type(&self, event: &str, job_type: &JobType, details: Value) {
+        self.publish_of(event, ("_", job_type.as_str()), details).await;
+    }
+
+    async fn publish_of(&self, event: &str, (queue, job_type): (&str, &str), details: Value) {
         let (at, node) = (now(), &*self.identity.node);
         let id = format!("_sys/{node}/{event}/{}", at.millis());
         let mut body = serde_json::json!({"v": 1, "id": id, "event": event, "node": node, "at": at});
@@ -40,7 +45,7 @@ impl SystemEvents {
             body.extend(details);
         }
         let body = Bytes::from(body.to_string());
-        let subject = self.backbone.names().system_event(event, queue, node, "_");
+        let subject = self.backbone.names().system_event(event, queue, node, job_type);
         self.backbone.publish_live(subject, body).await;
     }
 }

@@ -65,6 +65,8 @@ pub struct Metrics {
     pub log_lag: Gauge,
     /// `longshore_event_log_refused_total`: batches of events that the log refused and that were sent again.
     pub log_refused: IntCounter,
+    /// `longshore_breaker_state{type}`: 0 closed, 1 half-open, 2 open; the worst of a type's breakers.
+    pub breaker_state: IntGaugeVec,
     /// `longshore_actor_restarts_total{actor}`
     pub restarts: IntCounterVec,
     /// `longshore_handlers_unresponsive`: handlers that now neither end nor react to their cancellation.
@@ -244,6 +246,7 @@ impl Metrics {
                 "longshore_event_log_refused_total",
                 "Batches of events refused and sent again"
             ),
+            breaker_state: metric!(IntGaugeVec, "longshore_breaker_state", "State of circuit breakers", &["type"]),
             restarts: metric!(
                 IntCounterVec,
                 "longshore_actor_restarts_total",

@@ -12,6 +12,7 @@ pub(crate) mod identity;
 pub(crate) mod lifecycle;
 
 // Where jobs go, and how many at once.
+pub(crate) mod breakers;
 pub(crate) mod capacity;
 pub(crate) mod discovery;
 pub(crate) mod gate_news;

@@ -19,7 +19,7 @@ pub(crate) fn has_room(routing: &Routing, assignment: &Assignment) -> bool {
 pub(crate) fn ask(routing: &Routing, assignment: &Assignment) -> Answer {
     routing.discovery.saw_remote();
     match routing.capacity.take(routing.capacity_of(&assignment.job)) {
-        Some(permit) => Answer::Go(Permits { _capacity: Some(permit), tokens: None }),
+        Some(permit) => Answer::Go(Permits { _capacity: Some(permit), ..Permits::default() }),
         None => Answer::WhenFreed(None),
     }
 }

@@ -1,6 +1,7 @@
 //! Gates: the checks that a job must pass before it may start. Each gate has its own file; it answers for one job and
 //! never waits.
 
+pub(crate) mod breaker;
 pub(crate) mod handler_capacity;
 pub(crate) mod rate_limit;
 
@@ -12,6 +13,7 @@ use longshore_domain::run::DeferReason;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::limits::{Expected, Limits, Tokens};
 use crate::queue::blocked::Room;
+use crate::shared::breakers::{BreakerPass, Breakers};
 use crate::shared::capacity::CapacityPermit;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
@@ -33,6 +35,8 @@ pub(crate) enum Answer {
 pub(crate) struct Permits {
     /// To be with a remote handler.
     pub(crate) _capacity: Option<CapacityPermit>,
+    /// What its circuit breaker is told of its end.
+    pub(crate) breaker: Option<BreakerPass>,
     /// Of its rate limits.
     pub(crate) tokens: Option<Box<Tokens>>,
 }
@@ -68,6 +72,7 @@ fn granted(answer: Answer) -> Result<Permits, HeldUp> {
 pub(crate) struct Gates {
     pub(crate) routing: Arc<Routing>,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) breakers: Arc<Breakers>,
     /// Told when a gate may let more jobs start.
     pub(crate) news: Arc<GateNews>,
 }
@@ -78,7 +83,8 @@ impl Gates {
         let is_valid = !matches!(assignment.start, Start::Invalid(_));
         let may_bite = is_valid
             && (handler_capacity::applies_to(&self.routing, assignment)
-                || rate_limit::applies_to(&self.limits, &assignment.job));
+                || rate_limit::applies_to(&self.limits, &assignment.job)
+                || breaker::applies_to(&self.breakers, assignment));
         may_bite.then(|| Kind::of(&assignment.job))
     }
 
@@ -88,13 +94,20 @@ impl Gates {
     /// It cannot start now: says why, and until when if that is known.
     pub(crate) fn ask(&self, assignment: &Assignment) -> Result<Permits, HeldUp> {
         let is_remote = handler_capacity::applies_to(&self.routing, assignment);
+        let is_limited = rate_limit::applies_to(&self.limits, &assignment.job);
+        let may_break = breaker::applies_to(&self.breakers, assignment);
+        // Neither tokens nor a probe are taken for a job that cannot start all the same, nor capacity, whose return would
+        // be news to all.
+        if is_remote && (is_limited || may_break) && !handler_capacity::has_room(&self.routing, assignment) {
+            return Err(HeldUp { until: None, reason: None, soon: 0 });
+        }
         let mut permits = Permits::default();
-        if rate_limit::applies_to(&self.limits, &assignment.job) {
-            // Tokens are not taken for a job that cannot start all the same.
-            if is_remote && !handler_capacity::has_room(&self.routing, assignment) {
-                return Err(HeldUp { until: None, reason: None, soon: 0 });
-            }
+        if is_limited {
             permits = granted(rate_limit::ask(&self.limits, &assignment.job, Instant::now()))?;
+        }
+        // After the tokens, which are put back unnoticed: a probe that is given back is written.
+        if may_break {
+            permits.breaker = granted(breaker::ask(&self.breakers, assignment))?.breaker;
         }
         if is_remote {
             permits._capacity = granted(handler_capacity::ask(&self.routing, assignment))?._capacity;
@@ -104,7 +117,10 @@ impl Gates {
 
     /// How many parked jobs of a kind could start: `max` where no gate bounds them.
     pub(crate) fn room_for(&self, kind: &Kind, max: usize) -> Room {
-        let free = self.routing.free_places(kind, max);
+        let free = match self.breakers.room_for(kind) {
+            Room::NotYet => return Room::NotYet,
+            Room::For(most) => self.routing.free_places(kind, max).min(most),
+        };
         match rate_limit::expected(&self.limits, kind, Instant::now()) {
             None => Room::For(free),
             Some(Expected::NotYet) => Room::NotYet,
@@ -114,6 +130,9 @@ impl Gates {
 
     /// Why jobs of a kind wait, if they wait behind others of which this node knows nothing.
     pub(crate) fn usual_reason(&self, kind: &Kind) -> Option<DeferReason> {
+        if self.breakers.holds_up(kind) {
+            return Some(DeferReason::BreakerOpen);
+        }
         self.limits.has_limit(&kind.job_type).then_some(DeferReason::RateLimited)
     }
 

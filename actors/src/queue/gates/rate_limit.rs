@@ -29,7 +29,7 @@ pub(crate) fn ask(limits: &Arc<Limits>, job: &Job, now: Instant) -> Answer {
         return Answer::NotBefore(now + until.since(limits.time()), DeferReason::Held, 0);
     }
     match limits.take(job, now) {
-        Ok(tokens) => Answer::Go(Permits { tokens, _capacity: None }),
+        Ok(tokens) => Answer::Go(Permits { tokens, ..Permits::default() }),
         Err(short) => Answer::NotBefore(short.until, DeferReason::RateLimited, short.share),
     }
 }

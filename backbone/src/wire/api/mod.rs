@@ -53,6 +53,11 @@ pub use schedules::{
 
 mod queues;
 pub use queues::{QueueStatus, Queues, QueuesList, QueuesRequest};
+mod breakers;
+pub use breakers::{
+    BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, ResetRequest,
+    TripRequest,
+};
 mod nodes;
 pub use nodes::{NodeQueue, NodeStatus, Nodes, NodesList};
 mod health;
@@ -89,7 +94,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 24] = [
+pub const ENDPOINTS: [&str; 27] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -112,6 +117,9 @@ pub const ENDPOINTS: [&str; 24] = [
     SchedulesRunNow::NAME,
     SchedulesBackfill::NAME,
     QueuesList::NAME,
+    BreakersList::NAME,
+    BreakersReset::NAME,
+    BreakersTrip::NAME,
     NodesList::NAME,
     Health::NAME,
 ];

@@ -250,8 +250,31 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
     );
+    let breaker = |cause: &str, state: &str, until: &str| {
+        format!(
+            r#"{{{cause}"failures":3,"probes":0,"since":"{TIME}","state":"{state}","successes":0,"tenant":"acme","times_opened":1,"type":"email.send"{until}}}"#
+        )
+    };
+    let closed = breaker("", "closed", "").replace(r#","probes"#, r#","key":"a.example","probes"#);
+    let open = breaker(r#""cause":"failures","#, "open", &format!(r#","until":"{TIME}""#));
+    let half_open = breaker("", "half_open", "");
     let rest = [
         check::<QueuesList>(&["{}", r#"{"queue":"main"}"#], &[&format!(r#"{{"queues":[{queue}]}}"#)]),
+        check::<BreakersList>(
+            &["{}", r#"{"tenant":"acme","type":"email.send","limit":500,"cursor":"7"}"#],
+            &[r#"{"breakers":[]}"#, &format!(r#"{{"breakers":[{closed},{open},{half_open}],"cursor":"7"}}"#)],
+        ),
+        check::<BreakersReset>(
+            &[r#"{"tenant":"acme","type":"email.send"}"#, r#"{"tenant":"acme","type":"email.send","key":"a.example"}"#],
+            &[&closed],
+        ),
+        check::<BreakersTrip>(
+            &[
+                r#"{"tenant":"acme","type":"email.send"}"#,
+                &format!(r#"{{"tenant":"acme","type":"email.send","key":"a.example","until":"{TIME}"}}"#),
+            ],
+            &[&open],
+        ),
         check::<NodesList>(&["{}"], &[&format!(r#"{{"nodes":[{node}]}}"#)]),
         check::<Health>(
             &["{}", r#"{"node":"n1"}"#],
@@ -299,12 +322,16 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<SchedulesBackfill>(r#"{"id":"n","sate":1}"#);
     refused::<QueuesList>(r#"{"sate":1}"#);
     refused::<Health>(r#"{"sate":1}"#);
+    refused::<BreakersList>(r#"{"sate":1}"#);
+    refused::<BreakersReset>(r#"{"tenant":"t","type":"t","sate":1}"#);
+    refused::<BreakersTrip>(r#"{"tenant":"t","type":"t","sate":1}"#);
 }
 
 #[test]
 fn lists_may_be_asked_for_without_a_body() {
     assert!(DlqList::read(b"").is_ok() && DlqGroups::read(b"").is_ok() && QueuesList::read(b"").is_ok());
     assert!(SchedulesList::read(b"").is_ok() && SchedulesGet::read(b"").is_err());
+    assert!(BreakersList::read(b"").is_ok() && BreakersTrip::read(b"").is_err());
     assert!(Health::read(b"").is_ok() && NodesList::read(b"anything").is_ok());
     assert!(RunsCancel::read(b"").is_err() && DlqReplay::read(b"").is_err());
 }

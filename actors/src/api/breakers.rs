@@ -1,0 +1,93 @@
+//! Circuit breakers: lists them, and passes operators' orders to the actor that writes their records.
+
+use std::time::Duration;
+
+use longshore_backbone::Backbone;
+use longshore_backbone::breakers::FoundBreaker;
+use longshore_backbone::wire::api::{
+    ApiError, BreakerStatus, Breakers as Listed, BreakersRequest, Code, Encoded, ResetRequest, TripRequest,
+};
+use longshore_domain::breaker::record::{BreakerKey, Step};
+use longshore_domain::duration::MAX_DURATION;
+
+use crate::api::Api;
+use crate::api::filter::{self, unavailable};
+use crate::cluster::circuit_breaker::Message;
+use crate::shared::now;
+
+/// Entries per page: if the client does not say, and at most.
+const PAGE: u64 = 100;
+const PAGE_MAX: u64 = 500;
+/// How long an order may take.
+const ORDERED_WITHIN: Duration = Duration::from_secs(8);
+
+/// The endpoint `breakers.list`.
+pub(crate) async fn list(
+    backbone: &Backbone,
+    asker: &str,
+    asked: BreakersRequest,
+) -> Result<Encoded<Listed>, ApiError> {
+    let BreakersRequest { tenant, job_type, limit, cursor } = asked;
+    let tenant = filter::whose(asker, tenant.as_ref())?;
+    let limit = limit.unwrap_or(PAGE);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}")));
+    }
+    let from = filter::cursor(cursor.as_deref())?;
+    let mut found = backbone.breakers().all(tenant.as_ref()).await.map_err(|error| unavailable(&error))?;
+    // In the order in which they were written: one that changes meanwhile comes again, and none is left out.
+    found.sort_unstable_by_key(|found| found.revision);
+    let now = now();
+    let wanted = found.into_iter().filter(|FoundBreaker { breaker, revision }| {
+        let is_of_type = job_type.as_ref().is_none_or(|wanted| *wanted == breaker.of.job_type);
+        *revision >= from && is_of_type && !breaker.is_forgotten(now)
+    });
+    let (mut listed, mut bytes) = (Listed { breakers: Vec::new(), cursor: None }, 0);
+    for FoundBreaker { breaker, revision } in wanted {
+        let status = BreakerStatus::from(breaker);
+        bytes += serde_json::to_vec(&status).map_or(0, |text| text.len() + 1);
+        if listed.breakers.len() as u64 == limit || bytes > backbone.max_payload() / 2 {
+            listed.cursor = Some(revision.to_string());
+            break;
+        }
+        listed.breakers.push(status);
+    }
+    Ok(Encoded::of(&listed))
+}
+
+/// The endpoint `breakers.reset`.
+pub(crate) async fn reset(api: &Api, asked: ResetRequest) -> Result<Encoded<BreakerStatus>, ApiError> {
+    let ResetRequest { tenant, job_type, key } = asked;
+    order(api, BreakerKey { tenant, job_type, key }, Step::Reset).await
+}
+
+/// The endpoint `breakers.trip`.
+pub(crate) async fn trip(api: &Api, asked: TripRequest) -> Result<Encoded<BreakerStatus>, ApiError> {
+    let TripRequest { tenant, job_type, key, until } = asked;
+    let now = now();
+    if until.is_some_and(|until| until <= now || until.since(now) > MAX_DURATION) {
+        let days = MAX_DURATION.as_secs() / 86_400;
+        return Err(ApiError::malformed(format!("until: is not within {days} days from now")));
+    }
+    order(api, BreakerKey { tenant, job_type, key }, Step::Trip { until }).await
+}
+
+async fn order(api: &Api, of: BreakerKey, step: Step) -> Result<Encoded<BreakerStatus>, ApiError> {
+    let wrong = |message: String| Err(ApiError::new(Code::WrongState, message));
+    match api.breakers.policy(&of.job_type) {
+        None => return wrong(format!("type: {} has no circuit breaker (setting breaker of the type)", of.job_type)),
+        Some(policy) if of.key.is_some() && !policy.per_key => {
+            return wrong(format!(
+                "key: {} has one circuit breaker for all keys (setting breaker.per_key)",
+                of.job_type
+            ));
+        }
+        Some(_) => {}
+    }
+    let order = |reply| Message::Order(of.clone(), step.clone(), reply);
+    match api.circuit_breaker.ask(ORDERED_WITHIN, order).await {
+        Some(Ok(breaker)) => Ok(Encoded::of(&BreakerStatus::from(breaker))),
+        Some(Err(error)) => Err(unavailable(&error)),
+        None => Err(ApiError::unavailable("it was not confirmed in time: breakers.list says whether it was done")),
+    }
+}

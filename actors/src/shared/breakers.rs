@@ -1,0 +1,517 @@
+//! What a node knows of its circuit breakers. The gate asks it whether a job may start, attempts tell it how they ended,
+//! and the actor `circuit-breaker` (`cluster/circuit_breaker.rs`), which may die, writes what it has to write.
+//!
+//! A breaker that has seen no failure has no entry, so that it costs next to nothing. Bound: [`MAX_BREAKERS`]; further
+//! breakers do not open, and the log says so.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use longshore_backbone::wire::kind_key::KindKey;
+use longshore_domain::breaker::record::{Breaker, BreakerKey, State, Step};
+use longshore_domain::breaker::view::{Admission, Pass, View};
+use longshore_domain::breaker::{BreakerPolicy, Signal};
+use longshore_domain::policy::Policies;
+use longshore_domain::{Job, JobType, SmolStr};
+use tokio::sync::Notify;
+
+use crate::queue::blocked::Room;
+use crate::shared::gate_news::GateNews;
+use crate::shared::kind::Kind;
+use crate::shared::now;
+
+/// Breakers that a node knows at most: with one entry for each limit key they could be any number. The records of so
+/// many take up to a quarter of the control bucket.
+const MAX_BREAKERS: usize = 16_384;
+/// Parked jobs are taken back when their breaker has cooled down, but for this.
+const SOON: Duration = Duration::from_millis(500);
+
+/// The circuit breakers of a node.
+pub(crate) struct Breakers {
+    policies: Arc<Policies>,
+    writer: SmolStr,
+    /// Numbers the steps of this process.
+    steps: AtomicU64,
+    table: Mutex<Table>,
+    /// How many views there are.
+    known: AtomicUsize,
+    is_full: AtomicBool,
+    /// The cluster's records were read once, so that a breaker that is open holds up this node as well.
+    was_read: AtomicBool,
+    /// A state has changed since the metrics were last set.
+    has_changed: AtomicBool,
+    /// Notified when there is a step to write.
+    due: Notify,
+    /// Told when jobs may start that could not before.
+    news: Arc<GateNews>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the kind of their jobs; the key is that of none where a type has one breaker for all of them.
+    views: HashMap<Kind, Known>,
+    /// Those with a step to write, now or soon.
+    busy: HashSet<Kind>,
+}
+
+/// A breaker that is known.
+struct Known {
+    of: BreakerKey,
+    view: View,
+}
+
+/// Lets an attempt start. It is told how the attempt ended; dropped without that, the attempt says nothing about its service.
+pub(crate) struct BreakerPass {
+    breakers: Arc<Breakers>,
+    of: BreakerKey,
+    pass: Pass,
+    told: bool,
+}
+
+impl std::fmt::Debug for BreakerPass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BreakerPass").field("of", &self.of).field("pass", &self.pass).finish_non_exhaustive()
+    }
+}
+
+/// Whether a job may start.
+#[derive(Debug)]
+pub(crate) enum Admitted {
+    /// It may.
+    Go(BreakerPass),
+    /// Not before this time.
+    NotBefore(longshore_domain::Timestamp),
+    /// Not before its breaker changes.
+    WhenChanged,
+    /// Not before the cluster's breakers were read.
+    WhenRead,
+}
+
+impl Breakers {
+    /// No breaker is known. `writer` is a name that no other process has.
+    pub(crate) fn new(policies: Arc<Policies>, writer: &str, news: Arc<GateNews>) -> Self {
+        Self {
+            policies,
+            writer: SmolStr::from(writer),
+            steps: AtomicU64::new(1),
+            table: Mutex::default(),
+            known: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
+            was_read: AtomicBool::new(false),
+            has_changed: AtomicBool::new(false),
+            due: Notify::new(),
+            news,
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings of a type's breakers, if it has any.
+    pub(crate) fn policy(&self, job_type: &JobType) -> Option<&BreakerPolicy> {
+        self.policies.of(job_type).breaker.as_ref()
+    }
+
+    /// Whether any type has breakers.
+    pub(crate) fn are_used(&self) -> bool {
+        let of_types = self.policies.types.values().any(|policy| policy.breaker.is_some());
+        of_types || self.policies.default_type.breaker.is_some()
+    }
+
+    /// Which breaker a job falls under; `None`: its type has none.
+    pub(crate) fn key_of(&self, job: &Job) -> Option<BreakerKey> {
+        let policy = self.policy(&job.job_type)?;
+        let key = job.options.as_ref().and_then(|options| options.limit_key.as_deref());
+        let key = key.filter(|_| policy.per_key).map(SmolStr::from);
+        Some(BreakerKey { tenant: job.tenant.clone(), job_type: job.job_type.clone(), key })
+    }
+
+    /// Whether a job may start now; `None`: no breaker holds it up.
+    pub(crate) fn admit(self: &Arc<Self>, job: &Job) -> Option<Admitted> {
+        let of = self.key_of(job)?;
+        let (policy, kind) = (self.policy(&of.job_type)?, kind_of(&of));
+        let go = |of, pass| Admitted::Go(BreakerPass { breakers: Arc::clone(self), of, pass, told: false });
+        if !self.was_read.load(Ordering::Relaxed) {
+            return Some(Admitted::WhenRead);
+        }
+        if self.known.load(Ordering::Relaxed) == 0 {
+            return Some(go(of, Pass::default()));
+        }
+        let (now, mut table) = (now(), self.table());
+        let Some(Known { view, .. }) = table.views.get_mut(&kind) else { return Some(go(of, Pass::default())) };
+        let admission = view.may_start(now, policy);
+        if admission == Admission::Wait && view.has_work(now, policy) {
+            self.is_busy(table, &kind);
+        } else {
+            drop(table);
+        }
+        Some(match admission {
+            Admission::Go(pass) => go(of, pass),
+            Admission::NotBefore(at) => Admitted::NotBefore(at),
+            Admission::Wait => Admitted::WhenChanged,
+        })
+    }
+
+    /// How many jobs of a kind could start now.
+    pub(crate) fn room_for(&self, kind: &Kind) -> Room {
+        let now = now();
+        let room = self.view_of(kind, |view, policy| match view.opens_at(now) {
+            Some(at) if at.since(now) > SOON => Room::NotYet,
+            _ => Room::For(view.free(now, policy, usize::MAX)),
+        });
+        room.unwrap_or(Room::For(usize::MAX))
+    }
+
+    /// Whether the breaker of these jobs is not closed.
+    pub(crate) fn holds_up(&self, kind: &Kind) -> bool {
+        let now = now();
+        let is_closed = |view: &View| view.known(now).is_none_or(Breaker::is_closed);
+        self.view_of(kind, |view, _| !is_closed(view)).unwrap_or(false)
+    }
+
+    /// What is known of the breaker of these jobs; `None`: nothing is.
+    fn view_of<T>(&self, kind: &Kind, of: impl FnOnce(&View, &BreakerPolicy) -> T) -> Option<T> {
+        let policy = self.policy(&kind.job_type)?;
+        if self.known.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let key = if policy.per_key { kind.key.clone() } else { KindKey::default() };
+        let kind = Kind { key, ..kind.clone() };
+        self.table().views.get(&kind).map(|known| of(&known.view, policy))
+    }
+
+    /// An attempt has ended that began with this pass. Says whether the next one has to wait.
+    fn ended(&self, of: &BreakerKey, pass: Pass, signal: Signal) -> bool {
+        let Some(policy) = self.policy(&of.job_type) else { return false };
+        let says_nothing = match signal {
+            Signal::Neutral => pass.probe.is_none(),
+            // A breaker without failures needs its successes only for the share of failures.
+            Signal::Success => self.known.load(Ordering::Relaxed) == 0 && policy.ratio.is_none(),
+            Signal::Failure => false,
+        };
+        if says_nothing {
+            return false;
+        }
+        let (now, kind, mut table) = (now(), kind_of(of), self.table());
+        // Half of the room is kept for failures.
+        let is_new = signal == Signal::Failure || (policy.ratio.is_some() && table.views.len() < MAX_BREAKERS / 2);
+        let known = if is_new { self.known(&mut table, of, &kind) } else { table.views.get_mut(&kind) };
+        let Some(Known { view, .. }) = known else { return false };
+        view.ended(pass, signal, now, policy);
+        let waits = view.free(now, policy, 1) == 0;
+        if view.has_work(now, policy) {
+            self.is_busy(table, &kind);
+        }
+        waits
+    }
+
+    /// A breaker may have a step to write.
+    fn is_busy(&self, mut table: MutexGuard<'_, Table>, kind: &Kind) {
+        if !table.busy.contains(kind) {
+            table.busy.insert(kind.clone());
+        }
+        drop(table);
+        self.due.notify_one();
+    }
+
+    /// What is known of a breaker; a new entry if there is room.
+    fn known<'a>(&self, Table { views, .. }: &'a mut Table, of: &BreakerKey, kind: &Kind) -> Option<&'a mut Known> {
+        if !views.contains_key(kind) {
+            if views.len() >= MAX_BREAKERS {
+                if !self.is_full.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("there are {MAX_BREAKERS} circuit breakers: further ones do not open");
+                }
+                return None;
+            }
+            views.insert(kind.clone(), Known { of: of.clone(), view: View::new(self.writer.clone()) });
+            self.known.store(views.len(), Ordering::Relaxed);
+        }
+        views.get_mut(kind)
+    }
+}
+
+/// The kind of the jobs of a breaker.
+fn kind_of(of: &BreakerKey) -> Kind {
+    let key = KindKey::of_limit_key(of.key.as_deref());
+    Kind { tenant: of.tenant.clone(), job_type: of.job_type.clone(), key }
+}
+
+impl BreakerPass {
+    /// The attempt has ended. Says whether its next one has to wait.
+    pub(crate) fn ended(mut self, signal: Signal) -> bool {
+        self.told = true;
+        self.breakers.ended(&self.of, self.pass, signal)
+    }
+
+    /// Whether it lets a job start as a probe of a half-open breaker.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.pass.probe.is_some()
+    }
+}
+
+impl Drop for BreakerPass {
+    fn drop(&mut self) {
+        if !self.told {
+            self.breakers.ended(&self.of, self.pass, Signal::Neutral);
+        }
+    }
+}
+
+/// For the actor that writes.
+impl Breakers {
+    /// This process, as records name it.
+    pub(crate) fn writer(&self) -> &SmolStr {
+        &self.writer
+    }
+
+    /// A number for a step.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.steps.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The cluster's records were read.
+    pub(crate) fn were_read(&self) {
+        if !self.was_read.swap(true, Ordering::Relaxed) {
+            self.frees();
+        }
+    }
+
+    /// Waits until there may be a step to write.
+    pub(crate) async fn due(&self) {
+        self.due.notified().await;
+    }
+
+    /// Jobs may start that could not before.
+    fn frees(&self) {
+        self.has_changed.store(true, Ordering::Relaxed);
+        self.news.tell();
+    }
+
+    /// Begins the steps that are to be written now, at most `max`, and names their breakers; and says whether there may
+    /// be more without any further news.
+    pub(crate) fn next_steps(&self, max: usize, lease: Duration) -> (Vec<BreakerKey>, bool) {
+        let (now, mut table) = (now(), self.table());
+        let Table { views, busy } = &mut *table;
+        let mut steps = Vec::new();
+        busy.retain(|kind| {
+            let (Some(known), Some(policy)) = (views.get_mut(kind), self.policy(&kind.job_type)) else { return false };
+            if steps.len() < max && known.view.doing().is_none() {
+                let number = self.next_number();
+                if known.view.next_step(now, number, policy, lease).is_some() {
+                    steps.push(known.of.clone());
+                }
+            }
+            known.view.has_work(now, policy)
+        });
+        (steps, !busy.is_empty())
+    }
+
+    /// The breakers whose steps a former part was writing when it died.
+    pub(crate) fn unfinished(&self) -> Vec<BreakerKey> {
+        let table = self.table();
+        let unfinished = table.views.values().filter(|known| known.view.doing().is_some());
+        unfinished.map(|known| known.of.clone()).collect()
+    }
+
+    /// The step that is being written.
+    pub(crate) fn doing(&self, of: &BreakerKey) -> Option<(u64, Step)> {
+        self.table().views.get(&kind_of(of))?.view.doing().cloned()
+    }
+
+    /// That step is done, or was given up.
+    pub(crate) fn settled(&self, of: &BreakerKey) {
+        let (mut table, policy) = (self.table(), self.policy(&of.job_type));
+        if let (Some(known), Some(policy)) = (table.views.get_mut(&kind_of(of)), policy) {
+            known.view.settled(now(), policy);
+        }
+        drop(table);
+        self.frees();
+        self.due.notify_one();
+    }
+
+    /// The newest record that is known, and its revision.
+    pub(crate) fn stored(&self, of: &BreakerKey) -> (Option<Breaker>, u64) {
+        self.table().views.get(&kind_of(of)).map_or((None, 0), |known| {
+            let (breaker, revision) = known.view.stored();
+            (breaker.cloned(), revision)
+        })
+    }
+
+    /// Takes in a version of a record; says whether the state has changed.
+    pub(crate) fn learned(&self, breaker: Breaker, revision: u64) -> bool {
+        let Some(policy) = self.policy(&breaker.of.job_type) else { return false };
+        let mut table = self.table();
+        let kind = kind_of(&breaker.of);
+        let Some(known) = self.known(&mut table, &breaker.of, &kind) else { return false };
+        let changed = known.view.learned(breaker, revision, policy);
+        drop(table);
+        if changed {
+            self.frees();
+        }
+        changed
+    }
+
+    /// No record of this breaker is stored.
+    pub(crate) fn learned_none(&self, of: &BreakerKey) {
+        let changed = self.table().views.get_mut(&kind_of(of)).is_some_and(|known| known.view.learned_none());
+        if changed {
+            self.frees();
+        }
+    }
+
+    /// Whether a state may have changed since [`Breakers::clean`].
+    pub(crate) fn have_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the breakers that have nothing to remember, and returns the state of the others as metrics have it, by
+    /// type: 0 closed, 1 half-open, 2 open; the worst of the type's breakers counts.
+    pub(crate) fn clean(&self) -> HashMap<JobType, i64> {
+        self.has_changed.store(false, Ordering::Relaxed);
+        let (now, mut table) = (now(), self.table());
+        let mut states = HashMap::new();
+        table.views.retain(|kind, Known { view, .. }| {
+            let Some(policy) = self.policy(&kind.job_type) else { return false };
+            let worst: &mut i64 = states.entry(kind.job_type.clone()).or_default();
+            *worst = number_of(view.known(now)).max(*worst);
+            !view.is_idle(now, policy)
+        });
+        self.known.store(table.views.len(), Ordering::Relaxed);
+        if table.views.len() < MAX_BREAKERS / 2 {
+            self.is_full.store(false, Ordering::Relaxed);
+        }
+        states
+    }
+}
+
+/// The state of a breaker as its metric has it.
+fn number_of(breaker: Option<&Breaker>) -> i64 {
+    match breaker.map(|breaker| &breaker.state) {
+        None | Some(State::Closed { .. }) => 0,
+        Some(State::HalfOpen { .. }) => 1,
+        Some(State::Open { .. }) => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::breaker::record::By;
+    use longshore_domain::policy::TypePolicy;
+    use longshore_domain::{JobOptions, Priority, Queue, RunId, Tenant};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn breakers(policy: BreakerPolicy) -> Arc<Breakers> {
+        let of_type = TypePolicy { breaker: Some(policy), ..TypePolicy::default() };
+        let types = [(JobType::parse("call").unwrap(), of_type)].into();
+        let breakers = Breakers::new(Arc::new(Policies { types, ..Policies::default() }), "n1", Arc::default());
+        breakers.were_read();
+        Arc::new(breakers)
+    }
+
+    fn job(job_type: &str, limit_key: Option<&str>) -> Job {
+        let options = JobOptions { limit_key: limit_key.map(str::to_owned), ..JobOptions::default() };
+        Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type: JobType::parse(job_type).unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: limit_key.map(|_| Box::new(options)),
+        }
+    }
+
+    /// Lets a job start, and has it end so.
+    fn ends(breakers: &Arc<Breakers>, job: &Job, signal: Signal) {
+        let Some(Admitted::Go(pass)) = breakers.admit(job) else { panic!("it may not start") };
+        pass.ended(signal);
+    }
+
+    /// Writes the steps that are due, in order, as if nobody else wrote; returns how many there were.
+    fn write(breakers: &Breakers, revision: &mut u64) -> usize {
+        let (steps, _) = breakers.next_steps(9, LEASE);
+        for of in &steps {
+            let ((number, step), (known, _)) = (breakers.doing(of).unwrap(), breakers.stored(of));
+            let policy = breakers.policy(&of.job_type).unwrap();
+            let by = By { writer: breakers.writer(), number, now: now(), chance: 0.0, policy, lease: LEASE };
+            if let Some(next) = known.unwrap_or_else(|| Breaker::new(of.clone(), now())).after(&step, by) {
+                *revision += 1;
+                breakers.learned(next, *revision);
+            }
+            breakers.settled(of);
+        }
+        steps.len()
+    }
+
+    #[test]
+    fn a_type_without_failures_has_no_entry_and_one_without_settings_no_breaker() {
+        let breakers = breakers(BreakerPolicy::default());
+        assert!(breakers.admit(&job("other", None)).is_none());
+        for _ in 0..100 {
+            ends(&breakers, &job("call", None), Signal::Success);
+        }
+        assert!(breakers.table().views.is_empty() && breakers.next_steps(9, LEASE) == (vec![], false));
+    }
+
+    #[test]
+    fn nothing_starts_before_the_records_were_read() {
+        let breakers = breakers(BreakerPolicy::default());
+        breakers.was_read.store(false, Ordering::Relaxed);
+        assert!(matches!(breakers.admit(&job("call", None)), Some(Admitted::WhenRead)));
+        breakers.were_read();
+        assert!(matches!(breakers.admit(&job("call", None)), Some(Admitted::Go(_))));
+    }
+
+    #[test]
+    fn failures_are_written_and_open_the_breaker_of_their_key_alone() {
+        let breakers = breakers(BreakerPolicy { failures: 2, per_key: true, ..BreakerPolicy::default() });
+        let (bad, good) = (job("call", Some("bad.example")), job("call", Some("good.example")));
+        let mut revision = 0;
+        for _ in 0..2 {
+            ends(&breakers, &bad, Signal::Failure);
+        }
+        assert!(matches!(breakers.admit(&bad), Some(Admitted::WhenChanged)), "it is about to open");
+        assert_eq!(write(&breakers, &mut revision), 1);
+        assert!(matches!(breakers.admit(&bad), Some(Admitted::NotBefore(_))));
+        ends(&breakers, &good, Signal::Failure);
+        assert!(matches!(breakers.admit(&good), Some(Admitted::Go(_))));
+        assert_eq!(breakers.clean().into_values().collect::<Vec<_>>(), [2], "the worst of the type's");
+    }
+
+    #[test]
+    fn a_probe_that_no_job_ends_is_given_back() {
+        let cool_down = Duration::from_millis(1);
+        let policy = BreakerPolicy { failures: 1, cool_down, max_cool_down: cool_down, ..BreakerPolicy::default() };
+        let (breakers, job, mut revision) = (breakers(policy), job("call", None), 0);
+        ends(&breakers, &job, Signal::Failure);
+        write(&breakers, &mut revision);
+        std::thread::sleep(2 * cool_down);
+        assert!(matches!(breakers.admit(&job), Some(Admitted::WhenChanged)), "it asks for a probe");
+        write(&breakers, &mut revision);
+        let Some(Admitted::Go(pass)) = breakers.admit(&job) else { panic!("it has the probe") };
+        assert!(pass.is_probe() && matches!(breakers.admit(&job), Some(Admitted::WhenChanged)));
+        drop(pass);
+        assert_eq!(write(&breakers, &mut revision), 1);
+        assert!(matches!(breakers.admit(&job), Some(Admitted::WhenChanged)), "it asks for another");
+        write(&breakers, &mut revision);
+        ends(&breakers, &job, Signal::Success);
+        write(&breakers, &mut revision);
+        assert!(matches!(breakers.admit(&job), Some(Admitted::Go(pass)) if !pass.is_probe()));
+    }
+
+    #[test]
+    fn there_is_a_bound_and_breakers_beyond_it_do_not_open() {
+        let breakers = breakers(BreakerPolicy { failures: 1, per_key: true, ..BreakerPolicy::default() });
+        let host = |number: usize| job("call", Some(&format!("h{number}.example")));
+        for number in 0..MAX_BREAKERS + 10 {
+            ends(&breakers, &host(number), Signal::Failure);
+        }
+        assert_eq!(breakers.table().views.len(), MAX_BREAKERS);
+        assert!(matches!(breakers.admit(&host(MAX_BREAKERS + 1)), Some(Admitted::Go(_))));
+    }
+}

@@ -1,0 +1,185 @@
+//! Circuit breakers: which are not idle, and operators' orders to them.
+
+use longshore_domain::breaker::record::{Breaker, Cause, State};
+use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{ApiError, Endpoint, Word, request};
+
+/// `breakers.list`: the breakers of a tenant that have seen failures lately, or are not closed.
+#[derive(Debug)]
+pub struct BreakersList;
+
+impl Endpoint for BreakersList {
+    const NAME: &'static str = "breakers.list";
+    type Request = BreakersRequest;
+    type Answer = Breakers;
+
+    fn read(body: &[u8]) -> Result<BreakersRequest, ApiError> {
+        request::read_or_default(body)
+    }
+
+    fn name_tenant(request: &mut BreakersRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// `breakers.reset`: closes a breaker. For operators.
+#[derive(Debug)]
+pub struct BreakersReset;
+
+impl Endpoint for BreakersReset {
+    const NAME: &'static str = "breakers.reset";
+    const FOR_OPERATORS: bool = true;
+    type Request = ResetRequest;
+    type Answer = BreakerStatus;
+
+    fn name_tenant(request: &mut ResetRequest, tenant: Tenant) {
+        request.tenant = tenant;
+    }
+}
+
+/// `breakers.trip`: opens a breaker. For operators.
+#[derive(Debug)]
+pub struct BreakersTrip;
+
+impl Endpoint for BreakersTrip {
+    const NAME: &'static str = "breakers.trip";
+    const FOR_OPERATORS: bool = true;
+    type Request = TripRequest;
+    type Answer = BreakerStatus;
+
+    fn name_tenant(request: &mut TripRequest, tenant: Tenant) {
+        request.tenant = tenant;
+    }
+}
+
+/// Which breakers. An empty request lists all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BreakersRequest {
+    /// Of this tenant; under [`OPERATOR`](super::OPERATOR) of all tenants by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// Of this type.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<JobType>,
+    /// Entries per page: 100 by default, at most 500.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Where the previous page ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// Which breaker is closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResetRequest {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// The limit key, of a type that has a breaker per key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<SmolStr>,
+}
+
+/// Which breaker is opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TripRequest {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// The limit key, of a type that has a breaker per key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<SmolStr>,
+    /// Until when it is open; by default for the cool-down of its settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// Some breakers, by tenant, type and key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Breakers {
+    /// The breakers.
+    pub breakers: Vec<BreakerStatus>,
+    /// Where the next page begins; absent: this is the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// A breaker as an answer shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BreakerStatus {
+    /// What opened it, unless it is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Word<Cause>>,
+    /// Failures in a row, while it is closed.
+    pub failures: u32,
+    /// The limit key, of a type that has a breaker per key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<SmolStr>,
+    /// Jobs that run as probes.
+    pub probes: u32,
+    /// Since when it is in this state.
+    pub since: Timestamp,
+    /// `closed`, `open` or `half_open`.
+    pub state: Word<BreakerState>,
+    /// Probes that have succeeded since it is half-open.
+    pub successes: u32,
+    /// The tenant.
+    pub tenant: Tenant,
+    /// How often it has opened since it was last closed.
+    pub times_opened: u32,
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// Until when it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// The state of a breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerState {
+    /// Jobs start.
+    Closed,
+    /// No job starts.
+    Open,
+    /// Some jobs start as probes.
+    HalfOpen,
+}
+
+impl From<Breaker> for BreakerStatus {
+    fn from(breaker: Breaker) -> Self {
+        let failures = breaker.failures_in_a_row();
+        let (state, until, cause, times_opened) = match &breaker.state {
+            State::Closed { .. } => (BreakerState::Closed, None, None, 0),
+            State::Open { until, cause, times } => (BreakerState::Open, Some(*until), Some(*cause), *times),
+            State::HalfOpen { times, .. } => (BreakerState::HalfOpen, None, None, *times),
+        };
+        let (successes, probes) = match &breaker.state {
+            State::HalfOpen { successes, probes, .. } => (*successes, u32::try_from(probes.len()).unwrap_or(u32::MAX)),
+            _ => (0, 0),
+        };
+        Self {
+            cause: cause.map(Word::Known),
+            failures,
+            key: breaker.of.key,
+            probes,
+            since: breaker.since,
+            state: Word::Known(state),
+            successes,
+            tenant: breaker.of.tenant,
+            times_opened,
+            job_type: breaker.of.job_type,
+            until,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `longshore breakers`: lists circuit breakers; closes or opens one.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use longshore_backbone::wire::api::{
+    BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, Encoded,
+    ResetRequest, TripRequest,
+};
+use longshore_domain::{JobType, SmolStr, Tenant, Timestamp, duration};
+
+use super::client::Api;
+use super::output::{self, BAD, GOOD, PENDING};
+use super::{Ended, Global, Usage};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Breakers that have seen failures lately, or are not closed
+    List(ListArguments),
+    /// Close a breaker: its jobs start again (operators)
+    Reset(ResetArguments),
+    /// Open a breaker: its jobs wait (operators)
+    Trip(TripArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// Of this job type
+    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
+    job_type: Option<JobType>,
+    /// JSON for machines, one page per line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResetArguments {
+    #[command(flatten)]
+    which: Which,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TripArguments {
+    #[command(flatten)]
+    which: Which,
+    /// How long it stays open [default: the cool_down of the type]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
+    lasts: Option<Duration>,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    /// The job type, for example email.send
+    #[arg(value_name = "TYPE", value_parser = super::job_type)]
+    job_type: JobType,
+    /// The limit key, of a type that has a breaker per key
+    #[arg(long, value_name = "KEY")]
+    key: Option<SmolStr>,
+}
+
+pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+    match command {
+        Command::List(arguments) => list(global, arguments).await,
+        Command::Reset(ResetArguments { which: Which { job_type, key }, json }) => {
+            let request = ResetRequest { tenant: tenant(global)?, job_type, key };
+            show(&Api::connect(global).await?.ask::<BreakersReset>(request).await?, json)
+        }
+        Command::Trip(TripArguments { which: Which { job_type, key }, lasts, json }) => {
+            let until = lasts.map(|lasts| now().plus(lasts));
+            let request = TripRequest { tenant: tenant(global)?, job_type, key, until };
+            show(&Api::connect(global).await?.ask::<BreakersTrip>(request).await?, json)
+        }
+    }
+}
+
+/// The tenant whose breaker is meant.
+fn tenant(global: &Global) -> Result<Tenant, Usage> {
+    Tenant::parse(&global.tenant).map_err(|_| Usage("--tenant must name the tenant whose breaker is meant".to_owned()))
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+async fn list(global: &Global, ListArguments { job_type, json }: ListArguments) -> anyhow::Result<Ended> {
+    let api = Api::connect(global).await?;
+    let mut request = BreakersRequest { job_type, limit: Some(500), ..BreakersRequest::default() };
+    let mut all = Vec::new();
+    loop {
+        let answer = api.ask::<BreakersList>(request.clone()).await?;
+        let Breakers { breakers, cursor } = answer.read()?;
+        if json {
+            output::json(&answer)?;
+        }
+        all.extend(breakers);
+        if cursor.is_none() {
+            break;
+        }
+        request.cursor = cursor;
+    }
+    if !json {
+        output::say(output::table(&rows(all, now()), &[4]).trim_end())?;
+    }
+    Ok(Ended::Well)
+}
+
+fn show(answer: &Encoded<BreakerStatus>, json: bool) -> anyhow::Result<Ended> {
+    if json {
+        output::json(answer)?;
+    } else {
+        output::say(&said(&answer.read()?, now()))?;
+    }
+    Ok(Ended::Well)
+}
+
+/// A breaker in one line.
+fn said(breaker: &BreakerStatus, now: Timestamp) -> String {
+    let style = match breaker.state.known() {
+        Some(BreakerState::Closed) => GOOD,
+        Some(BreakerState::HalfOpen) => PENDING,
+        Some(BreakerState::Open) | None => BAD,
+    };
+    let until = breaker.until.map(|until| format!(" for {}", output::span(now, until))).unwrap_or_default();
+    format!("{}: {style}{}{style:#}{until}", breaker.job_type, breaker.state)
+}
+
+fn rows(mut breakers: Vec<BreakerStatus>, now: Timestamp) -> Vec<Vec<String>> {
+    breakers.sort_by(|one, other| {
+        (&one.tenant, &one.job_type, &one.key).cmp(&(&other.tenant, &other.job_type, &other.key))
+    });
+    let heading = ["tenant", "type", "key", "state", "failures", "since", ""].map(str::to_owned).to_vec();
+    let row = |breaker: BreakerStatus| {
+        let note = match (breaker.state.known(), breaker.until) {
+            (Some(BreakerState::Open), Some(until)) if until > now => format!("for {}", output::span(now, until)),
+            (Some(BreakerState::Open), _) => "waits for a job".to_owned(),
+            (Some(BreakerState::HalfOpen), _) => format!("{} probes, {} good", breaker.probes, breaker.successes),
+            _ => String::new(),
+        };
+        vec![
+            breaker.tenant.to_string(),
+            breaker.job_type.to_string(),
+            breaker.key.map(|key| output::cut(&key, 40)).unwrap_or_default(),
+            breaker.state.to_string(),
+            output::number(breaker.failures.into()),
+            output::age(breaker.since, now),
+            note,
+        ]
+    };
+    std::iter::once(heading).chain(breakers.into_iter().map(row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn breakers_are_shown_with_what_they_wait_for() {
+        let now = Timestamp::parse("2026-11-21T12:00:00Z").unwrap();
+        let breaker = |job_type: &str, state: &str| {
+            json!({"tenant": "acme", "type": job_type, "state": state, "failures": 0, "probes": 1, "successes": 2,
+                "since": "2026-11-21T11:59:00Z", "times_opened": 1})
+        };
+        let mut open = breaker("mail.send", "open");
+        open["until"] = json!("2026-11-21T12:00:30Z");
+        open["key"] = json!("a.example");
+        let mut cooled = breaker("call", "open");
+        cooled["until"] = json!("2026-11-21T12:00:00Z");
+        let mut closed = breaker("a", "closed");
+        closed["failures"] = json!(3);
+        let all = [open, cooled, breaker("b", "half_open"), closed];
+        let all: Vec<BreakerStatus> = all.into_iter().map(|one| serde_json::from_value(one).unwrap()).collect();
+        let shown = |text: &str| anstream::adapter::strip_str(text).to_string();
+        assert_eq!(shown(&said(&all[0], now)), "mail.send: open for 30.0 s");
+        assert_eq!(
+            shown(&output::table(&rows(all, now), &[4])),
+            "\
+tenant  type       key        state      failures  since
+acme    a                     closed            3  1 min
+acme    b                     half_open         0  1 min  1 probes, 2 good
+acme    call                  open              0  1 min  waits for a job
+acme    mail.send  a.example  open              0  1 min  for 30.0 s
+"
+        );
+    }
+}
