@@ -6,7 +6,7 @@ use longshore_backbone::claims::{Claim, fingerprint};
 use longshore_domain::job::{Unique, When};
 use longshore_domain::run::RunResult;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{JobOptions, Run};
+use longshore_domain::{JobOptions, Run, RunId, RunState};
 
 use super::begin::{Scene, after, held_by};
 use super::completed;
@@ -442,4 +442,18 @@ fn a_run_that_takes_back_the_key_that_was_taken_from_it_does_not_end_itself() {
     let begun = scene.node.begins(assignment);
     assert!(begun.is_some());
     assert_eq!(scene.node.sent(), ["claim k for main-p5-7", "record running 1/1"]);
+}
+
+#[test]
+fn a_job_keeps_the_id_under_which_it_claimed_its_key_once_the_earlier_run_of_its_derived_id_has_ended() {
+    let mut scene = keyed();
+    scene.message.at = at(9_000);
+    let earlier = after(Run { origin: at(0), ..scene.running() }, Settlement::Cancel);
+    scene.server.has_record(earlier);
+    // The earlier run had not ended when a node took the key for this job, and died.
+    let timed = RunId::derived_at(&id(RUN), at(9_000));
+    scene.server.has_claim("k", claim(timed.as_str(), true, &[]));
+    let (begun, _) = scene.begins();
+    assert!(begun.is_some(), "not the duplicate of itself");
+    assert_eq!(scene.server.run(timed.as_str()).state, RunState::Running);
 }
