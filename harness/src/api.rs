@@ -15,8 +15,9 @@ use crate::world::{NAMESPACE, TENANT, World, chain};
 /// How long [`World::wait`] waits for a run's end.
 const END_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a node is asked to delay one answer of `runs.wait`; short, since a node may die meanwhile.
-const HELD: Duration = Duration::from_secs(5);
+/// How long a node is asked to delay one answer of `runs.wait`; short, since a node may die meanwhile, or be frozen and
+/// asked several times in a row.
+const HELD: Duration = Duration::from_secs(1);
 
 /// The pause between two requests when no node answered: nothing announces that a node is back.
 const PAUSE: Duration = Duration::from_millis(50);

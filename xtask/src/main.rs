@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask check        all checks, in the order in which they fail soonest
        cargo xtask tidy         only the rules that no compiler checks
-       cargo xtask simulation   a million simulated runs, and every mutation";
+       cargo xtask simulation   720,000 simulated runs, and every mutation";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");

@@ -265,13 +265,17 @@ async fn end_unpublished<P: KeyPorts>(ports: &P, job: &Job, run_id: &RunId) -> R
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
         let is_without_message = run.held_by.is_none();
         // If a job of that run has turned up and ended it, its message is not acknowledged before the log has that end.
-        if run.state.duplicate_of() == Some(&job.run_id) && is_without_message {
+        // It may be the duplicate of a run that took the key before this one, and whose node died then.
+        if run.state.duplicate_of().is_some() && is_without_message {
             if ports.publish(&run, Published::nothing()).await.is_ok() {
                 return Ok(());
             }
             continue;
         }
-        if run.published || run.has_started() || !is_without_message || run.state.is_terminal() {
+        // It may be about to take the key back, from this very run: then whichever of the two writes first wins the record
+        // of this run, and the other one finds that out as it begins.
+        let stands = run.published || run.replaces || run.has_started();
+        if stands || !is_without_message || run.state.is_terminal() {
             return Ok(());
         }
         // Also a run that waits for its time: no run ends as a duplicate before its `enqueued`.

@@ -457,3 +457,25 @@ fn a_job_keeps_the_id_under_which_it_claimed_its_key_once_the_earlier_run_of_its
     assert!(begun.is_some(), "not the duplicate of itself");
     assert_eq!(scene.server.run(timed.as_str()).state, RunState::Running);
 }
+
+#[test]
+fn a_run_that_is_about_to_replace_the_one_that_took_its_key_is_not_ended_by_that_one() {
+    let mut scene = keyed();
+    let back = Run { replaces: true, ..pre_created(&mut scene, "r1") };
+    scene.server.has_record(back);
+    scene.server.has_claim("k", claim(RUN, true, &["r1"]));
+    let (begun, _) = scene.begins();
+    assert!(begun.is_some());
+    assert_eq!(scene.server.run("r1").state, RunState::Enqueued, "both would end, each as the duplicate of the other");
+}
+
+#[test]
+fn a_take_over_by_a_run_that_died_is_finished_by_the_next_that_takes_the_key() {
+    let mut scene = keyed();
+    let taken = after(pre_created(&mut scene, "r1"), Settlement::Duplicate { of: id("r2") });
+    scene.server.has_record(taken);
+    scene.server.has_claim("k", claim(RUN, true, &["r1"]));
+    let (begun, sent) = scene.begins();
+    assert!(begun.is_some());
+    assert!(sent.contains(&"log enqueued duplicate".to_owned()), "{sent:?}");
+}

@@ -82,8 +82,8 @@ impl<'w> Intake<'w> {
             run.settle(Settlement::Schedule { at: at.from(now) }, now);
         }
         match self.client.write(index, self.key(index), 0, &mut run).await {
-            Ok(revision) if run_at.is_some() => self.schedule(index, run, revision, Published::nothing()).await,
-            Ok(revision) => self.publish(index, run, revision).await,
+            Ok(revision) if run_at.is_some() => self.schedule(index, run, revision, Published::nothing()).await?,
+            Ok(revision) => self.publish(index, run, revision).await?,
             Err(Some(found)) => return self.found_before(index, found, claim).await,
             Err(None) => return Err(Unclear),
         }
@@ -120,31 +120,39 @@ impl<'w> Intake<'w> {
             // It has started, or something else has happened: the job finds that out as it begins.
             return Err(Unclear);
         }
-        self.client.write_claim(key, found.revision, (index, true, false), TakenFrom::default()).await?;
-        self.mark_record(index, run, revision).await;
+        // The runs that the key was taken from before are still to be ended: the job does so as it begins.
+        let taken_from = found.taken_from.map(|from| from.filter(|from| *from != index));
+        self.client.write_claim(key, found.revision, (index, true, false), taken_from).await?;
+        self.mark_record(index, run, revision).await?;
         Ok(index)
     }
 
     /// Publishes a job whose record is stored, under the record's seal, and marks the record.
-    async fn publish(&self, index: usize, run: Run, revision: u64) {
+    async fn publish(&self, index: usize, run: Run, revision: u64) -> Result<(), Unclear> {
         let seal = seal_of(&run);
         let sealed = if self.world().is(Mutation::SubmittedUnsealed) { 0 } else { seal };
         let message = Message { seal: sealed, ..job(index, self.world().clock.get()) };
         self.client.publish(message, MessageId::Submitted(seal)).await;
-        self.mark_record(index, run, revision).await;
+        self.mark_record(index, run, revision).await
     }
 
-    async fn schedule(&self, index: usize, run: Run, revision: u64, published: Published) {
+    async fn schedule(&self, index: usize, run: Run, revision: u64, published: Published) -> Result<(), Unclear> {
         self.client.publish_events(index, &run, published).await;
         self.client.schedule(schedule_of(self.world(), index, &run)).await;
-        self.mark_record(index, run, revision).await;
+        self.mark_record(index, run, revision).await
     }
 
-    /// If another write was first, a node has taken the run up already.
-    async fn mark_record(&self, index: usize, mut run: Run, revision: u64) {
-        if !self.world().is(Mutation::RecordNeverMarkedPublished) {
-            run.published = true;
-            let _ = self.client.write(index, self.key(index), revision, &mut run).await;
+    /// If another write was first, a node has taken the run up already. A client whose record may not be marked gets no
+    /// answer, and asks again.
+    async fn mark_record(&self, index: usize, mut run: Run, revision: u64) -> Result<(), Unclear> {
+        if self.world().is(Mutation::RecordNeverMarkedPublished) {
+            return Ok(());
+        }
+        run.published = true;
+        match self.client.write(index, self.key(index), revision, &mut run).await {
+            Err(None) => Err(Unclear),
+            Err(Some(found)) if on_repeat(&found.run) != Repeat::Nothing => Err(Unclear),
+            Ok(_) | Err(Some(_)) => Ok(()),
         }
     }
 
@@ -153,7 +161,7 @@ impl<'w> Intake<'w> {
             Some((key, revision)) => {
                 let has_it = mark_published(&self.client, key, revision, index).await?;
                 if has_it != index {
-                    self.mark_other(has_it).await;
+                    self.mark_other(has_it).await?;
                 }
                 Ok(has_it)
             }
@@ -162,11 +170,12 @@ impl<'w> Intake<'w> {
     }
 
     /// The claim is another run's, whose job is durable, so its record must not go away by itself.
-    async fn mark_other(&self, index: usize) {
-        if let Some(found) = self.client.read(self.key(index)).await
-            && on_repeat(&found.run) != Repeat::Nothing
-        {
-            self.mark_record(index, (*found.run).clone(), found.revision).await;
+    async fn mark_other(&self, index: usize) -> Result<(), Unclear> {
+        match self.client.read(self.key(index)).await {
+            Some(found) if on_repeat(&found.run) != Repeat::Nothing => {
+                self.mark_record(index, (*found.run).clone(), found.revision).await
+            }
+            _ => Ok(()),
         }
     }
 
@@ -176,13 +185,13 @@ impl<'w> Intake<'w> {
         match on_repeat(&run) {
             Repeat::Publish if self.world().is(Mutation::NotedRunNeverPublishedAgain) => {}
             Repeat::Schedule(_) if self.world().is(Mutation::ScheduledRunNeverScheduledAgain) => {}
-            Repeat::Publish => self.publish(index, run, found.revision).await,
+            Repeat::Publish => self.publish(index, run, found.revision).await?,
             Repeat::Schedule(_) => {
                 if self.client.has_schedule(schedule_of(self.world(), index, &run).place).await {
-                    self.mark_record(index, run, found.revision).await;
+                    self.mark_record(index, run, found.revision).await?;
                 } else {
                     let published = self.world().published_at_redelivery(&run);
-                    self.schedule(index, run, found.revision, published).await;
+                    self.schedule(index, run, found.revision, published).await?;
                 }
             }
             Repeat::Nothing => {}

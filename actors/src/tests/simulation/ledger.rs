@@ -50,7 +50,9 @@ struct Page {
     /// A publish with the same id or key took up a delayed submission's pre-created record, or its key, before a client
     /// was answered: it does not matter whether the `scheduled` event is published.
     note_taken_up: bool,
-    /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again.
+    /// Two nodes attend to its dead letter, or it continues under another id: its events are published live again. Or it
+    /// was rescheduled: then two of its messages may come at once, and if a node has just stored that its bare job waits,
+    /// that is in the log, but nobody publishes it live.
     live_again: bool,
     /// Its last record, if another run, of a lane that was created again, has its id now.
     overwritten: Option<Rc<Run>>,
@@ -257,7 +259,9 @@ impl Ledger {
         // not at all.
         let least = usize::from(run.state != RunState::Cancelled || run.held_by.is_none());
         let times = |event: &EventId| page.live.iter().filter(|other| *other == event).count();
-        let each_once = page.implied.iter().all(|event| (least..=1).contains(&times(event)));
+        // Several messages of a run that made way may come at once, and each publishes the end that it finds.
+        let most = |event: &EventId| if event.kind == EventKind::Duplicate { usize::MAX } else { 1 };
+        let each_once = page.implied.iter().all(|event| (least..=most(event)).contains(&times(event)));
         let is_fine = each_once && page.live.iter().all(|event| page.implied.contains(event));
         // So may a cancel of a run that was begun without a record: then its start was published live, and appears
         // nowhere else.
@@ -273,6 +277,13 @@ impl Ledger {
                 return self.accuse(plan, format!("round {round}: {wrong}: {}", list(&told)));
             }
         }
+    }
+}
+
+impl Ledger {
+    /// A person gave the run another time.
+    pub(crate) fn was_rescheduled(&mut self, plan: usize) {
+        self.pages[plan].live_again = true;
     }
 }
 

@@ -92,6 +92,7 @@ pub(crate) async fn reschedule(world: &World, node: usize, index: usize, by: i64
         // `submit` cannot mark the record any more.
         run.published |= stands && !world.is(Mutation::RescheduledRecordNotMarkedPublished);
         if client.write(index, key, revision, &mut run).await.is_ok() {
+            world.ledger.borrow_mut().was_rescheduled(index);
             if stands {
                 client.schedule(schedule_of(world, index, &run)).await;
             }
