@@ -1,4 +1,4 @@
-//! The run record's bytes: written by hand, for speed, and read with serde ([`fields`]).
+//! The run record's bytes: written by hand, for speed, and read with serde (`fields`).
 
 use super::api::{Encoded, Record};
 use super::json::{Object, compact, field, maybe, number, quoted, text};
@@ -44,7 +44,7 @@ pub fn append_within(run: &Run, max: impl FnOnce() -> usize, out: &mut Vec<u8>) 
     }
 }
 
-/// Appends a record to `out`: the text that serde would write of its [`Fields`], whose general encoder took 7 % of a busy node's time.
+/// Appends a record to `out`: the text that serde would write of its `Fields`, whose general encoder took 7 % of a busy node's time.
 pub fn append(run: &Run, out: &mut Vec<u8>) {
     append_as(run, Shape::Stored, out);
 }
