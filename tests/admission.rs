@@ -1,9 +1,14 @@
 //! Only jobs that the settings take are run: `submit` refuses the others and names the bound, and a bare publish becomes a
 //! dead letter that says why.
 
+use std::time::Duration;
+
+use longshore_harness::{World, eventually};
 use serde_json::json;
 
 use crate::world;
+
+const WITHIN: Duration = Duration::from_secs(60);
 
 const BOUNDS: &str = "types = ['echo', 'noop']\ntenants = ['default', 'acme']";
 
@@ -67,4 +72,104 @@ async fn a_bare_publish_that_is_not_taken_is_a_dead_letter_that_says_why() {
     assert_eq!(world.wait(&of_type).await.state, "completed");
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
+}
+
+fn sleeping(ms: u64) -> serde_json::Value {
+    json!({"type": "sleep", "payload": {"ms": ms}})
+}
+
+async fn is_running(world: &World, run: &str) {
+    eventually("a record that says running", WITHIN, async || match world.record(run).await {
+        Some(record) if record.state == "running" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+async fn waiting_of(world: &World, queue: &str) -> u64 {
+    let queues = world.request("queues.list", json!({"queue": queue})).await;
+    queues["queues"][0]["depth"].as_u64().unwrap()
+}
+
+/// Given a queue and a tenant whose waiting jobs are bounded, when more are submitted, one by one and in a batch, then
+/// they are refused with the scope and its bound; others are taken, bare publishes are not refused, and once the jobs
+/// have started more are taken.
+#[tokio::test]
+async fn submit_refuses_what_would_wait_beyond_its_bound() {
+    let world = world().await;
+    let node = world.node().with("queues.main", "concurrency = 1\nmax_waiting = 8");
+    let _node = node.with("queues.other", "").with("tenants.acme", "max_waiting = 3").start().await;
+    let first = world.request("submit", sleeping(3_600_000)).await["run_id"].as_str().unwrap().to_owned();
+    is_running(&world, &first).await;
+    // What runs does not wait.
+    eventually("three jobs of the tenant", WITHIN, async || {
+        match world.try_request("acme", "submit", sleeping(1)).await {
+            Ok(_) => Err("taken".to_owned()),
+            Err(refused) => Ok(refused),
+        }
+    })
+    .await;
+    let refused = world.try_request("acme", "submit", sleeping(1)).await.unwrap_err();
+    assert_eq!((refused.code, waiting_of(&world, "main").await), (503, 1 + 3), "{refused:?}");
+    assert!(refused.message.contains("tenant acme: 3 jobs wait"), "{refused:?}");
+    let elsewhere = json!({"type": "noop", "payload": {}, "queue": "other"});
+    world.try_request("default", "submit", elsewhere.clone()).await.unwrap();
+    assert_eq!(world.try_request("acme", "submit", elsewhere).await.unwrap_err().code, 503);
+    let delayed = json!({"type": "noop", "payload": {}, "delay_ms": 3_600_000});
+    world.try_request("acme", "submit", delayed).await.unwrap();
+
+    let jobs: Vec<_> = (0..10).map(|_| sleeping(1)).collect();
+    let answer = world.request("submit.batch", json!({"jobs": jobs})).await;
+    let refused: Vec<_> = answer["jobs"].as_array().unwrap().iter().filter(|job| job["code"] == 503).collect();
+    assert_eq!((refused.len(), waiting_of(&world, "main").await), (5, 1 + 8), "{answer}");
+    assert!(refused[0]["message"].as_str().unwrap().contains("queue main: 8 jobs wait"), "{answer}");
+    let bare = world.publish("noop").tenant("acme").json(json!(1)).await;
+
+    world.request("runs.cancel", json!({"run_id": first})).await;
+    assert_eq!(world.wait_as("acme", &bare, WITHIN).await.state, "completed");
+    eventually("room for the tenant", WITHIN, async || world.try_request("acme", "submit", sleeping(1)).await).await;
+}
+
+/// Given three nodes and a queue whose waiting jobs are bounded, when many clients submit as fast as they can, then at
+/// least as many jobs as the bound are taken, and no more than twice the bound and one for each node.
+#[tokio::test]
+async fn clients_of_several_nodes_cannot_pass_the_stated_bound() {
+    let world = world().await;
+    let build = || world.node().with("queues.main", "concurrency = 1\nmax_waiting = 60");
+    let nodes = [build().start().await, build().start().await, build().start().await];
+    let mut busy = Vec::new();
+    while busy.len() < nodes.len() {
+        let run = world.request("submit", sleeping(3_600_000)).await["run_id"].as_str().unwrap().to_owned();
+        is_running(&world, &run).await;
+        busy.push(run);
+    }
+    // That the jobs run is known to the other nodes once these have said so.
+    let known = eventually("what runs", WITHIN, async || {
+        let queues = world.request("queues.list", json!({"queue": "main"})).await;
+        if queues["queues"][0]["running"] == 3 { Ok(()) } else { Err(queues) }
+    });
+    known.await;
+    let clients = (0..16).map(|_| async {
+        let mut taken = 0u64;
+        for _ in 0..60 {
+            match world.try_request("default", "submit", sleeping(1)).await {
+                Ok(_) => taken += 1,
+                Err(refused) => assert_eq!(refused.code, 503, "{refused:?}"),
+            }
+        }
+        taken
+    });
+    let taken: u64 = futures_util::future::join_all(clients).await.into_iter().sum();
+    println!("{taken} jobs were taken by three nodes, of 60 that may wait");
+    assert_eq!(waiting_of(&world, "main").await, 3 + taken);
+    // Each node takes its share of the room alone, so some may be left until the next count.
+    let all = eventually("as many waiting jobs as may wait", WITHIN, async || {
+        let _ = world.try_request("default", "submit", sleeping(1)).await;
+        match waiting_of(&world, "main").await - 3 {
+            few if few < 60 => Err(few),
+            all => Ok(all),
+        }
+    });
+    let all = all.await;
+    assert!(all <= 2 * 60 + 3, "{all}");
 }

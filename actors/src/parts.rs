@@ -13,6 +13,7 @@ use crate::address::Address;
 use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
+use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{circuit_breaker, discovery, dlq_watch, presence};
 use crate::commit::committer::{Committer, Committing};
 use crate::lease_keeper::{self, Book};
@@ -48,6 +49,7 @@ pub(crate) struct Parts {
     pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
     pub(crate) gates: Gates,
     pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) waiting: Arc<WaitingJobs>,
     pub(crate) committer: Committer,
     pub(crate) committing: Arc<Mutex<Committing>>,
     pub(crate) book: Arc<Book>,
@@ -91,7 +93,8 @@ impl Parts {
             let buffer = JobBuffer::new(*policy, lease, gates.clone(), park.clone(), draining);
             Arc::new(Dispatcher::new(name.clone(), *policy, buffer))
         });
-        let queues = queues.collect();
+        let queues: Vec<Arc<Dispatcher>> = queues.collect();
+        let waiting = WaitingJobs::new(backbone.clone(), identity.node.clone(), policies, queues.clone());
         Self {
             backbone,
             identity,
@@ -101,6 +104,7 @@ impl Parts {
             circuit_breaker: Address::default(),
             gates,
             queues,
+            waiting: Arc::new(waiting),
             committer,
             committing,
             book: Arc::default(),
@@ -165,6 +169,7 @@ impl Parts {
             recently_cancelled: Arc::clone(&self.recently_cancelled),
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
+            waiting: Arc::clone(&self.waiting),
             metrics: Arc::clone(&self.metrics),
             breakers: Arc::clone(&self.breakers),
             circuit_breaker: self.circuit_breaker.clone(),
@@ -208,6 +213,7 @@ impl Parts {
             identity: Arc::clone(&self.identity),
             draining: self.lifecycle.draining.clone(),
             queues: self.queues.clone(),
+            waiting: Arc::clone(&self.waiting),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),
         }

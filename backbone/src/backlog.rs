@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Lane, Queue, Timestamp};
+use longshore_domain::{Lane, Queue, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -23,6 +23,27 @@ pub struct LaneBacklog {
     pub messages: u64,
     /// When the oldest job was stored that was delivered to no node yet.
     pub oldest_undelivered: Option<Timestamp>,
+}
+
+/// Jobs that are stored and have not ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredJobs {
+    /// How many.
+    pub jobs: u64,
+    /// How many of each tenant, where that was asked for.
+    pub by_tenant: BTreeMap<Tenant, u64>,
+}
+
+impl StoredJobs {
+    /// These and others.
+    #[must_use]
+    pub fn and(mut self, others: Self) -> Self {
+        self.jobs += others.jobs;
+        for (tenant, jobs) in others.by_tenant {
+            *self.by_tenant.entry(tenant).or_default() += jobs;
+        }
+        self
+    }
 }
 
 /// Dead letters.
@@ -105,6 +126,38 @@ impl Backbone {
             }
         };
         Ok(LaneBacklog { messages: state.messages, oldest_undelivered })
+    }
+
+    /// The jobs in a lane, running ones included; one question. By tenant, at most 100,000 pairs of tenant and type are
+    /// known.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn stored_in_lane(&self, queue: &Queue, lane: Lane, by_tenant: bool) -> Result<StoredJobs, Error> {
+        let (stream, filter) = (self.names().lane_stream(queue, lane), by_tenant.then_some(">"));
+        let state = self.subjects_in(&stream, filter).await?;
+        Ok(StoredJobs { jobs: state.messages, by_tenant: self.by_tenant(&state.subjects) })
+    }
+
+    /// The parked jobs of a queue; one question.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn stored_parked(&self, queue: &Queue) -> Result<StoredJobs, Error> {
+        let filter = self.names().parked_where(None, Some(queue), None);
+        let state = self.subjects_in(&self.names().parked_stream(), Some(&filter)).await?;
+        Ok(StoredJobs { jobs: state.subjects.values().sum(), by_tenant: self.by_tenant(&state.subjects) })
+    }
+
+    fn by_tenant(&self, subjects: &BTreeMap<String, u64>) -> BTreeMap<Tenant, u64> {
+        let mut tenants = BTreeMap::new();
+        for (subject, jobs) in subjects {
+            let tenant = self.names().read_job(subject).and_then(|read| Tenant::parse(read.tenant).ok());
+            if let Some(tenant) = tenant {
+                *tenants.entry(tenant).or_default() += jobs;
+            }
+        }
+        tenants
     }
 
     /// When the first parked job of a queue was enqueued or fell due.

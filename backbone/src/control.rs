@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Lane, Priority, Queue, SmolStr, Timestamp};
+use longshore_domain::{Lane, Priority, Queue, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -28,6 +28,9 @@ pub struct Presence {
     pub state: String,
     /// The queues it serves: concurrency and running jobs.
     pub queues: BTreeMap<String, QueueLoad>,
+    /// Jobs that it runs of tenants whose waiting jobs are bounded. Absent from nodes of older versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub running_of: BTreeMap<Tenant, usize>,
 }
 
 /// How busy a node is with a queue.

@@ -42,10 +42,15 @@ struct Info {
     error: Option<Refusal>,
 }
 
-#[derive(Deserialize)]
-struct State {
+/// What a stream holds.
+#[derive(Default, Deserialize)]
+pub(crate) struct State {
+    /// All of the stream's.
     #[serde(default)]
-    subjects: BTreeMap<String, u64>,
+    pub(crate) messages: u64,
+    /// How many stand on each subject that was asked for.
+    #[serde(default)]
+    pub(crate) subjects: BTreeMap<String, u64>,
 }
 
 impl Backbone {
@@ -93,15 +98,22 @@ impl Backbone {
     }
 
     async fn kinds_in(&self, stream: &str, filter: &str) -> Result<Vec<ParkedKind>, Error> {
+        let subjects = self.subjects_in(stream, Some(filter)).await?.subjects;
+        Ok(subjects.into_iter().filter_map(|(subject, jobs)| self.read_kind(&subject, jobs)).collect())
+    }
+
+    /// How many messages a stream has, and how many on each of the subjects that the filter takes, as its leader has
+    /// them. At most 100,000 subjects are told.
+    pub(crate) async fn subjects_in(&self, stream: &str, filter: Option<&str>) -> Result<State, Error> {
         let subject = format!("{}.STREAM.INFO.{stream}", self.api());
         // One page: the client library's own listing requests a second one, only to find that there is none.
-        let body = Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#));
+        let body = filter.map(|filter| Bytes::from(format!(r#"{{"subjects_filter":"{filter}"}}"#)));
+        let body = body.unwrap_or_default();
         let info: Info = request::ask(self.control(), subject.clone(), body).await?;
         if let Some(Refusal { err_code, description }) = info.error {
             return Err(Error::Refused { subject, code: err_code, description });
         }
-        let subjects = info.state.map(|state| state.subjects).unwrap_or_default();
-        Ok(subjects.into_iter().filter_map(|(subject, jobs)| self.read_kind(&subject, jobs)).collect())
+        Ok(info.state.unwrap_or_default())
     }
 
     fn read_kind(&self, subject: &str, jobs: u64) -> Option<ParkedKind> {

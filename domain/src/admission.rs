@@ -5,7 +5,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::policy::Policies;
-use crate::{JobType, Tenant};
+use crate::{JobType, Queue, Tenant};
+
+mod room;
+
+pub use room::Room;
 
 /// What is taken, as far as settings bound it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,6 +46,24 @@ impl fmt::Display for Refusal {
             Self::Payload { bytes, max } => {
                 write!(f, "payload: has {bytes} bytes, {max} are allowed for its type (payload_max)")
             }
+        }
+    }
+}
+
+/// Whose waiting jobs are bounded.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// A queue, all tenants together.
+    Queue(Queue),
+    /// A tenant, in all queues together.
+    Tenant(Tenant),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(queue) => write!(f, "queue {queue}"),
+            Self::Tenant(tenant) => write!(f, "tenant {tenant}"),
         }
     }
 }

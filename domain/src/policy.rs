@@ -102,11 +102,13 @@ pub struct QueuePolicy {
     pub concurrency: usize,
     /// How much later a job of the next more urgent priority may come and still overtake; 0: strict priorities.
     pub aging: Duration,
+    /// With so many waiting jobs, `submit` takes no more; `None`: any number.
+    pub max_waiting: Option<u64>,
 }
 
 impl Default for QueuePolicy {
     fn default() -> Self {
-        Self { concurrency: 64, aging: Duration::from_secs(30) }
+        Self { concurrency: 64, aging: Duration::from_secs(30), max_waiting: None }
     }
 }
 
@@ -155,6 +157,8 @@ pub struct Policies {
 pub struct TenantPolicy {
     /// How many jobs it may submit.
     pub rate_limit: Option<RateLimit>,
+    /// With so many waiting jobs of it, `submit` takes no more; `None`: any number.
+    pub max_waiting: Option<u64>,
 }
 
 impl Policies {

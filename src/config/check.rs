@@ -173,7 +173,8 @@ impl Checker<'_> {
         self.limits_exist(root, &limits);
         let mut tenants = BTreeMap::new();
         for (name, section) in root.named("tenants", None) {
-            let policy = TenantPolicy { rate_limit: self.rate_limit(&section) };
+            let max_waiting = section.get(&entry::TENANT_MAX_WAITING);
+            let policy = TenantPolicy { rate_limit: self.rate_limit(&section), max_waiting };
             if let Ok(tenant) = Tenant::parse(name) {
                 tenants.insert(tenant, policy);
             }
@@ -404,7 +405,11 @@ fn key_policy(section: &Section<'_>) -> KeyPolicy {
 }
 
 fn queue_policy(section: &Section<'_>) -> QueuePolicy {
-    QueuePolicy { concurrency: section.get(&entry::QUEUE_CONCURRENCY), aging: section.get(&entry::QUEUE_AGING) }
+    QueuePolicy {
+        concurrency: section.get(&entry::QUEUE_CONCURRENCY),
+        aging: section.get(&entry::QUEUE_AGING),
+        max_waiting: section.get(&entry::QUEUE_MAX_WAITING),
+    }
 }
 
 fn jitter(form: JitterForm, spread: Option<Spread>) -> Result<Jitter, String> {

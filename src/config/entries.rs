@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use longshore_backbone::Storage;
 use longshore_domain::JobType;
-use longshore_domain::policy::{History, QueuePolicy, TypePolicy};
+use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 
 use super::kind::{JitterForm, Listen, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
@@ -212,13 +212,13 @@ pub(crate) static DLQ_MAX_BYTES: Entry<Size> = Entry::new(
 pub(crate) static QUEUES: Named = Named {
     name: "queues",
     doc: "The queues that this node declares and serves. Without any, \"main\" alone; with some, exactly those.",
-    example: ("main", &["concurrency", "aging"]),
+    example: ("main", &["concurrency", "aging", "max_waiting"]),
     check: check_token,
     table: &QUEUE,
     fallback: None,
 };
 
-static QUEUE: Table = Table::of("", &[One(&QUEUE_CONCURRENCY), One(&QUEUE_AGING)]);
+static QUEUE: Table = Table::of("", &[One(&QUEUE_CONCURRENCY), One(&QUEUE_AGING), One(&QUEUE_MAX_WAITING)]);
 
 pub(crate) static QUEUE_CONCURRENCY: Entry<usize> = Entry::new(
     "concurrency",
@@ -234,6 +234,15 @@ pub(crate) static QUEUE_AGING: Entry<Duration> = Entry::new(
     "How much later a job of the next more urgent priority may come and still overtake. \"0s\": strict priorities; then \
      the least urgent jobs may wait for ever.",
 );
+
+pub(crate) static QUEUE_MAX_WAITING: Entry<Option<u64>> = Entry::new(
+    "max_waiting",
+    || QueuePolicy::default().max_waiting,
+    "With so many jobs that are enqueued and have not started, submit answers 503. Jobs that wait for a time do not count, \
+     and bare publishes are not refused (storage.jobs_max_messages bounds those). The same on all nodes.",
+)
+.example("100000")
+.at_least(|| Some(1));
 
 // [retries.<name>], and every `backoff`
 
@@ -465,8 +474,11 @@ static TENANT_WEIGHT: Entry<u32> =
         .at_most(|| 1_000)
         .accepted_only();
 
-static TENANT_MAX_WAITING: Entry<Option<u64>> =
-    Entry::new("max_waiting", || None, "At most so many of its jobs may wait.")
-        .example("100000")
-        .at_least(|| Some(1))
-        .accepted_only();
+pub(crate) static TENANT_MAX_WAITING: Entry<Option<u64>> = Entry::new(
+    "max_waiting",
+    || TenantPolicy::default().max_waiting,
+    "With so many jobs of the tenant that are enqueued and have not started, in all queues together, submit answers 503. \
+     As for a queue, jobs that wait for a time do not count, and bare publishes are not refused. The same on all nodes.",
+)
+.example("100000")
+.at_least(|| Some(1));

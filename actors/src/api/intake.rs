@@ -16,7 +16,7 @@ use longshore_backbone::request::{STREAM_FULL, is_no_responders_error};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, names};
 use longshore_backbone::{Error, Headers};
-use longshore_domain::admission::{self, Refusal};
+use longshore_domain::admission::{self, Refusal, Scope};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
@@ -31,6 +31,7 @@ use crate::api::keyed::{self, OnConflict};
 use crate::api::runs::is_stored;
 use crate::attempt::assignment::size_refused;
 use crate::attempt::keys;
+use crate::cluster::waiting::Full;
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
 use crate::shared::{new_seal, now};
@@ -68,14 +69,22 @@ fn name(error: longshore_domain::NameError) -> ApiError {
 /// Takes one job, and counts it.
 pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submitted, ApiError> {
     let checked = check(api, tenant, submit)?;
+    let due = due(&checked.job);
+    let place = match due {
+        Some(_) => None,
+        None => api.waiting.take(&checked.job).await.map_err(|full| too_many_wait(&full))?,
+    };
     let tokens = api.limits.admit(tenant).await.map_err(|until| over_limit(tenant, until))?;
     let (queue, job_type) = (checked.job.queue.clone(), checked.job.job_type.clone());
-    let submitted = take(api, checked).await?;
+    let submitted = take(api, checked, due).await?;
     // They go back if the job was not taken. That it waited for its answer for too long is no reason to refuse it.
     let _ = tokens.is_some_and(|tokens| tokens.spend(Instant::now()));
     if submitted.deduplicated {
         api.metrics.deduplicated.inc();
     } else {
+        if let Some(place) = place {
+            place.stored();
+        }
         api.metrics.jobs.of(queue.as_str(), job_type.as_str()).submitted.inc();
     }
     Ok(submitted)
@@ -88,10 +97,24 @@ fn over_limit(tenant: &Tenant, until: Instant) -> ApiError {
     ApiError { retry_after_ms: Some(after), ..ApiError::new(Code::RateLimited, message) }
 }
 
-async fn take(api: &Api, checked: Checked) -> Result<Submitted, ApiError> {
-    let due = checked.job.options.as_ref().and_then(|options| options.run_at).map(|when| when.from(now()));
+/// As many jobs wait as may.
+fn too_many_wait(Full { scope, max }: &Full) -> ApiError {
+    let setting = match scope {
+        Scope::Queue(queue) => format!("queues.{queue}.max_waiting"),
+        Scope::Tenant(tenant) => format!("tenants.{tenant}.max_waiting"),
+    };
+    ApiError::unavailable(format!("{scope}: {max} jobs wait, and no more may ({setting}); try again later"))
+}
+
+/// When the job is to start, if that is later than now.
+fn due(job: &Job) -> Option<Timestamp> {
+    let (now, run_at) = (now(), job.options.as_ref().and_then(|options| options.run_at));
+    run_at.map(|when| when.from(now)).filter(|due| *due > now)
+}
+
+async fn take(api: &Api, checked: Checked, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
     let keyed = checked.job.options.as_ref().is_some_and(|options| options.idempotency_key.is_some());
-    if checked.own_id.is_none() && !keyed && due.is_none_or(|due| due <= now()) {
+    if checked.own_id.is_none() && !keyed && due.is_none() {
         return publish_plain(api, checked).await;
     }
     must_be_declared(api, &checked.job.queue).await?;
@@ -99,7 +122,6 @@ async fn take(api: &Api, checked: Checked) -> Result<Submitted, ApiError> {
     if let Some(id) = &checked.own_id {
         checked.job.run_id = id.clone();
     }
-    let due = due.filter(|due| *due > now());
     keyed::submit(api, checked, due).await
 }
 

@@ -24,6 +24,7 @@ use longshore_domain::policy::Policies;
 
 use crate::address::Address;
 use crate::cluster::circuit_breaker;
+use crate::cluster::waiting::WaitingJobs;
 use crate::commit::committer::Committer;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -42,6 +43,7 @@ pub(crate) struct Api {
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) waiting: Arc<WaitingJobs>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) circuit_breaker: Address<circuit_breaker::Message>,

@@ -289,7 +289,7 @@ impl Control {
 
 /// A node as an answer shows it.
 fn status(node: Presence) -> NodeStatus {
-    let Presence { node, version, started_at, seen_at, state, queues } = node;
+    let Presence { node, version, started_at, seen_at, state, queues, running_of: _ } = node;
     let load = |load: QueueLoad| NodeQueue { concurrency: load.concurrency, running: load.running };
     let queues = queues.into_iter().map(|(name, of)| (name, load(of))).collect();
     NodeStatus { node, queues, seen_at, started_at, state, version }

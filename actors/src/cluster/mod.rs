@@ -1,5 +1,6 @@
 //! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
-//! `system_events`; `readiness` and `counts`; `dlq_watch` and `records_watch`.
+//! `system_events`; `readiness`, `counts` and `waiting` (admission by the number of waiting
+//! jobs); `dlq_watch` and `records_watch`.
 
 pub(crate) mod circuit_breaker;
 pub(crate) mod counts;
@@ -8,6 +9,7 @@ pub(crate) mod node_name;
 pub(crate) mod presence;
 pub(crate) mod readiness;
 pub(crate) mod system_events;
+pub(crate) mod waiting;
 
 pub(crate) mod dlq_watch;
 pub(crate) mod records_watch;

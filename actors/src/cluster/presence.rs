@@ -8,6 +8,7 @@ use longshore_backbone::{Backbone, Error};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::records_watch::look_at_records;
+use crate::cluster::waiting::WaitingJobs;
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::{self, Dispatcher};
 use crate::shared::health::Health;
@@ -23,6 +24,8 @@ pub(crate) struct Part {
     pub(crate) draining: CancellationToken,
     /// The queues whose load it publishes.
     pub(crate) queues: Vec<Arc<Dispatcher>>,
+    /// Whose running jobs it publishes as well.
+    pub(crate) waiting: Arc<WaitingJobs>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: Arc<Health>,
 }
@@ -36,6 +39,7 @@ fn of(part: &Part) -> Presence {
         seen_at: now(),
         state: if part.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
         queues: dispatcher::loads(&part.queues),
+        running_of: part.waiting.running_of(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use longshore_backbone::control::QueueLoad;
 use longshore_domain::policy::QueuePolicy;
-use longshore_domain::{Lane, Priority, Queue};
+use longshore_domain::{Job, Lane, Priority, Queue};
 use ractor::{ActorRef, MessagingErr};
 use tokio::sync::{Mutex, mpsc};
 
@@ -157,13 +157,18 @@ impl Dispatcher {
     /// Jobs whose attempt has begun, by priority.
     fn running_by_priority(&self) -> [usize; Priority::COUNT] {
         let mut counts = [0; Priority::COUNT];
+        self.for_each_running(|job| counts[Lane::Of(job.priority).index()] += 1);
+        counts
+    }
+
+    /// Looks at each job whose attempt has begun.
+    pub(crate) fn for_each_running(&self, mut look: impl FnMut(&Job)) {
         for (current, _) in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
             let current = current.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(running) = current.as_ref() {
-                counts[Lane::Of(running.assignment.job.priority).index()] += 1;
+                look(&running.assignment.job);
             }
         }
-        counts
     }
 
     /// Jobs that run now.

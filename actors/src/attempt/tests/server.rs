@@ -173,7 +173,15 @@ impl MemoryServer {
 
     pub(super) fn has_presence(&self, node: &str, started_at: Timestamp, seen_at: Timestamp) {
         let (node, version, state) = (node.to_owned(), String::new(), String::new());
-        let presence = Presence { node: node.clone(), version, started_at, seen_at, state, queues: BTreeMap::new() };
+        let presence = Presence {
+            node: node.clone(),
+            version,
+            started_at,
+            seen_at,
+            state,
+            queues: BTreeMap::new(),
+            running_of: BTreeMap::new(),
+        };
         self.presences.borrow_mut().insert(node, presence);
     }
 
