@@ -95,3 +95,50 @@ async fn a_rescheduling_that_was_cut_off_loses_no_run_and_starts_none_early() {
     assert_eq!((starts(&world, &later).await, starts(&world, &sooner).await), (1, 1));
     third.stop().await;
 }
+
+/// Given runs of two types that wait, and one that runs, when those that match a filter are to start now or elsewhere,
+/// then they do, no others do, and nothing is done where it is only counted, or not confirmed.
+#[tokio::test]
+async fn those_that_match_a_filter_start_now_or_at_another_time() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let submit = async |job_type: &str| world.submit(json!({"type": job_type, "delay_ms": 3_600_000})).await;
+    let (mut chosen, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..40 {
+        chosen.push(submit("echo").await);
+        others.push(submit("noop").await);
+    }
+    let counted = world.request("runs.run_now", json!({"type": "echo", "dry_run": true})).await;
+    assert_eq!((&counted["rescheduled"], &counted["more"]), (&json!(40), &json!(false)), "{counted}");
+    let some = json!({"type": "echo", "limit": 15, "set": {"queue": "other", "priority": 2}});
+    let moved = world.request("runs.reschedule", some.clone()).await;
+    assert_eq!((&moved["rescheduled"], &moved["more"]), (&json!(15), &json!(true)), "{moved}");
+    let rest = world.request("runs.reschedule", json!({"type": "echo", "set": some["set"]})).await;
+    assert_eq!(rest["rescheduled"], json!(25), "those that are as wanted are left alone: {rest}");
+    crate::overdue::scheduled(&world, 80).await;
+
+    let say = async |line: &str| {
+        let output = world.command(line.split_whitespace()).output().await.unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(say("runs run-now --type echo").await.0, 2, "off a terminal it needs --yes");
+    assert_eq!(say("runs run-now").await.0, 2, "nothing is never taken for everything");
+    crate::overdue::scheduled(&world, 80).await;
+    let (code, out) = say("runs run-now --type echo --yes").await;
+    assert_eq!((code, out.trim()), (0, "40 runs rescheduled"));
+    for run in &chosen {
+        let end = world.wait(run).await;
+        assert_eq!((end.state.as_str(), end.queue.as_str(), end.priority), ("completed", "other", 2));
+    }
+    let (code, out) = say("runs reschedule --all --delay 2h --set-priority 9 --yes --json").await;
+    let outcome: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &outcome["rescheduled"]), (0, &json!(40)), "{out}");
+    for run in &others {
+        let record = world.request("runs.get", json!({"run_id": run})).await;
+        assert_eq!((&record["state"], &record["priority"]), (&json!("scheduled"), &json!(9)));
+    }
+    for wrong in [json!({"all": true}), json!({"queue": "main", "priority": 1}), json!({"all": true, "set": {}})] {
+        assert_eq!(world.try_request("default", "runs.reschedule", wrong).await.unwrap_err().code, 400);
+    }
+    node.stop().await;
+}

@@ -26,6 +26,7 @@ pub mod renewal;
 pub mod request;
 pub mod window;
 
+pub mod backwards;
 pub mod records;
 pub mod scan;
 mod taken_subject;

@@ -116,7 +116,10 @@ impl Backbone {
     }
 
     /// Up to which sequence the messages of a stream of jobs were delivered.
-    pub(crate) async fn delivered_up_to(&self, stream: &str) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn delivered_up_to(&self, stream: &str) -> Result<u64, Error> {
         Ok(self.consumer_info(stream).await?.delivered.map_or(0, |delivered| delivered.stream_seq))
     }
 

@@ -42,7 +42,7 @@ pub enum Source {
 }
 
 impl Backbone {
-    fn stream_of(&self, place: &Source) -> String {
+    pub(crate) fn stream_of(&self, place: &Source) -> String {
         match place {
             Source::Lane(queue, lane) => self.names().lane_stream(queue, *lane),
             Source::Parked => self.names().parked_stream(),
@@ -162,14 +162,20 @@ struct Deleted {
     error: Option<request::Refusal>,
 }
 
-/// A batched direct get (ADR-31): the messages, then a status that ends the page.
+/// One page of the messages under `subject`; `from` says where it begins, as a field of the query.
 pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, from: &str) -> Result<Page, Error> {
-    let failed = |source| Error::Read { subject: format!("{stream} {subject}"), source };
+    let query = format!(r#"{from},"batch":{PAGE},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}""#);
+    batch(link, api, stream, &query).await
+}
+
+/// A batched direct get (ADR-31): the messages, then a status that ends the page. `query` has the fields of the request.
+pub(crate) async fn batch(link: &Link, api: &str, stream: &str, query: &str) -> Result<Page, Error> {
+    let failed = |source| Error::Read { subject: format!("{stream} {}", asked(query)), source };
     let inbox = link.new_inbox();
     let mut made = link.connected();
     let mut answers = link.subscribe(inbox.clone()).await?;
-    let query = format!(r#"{{{from},"batch":{PAGE},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}"}}"#);
-    link.publish_with_reply(format!("{api}.DIRECT.GET.{stream}").into(), inbox, Bytes::from(query)).await;
+    let body = Bytes::from(format!("{{{query}}}"));
+    link.publish_with_reply(format!("{api}.DIRECT.GET.{stream}").into(), inbox, body).await;
     let mut messages: Vec<Stored> = Vec::new();
     loop {
         let answer = tokio::time::timeout(WITHIN, async {
@@ -204,4 +210,9 @@ pub(crate) async fn page(link: &Link, api: &str, stream: &str, subject: &str, fr
             }
         }
     }
+}
+
+/// A query as an error shows it: one that names hundreds of subjects is cut.
+fn asked(query: &str) -> &str {
+    &query[..query.floor_char_boundary(200)]
 }

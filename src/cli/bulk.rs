@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use longshore_backbone::wire::api::{
-    ApiError, DlqDiscard, DlqReplay, Endpoint, Failed, Outcome, RunsCancel, Selection, Target,
+    ApiError, DlqDiscard, DlqReplay, Endpoint, Failed, Outcome, RunsCancel, RunsReschedule, RunsRunNow, Selection,
+    Target,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -81,6 +82,26 @@ impl Bulk for RunsCancel {
 
     fn selection(request: &mut Self::Request) -> &mut Selection {
         request
+    }
+}
+
+impl Bulk for RunsRunNow {
+    const DONE: &'static str = "rescheduled";
+    const VERB: &'static str = "Start about";
+    const NOUN: &'static str = "run";
+
+    fn selection(request: &mut Self::Request) -> &mut Selection {
+        request
+    }
+}
+
+impl Bulk for RunsReschedule {
+    const DONE: &'static str = "rescheduled";
+    const VERB: &'static str = "Reschedule about";
+    const NOUN: &'static str = "run";
+
+    fn selection(request: &mut Self::Request) -> &mut Selection {
+        &mut request.selection
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod serve;
 
 mod bulk;
 mod dlq;
+mod run_lists;
 mod runs;
 mod schedules;
 mod submit;
@@ -99,7 +100,7 @@ pub(crate) enum Command {
     Dev(crate::dev::Arguments),
     /// Submit a job
     Submit(submit::Arguments),
-    /// Show a run, wait for its end, reschedule, cancel or erase it
+    /// List and count runs; show one, wait for its end, reschedule, cancel or erase it
     #[command(subcommand)]
     Runs(runs::Command),
     /// Dead letters: jobs that failed for good; show, replay or discard them

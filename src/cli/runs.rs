@@ -1,25 +1,30 @@
-//! `longshore runs`: shows a run's record, waits for its end, cancels and erases runs.
+//! `longshore runs`: shows a run's record, waits for its end, reschedules, cancels and erases runs.
 
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    ApiError, Attempt, Encoded, Record, RescheduleRequest, RunError, RunRequest, RunsCancel, RunsErase, RunsGet,
-    RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, Word,
+    ApiError, Attempt, Encoded, NewStart, Record, RescheduleRequest, Rescheduled, RunError, RunRequest, RunsCancel,
+    RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, Word,
 };
 use longshore_domain::run::whole_millis;
 use longshore_domain::{Queue, RunId, RunState, Timestamp};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::bulk::Bulk;
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled};
 use super::target::{Which, now, word};
-use super::{Ended, Global, bulk, exact, submit, target};
+use super::{Ended, Global, bulk, exact, run_lists, submit, target};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// List runs, those that changed last first
+    List(run_lists::List),
+    /// Count runs by queue, type and state
+    Count(run_lists::Counting),
     /// Show a run: state, attempts, result or error
     Get {
         /// The run's id
@@ -42,17 +47,10 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Cancel one run, or those that fit: waiting jobs will not start, running ones are told to stop
-    Cancel(Cancel),
-    /// Start a run now that waits for its time or for its next attempt
-    RunNow {
-        /// The run's id
-        #[arg(value_parser = super::run_id)]
-        id: RunId,
-        /// JSON for machines
-        #[arg(long)]
-        json: bool,
-    },
-    /// Start such a run at another time, with another priority or in another queue
+    Cancel(Waiting),
+    /// Start one run now that waits for its time or for its next attempt, or those that fit
+    RunNow(Waiting),
+    /// Start such runs at another time, with another priority or in another queue
     Reschedule(Reschedule),
     /// Erase personal data of runs: payload, result, error texts, progress, checkpoints, dead letter; times stay
     Erase {
@@ -70,32 +68,29 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Reschedule {
-    /// The run's id
-    #[arg(value_parser = super::run_id)]
-    id: RunId,
+    #[command(flatten)]
+    which: Waiting,
     /// At this time: 2027-01-31T09:30:00Z
-    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present_any = ["delay", "priority", "queue"])]
+    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
     at: Option<Timestamp>,
     /// This long from now: 30s, 5m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = submit::span, conflicts_with = "at")]
+    #[arg(long, value_name = "DURATION", value_parser = submit::span, conflicts_with = "at", help_heading = "Changes")]
     delay: Option<Duration>,
     /// With this priority: 1, the most urgent, to 9
-    #[arg(long, short, value_name = "1-9", value_parser = clap::value_parser!(u64).range(1..=9))]
-    priority: Option<u64>,
+    #[arg(long, short = 'p', value_name = "1-9", value_parser = clap::value_parser!(u64).range(1..=9), help_heading = "Changes")]
+    set_priority: Option<u64>,
     /// In this queue
-    #[arg(long, value_name = "NAME", value_parser = super::queue)]
-    queue: Option<Queue>,
-    /// JSON for machines
-    #[arg(long)]
-    json: bool,
+    #[arg(long, value_name = "NAME", value_parser = super::queue, help_heading = "Changes")]
+    set_queue: Option<Queue>,
 }
 
 fn time(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse(text).map_err(|error| error.to_string())
 }
 
+/// One run, or those that fit, in a state that has not ended; and how.
 #[derive(Debug, Args)]
-pub(crate) struct Cancel {
+pub(crate) struct Waiting {
     #[command(flatten)]
     which: Which,
     /// In this state
@@ -110,27 +105,28 @@ const STATES: [&str; 4] = ["scheduled", "enqueued", "running", "retrying"];
 
 pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
+        Command::List(arguments) => run_lists::list(&Api::connect(global).await?, arguments).await,
+        Command::Count(arguments) => run_lists::count(&Api::connect(global).await?, arguments).await,
         Command::Get { id, json } => {
             let asked = RunRequest { run_id: id, tenant: None };
             tell(&Api::connect(global).await?.ask::<RunsGet>(asked).await?, json)?;
             Ok(Ended::Well)
         }
         Command::Wait { id, timeout, json } => wait(&Api::connect(global).await?, &id, timeout, json).await,
-        Command::Cancel(Cancel { which, state, options }) => {
+        Command::Cancel(Waiting { which, state, options }) => {
             // A wrong command line is reported before anything is connected.
             let chosen = which.chosen(state)?;
             cancel(&Api::connect(global).await?, chosen, &options).await
         }
-        Command::RunNow { id, json } => {
-            let asked = RunRequest { run_id: id, tenant: None };
-            tell(&Api::connect(global).await?.ask::<RunsRunNow>(asked).await?, json)?;
-            Ok(Ended::Well)
+        Command::RunNow(Waiting { which, state, options }) => {
+            let selection = Selection::of(which.chosen(state)?);
+            restart::<RunsRunNow>(&Api::connect(global).await?, selection, &options).await
         }
-        Command::Reschedule(Reschedule { id, at, delay, priority, queue, json }) => {
+        Command::Reschedule(Reschedule { which, at, delay, set_priority, set_queue }) => {
             let run_at = at.or_else(|| delay.map(|delay| now().plus(delay)));
-            let asked = RescheduleRequest { run_id: id, tenant: None, run_at, priority, queue };
-            tell(&Api::connect(global).await?.ask::<RunsReschedule>(asked).await?, json)?;
-            Ok(Ended::Well)
+            let set = NewStart { run_at, priority: set_priority, queue: set_queue };
+            let asked = RescheduleRequest { selection: Selection::of(which.which.chosen(which.state)?), set };
+            restart::<RunsReschedule>(&Api::connect(global).await?, asked, &which.options).await
         }
         Command::Erase { ids, yes, json } => erase(&Api::connect(global).await?, &ids, yes, json).await,
     }
@@ -150,6 +146,25 @@ async fn cancel(api: &Api, chosen: Target, options: &bulk::Options) -> anyhow::R
         }
         runs => bulk::run::<RunsCancel>(api, Selection::of(runs), None, options).await,
     }
+}
+
+/// Has runs start at another time.
+async fn restart<E: Bulk<Answer = Rescheduled>>(
+    api: &Api,
+    mut asked: E::Request,
+    options: &bulk::Options,
+) -> anyhow::Result<Ended> {
+    if !matches!(E::selection(&mut asked).target, Target::Run(_)) {
+        return bulk::run::<E>(api, asked, None, options).await;
+    }
+    options.for_many_only()?;
+    let answer = api.ask::<E>(asked).await?;
+    match answer.read()? {
+        _ if options.json => output::json(&answer)?,
+        Rescheduled::Run(record) => output::say(show(&record, target::now()).trim_end())?,
+        Rescheduled::Runs(_) => {}
+    }
+    Ok(Ended::Well)
 }
 
 /// Erasing one run can take long: its dead letter is searched among all.

@@ -21,7 +21,7 @@ use crate::api::filter::{self, Filter, unavailable};
 use crate::api::runs::is_stored;
 
 /// Entries on a page if the client does not say.
-const LIST_DEFAULT: u64 = 100;
+pub(crate) const LIST_DEFAULT: u64 = 100;
 /// Maximum number of entries on a page, or groups in an answer.
 const MAX_LISTED: u64 = 500;
 /// Records that are read at once.
@@ -35,11 +35,15 @@ pub(crate) fn subject(api: &Api, filter: &Filter) -> String {
     api.backbone.names().dead_letters_where(filter.tenant.as_ref(), queue, job_type)
 }
 
-/// A dead letter with its run as stored, which has the whole history, if the dead letter still stands: if its run went
-/// on, it is about to be deleted.
 async fn standing(api: &Api, letter: StoredDeadLetter) -> Result<Option<(StoredDeadLetter, Run)>, ApiError> {
     let found = is_stored(api, &letter.run.tenant, &letter.run.run_id).await?.map(|found| found.run);
-    Ok(match on_dead_letter(found.as_ref(), letter.run.round, letter.run.origin) {
+    Ok(stands(found, letter))
+}
+
+/// A dead letter with its run as stored, which has the whole history, if the dead letter still stands: if its run went
+/// on, it is about to be deleted.
+pub(crate) fn stands(found: Option<Run>, letter: StoredDeadLetter) -> Option<(StoredDeadLetter, Run)> {
+    match on_dead_letter(found.as_ref(), letter.run.round, letter.run.origin) {
         DeadLetterVerdict::Stands => {
             let run = found.unwrap_or_else(|| letter.run.clone());
             Some((letter, run))
@@ -49,7 +53,7 @@ async fn standing(api: &Api, letter: StoredDeadLetter) -> Result<Option<(StoredD
             Some((letter, run))
         }
         DeadLetterVerdict::Replayed | DeadLetterVerdict::Stale | DeadLetterVerdict::StaleRecord => None,
-    })
+    }
 }
 
 /// The dead letters of a page that fit and stand, in their order; `None` in place of those that do not stand.
@@ -63,7 +67,7 @@ fn those_that_stand(
 }
 
 /// The checked limit of a request.
-fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
+pub(crate) fn limit(asked: Option<u64>) -> Result<Option<u64>, ApiError> {
     match asked {
         Some(limit) if !(1..=MAX_LISTED).contains(&limit) => {
             Err(ApiError::malformed(format!("limit: is not one of 1 to {MAX_LISTED}")))

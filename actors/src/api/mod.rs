@@ -8,8 +8,10 @@ pub(crate) mod cancel;
 pub(crate) mod erase;
 pub(crate) mod intake;
 mod keyed;
+pub(crate) mod list;
 pub(crate) mod runs;
 pub(crate) mod waits;
+mod walk;
 
 pub(crate) mod dead_letters;
 pub(crate) mod replay;

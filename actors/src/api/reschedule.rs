@@ -4,15 +4,26 @@
 //! place of the old one. A firing of the old one that comes all the same finds the record: it was too early, and the node
 //! that got it writes the schedule again; or it is late enough, and the run begins.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::StreamExt as _;
 use longshore_backbone::records::{Found, Written};
-use longshore_backbone::wire::api::{ApiError, Code, Encoded, Record, RescheduleRequest, RunRequest};
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::{
+    ApiError, Code, Encoded, Failed, NewStart, Outcome, RescheduleRequest, Rescheduled, RescheduledRuns, Selection,
+};
+use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
 use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
 
-use crate::api::filter::{self, unavailable};
+use crate::api::filter::{self, Chosen, Filter, unavailable};
 use crate::api::{Api, intake, runs};
 use crate::fail_point;
 use crate::shared::now;
+
+/// Runs of one request that are rescheduled at once.
+const AT_ONCE: usize = 32;
 
 /// What is to change.
 #[derive(Debug, Default)]
@@ -22,23 +33,35 @@ struct Change {
     queue: Option<Queue>,
 }
 
+impl Change {
+    /// Whether the run would start elsewhere or at another time. A time that is over is as good as any other.
+    fn alters(&self, run: &Run) -> bool {
+        let (now, before) = (now(), run.state.run_at().unwrap_or_default());
+        self.run_at.is_some_and(|at| at.max(now) != before.max(now))
+            || self.priority.is_some_and(|priority| priority != run.priority)
+            || self.queue.as_ref().is_some_and(|queue| *queue != run.queue)
+    }
+}
+
 /// `runs.run_now`
-pub(crate) async fn run_now(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
-    let (tenant, run_id) = filter::one(asker, asked)?;
-    if let Some(found) = runs::is_stored(api, &tenant, &run_id).await?
+pub(crate) async fn run_now(api: &Api, asker: &str, asked: Selection) -> Result<Encoded<Rescheduled>, ApiError> {
+    let (limit, dry_run) = (asked.limit, asked.dry_run);
+    let chosen = filter::which(asker, asked)?;
+    if let Chosen::One(tenant, run_id) = &chosen
+        && !dry_run
+        && let Some(found) = runs::is_stored(api, tenant, run_id).await?
         && found.run.state == RunState::Enqueued
         && found.run.state.wait().is_none()
     {
-        return Ok(record::show(&found.run));
+        return Ok(record::show(&found.run).into());
     }
     let change = Change { run_at: Some(now()), ..Change::default() };
-    reschedule(api, &tenant, &run_id, &change).await.map(|run| record::show(&run))
+    attend(api, chosen, (limit, dry_run), &change).await
 }
 
 /// `runs.reschedule`
-pub(crate) async fn serve(api: &Api, asker: &str, asked: RescheduleRequest) -> Result<Encoded<Record>, ApiError> {
-    let RescheduleRequest { run_id, tenant, run_at, priority, queue } = asked;
-    let (tenant, run_id) = filter::one(asker, RunRequest { run_id, tenant })?;
+pub(crate) async fn serve(api: &Api, asker: &str, asked: RescheduleRequest) -> Result<Encoded<Rescheduled>, ApiError> {
+    let RescheduleRequest { selection, set: NewStart { run_at, priority, queue } } = asked;
     let priority = priority.map(Priority::new).transpose().map_err(|error| ApiError::malformed(error.to_string()))?;
     if run_at.is_none() && priority.is_none() && queue.is_none() {
         return Err(ApiError::malformed("run_at: is missing; or give priority or queue"));
@@ -49,7 +72,97 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: RescheduleRequest) -> R
     if let Some(queue) = &queue {
         intake::must_be_declared(api, queue).await?;
     }
-    reschedule(api, &tenant, &run_id, &Change { run_at, priority, queue }).await.map(|run| record::show(&run))
+    let (limit, dry_run) = (selection.limit, selection.dry_run);
+    let chosen = filter::which(asker, selection)?;
+    attend(api, chosen, (limit, dry_run), &Change { run_at, priority, queue }).await
+}
+
+async fn attend(
+    api: &Api,
+    chosen: Chosen,
+    (limit, dry_run): (Option<u64>, bool),
+    change: &Change,
+) -> Result<Encoded<Rescheduled>, ApiError> {
+    match chosen {
+        Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
+        Chosen::One(tenant, run_id) => {
+            reschedule(api, &tenant, &run_id, change).await.map(|run| record::show(&run).into())
+        }
+        Chosen::Those(filter) => {
+            let outcome = those(api, &filter, (limit.unwrap_or(u64::MAX), dry_run), change).await?;
+            Ok(Encoded::of(&Rescheduled::Runs(RescheduledRuns::from(outcome))))
+        }
+    }
+}
+
+/// Reschedules the runs that fit and whose schedules were written before this call: what it writes itself comes behind
+/// them, so that each is met once.
+async fn those(
+    api: &Api,
+    filter: &Filter,
+    (limit, dry_run): (u64, bool),
+    change: &Change,
+) -> Result<Outcome, ApiError> {
+    let last = api.backbone.last_sequence(&Source::Schedules).await.map_err(|error| unavailable(&error))?;
+    let [schedules, retries, _] = api.backbone.names().schedules_where(filter.tenant.as_ref());
+    let (done, mut failed) = (AtomicU64::new(0), Vec::new());
+    for subject in [schedules, retries] {
+        let mut from = Some(1);
+        while let Some(at) = from.filter(|at| *at <= last) {
+            let page = api.backbone.page(&Source::Schedules, &subject, at).await;
+            let page = page.map_err(|error| unavailable(&error))?;
+            from = page.next;
+            let found = page.messages.into_iter().filter(|stored| stored.sequence <= last);
+            let mut found = found.filter_map(|stored| whose(&stored)).peekable();
+            while found.peek().is_some() {
+                let room = limit.saturating_sub(done.load(Ordering::Relaxed));
+                if room == 0 {
+                    return Ok(Outcome::new(done.into_inner(), failed, true));
+                }
+                let some = found.by_ref().take(AT_ONCE.min(usize::try_from(room).unwrap_or(AT_ONCE)));
+                let done = &done;
+                let each = some.map(|(tenant, run_id)| async move {
+                    let did = one_that_fits(api, (&tenant, &run_id), (filter, dry_run), change).await;
+                    did.map(|did| done.fetch_add(u64::from(did), Ordering::Relaxed)).map_err(|error| (run_id, error))
+                });
+                let each: Vec<_> = each.collect();
+                let results: Vec<_> = futures_util::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+                let wrong = results.into_iter().filter_map(Result::err);
+                failed.extend(wrong.map(|(run_id, error)| Failed { error: error.message, run_id }));
+            }
+        }
+    }
+    Ok(Outcome::new(done.into_inner(), failed, false))
+}
+
+/// The run of a schedule; `None`: it is the tick of a recurring schedule.
+fn whose(stored: &Stored) -> Option<(Tenant, RunId)> {
+    let tenant = Tenant::parse(stored.subject.split('.').nth(2)?).ok()?;
+    Some((tenant, RunId::parse(stored.headers.get(names::RUN_ID)?.as_str()).ok()?))
+}
+
+/// Reschedules a run if it fits; says whether it did, or would.
+async fn one_that_fits(
+    api: &Api,
+    (tenant, run_id): (&Tenant, &RunId),
+    (filter, dry_run): (&Filter, bool),
+    change: &Change,
+) -> Result<bool, ApiError> {
+    let Some(Found { mut run, .. }) = runs::is_stored(api, tenant, run_id).await? else { return Ok(false) };
+    // What waits for something else than a time that may be changed is not meant, nor what is as it is wanted: the next
+    // call of a client that works in small ones meets the runs of this one again.
+    if !filter.fits(&run) || !change.alters(&run) || !run.reschedule(now()) {
+        return Ok(false);
+    }
+    if dry_run {
+        return Ok(true);
+    }
+    match reschedule(api, tenant, run_id, change).await {
+        Ok(_) => Ok(true),
+        // It went on by itself in the meantime.
+        Err(error) if [Code::WrongState.number(), Code::NotFound.number()].contains(&error.code) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 async fn reschedule(api: &Api, tenant: &Tenant, run_id: &RunId, change: &Change) -> Result<Run, ApiError> {

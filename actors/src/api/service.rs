@@ -20,7 +20,7 @@ use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
-use crate::api::{Api, breakers, cancel, dead_letters, erase, replay, reschedule, runs, schedules};
+use crate::api::{Api, breakers, cancel, dead_letters, erase, list, replay, reschedule, runs, schedules};
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
@@ -99,6 +99,8 @@ fn routes() -> Vec<Route> {
         route::<api::RunsReschedule>(|control, asker, asked| {
             Box::pin(reschedule::serve(&control.part.api, asker, asked))
         }),
+        route::<api::RunsList>(|control, asker, asked| Box::pin(list::list(&control.part.api, asker, asked))),
+        route::<api::RunsCount>(|control, asker, asked| Box::pin(list::count(&control.part.api, asker, asked))),
         route::<api::DlqList>(|control, asker, asked| Box::pin(dead_letters::list(&control.part.api, asker, asked))),
         route::<api::DlqGet>(|control, asker, asked| Box::pin(dead_letters::get(&control.part.api, asker, asked))),
         route::<api::DlqGroups>(|control, asker, asked| {

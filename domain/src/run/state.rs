@@ -10,7 +10,7 @@ use super::RunResult;
 use crate::{RunId, Timestamp};
 
 /// The name of a run's state, in records, filters and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
     /// Waits for its time.

@@ -158,7 +158,7 @@ pub struct Change {
 }
 
 /// The fields of a filter that narrows a list, whether `all` is set or not.
-const LISTED: [&str; 11] =
+pub(super) const LISTED: [&str; 11] =
     ["tenant", "queue", "type", "tag", "error_kind", "since", "until", "all", "limit", "cursor", "state"];
 
 impl TryFrom<Fields> for ListRequest {

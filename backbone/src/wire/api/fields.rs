@@ -122,6 +122,11 @@ impl Fields {
         name(self.tenant.as_deref(), read)
     }
 
+    /// The queue, of a request in which it does not choose runs.
+    pub(super) fn take_queue(&mut self) -> Result<Option<Queue>, String> {
+        name(self.queue.take().as_deref(), Queue::parse)
+    }
+
     /// The run that is named.
     pub(super) fn run(&self) -> Result<RunId, String> {
         name(self.run_id.as_deref(), RunId::parse)?.ok_or_else(|| "run_id: is missing".to_owned())

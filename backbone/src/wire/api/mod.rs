@@ -34,15 +34,20 @@ pub use target::{Failed, Filter, Outcome, Selection, Target};
 
 mod runs;
 pub use runs::{
-    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RescheduleRequest, RunError, RunRequest,
-    RunsCancel, RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, WaitRequest,
+    Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RunError, RunRequest, RunsCancel, RunsErase,
+    RunsGet, RunsWait, WaitRequest,
 };
+mod reschedule;
+pub use reschedule::{NewStart, RescheduleRequest, Rescheduled, RescheduledRuns, RunsReschedule, RunsRunNow};
 
 mod dlq;
 pub use dlq::{
     Change, DeadJob, DeadLetter, DiscardRequest, Discarded, DlqDiscard, DlqGet, DlqGroups, DlqList, DlqReplay, Example,
     Group, Groups, GroupsRequest, ListRequest, Page, ReplayRequest, Replayed,
 };
+
+mod lists;
+pub use lists::{Count, CountRequest, Counts, Runs, RunsCount, RunsList};
 
 mod schedules;
 pub use schedules::{
@@ -94,7 +99,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 27] = [
+pub const ENDPOINTS: [&str; 29] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -103,6 +108,8 @@ pub const ENDPOINTS: [&str; 27] = [
     RunsErase::NAME,
     RunsRunNow::NAME,
     RunsReschedule::NAME,
+    RunsList::NAME,
+    RunsCount::NAME,
     DlqList::NAME,
     DlqGet::NAME,
     DlqGroups::NAME,

@@ -65,54 +65,6 @@ impl Endpoint for RunsErase {
     }
 }
 
-/// `runs.run_now`: a run that waits for its time, or for its next attempt, starts now.
-#[derive(Debug)]
-pub struct RunsRunNow;
-
-impl Endpoint for RunsRunNow {
-    const NAME: &'static str = "runs.run_now";
-    type Request = RunRequest;
-    type Answer = Record;
-
-    fn name_tenant(request: &mut RunRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// `runs.reschedule`: the same at another time, in another queue or with another priority.
-#[derive(Debug)]
-pub struct RunsReschedule;
-
-impl Endpoint for RunsReschedule {
-    const NAME: &'static str = "runs.reschedule";
-    type Request = RescheduleRequest;
-    type Answer = Record;
-
-    fn name_tenant(request: &mut RescheduleRequest, tenant: Tenant) {
-        request.tenant = Some(tenant);
-    }
-}
-
-/// Where and when a run is to start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RescheduleRequest {
-    /// The run.
-    pub run_id: RunId,
-    /// As in [`RunRequest`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenant: Option<Tenant>,
-    /// When: as it is by default; a time that is over means now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run_at: Option<Timestamp>,
-    /// 1 to 9: as it is by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u64>,
-    /// Its queue: as it is by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<Queue>,
-}
-
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]

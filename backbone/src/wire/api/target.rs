@@ -51,7 +51,7 @@ impl Target {
 }
 
 /// The runs to change, and how many of them by one call.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct Selection {
     /// Their tenant. Only under [`OPERATOR`](super::OPERATOR) may it be another tenant; there it is required with a

@@ -164,9 +164,12 @@ fn check_dead_letters() -> [&'static str; 5] {
     ]
 }
 
-fn check_runs() -> [&'static str; 6] {
+fn check_runs() -> [&'static str; 8] {
     let (record, run) = (record(), r#"{"run_id":"main-p5-7","tenant":"acme"}"#);
     let filter = FILTER.replace(r#""error_kind"#, r#""state":"retrying","error_kind"#);
+    let set = format!(r#"{{"run_at":"{TIME}","priority":1,"queue":"bulk"}}"#);
+    let rescheduled =
+        r#"{"failed":[{"error":"why","run_id":"main-p5-7"}],"failed_in_all":101,"more":true,"rescheduled":3}"#;
     [
         check::<RunsGet>(&[r#"{"run_id":"main-p5-7"}"#, run], &[&record]),
         check::<RunsWait>(&[r#"{"run_id":"main-p5-7","timeout_ms":600000}"#], &[&record]),
@@ -175,10 +178,25 @@ fn check_runs() -> [&'static str; 6] {
             &[&record, r#"{"cancelled":3,"failed":[{"error":"why","run_id":"main-p5-7"}],"more":false}"#],
         ),
         check::<RunsErase>(&[run], &[&record, r#"{"run_id":"main-p5-7"}"#]),
-        check::<RunsRunNow>(&[run], &[&record]),
+        check::<RunsRunNow>(&[run, &format!(r#"{{{filter},"limit":7,"dry_run":true}}"#)], &[&record, rescheduled]),
         check::<RunsReschedule>(
-            &[run, &format!(r#"{{"run_id":"r","run_at":"{TIME}","priority":1,"queue":"bulk"}}"#)],
-            &[&record],
+            &[
+                &format!(r#"{{"run_id":"r","queue":"bulk","run_at":"{TIME}","priority":1}}"#),
+                &format!(r#"{{{filter},"limit":7,"dry_run":true,"set":{set}}}"#),
+                r#"{"all":true,"set":{"priority":9}}"#,
+            ],
+            &[&record, rescheduled],
+        ),
+        check::<RunsList>(
+            &["{}", &format!(r#"{{{filter},"limit":500,"cursor":"7"}}"#)],
+            &[r#"{"runs":[]}"#, &format!(r#"{{"runs":[{record}],"cursor":"7"}}"#)],
+        ),
+        check::<RunsCount>(
+            &["{}", &format!(r#"{{{filter},"cursor":"7"}}"#)],
+            &[
+                r#"{"counts":[]}"#,
+                r#"{"cursor":"7","counts":[{"count":7,"queue":"main","state":"completed","type":"email.send"}]}"#,
+            ],
         ),
     ]
 }
@@ -311,6 +329,8 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<RunsErase>(r#"{"run_id":"r","sate":1}"#);
     refused::<RunsRunNow>(r#"{"run_id":"r","sate":1}"#);
     refused::<RunsReschedule>(r#"{"run_id":"r","sate":1}"#);
+    refused::<RunsList>(r#"{"sate":1}"#);
+    refused::<RunsCount>(r#"{"sate":1}"#);
     refused::<DlqList>(r#"{"sate":1}"#);
     refused::<DlqGet>(r#"{"run_id":"r","sate":1}"#);
     refused::<DlqGroups>(r#"{"sate":1}"#);
@@ -330,6 +350,7 @@ fn unknown_fields_of_requests_are_refused_by_name() {
 #[test]
 fn lists_may_be_asked_for_without_a_body() {
     assert!(DlqList::read(b"").is_ok() && DlqGroups::read(b"").is_ok() && QueuesList::read(b"").is_ok());
+    assert!(RunsList::read(b"").is_ok() && RunsCount::read(b"").is_ok());
     assert!(SchedulesList::read(b"").is_ok() && SchedulesGet::read(b"").is_err());
     assert!(BreakersList::read(b"").is_ok() && BreakersTrip::read(b"").is_err());
     assert!(Health::read(b"").is_ok() && NodesList::read(b"anything").is_ok());
@@ -354,8 +375,10 @@ fn what_clients_and_handlers_sent_is_carried_byte_for_byte() {
         let answer = |text: String| text.replace(r#"{"ok":true}"#, theirs);
         same::<Record>(&answer(record()));
         same::<Cancelled>(&answer(record()));
+        same::<Rescheduled>(&answer(record()));
         same::<Erased>(&answer(record()));
         same::<DeadLetter>(&answer(letter()));
+        same::<Runs>(&answer(format!(r#"{{"runs":[{}]}}"#, record())));
         same::<Page>(&answer(format!(r#"{{"entries":[{}]}}"#, letter())));
         let job = format!(r#"{{"type":"t","payload":{theirs}}}"#);
         same::<SubmitRequest>(&job);

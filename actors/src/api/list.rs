@@ -1,0 +1,83 @@
+//! Lists and counts of runs. One call looks at a bounded number of messages and holds one page at a time, however many
+//! runs there are; where it ends without having filled its page, its cursor goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use longshore_backbone::wire::api::{ApiError, Count, CountRequest, Counts, Encoded, ListRequest, Record, Runs};
+use longshore_backbone::wire::record;
+use longshore_domain::{JobType, Queue, Run, RunState};
+use tokio::time::Instant;
+
+use crate::api::Api;
+use crate::api::dead_letters::{LIST_DEFAULT, limit};
+use crate::api::filter::{self, Filter};
+use crate::api::walk::Walk;
+
+/// Messages that one call of a list looks at, and for how long: it is answered soon also if nothing fits.
+const LISTING: (usize, Duration) = (20_000, Duration::from_secs(2));
+/// The same for a count.
+const COUNTING: (usize, Duration) = (100_000, Duration::from_secs(5));
+/// Groups that one call counts: types are named by clients, and an answer is one message.
+const GROUPS: usize = 1_000;
+
+/// `runs.list`
+pub(crate) async fn list(api: &Api, asker: &str, asked: ListRequest) -> Result<Encoded<Runs>, ApiError> {
+    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let limit = limit(asked.limit)?.unwrap_or(LIST_DEFAULT);
+    let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
+    // An answer is one message: it stays well below the server's limit.
+    let mut room = api.backbone.max_payload() * 3 / 4;
+    let (until, mut runs) = (Instant::now() + LISTING.1, Vec::new());
+    while let Some(position) = walk.position() {
+        let is_full = runs.len() as u64 == limit;
+        if is_full || walk.looked_at >= LISTING.0 || Instant::now() >= until {
+            return Ok(page(runs, Some(position.to_string())));
+        }
+        for seen in walk.step().await? {
+            let whole = record::show(&seen.run);
+            if runs.len() as u64 == limit || (whole.size() > room && !runs.is_empty()) {
+                return Ok(page(runs, Some(seen.here.to_string())));
+            }
+            let shown = if whole.size() > room { record::show_within(&seen.run, room) } else { whole };
+            room = room.saturating_sub(shown.size() + 1);
+            runs.push(shown);
+        }
+    }
+    Ok(page(runs, None))
+}
+
+fn page(runs: Vec<Encoded<Record>>, cursor: Option<String>) -> Encoded<Runs> {
+    Runs { runs, cursor }.into()
+}
+
+/// `runs.count`
+pub(crate) async fn count(api: &Api, asker: &str, asked: CountRequest) -> Result<Encoded<Counts>, ApiError> {
+    let filter = Filter { tenant: filter::whose(asker, asked.tenant.as_ref())?, wanted: asked.filter };
+    let mut walk = Walk::begin(api, &filter, asked.cursor.as_deref()).await?;
+    let (until, mut groups) = (Instant::now() + COUNTING.1, BTreeMap::new());
+    while let Some(position) = walk.position() {
+        if walk.looked_at >= COUNTING.0 || Instant::now() >= until {
+            return Ok(counts(groups, Some(position.to_string())));
+        }
+        for seen in walk.step().await? {
+            let group = group(&seen.run);
+            if groups.len() == GROUPS && !groups.contains_key(&group) {
+                return Ok(counts(groups, Some(seen.here.to_string())));
+            }
+            *groups.entry(group).or_default() += 1;
+        }
+    }
+    Ok(counts(groups, None))
+}
+
+type Group = (Queue, JobType, RunState);
+
+fn group(run: &Run) -> Group {
+    (run.queue.clone(), run.job_type.clone(), run.state.name())
+}
+
+fn counts(groups: BTreeMap<Group, u64>, cursor: Option<String>) -> Encoded<Counts> {
+    let count = |((queue, job_type, state), count): (Group, u64)| Count { count, queue, state: state.into(), job_type };
+    Encoded::of(&Counts { cursor, counts: groups.into_iter().map(count).collect() })
+}

@@ -1,0 +1,421 @@
+//! A walk over the runs that fit a filter, for lists and counts, in bounded steps.
+//!
+//! It goes through legs, in an order in which no run can slip through. A record that is written again moves to the end of
+//! its stream. So records are read from the newest to the oldest; and those that were written since the walk began are
+//! read at last, forwards, because there nothing can move behind the reader. Jobs that no node has seen have no record: of
+//! them, lanes are read in between. Runs in a state in which they wait are found by their messages instead, which are far
+//! fewer than all records: each such run has one message, and messages are read in the order in which they move on
+//! without a record being written (schedules, due, parked, lanes); any other move writes one.
+//!
+//! A walk has no state beside its cursor, reads from any replica, and decides nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use longshore_backbone::backwards::{Backwards, Past};
+use longshore_backbone::dead_letters::StoredDeadLetter;
+use longshore_backbone::records::Found;
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::header::names;
+use longshore_backbone::wire::record;
+use longshore_domain::{Lane, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp};
+
+use crate::api::Api;
+use crate::api::dead_letters;
+use crate::api::filter::{Filter, unavailable};
+use crate::attempt::assignment::Assignment;
+use crate::shared::now;
+
+/// How far the clocks of nodes and servers may differ.
+const APART: Duration = Duration::from_secs(600);
+/// Runs that came so much later than the walk began are left out where it would never end because of them.
+const CAME_WITH: Duration = Duration::from_secs(10);
+
+/// A part of a walk, in the order in which they are walked.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Leg {
+    /// Records, the last written first.
+    Records,
+    /// Dead letters, the last written first.
+    DeadLetters,
+    Schedules,
+    Retries,
+    Due,
+    Parked,
+    Lane(Queue, Lane),
+    /// Records that were written since the walk began.
+    Since,
+}
+
+/// Where a walk stands: the cursor of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
+    leg: Leg,
+    /// The sequence to go on at: backwards, the one after it; 0 at the beginning of a leg.
+    at: u64,
+    /// The last sequence of the records when the walk began.
+    top: u64,
+    /// When it began.
+    began: Timestamp,
+}
+
+/// A run that fits, and where the walk met it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) run: Run,
+    pub(crate) here: Position,
+}
+
+/// A walk, and where it stands.
+pub(crate) struct Walk<'a> {
+    api: &'a Api,
+    filter: &'a Filter,
+    /// The legs that are left; the first one is being walked.
+    legs: VecDeque<Leg>,
+    at: u64,
+    top: u64,
+    began: Timestamp,
+    backwards: Option<Backwards>,
+    /// Messages that were read.
+    pub(crate) looked_at: usize,
+}
+
+/// A job's message: its run, as far as the message says.
+struct Message {
+    tenant: Tenant,
+    run_id: RunId,
+    sequence: u64,
+    /// The run as it is if it has no record; `None`: it must have one.
+    waiting: Option<Run>,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk from its beginning, or from where an earlier one ended.
+    pub(crate) async fn begin(api: &'a Api, filter: &'a Filter, cursor: Option<&str>) -> Result<Self, ApiError> {
+        let legs = legs(api, filter).await?;
+        let mut walk = Self { api, filter, legs, at: 0, top: 0, began: now(), backwards: None, looked_at: 0 };
+        match cursor {
+            Some(cursor) => {
+                let from = Position::parse(cursor);
+                let from = from.ok_or_else(|| ApiError::malformed("cursor: is not a cursor of this endpoint"))?;
+                // A queue that is not there any more has no leg.
+                walk.legs.retain(|leg| *leg >= from.leg);
+                walk.at = if walk.legs.front() == Some(&from.leg) { from.at } else { 0 };
+                (walk.top, walk.began) = (from.top, from.began);
+            }
+            None => walk.top = api.backbone.span_of_records().await.map_err(|error| unavailable(&error))?.last,
+        }
+        Ok(walk)
+    }
+
+    /// Where it goes on; `None`: it has ended.
+    pub(crate) fn position(&self) -> Option<Position> {
+        self.legs.front().map(|leg| self.there(leg.clone(), self.at))
+    }
+
+    /// Takes a step: the runs that fit among some messages, in the order of the walk. There may be none.
+    pub(crate) async fn step(&mut self) -> Result<Vec<Seen>, ApiError> {
+        let Some(leg) = self.legs.front().cloned() else { return Ok(Vec::new()) };
+        match leg {
+            Leg::Records => self.records().await,
+            Leg::DeadLetters => self.dead_letters().await,
+            Leg::Since => self.since().await,
+            leg => self.jobs(leg).await,
+        }
+    }
+
+    fn there(&self, leg: Leg, at: u64) -> Position {
+        Position { leg, at, top: self.top, began: self.began }
+    }
+
+    /// Goes on at `next`, or with the next leg.
+    fn go_on(&mut self, next: Option<u64>) {
+        match next {
+            Some(next) => self.at = next,
+            None => {
+                self.legs.pop_front();
+                (self.at, self.backwards) = (0, None);
+            }
+        }
+    }
+
+    async fn records(&mut self) -> Result<Vec<Seen>, ApiError> {
+        let backbone = &self.api.backbone;
+        if self.backwards.is_none() {
+            let span = backbone.span_of_records().await.map_err(|error| unavailable(&error))?;
+            self.backwards = Some(backbone.records_backwards(self.filter.tenant.as_ref(), span.first));
+        }
+        let before = if self.at == 0 { self.top + 1 } else { self.at };
+        let past = self.back(before).await?;
+        let reached = past.messages.iter().any(|stored| self.is_before_all(stored));
+        let runs =
+            past.messages.iter().filter_map(|stored| Some((record::read(&stored.payload).ok()?, stored.sequence)));
+        let fit = runs.filter(|(run, _)| self.filter.fits(run));
+        let seen = fit.map(|(run, sequence)| Seen { run, here: self.there(Leg::Records, sequence + 1) }).collect();
+        self.go_on(past.next.filter(|_| !reached));
+        Ok(seen)
+    }
+
+    async fn dead_letters(&mut self) -> Result<Vec<Seen>, ApiError> {
+        let backbone = &self.api.backbone;
+        if self.backwards.is_none() {
+            let span = backbone.span_of(&Source::DeadLetters).await.map_err(|error| unavailable(&error))?;
+            let subject = dead_letters::subject(self.api, self.filter);
+            self.backwards = Some(backbone.dead_letters_backwards(subject, span.first));
+            self.at = if self.at == 0 { span.last + 1 } else { self.at };
+        }
+        let past = self.back(self.at).await?;
+        let reached = past.messages.iter().any(|stored| self.is_before_all(stored));
+        let letters = past.messages.into_iter().filter_map(StoredDeadLetter::read);
+        let letters: Vec<StoredDeadLetter> = letters.filter(|letter| self.filter.fits(&letter.run)).collect();
+        let ids: Vec<_> = letters.iter().map(|letter| (letter.run.tenant.clone(), letter.run.run_id.clone())).collect();
+        let mut records = backbone.records_of(&ids).await.map_err(|error| unavailable(&error))?;
+        let mut seen = Vec::new();
+        for (at, letter) in letters.into_iter().enumerate() {
+            let found = records.remove(&at).map(|found| found.run);
+            if let Some((StoredDeadLetter { sequence, .. }, run)) = dead_letters::stands(found, letter) {
+                seen.push(Seen { run, here: self.there(Leg::DeadLetters, sequence + 1) });
+            }
+        }
+        self.go_on(past.next.filter(|_| !reached));
+        Ok(seen)
+    }
+
+    async fn back(&mut self, before: u64) -> Result<Past, ApiError> {
+        let Some(backwards) = &mut self.backwards else {
+            return Ok(Past { messages: Vec::new(), next: None, read: 0 });
+        };
+        let past = backwards.before(&self.api.backbone, before).await.map_err(|error| unavailable(&error))?;
+        self.looked_at += past.read;
+        Ok(past)
+    }
+
+    /// Whether nothing that was stored before this message can fit: what is compared with `since` is earlier than that.
+    fn is_before_all(&self, stored: &Stored) -> bool {
+        let since = self.filter.wanted.since;
+        since.is_some_and(|since| stored_at(stored) < since.minus(APART))
+    }
+
+    async fn since(&mut self) -> Result<Vec<Seen>, ApiError> {
+        let from = self.at.max(self.top + 1);
+        let page = self.api.backbone.records_from(self.filter.tenant.as_ref(), from).await;
+        let page = page.map_err(|error| unavailable(&error))?;
+        self.looked_at += page.messages.len();
+        let runs =
+            page.messages.iter().filter_map(|stored| Some((record::read(&stored.payload).ok()?, stored.sequence)));
+        let fit = runs.filter(|(run, _)| run.origin <= self.began.plus(CAME_WITH) && self.filter.fits(run));
+        let seen = fit.map(|(run, sequence)| Seen { run, here: self.there(Leg::Since, sequence) }).collect();
+        self.go_on(page.next);
+        Ok(seen)
+    }
+
+    async fn jobs(&mut self, leg: Leg) -> Result<Vec<Seen>, ApiError> {
+        let (source, subject) = place(self.api, self.filter, &leg);
+        let backbone = &self.api.backbone;
+        let page = match self.filter.wanted.since {
+            Some(since) if self.at == 0 => backbone.page_since(&source, &subject, since.minus(APART)).await,
+            _ => backbone.page(&source, &subject, self.at).await,
+        };
+        let page = page.map_err(|error| unavailable(&error))?;
+        self.looked_at += page.messages.len();
+        let (delivered, ends_at) = (self.delivered(&source).await?, self.began.plus(CAME_WITH));
+        let is_running = self.filter.wanted.state == Some(RunState::Running);
+        let is_over = |stored: &Stored| stored_at(stored) > ends_at || (is_running && stored.sequence > delivered);
+        let next = page.next.filter(|_| !page.messages.iter().any(is_over));
+        let may_fit =
+            page.messages.into_iter().filter(|stored| !is_over(stored) && self.may_fit(&source, stored, delivered));
+        let messages: Vec<Message> = may_fit.filter_map(|stored| self.read(&source, stored)).collect();
+        let ids: Vec<_> = messages.iter().map(|message| (message.tenant.clone(), message.run_id.clone())).collect();
+        let mut records = backbone.records_of(&ids).await.map_err(|error| unavailable(&error))?;
+        let mut seen = Vec::new();
+        for (at, message) in messages.into_iter().enumerate() {
+            let sequence = message.sequence;
+            let run = self.standing(message, at, &mut records);
+            if let Some(run) = run.filter(|run| self.filter.fits(run)) {
+                seen.push(Seen { run, here: self.there(leg.clone(), sequence) });
+            }
+        }
+        self.go_on(next);
+        Ok(seen)
+    }
+
+    /// Up to which sequence the jobs of a lane were given to nodes; asked for only if the state depends on it.
+    async fn delivered(&self, source: &Source) -> Result<u64, ApiError> {
+        let Source::Lane(queue, lane) = source else { return Ok(u64::MAX) };
+        if !matches!(self.filter.wanted.state, Some(RunState::Running | RunState::Retrying)) {
+            return Ok(u64::MAX);
+        }
+        let stream = self.api.backbone.names().lane_stream(queue, *lane);
+        self.api.backbone.delivered_up_to(&stream).await.map_err(|error| unavailable(&error))
+    }
+
+    /// Whether the run of a message can be in the wanted state, as far as the message alone says.
+    fn may_fit(&self, source: &Source, stored: &Stored, delivered: u64) -> bool {
+        let is_moved = stored.headers.get(names::SEAL).is_some();
+        match (source, self.filter.wanted.state) {
+            // A job that a node has moved has a record.
+            (Source::Lane(..), None) => !is_moved,
+            (Source::Lane(..), Some(RunState::Scheduled)) => is_moved,
+            (Source::Lane(..), Some(RunState::Retrying)) => is_moved || stored.sequence <= delivered,
+            _ => true,
+        }
+    }
+
+    fn read(&self, source: &Source, stored: Stored) -> Option<Message> {
+        let (sequence, backbone) = (stored.sequence, &self.api.backbone);
+        let Source::Lane(queue, lane) = source else {
+            let tenant = Tenant::parse(stored.subject.split('.').nth(2)?).ok()?;
+            let run_id = RunId::parse(stored.headers.get(names::RUN_ID)?.as_str()).ok()?;
+            return Some(Message { tenant, run_id, sequence, waiting: None });
+        };
+        let is_moved = stored.headers.get(names::SEAL).is_some();
+        let stream = backbone.names().lane_stream(queue, *lane);
+        let read = Assignment::read(backbone.look_at(stored, &stream), backbone.names(), 0, backbone.max_on_arrival());
+        let job = read.job;
+        let waiting = (!is_moved).then(|| Run::new(&job, self.api.policies.max_attempts(&job), read.since));
+        Some(Message { tenant: job.tenant.clone(), run_id: job.run_id.clone(), sequence, waiting })
+    }
+
+    /// The run of a message as it stands. Without a state, only jobs are meant that have no record.
+    fn standing(&self, message: Message, at: usize, records: &mut HashMap<usize, Found>) -> Option<Run> {
+        let Message { run_id, waiting, .. } = message;
+        let Some(Found { run, .. }) = records.remove(&at) else { return waiting };
+        // The record under a derived id may belong to a lane that is gone.
+        let is_others = run.state.is_terminal() && run_id.as_derived().is_some();
+        match waiting {
+            Some(waiting) if is_others && waiting.origin != run.origin => Some(waiting),
+            _ => Some(run).filter(|_| self.filter.wanted.state.is_some()),
+        }
+    }
+}
+
+fn stored_at(stored: &Stored) -> Timestamp {
+    Timestamp::parse(&stored.at).unwrap_or_default()
+}
+
+/// The legs of a walk, in order.
+async fn legs(api: &Api, filter: &Filter) -> Result<VecDeque<Leg>, ApiError> {
+    let wanted = &filter.wanted;
+    let mut legs: VecDeque<Leg> = match wanted.state {
+        None => [Leg::Records].into(),
+        Some(RunState::Dead) => return Ok([Leg::DeadLetters].into()),
+        Some(RunState::Scheduled) => [Leg::Schedules, Leg::Due].into(),
+        Some(RunState::Enqueued | RunState::Retrying) => [Leg::Retries, Leg::Due, Leg::Parked].into(),
+        Some(RunState::Running) => VecDeque::new(),
+        Some(
+            RunState::Completed | RunState::Cancelled | RunState::Expired | RunState::Duplicate | RunState::Discarded,
+        ) => {
+            return Ok([Leg::Records, Leg::Since].into());
+        }
+    };
+    // A job that no node has seen has not failed yet.
+    if wanted.state.is_some() || wanted.error_kind.is_none() {
+        let queues = match &wanted.queue {
+            Some(queue) => vec![queue.clone()],
+            None => api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
+        };
+        legs.extend(queues.into_iter().flat_map(|queue| Lane::all().map(move |lane| Leg::Lane(queue.clone(), lane))));
+    }
+    legs.push_back(Leg::Since);
+    Ok(legs)
+}
+
+/// Where the messages of a leg are.
+fn place(api: &Api, filter: &Filter, leg: &Leg) -> (Source, String) {
+    let (names, tenant) = (api.backbone.names(), filter.tenant.as_ref());
+    let (queue, job_type) = (filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
+    let [schedules, retries, due] = names.schedules_where(tenant);
+    match leg {
+        Leg::Lane(queue, Lane::Of(priority)) => {
+            let subject = names.jobs_where(tenant, queue, *priority, job_type);
+            (Source::Lane(queue.clone(), Lane::Of(*priority)), subject)
+        }
+        Leg::Lane(queue, Lane::Returned) => {
+            (Source::Lane(queue.clone(), Lane::Returned), names.returned_where(tenant, queue, job_type))
+        }
+        Leg::Parked => (Source::Parked, names.parked_where(tenant, queue, job_type)),
+        Leg::Retries => (Source::Schedules, retries),
+        Leg::Due => (Source::Schedules, due),
+        Leg::Schedules | Leg::Records | Leg::DeadLetters | Leg::Since => (Source::Schedules, schedules),
+    }
+}
+
+/// What cursors call the legs; those of lanes have their queue and lane besides.
+const LEGS: [(&str, Leg); 7] = [
+    ("records", Leg::Records),
+    ("dead", Leg::DeadLetters),
+    ("schedules", Leg::Schedules),
+    ("retries", Leg::Retries),
+    ("due", Leg::Due),
+    ("parked", Leg::Parked),
+    ("since", Leg::Since),
+];
+const RETURNED: &str = "returned";
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.leg {
+            Leg::Lane(queue, Lane::Of(priority)) => write!(f, "lane.{queue}.{priority}")?,
+            Leg::Lane(queue, Lane::Returned) => write!(f, "lane.{queue}.{RETURNED}")?,
+            leg => f.write_str(LEGS.iter().find(|(_, of)| of == leg).map_or("", |(name, _)| name))?,
+        }
+        write!(f, ":{}:{}:{}", self.at, self.top, self.began.millis())
+    }
+}
+
+impl Position {
+    fn parse(text: &str) -> Option<Self> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let [leg, at, top, began] = parts[..] else { return None };
+        let leg = match LEGS.iter().find(|(name, _)| *name == leg) {
+            Some((_, leg)) => leg.clone(),
+            None => {
+                let (queue, lane) = leg.strip_prefix("lane.")?.split_once('.')?;
+                let lane = if lane == RETURNED { Lane::Returned } else { Lane::Of(Priority::parse(lane).ok()?) };
+                Leg::Lane(Queue::parse(queue).ok()?, lane)
+            }
+        };
+        let began = Timestamp::from_millis(began.parse().ok()?);
+        Some(Self { leg, at: at.parse().ok()?, top: top.parse().ok()?, began })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_read_as_it_was_written() {
+        let lane = |lane| Leg::Lane(Queue::parse("bulk-mail").unwrap(), lane);
+        let legs = LEGS.iter().map(|(_, leg)| leg.clone());
+        for leg in legs.chain(Lane::all().map(lane)) {
+            let position = Position { leg, at: 7, top: 9, began: Timestamp::from_millis(1_790_000_000_000) };
+            let text = position.to_string();
+            assert_eq!(Position::parse(&text), Some(position), "{text}");
+        }
+        for wrong in [
+            "",
+            "7",
+            "records:7:9",
+            "records:7:9:1:1",
+            "lane.main:7:9:1",
+            "lane.main.p10:7:9:1",
+            "x:7:9:1",
+            "records:-1:9:1",
+        ] {
+            assert_eq!(Position::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn messages_are_read_in_the_order_in_which_they_move_without_a_record() {
+        let lane = |lane: Lane| Leg::Lane(Queue::main(), lane);
+        let of = lane(Priority::DEFAULT.into());
+        let order =
+            [Leg::Records, Leg::Schedules, Leg::Retries, Leg::Due, Leg::Parked, of, lane(Lane::Returned), Leg::Since];
+        assert!(order.is_sorted());
+    }
+}

@@ -1,0 +1,123 @@
+//! Lists and counts of runs.
+
+use longshore_domain::{JobType, Queue, RunState, Tenant};
+use serde::{Deserialize, Serialize};
+
+use super::dlq::LISTED;
+use super::fields::Fields;
+use super::{ApiError, Encoded, Endpoint, Filter, ListRequest, Record, Word, request};
+
+/// `runs.list`: runs, those that changed last first, a page at a time.
+#[derive(Debug)]
+pub struct RunsList;
+
+impl Endpoint for RunsList {
+    const NAME: &'static str = "runs.list";
+    type Request = ListRequest;
+    type Answer = Runs;
+
+    fn read(body: &[u8]) -> Result<ListRequest, ApiError> {
+        request::read_or_default(body)
+    }
+
+    fn name_tenant(request: &mut ListRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// `runs.count`: how many runs there are, by state, queue and type.
+#[derive(Debug)]
+pub struct RunsCount;
+
+impl Endpoint for RunsCount {
+    const NAME: &'static str = "runs.count";
+    type Request = CountRequest;
+    type Answer = Counts;
+
+    fn read(body: &[u8]) -> Result<CountRequest, ApiError> {
+        request::read_or_default(body)
+    }
+
+    fn name_tenant(request: &mut CountRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// A page of runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Runs<R = Record> {
+    /// The runs; a page may have fewer than were asked for, or none, and not be the last.
+    pub runs: Vec<R>,
+    /// Where the next page begins; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+impl Encoded<Runs> {
+    /// Reads the page, and leaves its runs as their text.
+    ///
+    /// # Errors
+    /// 500: it is not what the contract says.
+    pub fn records(&self) -> Result<Runs<Encoded<Record>>, ApiError> {
+        self.clone().cast::<Runs<Encoded<Record>>>().read()
+    }
+}
+
+impl From<Runs<Encoded<Record>>> for Encoded<Runs> {
+    fn from(page: Runs<Encoded<Record>>) -> Self {
+        Encoded::of(&page).cast()
+    }
+}
+
+/// Which runs are counted. An empty request counts all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Fields", into = "Fields")]
+pub struct CountRequest {
+    /// Their tenant; under [`OPERATOR`](super::OPERATOR) all tenants by default.
+    pub tenant: Option<Tenant>,
+    /// Those that match.
+    pub filter: Filter,
+    /// Where the previous answer ended; by default the beginning.
+    pub cursor: Option<String>,
+}
+
+impl TryFrom<Fields> for CountRequest {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let without_limit: Vec<&str> = LISTED.into_iter().filter(|field| *field != "limit").collect();
+        let fields = fields.only(&without_limit)?;
+        let (tenant, filter) = (fields.tenant()?, fields.filter()?);
+        Ok(Self { tenant, filter, cursor: fields.cursor })
+    }
+}
+
+impl From<CountRequest> for Fields {
+    fn from(CountRequest { tenant, filter, cursor }: CountRequest) -> Self {
+        Self { cursor, ..Self::of_filter(filter, tenant.as_ref()) }
+    }
+}
+
+/// The runs that one call has counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Where to continue; absent if all runs were counted. The counts of all answers are to be added up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// How many, by state, queue and type.
+    pub counts: Vec<Count>,
+}
+
+/// The runs of one state, queue and type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// How many there are.
+    pub count: u64,
+    /// Their queue.
+    pub queue: Queue,
+    /// Their state.
+    pub state: Word<RunState>,
+    /// Their type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+}

@@ -1,0 +1,211 @@
+//! Runs that start now or at another time: one, or those that match a filter.
+
+use longshore_domain::{Queue, RunId, Tenant, Timestamp};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, SELECTION};
+use super::{Encoded, Endpoint, Failed, Outcome, Record, Selection, Target, request};
+
+/// `runs.run_now`: runs that wait for their time, or for their next attempt, start now.
+#[derive(Debug)]
+pub struct RunsRunNow;
+
+impl Endpoint for RunsRunNow {
+    const NAME: &'static str = "runs.run_now";
+    type Request = Selection;
+    type Answer = Rescheduled;
+
+    fn name_tenant(request: &mut Selection, tenant: Tenant) {
+        request.tenant = Some(tenant);
+    }
+}
+
+/// `runs.reschedule`: the same at another time, in another queue or with another priority.
+#[derive(Debug)]
+pub struct RunsReschedule;
+
+impl Endpoint for RunsReschedule {
+    const NAME: &'static str = "runs.reschedule";
+    type Request = RescheduleRequest;
+    type Answer = Rescheduled;
+
+    fn name_tenant(request: &mut RescheduleRequest, tenant: Tenant) {
+        request.selection.tenant = Some(tenant);
+    }
+}
+
+/// Which runs start at another time, and when and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct RescheduleRequest {
+    /// The runs.
+    pub selection: Selection,
+    /// What is to change.
+    pub set: NewStart,
+}
+
+/// When and where a run is to start; at least one of these is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewStart {
+    /// When: as it is by default; a time that is over means now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Timestamp>,
+    /// 1 to 9: as it is by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u64>,
+    /// Its queue: as it is by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+}
+
+/// The request as it is written: for one run the changes stand beside its id; for a filter, whose `queue` says which
+/// runs are meant, they stand in `set`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Written {
+    #[serde(flatten)]
+    which: Fields,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u64>,
+    #[serde(deserialize_with = "request::object", skip_serializing_if = "Option::is_none")]
+    set: Option<NewStart>,
+}
+
+impl TryFrom<Written> for RescheduleRequest {
+    type Error = String;
+
+    fn try_from(Written { which: mut fields, run_at, priority, set }: Written) -> Result<Self, String> {
+        let set = match fields.run_id {
+            Some(_) if set.is_some() => return Err("set: is for filters; write its fields beside run_id".to_owned()),
+            Some(_) => {
+                let queue = fields.take_queue()?;
+                NewStart { run_at, priority, queue }
+            }
+            None if run_at.is_some() || priority.is_some() => {
+                return Err("set: is missing; with a filter, run_at and priority stand in it".to_owned());
+            }
+            None => set.unwrap_or_default(),
+        };
+        Ok(Self { selection: fields.only(&SELECTION)?.selection()?, set })
+    }
+}
+
+impl From<RescheduleRequest> for Written {
+    fn from(RescheduleRequest { selection, set }: RescheduleRequest) -> Self {
+        let is_one = matches!(selection.target, Target::Run(_));
+        let mut fields = Fields::from(selection);
+        if !is_one {
+            return Self { which: fields, set: Some(set), ..Self::default() };
+        }
+        fields.queue = set.queue.map(|queue| queue.to_string());
+        Self { which: fields, run_at: set.run_at, priority: set.priority, set: None }
+    }
+}
+
+/// The answer: runs that start at another time.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum Rescheduled {
+    /// For one run by its id: its record.
+    Run(Box<Record>),
+    /// For the runs that match a filter.
+    Runs(RescheduledRuns),
+}
+
+/// The outcome for many runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RescheduledRuns {
+    /// The failures: at most 100.
+    pub failed: Vec<Failed>,
+    /// How many failed, if more did than are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_in_all: Option<u64>,
+    /// Whether the call ended before it had checked everything: then repeat it.
+    pub more: bool,
+    /// How many start at another time, or would.
+    pub rescheduled: u64,
+}
+
+/// The field that distinguishes the two shapes of an answer.
+#[derive(Deserialize)]
+struct Shape {
+    #[serde(default)]
+    rescheduled: Option<IgnoredAny>,
+}
+
+// Read as text first: serde's buffer for untagged enums does not carry handlers' JSON byte for byte.
+impl<'de> Deserialize<'de> for Rescheduled {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let read = |text| match serde_json::from_str::<Shape>(text)?.rescheduled {
+            Some(_) => serde_json::from_str(text).map(Self::Runs),
+            None => serde_json::from_str(text).map(Self::Run),
+        };
+        read(text.get()).map_err(serde::de::Error::custom)
+    }
+}
+
+impl From<Outcome> for RescheduledRuns {
+    fn from(Outcome { done, failed, failed_in_all, more }: Outcome) -> Self {
+        Self { failed, failed_in_all, more, rescheduled: done }
+    }
+}
+
+impl From<Rescheduled> for Outcome {
+    fn from(answer: Rescheduled) -> Self {
+        match answer {
+            Rescheduled::Run(_) => Self { done: 1, ..Self::default() },
+            Rescheduled::Runs(RescheduledRuns { failed, failed_in_all, more, rescheduled }) => {
+                Self { done: rescheduled, failed, failed_in_all, more }
+            }
+        }
+    }
+}
+
+impl From<Encoded<Record>> for Encoded<Rescheduled> {
+    fn from(record: Encoded<Record>) -> Self {
+        record.cast()
+    }
+}
+
+impl RescheduleRequest {
+    /// The request for one run.
+    #[must_use]
+    pub fn of_run(run_id: RunId, set: NewStart) -> Self {
+        Self { selection: Selection::of(Target::Run(run_id)), set }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_stand_beside_an_id_and_in_set_with_a_filter() {
+        let read = |body: &str| RunsReschedule::read(body.as_bytes());
+        let one = read(r#"{"run_id":"r","queue":"bulk","priority":2}"#).unwrap();
+        assert_eq!(one.selection.target, Target::Run(RunId::parse("r").unwrap()));
+        assert_eq!((one.set.queue.as_ref().map(Queue::as_str), one.set.priority), (Some("bulk"), Some(2)));
+        let many = read(r#"{"queue":"main","set":{"queue":"bulk"}}"#).unwrap();
+        let Target::Runs(filter) = &many.selection.target else { panic!("a filter") };
+        assert_eq!(
+            (filter.queue.as_ref(), many.set.queue.as_ref().map(Queue::as_str)),
+            (Some(&Queue::main()), Some("bulk"))
+        );
+        for (body, said) in [
+            (r#"{"run_id":"r","set":{"priority":1}}"#, "set: is for filters"),
+            (r#"{"queue":"main","priority":1}"#, "set: is missing; with a filter"),
+            (r#"{"run_id":"r","type":"t","priority":1}"#, "run_id: stands beside a filter"),
+            (r#"{"set":{"priority":1}}"#, "run_id: is missing; or give a filter"),
+            (r#"{"all":true,"set":{"payload":1}}"#, "set.payload: unknown field `payload`"),
+        ] {
+            let error = read(body).unwrap_err().message;
+            assert!(error.starts_with(said), "{body}: {error}");
+        }
+    }
+}
