@@ -29,7 +29,9 @@
 pub mod config;
 pub mod handlers;
 pub mod http;
+mod json_schema;
 
 pub use config::{Configuration, nats};
+pub use json_schema::{JsonSchema, SchemaError};
 pub use longshore_actors::{Context, Handler, HandlerError, Handlers, Node, Settings, Success};
 pub use longshore_backbone::Connection;

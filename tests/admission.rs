@@ -173,3 +173,84 @@ async fn clients_of_several_nodes_cannot_pass_the_stated_bound() {
     let all = all.await;
     assert!(all <= 2 * 60 + 3, "{all}");
 }
+
+/// Given types with schemas, one of them in two versions, when jobs are submitted, then those whose payload is wrong are
+/// refused with the path of the wrong field, in a batch, too; each version checks its own jobs, one that is not there is
+/// refused, and types without a schema take anything.
+#[tokio::test]
+async fn submit_refuses_a_payload_that_does_not_match_its_schema() {
+    let world = world().await;
+    let file = |name: &str, schema: serde_json::Value| {
+        let path = world.dir().join(name);
+        std::fs::write(&path, schema.to_string()).unwrap();
+        path.display().to_string()
+    };
+    let price = |kind: &str| {
+        let item = json!({"type": "object", "properties": {"price": {"type": kind}}, "required": ["price"]});
+        json!({"properties": {"items": {"type": "array", "items": item}}})
+    };
+    let (first, second) = (file("1.json", price("number")), file("2.json", price("string")));
+    let versions = format!("handler = 'echo'\nschemas = {{ 1 = '{first}', 2 = '{second}' }}");
+    let node = world.node().with("types.order", &versions).with("types.echo", &format!("schema = '{first}'"));
+    let node = node.start().await;
+    let job = |kind: &str, price: serde_json::Value, version: Option<&str>| {
+        let payload = json!({"items": [{"price": 1}, {"price": price}]});
+        json!({"type": kind, "payload": payload, "schema_version": version})
+    };
+    let refused = world.try_request("default", "submit", job("echo", json!("much"), None)).await.unwrap_err();
+    assert_eq!(refused.code, 400, "{refused:?}");
+    assert!(refused.message.contains(r#"payload /items/1/price: value is not of type "number""#), "{refused:?}");
+    assert!(!refused.message.contains("much"), "{refused:?}");
+    let unknown = world.try_request("default", "submit", job("order", json!(1), Some("3"))).await.unwrap_err();
+    assert_eq!(unknown.code, 400, "{unknown:?}");
+    assert!(unknown.message.contains(r#"schema_version: there is no "3" of its type, but 1, 2"#), "{unknown:?}");
+    let text = json!({"type": "order", "payload": {"items": [{"price": "1"}]}});
+    let batch = json!({"jobs": [job("order", json!(1), Some("1")), job("order", json!(1), Some("2")), text]});
+    let answer = world.request("submit.batch", batch).await;
+    assert_eq!(answer["jobs"][1]["code"], 400, "{answer}");
+    let message = answer["jobs"][1]["message"].as_str().unwrap();
+    assert!(message.contains("payload /items/0/price") && message.contains("by version 2"), "{answer}");
+    for taken in [&answer["jobs"][0], &answer["jobs"][2]] {
+        assert_eq!(world.wait(taken["run_id"].as_str().unwrap()).await.state, "completed");
+    }
+    let free = world.submit(json!({"type": "noop", "payload": "anything", "schema_version": "9"})).await;
+    assert_eq!(world.wait(&free).await.state, "completed");
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a type with schemas, when wrong payloads are published bare, then they are dead letters of kind `invalid` that
+/// say where they are wrong, and a replay that mends the payload runs; a node whose schema cannot be read does not start.
+#[tokio::test]
+async fn a_bare_publish_that_does_not_match_its_schema_is_an_invalid_dead_letter() {
+    let world = world().await;
+    let schema = world.dir().join("echo.json");
+    std::fs::write(&schema, r#"{"type": "object", "required": ["to"]}"#).unwrap();
+    let setting = format!("schemas = {{ 1 = '{}' }}", schema.display());
+    let node = world.node().with("types.echo", &setting).start().await;
+    let wrong = world.publish("echo").json(json!({"from": 1})).await;
+    let unknown = world.publish("echo").header("Longshore-Schema-Version", "2").json(json!({"to": 1})).await;
+    let good = world.publish("echo").header("Longshore-Schema-Version", "1").json(json!({"to": 1})).await;
+    assert_eq!(world.wait(&good).await.state, "completed");
+    for (run, says) in [(&wrong, r#""to" is a required property"#), (&unknown, r#"there is no "2""#)] {
+        let end = world.wait(run).await;
+        let error = end.error.unwrap();
+        assert_eq!((end.state.as_str(), error.kind.as_str()), ("dead", "invalid"), "{run}");
+        assert!(error.message.contains(says), "{}", error.message);
+    }
+    world.eventually_letters(2).await;
+    let replay = |set: serde_json::Value| json!({"run_id": wrong, "set": set});
+    for still in [json!({}), json!({"payload": {"too": 1}})] {
+        let answer = world.request("dlq.replay", replay(still)).await;
+        assert!(answer["failed"][0]["error"].as_str().unwrap().contains("a required property"), "{answer}");
+    }
+    let answer = world.request("dlq.replay", replay(json!({"payload": {"to": 1}}))).await;
+    assert_eq!(answer["replayed"], 1, "{answer}");
+    assert_eq!(world.wait(&wrong).await.state, "completed");
+    node.stop().await;
+    world.history(&[], Vec::new()).await.assert_sound();
+
+    std::fs::write(&schema, r#"{"type": "objekt"}"#).unwrap();
+    let said = world.node().with("types.echo", &setting).try_start().await.unwrap_err().log;
+    assert!(said.contains("types.echo.schemas") && said.contains("is no JSON Schema"), "{said}");
+}

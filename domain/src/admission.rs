@@ -8,8 +8,10 @@ use crate::policy::Policies;
 use crate::{JobType, Queue, Tenant};
 
 mod room;
+mod schema;
 
 pub use room::Room;
+pub use schema::{PayloadSchema, Schemas, newest};
 
 /// What is taken, as far as settings bound it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,6 +36,8 @@ pub enum Refusal {
         /// The bound in bytes.
         max: u64,
     },
+    /// Its payload is not as its type's schema wants it, or there is no schema of its version: what is wrong.
+    Schema(String),
 }
 
 impl fmt::Display for Refusal {
@@ -46,6 +50,7 @@ impl fmt::Display for Refusal {
             Self::Payload { bytes, max } => {
                 write!(f, "payload: has {bytes} bytes, {max} are allowed for its type (payload_max)")
             }
+            Self::Schema(wrong) => write!(f, "{wrong} (schema)"),
         }
     }
 }
@@ -71,14 +76,22 @@ impl fmt::Display for Scope {
 /// Whether the error of an invalid job says that it was refused here: then it is sound, and taken once the settings are.
 #[must_use]
 pub fn was_refused(message: &str) -> bool {
-    ["(admission.types)", "(admission.tenants)", "(payload_max)"].iter().any(|setting| message.ends_with(setting))
+    ["(admission.types)", "(admission.tenants)", "(payload_max)", "(schema)"]
+        .iter()
+        .any(|setting| message.ends_with(setting))
 }
 
-/// Whether a job is taken.
+/// Whether a job is taken. `version` is the version of its schema that it names.
 ///
 /// # Errors
 /// Why it is not.
-pub fn admit(policies: &Policies, tenant: &Tenant, job_type: &JobType, payload: usize) -> Result<(), Refusal> {
+pub fn admit(
+    policies: &Policies,
+    tenant: &Tenant,
+    job_type: &JobType,
+    version: Option<&str>,
+    payload: &[u8],
+) -> Result<(), Refusal> {
     let Admission { types, tenants } = &policies.admission;
     if tenants.as_ref().is_some_and(|known| !known.contains(tenant)) {
         return Err(Refusal::Tenant(tenant.clone()));
@@ -86,9 +99,13 @@ pub fn admit(policies: &Policies, tenant: &Tenant, job_type: &JobType, payload: 
     if types.as_ref().is_some_and(|taken| !taken.contains(job_type)) {
         return Err(Refusal::Type(job_type.clone()));
     }
-    match policies.of(job_type).payload_max {
-        Some(max) if payload as u64 > max => Err(Refusal::Payload { bytes: payload, max }),
-        _ => Ok(()),
+    let policy = policies.of(job_type);
+    if let Some(max) = policy.payload_max.filter(|max| payload.len() as u64 > *max) {
+        return Err(Refusal::Payload { bytes: payload.len(), max });
+    }
+    match &policy.schemas {
+        Some(schemas) => schemas.check(version, payload).map_err(Refusal::Schema),
+        None => Ok(()),
     }
 }
 
@@ -100,7 +117,7 @@ mod tests {
     #[test]
     fn what_no_setting_bounds_is_taken() {
         let (tenant, job_type) = (Tenant::parse("acme").unwrap(), JobType::parse("a.b").unwrap());
-        assert_eq!(admit(&Policies::default(), &tenant, &job_type, usize::MAX), Ok(()));
+        assert_eq!(admit(&Policies::default(), &tenant, &job_type, Some("1"), b"anything"), Ok(()));
     }
 
     #[test]
@@ -112,7 +129,7 @@ mod tests {
         policies.admission.tenants = Some([tenant("acme")].into());
         policies.types.insert(job_type("b"), TypePolicy { payload_max: Some(3), ..TypePolicy::default() });
         let judged = |of: &str, kind: &str, bytes| {
-            let taken = admit(&policies, &tenant(of), &job_type(kind), bytes);
+            let taken = admit(&policies, &tenant(of), &job_type(kind), None, &vec![b'x'; bytes]);
             taken.err().map(|refusal| refusal.to_string())
         };
         assert_eq!(judged("acme", "a", 1_000), None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Schemas};
 use crate::backoff::Backoff;
 use crate::breaker::BreakerPolicy;
 use crate::key::ReleaseOn;
@@ -39,6 +39,8 @@ pub struct TypePolicy {
     pub max_snoozes: u32,
     /// The largest payload that is taken, in bytes; `None`: what the server allows.
     pub payload_max: Option<u64>,
+    /// What its payloads must look like; `None`: anything.
+    pub schemas: Option<Schemas>,
     /// How long the record of an ended run is kept, however it ended; `None`: as the storage settings say.
     pub keep: Option<Duration>,
     /// How many of its jobs may start; each key has a limit of its own.
@@ -75,6 +77,7 @@ impl Default for TypePolicy {
             timeout_max: None,
             max_snoozes: 1_000,
             payload_max: None,
+            schemas: None,
             keep: None,
             rate_limit: None,
             limit: None,

@@ -99,7 +99,7 @@ pub(crate) enum Command {
     /// Run a node and, unless --server or --context is given, a private NATS server, and watch the jobs live
     Dev(crate::dev::Arguments),
     /// Submit a job
-    Submit(submit::Arguments),
+    Submit(Box<submit::Arguments>),
     /// List and count runs; show one, wait for its end, reschedule, cancel or erase it
     #[command(subcommand)]
     Runs(runs::Command),
@@ -176,7 +176,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
     match command {
         Command::Serve(arguments) => serve::run(&global, arguments).await,
         Command::Dev(arguments) => crate::dev::run(&global, arguments).await,
-        Command::Submit(arguments) => submit::run(&global, arguments).await,
+        Command::Submit(arguments) => submit::run(&global, *arguments).await,
         Command::Runs(command) => runs::run(&global, command).await,
         Command::Dlq(command) => dlq::run(&global, command).await,
         Command::Schedules(command) => schedules::run(&global, command).await,

@@ -79,6 +79,9 @@ pub(crate) struct Arguments {
     /// Time limit of one attempt
     #[arg(long, value_name = "DURATION", value_parser = span)]
     timeout: Option<Duration>,
+    /// Which version of its type's schema the payload follows
+    #[arg(long, value_name = "VERSION")]
+    schema_version: Option<String>,
     /// A tag, for people and filters; may be given several times
     #[arg(long, value_name = "TEXT")]
     tag: Vec<String>,
@@ -135,6 +138,7 @@ impl Arguments {
             run_at: self.at.clone(),
             idempotency_key: self.key.clone(),
             unique: self.unique.clone(),
+            schema_version: self.schema_version.clone(),
             on_conflict: self.on_conflict.clone(),
             run_id: self.run_id.as_ref().map(RunId::to_string),
             idempotency_window_ms: self.window.map(whole_millis),

@@ -22,10 +22,11 @@ use crate::http::Listen;
 use super::entries::{self as entry, ROOT, breaker};
 use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
-use super::problem::Problem;
+use super::problem::{Origin, Problem};
 use super::raw::{self, Content, Node, Tree, key};
 use super::schedules;
 use super::schema::Entry;
+use super::schemas::Compiled;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
 const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
@@ -38,7 +39,8 @@ const SHARE: f64 = 0.25;
 
 /// Turns `tree` into settings; `handlers` are the handlers inside the node, `name` makes a name for the node.
 pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> String) -> (Settings, Vec<Problem>) {
-    let mut checker = Checker { handlers, presets: BTreeMap::new(), problems: Vec::new() };
+    let mut checker =
+        Checker { handlers, presets: BTreeMap::new(), compiled: Compiled::default(), problems: Vec::new() };
     let root = Section { path: vec![], tree: Some(tree), fallback: None };
     let policies = checker.policies(&root);
     let node = root.table("node");
@@ -113,6 +115,12 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Where the value under `name` was written, and whether in this table: else in `[defaults]`.
+    pub(crate) fn origin(&self, name: &str) -> Option<(bool, &'a Origin)> {
+        let own = self.tree.is_some_and(|tree| tree.contains_key(name));
+        self.node(name).map(|node| (own, &node.origin))
+    }
+
     fn table(&self, name: &'a str) -> Section<'a> {
         let tree = match self.node(name).map(|node| &node.content) {
             Some(Content::Table(tree)) => Some(tree),
@@ -134,6 +142,7 @@ impl<'a> Section<'a> {
         section.tree.into_iter().flatten().filter_map(each).collect()
     }
 
+    /// A mistake in the value under `name`.
     pub(crate) fn problem(&self, name: &'a str, reason: String) -> Problem {
         Problem { origin: self.node(name).map(|node| node.origin.clone()), key: key(&self.key_of(name)), reason }
     }
@@ -142,6 +151,7 @@ impl<'a> Section<'a> {
 struct Checker<'a> {
     handlers: &'a [&'a str],
     presets: BTreeMap<String, Backoff>,
+    compiled: Compiled,
     problems: Vec<Problem>,
 }
 
@@ -200,6 +210,10 @@ impl Checker<'_> {
             rate_limit: self.rate_limit(section),
             limit: section.get(&limit_entry::LIMIT).map(|name| name.0.into()),
             payload_max: section.get(&entry::PAYLOAD_MAX).map(|size| size.0),
+            schemas: self.compiled.schemas(section).unwrap_or_else(|problem| {
+                self.problems.push(problem);
+                None
+            }),
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
             breaker: self.breaker(section),

@@ -16,6 +16,7 @@ use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schedules::SCHEDULES;
 use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
+use super::schemas::{SCHEMA, SCHEMA_VERSION, SCHEMAS};
 
 pub(crate) mod breaker;
 mod intake;
@@ -312,6 +313,9 @@ static TYPE: Table = Table::of(
         One(&MAX_SNOOZES),
         One(&KEEP),
         One(&PAYLOAD_MAX),
+        One(&SCHEMA),
+        One(&SCHEMAS),
+        One(&SCHEMA_VERSION),
         One(&RETRYABLE_CODES),
         One(&PERMANENT_CODES),
         Field::Table { name: "rate_limit", table: &RATE_LIMIT, or: None },

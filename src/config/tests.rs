@@ -17,13 +17,13 @@ fn handlers() -> Handlers {
     ["noop", "echo", "sleep", "fail"].iter().fold(Handlers::new(), |handlers, name| handlers.with(*name, nothing))
 }
 
-fn load(text: &str, variables: &[(&str, &str)]) -> Result<Configuration, String> {
+pub(super) fn load(text: &str, variables: &[(&str, &str)]) -> Result<Configuration, String> {
     let source = Source { path: "longshore.toml".into(), text: text.to_owned() };
     let variables = variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
     Configuration::from_parts(Some(source), variables, &handlers()).map_err(|error| error.to_string())
 }
 
-fn settings(text: &str) -> Settings {
+pub(super) fn settings(text: &str) -> Settings {
     load(text, &[]).unwrap().settings
 }
 
@@ -397,6 +397,8 @@ fn the_file_changes_nothing_and_is_valid_with_every_setting_uncommented() {
     assert_eq!((written.policies, written.storage), (nothing.policies, nothing.storage));
 
     let uncomment = |line: &str| match line.strip_prefix('#') {
+        // Files that the examples name are not there.
+        Some(rest) if rest.starts_with("schema") => line.to_owned(),
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '[') => rest.to_owned(),
         _ => line.to_owned(),
     };
@@ -405,7 +407,7 @@ fn the_file_changes_nothing_and_is_valid_with_every_setting_uncommented() {
     assert_eq!(configuration.settings.storage, Storage::default(), "the examples are the defaults where there are any");
     for line in configuration.in_force().lines() {
         // A schedule has either cron or every.
-        let unset = ["max_waiting", "every"].iter().any(|key| line.contains(key));
+        let unset = ["schema", "every"].iter().any(|key| line.contains(key));
         assert!(unset || !line.ends_with("is not set"), "the file does not show {line:?}");
     }
 }
@@ -424,7 +426,11 @@ fn every_variable_of_the_file_names_its_setting() {
         let needed = if variable.starts_with("SCHEDULES__") { &of_schedule[..] } else { &[] };
         let variable_of_line = format!("LONGSHORE_{variable}");
         let variables = [&also[..], needed, &[(variable_of_line.as_str(), text.as_str())]].concat();
-        let configuration = load("", &variables).unwrap();
+        let configuration = match load("", &variables) {
+            // The variable is known; the file that the example names is not there.
+            Err(problem) if variable.contains("__SCHEMA") && problem.contains("schema") => continue,
+            loaded => loaded.unwrap(),
+        };
         assert!(configuration.in_force().contains(&format!("# LONGSHORE_{variable}")), "{line}");
     }
 }

@@ -14,7 +14,7 @@ use longshore_backbone::claims::fingerprint;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, is_no_responders_error};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
-use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, names};
+use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::admission::{self, Refusal, Scope};
 use longshore_domain::follow_up::FollowUp;
@@ -144,10 +144,12 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
     let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
     let on_conflict = on_conflict(&submit)?;
     let payload = payload(&submit)?;
-    admission::admit(&api.policies, tenant, &job_type, payload.len()).map_err(|refusal| {
+    let version = text("schema_version", &submit.schema_version, TAG_MAX)?;
+    admission::admit(&api.policies, tenant, &job_type, version.as_deref(), &payload).map_err(|refusal| {
         let code = match refusal {
             Refusal::Payload { .. } => Code::TooLarge,
             Refusal::Type(_) | Refusal::Tenant(_) => Code::Forbidden,
+            Refusal::Schema(_) => Code::Malformed,
         };
         ApiError::new(code, refusal.to_string())
     })?;
@@ -195,14 +197,7 @@ fn payload(submit: &SubmitRequest) -> Result<Bytes, ApiError> {
 }
 
 fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOptions, ApiError> {
-    let key = |field: &str, value: &Option<String>| match value {
-        Some(text) if text.is_empty() => Err(wrong(field, "is empty")),
-        Some(text) if text.len() > KEY_MAX => {
-            Err(wrong(field, format!("has {} bytes, {KEY_MAX} are allowed", text.len())))
-        }
-        Some(text) if text.chars().any(char::is_control) => Err(wrong(field, "has a control character")),
-        other => Ok(other.clone()),
-    };
+    let key = |field: &str, value: &Option<String>| text(field, value, KEY_MAX);
     let moment = |field: &str, text: &Option<String>| {
         text.as_deref().map(Timestamp::parse).transpose().map_err(|error| wrong(field, error))
     };
@@ -245,9 +240,19 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         concurrency_key: key("concurrency_key", &submit.concurrency_key)?,
         limit_key: key("limit_key", &submit.limit_key)?,
         cost: number("cost", submit.cost, COST_MAX)?,
-        schema_version: None,
+        schema_version: submit.schema_version.clone(),
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
     })
+}
+
+/// A text that is not empty and has no control characters.
+fn text(field: &str, value: &Option<String>, max: usize) -> Result<Option<String>, ApiError> {
+    match value {
+        Some(text) if text.is_empty() => Err(wrong(field, "is empty")),
+        Some(text) if text.len() > max => Err(wrong(field, format!("has {} bytes, {max} are allowed", text.len()))),
+        Some(text) if text.chars().any(char::is_control) => Err(wrong(field, "has a control character")),
+        other => Ok(other.clone()),
+    }
 }
 
 fn deadline(submit: &SubmitRequest) -> Result<Option<When>, ApiError> {

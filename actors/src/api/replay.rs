@@ -302,13 +302,22 @@ fn can_be_replayed(policies: &Policies, letter: &StoredDeadLetter, change: &Chan
     }
     match &run.error {
         Some(error) if error.kind == ErrorKind::Invalid && admission::was_refused(&error.message) => {
-            let payload = change.payload.as_ref().unwrap_or(&letter.payload);
-            admission::admit(policies, &run.tenant, &run.job_type, payload.len())
-                .map_err(|refusal| format!("it is still refused: {refusal}"))
+            admit(policies, letter, change).map_err(|refusal| format!("it is still refused: {refusal}"))
         }
         Some(error) if error.kind == ErrorKind::Invalid => is_mended(letter, change, &error.message),
+        // What was taken once is taken again, as long as it is the same.
+        _ if change.payload.is_some() => admit(policies, letter, change),
         _ => Ok(()),
     }
+}
+
+/// Whether the job is taken as it would be replayed.
+fn admit(policies: &Policies, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
+    let payload = change.payload.as_ref().unwrap_or(&letter.payload);
+    let options = header::read_job(&changed_headers(letter, change)).ok().and_then(|read| read.options);
+    let version = options.as_ref().and_then(|options| options.schema_version.as_deref());
+    let (tenant, job_type) = (&letter.run.tenant, &letter.run.job_type);
+    admission::admit(policies, tenant, job_type, version, payload).map_err(|refusal| refusal.to_string())
 }
 
 /// A job that could not be read is invalid again, unless the changes mend it.

@@ -119,7 +119,8 @@ impl Assignment {
         if self.arrival.seal.is_some() || matches!(self.start, Start::Invalid(_)) {
             return Ok(());
         }
-        admission::admit(policies, &self.job.tenant, &self.job.job_type, self.payload.body.len())
+        let version = self.job.options.as_ref().and_then(|options| options.schema_version.as_deref());
+        admission::admit(policies, &self.job.tenant, &self.job.job_type, version, &self.payload.body)
     }
 
     /// Its position in the order.

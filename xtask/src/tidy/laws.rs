@@ -7,12 +7,13 @@ use super::files::File;
 
 /// External crates that only some of our crates may name. One of our crates is a folder at the root; the root package's
 /// own code is `src`.
-const ROOMS: [(&str, &[&str]); 6] = [
+const ROOMS: [(&str, &[&str]); 7] = [
     ("async_nats", &["backbone", "harness", "bench", "tests"]),
     ("ractor", &["actors"]),
     ("toml", &["src", "bench"]),
     ("clap", &["src", "bench", "harness"]),
     ("axum", &["src"]),
+    ("jsonschema", &["src"]),
     ("hyper", &["src", "harness"]),
 ];
 

@@ -96,12 +96,15 @@ pub struct SubmitRequest {
     /// 1 to 512 bytes; checked, not acted upon in this version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_key: Option<String>,
-    /// 1 to 512 bytes; checked, not acted upon in this version.
+    /// 1 to 512 bytes: which bucket of its type's rate limit, or which breaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_key: Option<String>,
-    /// 1 to 1,000,000; checked, not acted upon in this version.
+    /// 1 to 1,000,000: how many tokens of a rate limit it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
+    /// Which version of its type's schema its payload follows: 1 to 64 bytes; by default the version that the settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema_version: Option<String>,
     /// At most 8, of at most 64 bytes each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,

@@ -1,0 +1,187 @@
+//! The settings of payload schemas, `schema`, `schemas` and `schema_version` of `[defaults]` and `[types.<name>]`: reads
+//! the files and compiles them, once. What cannot be read or is no schema is a mistake of the configuration.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use longshore_domain::SmolStr;
+use longshore_domain::admission::{PayloadSchema, Schemas, newest};
+use toml::Value;
+
+use super::check::Section;
+use super::kind::{Kind, Text, shown};
+use super::problem::{Origin, Problem};
+use super::schema::Entry;
+use crate::json_schema::JsonSchema;
+
+pub(crate) static SCHEMA: Entry<Option<Text>> = Entry::new(
+    "schema",
+    || None,
+    "A file with a JSON Schema that payloads must match, relative to this file. submit answers 400 with the path of the \
+     wrong field; a bare publish becomes a dead letter.",
+)
+.example("\"email.json\"");
+
+pub(crate) static SCHEMAS: Entry<Files> = Entry::new(
+    "schemas",
+    || Files(BTreeMap::new()),
+    "Files by version, in place of schema. A job chooses one by Longshore-Schema-Version.",
+)
+.example("{ \"1\" = \"email-1.json\", \"2\" = \"email-2.json\" }");
+
+pub(crate) static SCHEMA_VERSION: Entry<Option<Text>> = Entry::new(
+    "schema_version",
+    || None,
+    "The version of jobs that name none. If it is not set, the greatest number (1.10 is greater than 1.9).",
+)
+.example("\"2\"");
+
+/// Files by version.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Files(BTreeMap<String, String>);
+
+impl Kind for Files {
+    const TAKES_TABLES: bool = true;
+
+    fn noun() -> String {
+        "a table of files by version, such as { \"1\" = \"email.json\" }".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        let wrong = || format!("{} is not {}", shown(value), Self::noun());
+        let table = value.as_table().filter(|table| !table.is_empty()).ok_or_else(wrong)?;
+        let file = |(version, file): (&String, &Value)| Some((version.clone(), file.as_str()?.to_owned()));
+        table.iter().map(file).collect::<Option<_>>().map(Self).ok_or_else(wrong)
+    }
+
+    fn write(&self) -> Option<Value> {
+        let table: toml::Table = self.0.iter().map(|(name, file)| (name.clone(), file.clone().into())).collect();
+        (!table.is_empty()).then_some(Value::Table(table))
+    }
+}
+
+/// Compiled schemas by file: a type that inherits those of `[defaults]` does not compile them again.
+#[derive(Debug, Default)]
+pub(crate) struct Compiled(BTreeMap<PathBuf, Result<Arc<dyn PayloadSchema>, String>>);
+
+impl Compiled {
+    fn of(&mut self, path: &Path) -> Result<Arc<dyn PayloadSchema>, String> {
+        let compile = || {
+            let schema = JsonSchema::read(path).map_err(|error| error.to_string())?;
+            Ok(Arc::new(schema) as Arc<dyn PayloadSchema>)
+        };
+        self.0.entry(path.to_owned()).or_insert_with(compile).clone()
+    }
+
+    /// The schemas of a type.
+    ///
+    /// # Errors
+    /// What is wrong with them, and where that was written.
+    pub(crate) fn schemas(&mut self, section: &Section<'_>) -> Result<Option<Schemas>, Problem> {
+        // What the type sets wins over what [defaults] sets, whichever of the two it is.
+        let (one, several) = (section.origin(SCHEMA.name), section.origin(SCHEMAS.name));
+        let version = section.get(&SCHEMA_VERSION).map(|version| version.0);
+        match (one, several) {
+            (None, None) => Ok(None),
+            (Some((true, _)), Some((true, _))) | (Some((false, _)), Some((false, _))) => {
+                Err(section.problem(SCHEMA.name, "stands beside schemas; one of them is enough".to_owned()))
+            }
+            (Some((own, origin)), several) if own || several.is_none() => {
+                // A value of the wrong kind is reported already.
+                let Some(Text(file)) = section.get(&SCHEMA) else { return Ok(None) };
+                if section.origin(SCHEMA_VERSION.name).is_some_and(|(of_type, _)| of_type == own) {
+                    let reason = "has no meaning without schemas, which have versions".to_owned();
+                    return Err(section.problem(SCHEMA_VERSION.name, reason));
+                }
+                let schema = self.of(&relative_to(origin, &file));
+                schema.map(Schemas::one).map(Some).map_err(|reason| section.problem(SCHEMA.name, reason))
+            }
+            (_, Some((_, origin))) => self.versions(section, origin, version),
+            (Some(_), None) => Ok(None),
+        }
+    }
+
+    fn versions(
+        &mut self,
+        section: &Section<'_>,
+        origin: &Origin,
+        version: Option<String>,
+    ) -> Result<Option<Schemas>, Problem> {
+        let Files(files) = section.get(&SCHEMAS);
+        let mut versions = BTreeMap::new();
+        for (version, file) in &files {
+            let schema = self.of(&relative_to(origin, file));
+            let schema = schema.map_err(|reason| section.problem(SCHEMAS.name, format!("{version:?}: {reason}")))?;
+            versions.insert(SmolStr::new(version), schema);
+        }
+        if versions.is_empty() {
+            return Ok(None);
+        }
+        let Some(default) = version.as_deref().or_else(|| newest(files.keys().map(String::as_str))) else {
+            let reason = "which version is the newest cannot be told, as not all are numbers; set schema_version";
+            return Err(section.problem(SCHEMAS.name, reason.to_owned()));
+        };
+        let known = files.keys().cloned().collect::<Vec<_>>().join(", ");
+        let wrong = format!("{default:?} is not a version of schemas; there are: {known}");
+        let schemas = Schemas::several(versions, SmolStr::new(default));
+        schemas.map(Some).ok_or_else(|| section.problem(SCHEMA_VERSION.name, wrong))
+    }
+}
+
+/// A file is looked for beside the configuration file that names it; one that a variable names, in the working folder.
+fn relative_to(origin: &Origin, file: &str) -> PathBuf {
+    match origin {
+        Origin::File(source, _) => source.path.parent().map_or_else(|| file.into(), |folder| folder.join(file)),
+        Origin::Environment(_) => file.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{load, settings};
+    use longshore_domain::JobType;
+
+    fn written(name: &str, text: &str) -> String {
+        let path = std::env::temp_dir().join(format!("longshore-schema-{}-{name}.json", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    #[test]
+    fn a_type_has_one_schema_or_several() {
+        let (numbers, texts) = (written("n", r#"{"type":"number"}"#), written("t", r#"{"type":"string"}"#));
+        let text = format!(
+            "[defaults]\nschema = '{numbers}'\n[types.plain]\n[types.versions]\nschemas = {{ 1 = '{numbers}', 2 = '{texts}' }}\n\
+             [types.set]\nschemas = {{ old = '{numbers}', new = '{texts}' }}\nschema_version = 'old'"
+        );
+        let policies = settings(&text).policies;
+        let check = |job_type: &str, version: Option<&str>, payload: &str| {
+            let policy = policies.of(&JobType::parse(job_type).unwrap());
+            policy.schemas.as_ref().unwrap().check(version, payload.as_bytes()).is_ok()
+        };
+        assert!(check("plain", None, "1") && !check("plain", None, "'x'") && check("other", None, "1"));
+        assert!(check("versions", None, r#""x""#) && check("versions", Some("1"), "1"));
+        assert!(!check("versions", Some("3"), "1"));
+        assert!(check("set", None, "1") && !check("set", None, r#""x""#) && check("set", Some("new"), r#""x""#));
+    }
+
+    #[test]
+    fn what_is_no_schema_is_a_mistake_with_its_place() {
+        let (wrong, fetches) = (written("w", r#"{"type":"nmber"}"#), written("f", r#"{"$ref":"http://x.test/a"}"#));
+        let (broken, good) = (written("b", "{"), written("g", "{}"));
+        for (settings, says) in [
+            ("schema = 'nowhere.json'".to_owned(), "cannot be read"),
+            (format!("schema = '{wrong}'"), "is no JSON Schema"),
+            (format!("schema = '{broken}'"), "is not JSON"),
+            (format!("schema = '{fetches}'"), "is no JSON Schema"),
+            (format!("schemas = {{ a = '{good}', b = '{good}' }}"), "set schema_version"),
+            (format!("schemas = {{ 1 = '{good}' }}\nschema_version = '2'"), "is not a version of schemas"),
+            (format!("schema = '{good}'\nschemas = {{ 1 = '{good}' }}"), "stands beside schemas"),
+            (format!("schema = '{good}'\nschema_version = '2'"), "has no meaning without schemas"),
+        ] {
+            let error = load(&format!("[types.a]\n{settings}"), &[]).unwrap_err();
+            assert!(error.contains(says) && error.contains("types.a.schema"), "{settings}: {error}");
+        }
+    }
+}
