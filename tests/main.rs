@@ -32,6 +32,7 @@ mod nothing_lost; // kills and freezes while jobs run lose nothing
 mod one_run; // one accepted job is one run, even if it is repeated, forwarded, forged or cancelled
 mod order; // urgent jobs first, by rank
 mod overdue; // a job that waits for its time runs, even if a lane is full or the server forgot it
+mod pauses; // from the answer on nothing starts of what is paused
 mod permissions; // a node needs no more rights than the documents grant
 mod poison; // bytes that no client can read cost no more than their own message
 mod provision; // streams are brought into the configured shape, and no message is discarded for it

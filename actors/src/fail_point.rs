@@ -13,7 +13,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 36] = [
+pub const ALL: [&str; 37] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -50,6 +50,7 @@ pub const ALL: [&str; 36] = [
     "after-firing",
     "after-firing-run",
     "after-rescheduling",
+    "after-pause",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

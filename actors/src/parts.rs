@@ -14,7 +14,7 @@ use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
-use crate::cluster::{circuit_breaker, discovery, dlq_watch, presence};
+use crate::cluster::{circuit_breaker, discovery, dlq_watch, presence, run_time_settings};
 use crate::commit::committer::{Committer, Committing};
 use crate::lease_keeper::{self, Book};
 use crate::limits::Limits;
@@ -34,6 +34,7 @@ use crate::shared::lifecycle::Lifecycle;
 use crate::shared::park_permits::ParkGate;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
+use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::time::{recurring, sweep, timekeeper};
@@ -85,12 +86,14 @@ impl Parts {
         let routing = Arc::new(Routing::new(Arc::clone(&policies), handlers, backbone.names().clone(), capacity));
         let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
         let breakers = Arc::new(Breakers::new(Arc::clone(&policies), identity.writer(), Arc::clone(&news)));
-        let gates = Gates { routing: Arc::clone(&routing), limits, breakers: Arc::clone(&breakers), news };
+        let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
+        let gates =
+            Gates { routing: Arc::clone(&routing), limits, breakers: Arc::clone(&breakers), run_time_settings, news };
         let park = ParkGate::new(backbone.clone());
         let lease = backbone.storage().lease;
         let queues = policies.queues.iter().map(|(name, policy)| {
             let draining = lifecycle.draining.clone();
-            let buffer = JobBuffer::new(*policy, lease, gates.clone(), park.clone(), draining);
+            let buffer = JobBuffer::new((name.clone(), *policy), lease, gates.clone(), park.clone(), draining);
             Arc::new(Dispatcher::new(name.clone(), *policy, buffer))
         });
         let queues: Vec<Arc<Dispatcher>> = queues.collect();
@@ -126,6 +129,7 @@ impl Parts {
             lifecycle: self.lifecycle.clone(),
             routing: Arc::clone(&self.routing),
             limits: Arc::clone(&self.gates.limits),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
             caller,
             committer: self.committer.clone(),
             book: Arc::clone(&self.book),
@@ -170,6 +174,8 @@ impl Parts {
             unstored_ends: Arc::clone(&self.unstored_ends),
             limits: Arc::clone(&self.gates.limits),
             waiting: Arc::clone(&self.waiting),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
+            system_events: self.system_events.clone(),
             metrics: Arc::clone(&self.metrics),
             breakers: Arc::clone(&self.breakers),
             circuit_breaker: self.circuit_breaker.clone(),
@@ -197,6 +203,18 @@ impl Parts {
         }
     }
 
+    /// The run-time settings: reads them, removes those whose time is over, and says so.
+    pub(crate) fn run_time_settings(&self) -> run_time_settings::Part {
+        run_time_settings::Part {
+            store: self.backbone.run_time_settings(),
+            nodes: self.backbone.nodes(),
+            identity: Arc::clone(&self.identity),
+            settings: Arc::clone(&self.gates.run_time_settings),
+            queues: self.queues.clone(),
+            system_events: self.system_events.clone(),
+        }
+    }
+
     /// The rate limiter: gets tokens from the cluster, and tells of holds.
     pub(crate) fn limiter(&self) -> limiter::Part {
         limiter::Part {
@@ -214,6 +232,7 @@ impl Parts {
             draining: self.lifecycle.draining.clone(),
             queues: self.queues.clone(),
             waiting: Arc::clone(&self.waiting),
+            run_time_settings: Arc::clone(&self.gates.run_time_settings),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),
         }

@@ -35,6 +35,7 @@ use crate::shared::lifecycle::Lifecycle;
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
+use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::shared::{new_seal, now};
@@ -357,6 +358,8 @@ pub(crate) struct NodePorts {
     pub(crate) routing: Arc<Routing>,
     /// Gives the tokens of rate limits, and holds types and keys.
     pub(crate) limits: Arc<Limits>,
+    /// Says which queues and types are paused.
+    pub(crate) run_time_settings: Arc<RunTimeSettings>,
     /// Calls remote handlers.
     pub(crate) caller: Caller,
     pub(crate) committer: Committer,
@@ -368,6 +371,14 @@ pub(crate) struct NodePorts {
     pub(crate) unclear_claims: UnclearClaims,
     /// Permits of short retries that are held locally.
     pub(crate) local_retries: Arc<LocalRetryPermits>,
+}
+
+impl NodePorts {
+    /// Whether an attempt of this job may start now: neither its queue nor its type is paused, as far as this node knows,
+    /// and it knows that.
+    pub(crate) fn may_start(&self, job: &Job) -> bool {
+        self.run_time_settings.may_start(&job.queue, &job.job_type, Instant::now())
+    }
 }
 
 impl Ports for NodePorts {

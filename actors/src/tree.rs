@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
-use crate::cluster::{circuit_breaker, discovery, dlq_watch, node_name, presence};
+use crate::cluster::{circuit_breaker, discovery, dlq_watch, node_name, presence, run_time_settings};
 use crate::commit::committer;
 use crate::lease_keeper;
 use crate::limits::limiter;
@@ -35,6 +35,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("api", parts.service(), service::run),
         ChildSpec::new("cancels", (Arc::clone(ports), leases.clone()), cancelled::watch),
         ChildSpec::new("presence", parts.presence(), presence::run),
+        ChildSpec::new("run-time-settings", parts.run_time_settings(), run_time_settings::run),
         ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
         ChildSpec::new("node-name", parts.readiness(), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),

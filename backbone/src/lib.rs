@@ -52,6 +52,7 @@ pub mod parked;
 pub mod poison;
 pub mod questions;
 mod raw;
+pub mod run_time_settings;
 pub mod sweep;
 
 pub mod service;

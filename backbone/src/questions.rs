@@ -11,6 +11,9 @@ use crate::error::Error;
 use crate::nodes::Nodes;
 use crate::subscription::Subscription;
 
+/// The wait before nodes are asked again that have not answered.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
 /// Questions as they arrive.
 #[derive(Debug)]
 pub struct Questions {
@@ -43,6 +46,38 @@ impl Nodes {
     pub async fn ask(&self, subject: String, payload: Bytes, within: Duration) -> Option<Bytes> {
         let request = async_nats::Request::new().payload(payload).timeout(Some(within));
         self.0.control().request(subject, request).await.ok().map(|answer| answer.payload)
+    }
+
+    /// Asks every node, until each of `asked` has answered with its name, at most for `within`. Asks again, as messages
+    /// may be lost. Returns the nodes that have not answered.
+    ///
+    /// # Errors
+    /// The answers cannot be subscribed to.
+    pub async fn ask_each(
+        &self,
+        subject: String,
+        payload: Bytes,
+        asked: Vec<String>,
+        within: Duration,
+    ) -> Result<Vec<String>, Error> {
+        let link = self.0.control();
+        let inbox = link.new_inbox();
+        let mut answers = link.subscribe(inbox.clone()).await?;
+        let until = tokio::time::Instant::now() + within;
+        let (mut again, mut silent) = (tokio::time::interval(ASK_AGAIN_AFTER), asked);
+        loop {
+            tokio::select! {
+                _ = again.tick() => link.publish_with_reply(subject.clone().into(), inbox.clone(), payload.clone()).await,
+                answer = answers.next() => match answer {
+                    Some(answer) => silent.retain(|node| node.as_bytes() != &answer.payload[..]),
+                    None => return Ok(silent),
+                },
+                () = tokio::time::sleep_until(until) => return Ok(silent),
+            }
+            if silent.is_empty() {
+                return Ok(silent);
+            }
+        }
     }
 
     /// Listens for questions.

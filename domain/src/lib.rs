@@ -8,7 +8,7 @@
 //! it start now; [`breaker`]: not while its service fails), [`limit`] (how many may, in the whole cluster),
 //! [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
 //! attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of them are
-//! still to be published), [`follow_up`] (the steps after that).
+//! still to be published), [`follow_up`] (the steps after that). [`setting`] has what operators set while the cluster runs.
 
 pub mod name;
 
@@ -47,6 +47,8 @@ pub mod follow_up;
 
 pub mod recurrence;
 pub mod recurring;
+
+pub mod setting;
 
 pub mod restart;
 pub mod retention;

@@ -29,6 +29,8 @@ pub enum Outcome {
     NoHandler,
     /// Its tokens were no longer good when it was to start; the attempt did not start.
     OverLimit,
+    /// Its queue or type was paused when it was to start; the attempt did not start.
+    Paused,
     /// The node shuts down; the attempt is not used up.
     Released,
     /// The run was cancelled.
@@ -144,8 +146,8 @@ const NO_HANDLER_MAX: Duration = Duration::from_secs(5);
 const BUSY: Duration = Duration::from_secs(1);
 const BUSY_MAX: Duration = Duration::from_secs(30);
 
-/// The pause of a job whose start took longer than its tokens were good for.
-const OVER_LIMIT: Duration = Duration::from_millis(500);
+/// The wait of a job whose start took so long that it was not allowed any more, before it is asked about again.
+const NOT_STARTED: Duration = Duration::from_millis(500);
 
 /// Judges `outcome` at `now`; `chance` is evenly distributed in 0 ≤ chance < 1.
 #[must_use]
@@ -177,7 +179,8 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             let wait = spread(wait, chance).min(terms.no_handler_grace);
             defer(now.plus(wait), DeferReason::NoHandlerOnline, None, terms)
         }
-        Outcome::OverLimit => defer(now.plus(OVER_LIMIT), DeferReason::RateLimited, None, terms),
+        Outcome::OverLimit => defer(now.plus(NOT_STARTED), DeferReason::RateLimited, None, terms),
+        Outcome::Paused => defer(now.plus(NOT_STARTED), DeferReason::Paused, None, terms),
         Outcome::Released => Settlement::Release,
         Outcome::Cancelled => Settlement::Cancel,
     }

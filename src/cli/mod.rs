@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use longshore::config::{check_namespace, nats};
-use longshore_domain::{JobType, Queue, RunId, Tenant};
+use longshore_domain::{JobType, Queue, RunId, Tenant, Timestamp};
 
 mod client;
 mod exact;
@@ -111,7 +111,7 @@ pub(crate) enum Command {
     Schedules(schedules::Command),
     /// Follow events, live or from the event log
     Events(events::Arguments),
-    /// Waiting and running jobs of each queue
+    /// Waiting and running jobs of each queue; pause and resume queues and types
     Queues(queues::Arguments),
     /// Circuit breakers: list them, close or open one
     #[command(subcommand)]
@@ -233,6 +233,10 @@ fn job_type(text: &str) -> Result<JobType, String> {
 
 fn run_id(text: &str) -> Result<RunId, String> {
     RunId::parse(text).map_err(|error| error.reason)
+}
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    Timestamp::parse(text).map_err(|error| error.to_string())
 }
 
 fn namespace(text: &str) -> Result<String, String> {

@@ -71,7 +71,7 @@ pub(crate) struct Reschedule {
     #[command(flatten)]
     which: Waiting,
     /// At this time: 2027-01-31T09:30:00Z
-    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
+    #[arg(long, value_name = "TIME", value_parser = super::time, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
     at: Option<Timestamp>,
     /// This long from now: 30s, 5m, 2h
     #[arg(long, value_name = "DURATION", value_parser = submit::span, conflicts_with = "at", help_heading = "Changes")]
@@ -82,10 +82,6 @@ pub(crate) struct Reschedule {
     /// In this queue
     #[arg(long, value_name = "NAME", value_parser = super::queue, help_heading = "Changes")]
     set_queue: Option<Queue>,
-}
-
-fn time(text: &str) -> Result<Timestamp, String> {
-    Timestamp::parse(text).map_err(|error| error.to_string())
 }
 
 /// One run, or those that fit, in a state that has not ended; and how.

@@ -16,6 +16,8 @@ mod walk;
 pub(crate) mod dead_letters;
 pub(crate) mod replay;
 
+pub(crate) mod pauses;
+
 pub(crate) mod reschedule;
 pub(crate) mod schedules;
 
@@ -26,6 +28,7 @@ use longshore_domain::policy::Policies;
 
 use crate::address::Address;
 use crate::cluster::circuit_breaker;
+use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
 use crate::commit::committer::Committer;
 use crate::limits::Limits;
@@ -33,6 +36,7 @@ use crate::metrics::Metrics;
 use crate::shared::breakers::Breakers;
 use crate::shared::identity::Identity;
 use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unstored_ends::UnstoredEnds;
 
 /// What the endpoints use. They start no job and hold no lease.
@@ -46,6 +50,8 @@ pub(crate) struct Api {
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) waiting: Arc<WaitingJobs>,
+    pub(crate) run_time_settings: Arc<RunTimeSettings>,
+    pub(crate) system_events: SystemEvents,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) circuit_breaker: Address<circuit_breaker::Message>,

@@ -11,16 +11,17 @@ use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
     self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
-    NodeQueue, NodeStatus, Nodes, OPERATOR, PutRequest, QueueStatus, Queues, QueuesRequest, Record, RunRequest,
-    ScheduleStatus, SubmitRequest, Submitted, WaitRequest,
+    NodeQueue, NodeStatus, Nodes, OPERATOR, PausedType, PutRequest, QueueStatus, Queues, QueuesRequest, Record,
+    RunRequest, ScheduleStatus, SubmitRequest, Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::run::whole_millis;
+use longshore_domain::setting::{Pause, PauseOf};
 use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
-use crate::api::{Api, breakers, cancel, dead_letters, erase, list, replay, reschedule, runs, schedules};
+use crate::api::{Api, breakers, cancel, dead_letters, erase, list, pauses, replay, reschedule, runs, schedules};
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
@@ -127,6 +128,8 @@ fn routes() -> Vec<Route> {
             Box::pin(schedules::backfill(&control.part.api, asker, asked))
         }),
         route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
+        route::<api::QueuesPause>(|control, _, asked| Box::pin(pauses::pause(&control.part.api, asked))),
+        route::<api::QueuesResume>(|control, _, asked| Box::pin(pauses::resume(&control.part.api, asked))),
         route::<api::BreakersList>(|control, asker, asked| {
             Box::pin(breakers::list(&control.part.api.backbone, asker, asked))
         }),
@@ -252,13 +255,17 @@ impl Control {
             for parked in parked {
                 *depths.entry(parked.priority.to_string()).or_default() += parked.jobs;
             }
+            let pauses = self.part.api.run_time_settings.pauses();
+            let pause = self.part.api.run_time_settings.pause_of_queue(&queue);
             let oldest = lanes.iter().filter_map(|lane| lane.oldest).min();
             queues.push(QueueStatus {
                 concurrency: loads().map(|load| load.concurrency as u64).sum(),
                 depth: depths.values().sum::<u64>() + returned.messages,
                 depths,
                 oldest_age_ms: oldest.map(|oldest| whole_millis(now().since(oldest))),
-                paused: false,
+                paused: pause.is_some(),
+                paused_types: paused_types(&pauses, &queue),
+                paused_until: pause.and_then(|pause| pause.until),
                 running: loads().map(|load| load.running as u64).sum(),
                 queue,
                 served,
@@ -295,6 +302,13 @@ fn status(node: Presence) -> NodeStatus {
     let load = |load: QueueLoad| NodeQueue { concurrency: load.concurrency, running: load.running };
     let queues = queues.into_iter().map(|(name, of)| (name, load(of))).collect();
     NodeStatus { node, queues, seen_at, started_at, state, version }
+}
+
+/// The types whose jobs are paused in a queue.
+fn paused_types(pauses: &[(PauseOf, Pause)], queue: &Queue) -> Vec<PausedType> {
+    let here = pauses.iter().filter(|(of, _)| of.queue().is_none_or(|of| of == queue));
+    let here = here.filter_map(|(of, pause)| Some(PausedType { job_type: of.job_type()?.clone(), until: pause.until }));
+    here.collect()
 }
 
 /// The tenant that submits.

@@ -42,7 +42,10 @@ pub(crate) enum End {
 
 /// Does the work of the current attempt.
 pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt) -> End {
-    let Some((context, stop_at)) = prepare(ports, current) else { return End::NotOurs };
+    let (context, stop_at) = match prepare(ports, current) {
+        Ok(prepared) => prepared,
+        Err(end) => return end,
+    };
     let token = context.cancellation.clone();
     let Some(handler) = ports.routing.handler(&context.job) else {
         let work = Box::pin(remote::perform(ports, current, context));
@@ -143,17 +146,20 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
-fn prepare(ports: &NodePorts, current: &CurrentAttempt) -> Option<(Context, Instant)> {
+fn prepare(ports: &NodePorts, current: &CurrentAttempt) -> Result<(Context, Instant), End> {
     let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    let RunningAttempt { assignment, attempt_state, at_work } = current.as_mut()?;
+    let RunningAttempt { assignment, attempt_state, at_work } = current.as_mut().ok_or(End::NotOurs)?;
     let job = &assignment.job;
     let asked = job.options.as_ref().and_then(|options| options.timeout);
     let policy = ports.policy(job);
     let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
     let now = Instant::now();
-    // The last check before the handler is called: the node may have been frozen since the attempt began.
+    // The last checks before the handler is called: the node may have been frozen since the attempt began.
     if assignment.lease_is_over(now, ports.backbone.storage().lease) {
-        return None;
+        return Err(End::NotOurs);
+    }
+    if !ports.may_start(job) {
+        return Err(End::Outcome(Outcome::Released));
     }
     let mut stop_at = now + limit;
     if let Some(deadline) = attempt_state.run.deadline(job.options.as_deref()) {
@@ -170,7 +176,7 @@ fn prepare(ports: &NodePorts, current: &CurrentAttempt) -> Option<(Context, Inst
         deadline: stop_at,
         cancellation: CancellationToken::new(),
     };
-    Some((context, stop_at))
+    Ok((context, stop_at))
 }
 
 /// Enters the attempt among the leases.

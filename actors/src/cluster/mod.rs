@@ -1,5 +1,5 @@
 //! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
-//! `system_events`; `readiness`, `counts` and `waiting` (admission by the number of waiting
+//! `run_time_settings`; `system_events`; `readiness`, `counts` and `waiting` (admission by the number of waiting
 //! jobs); `dlq_watch` and `records_watch`.
 
 pub(crate) mod circuit_breaker;
@@ -8,6 +8,7 @@ pub(crate) mod discovery;
 pub(crate) mod node_name;
 pub(crate) mod presence;
 pub(crate) mod readiness;
+pub(crate) mod run_time_settings;
 pub(crate) mod system_events;
 pub(crate) mod waiting;
 

@@ -1,6 +1,7 @@
 //! Presence: publishes every two seconds that this node is there and how busy it is.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use longshore_backbone::control::{PRESENCE_EVERY, Presence};
 use longshore_backbone::nodes::Nodes;
@@ -14,7 +15,11 @@ use crate::queue::dispatcher::{self, Dispatcher};
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::now;
+use crate::shared::run_time_settings::RunTimeSettings;
 use crate::supervision::LoopEnd;
+
+/// How long an answer may take: then it is said again, as an election may have swallowed it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// What presence needs.
 #[derive(Clone)]
@@ -26,6 +31,8 @@ pub(crate) struct Part {
     pub(crate) queues: Vec<Arc<Dispatcher>>,
     /// Whose running jobs it publishes as well.
     pub(crate) waiting: Arc<WaitingJobs>,
+    /// What the node knows of run-time settings counts only while other nodes know that it is there.
+    pub(crate) run_time_settings: Arc<RunTimeSettings>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: Arc<Health>,
 }
@@ -50,10 +57,16 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     let mut tight = false;
     loop {
         tick.tick().await;
-        look_at_records((&part.backbone, &part.metrics, &part.health), &mut tight).await;
-        if let Err(error) = part.backbone.nodes().announce(&of(&part)).await {
-            tracing::warn!("cannot say that this node is there: {}", error.with_causes());
+        let sent = Instant::now();
+        let nodes = part.backbone.nodes();
+        match tokio::time::timeout(ANSWER_WITHIN, nodes.announce(&of(&part))).await {
+            Ok(Ok(())) => part.run_time_settings.is_present(sent),
+            Ok(Err(error)) => tracing::warn!("cannot say that this node is there: {}", error.with_causes()),
+            Err(_) => tracing::warn!("cannot say that this node is there: no answer within {ANSWER_WITHIN:?}"),
         }
+        let look = look_at_records((&part.backbone, &part.metrics, &part.health), &mut tight);
+        // The next presence must not wait for it.
+        let _ = tokio::time::timeout(ANSWER_WITHIN, look).await;
     }
 }
 

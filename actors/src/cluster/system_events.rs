@@ -37,6 +37,17 @@ impl SystemEvents {
         self.publish_of(event, ("_", job_type.as_str()), details).await;
     }
 
+    /// The same for an event about a queue, a type, or a type in one queue, such as `queue_paused`.
+    pub(crate) async fn publish_about(
+        &self,
+        event: &str,
+        (queue, job_type): (Option<&Queue>, Option<&JobType>),
+        details: Value,
+    ) {
+        let of = (queue.map_or("_", Queue::as_str), job_type.map_or("_", JobType::as_str));
+        self.publish_of(event, of, details).await;
+    }
+
     async fn publish_of(&self, event: &str, (queue, job_type): (&str, &str), details: Value) {
         let (at, node) = (now(), &*self.identity.node);
         let id = format!("_sys/{node}/{event}/{}", at.millis());

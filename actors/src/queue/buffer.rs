@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::DeferReason;
-use longshore_domain::{Lane, Timestamp};
+use longshore_domain::{Lane, Queue, Timestamp};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ const NOTIFY_AFTER: usize = 32;
 
 /// The buffer of a queue.
 pub(crate) struct JobBuffer {
+    queue: Queue,
     policy: QueuePolicy,
     lease: Duration,
     pub(crate) gates: Gates,
@@ -85,14 +86,14 @@ impl Jobs {
 impl JobBuffer {
     /// Nothing is buffered.
     pub(crate) fn new(
-        policy: QueuePolicy,
+        (queue, policy): (Queue, QueuePolicy),
         lease: Duration,
         gates: Gates,
         park: ParkGate,
         draining: CancellationToken,
     ) -> Self {
         let jobs = Mutex::new(Jobs::new(lease));
-        Self { policy, lease, gates, park, draining, jobs, taken: Notify::new(), wanted_back: Arc::default() }
+        Self { queue, policy, lease, gates, park, draining, jobs, taken: Notify::new(), wanted_back: Arc::default() }
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -132,21 +133,27 @@ impl JobBuffer {
         self.jobs().merge.push(lane, rank, assignment);
     }
 
-    /// The next job in order that may start, or is to be parked; none while the node drains.
+    /// Whether any job may start: the node takes new work, and the queue is not paused as far as this node knows.
+    pub(crate) fn is_open(&self, now: Instant) -> bool {
+        !self.draining.is_cancelled() && self.gates.run_time_settings.may_start_in(&self.queue, now)
+    }
+
+    /// The next job in order that may start, or is to be parked; none while the node drains, or the queue is paused.
     pub(crate) fn next(&self) -> Option<Box<Assignment>> {
-        if self.draining.is_cancelled() {
+        let now = Instant::now();
+        if !self.is_open(now) {
             return None;
         }
-        self.jobs().next(self, Instant::now())
+        self.jobs().next(self, now)
     }
 
     /// The same for a worker that is done; the scheduler is notified after every [`NOTIFY_AFTER`] such jobs, and when
     /// none is left.
     pub(crate) fn next_after(&self) -> Option<Box<Assignment>> {
-        if self.draining.is_cancelled() {
+        let now = Instant::now();
+        if !self.is_open(now) {
             return None;
         }
-        let now = Instant::now();
         let mut jobs = self.jobs();
         let next = jobs.next(self, now)?;
         jobs.unreported += 1;
@@ -296,7 +303,7 @@ impl Jobs {
                 },
             };
             let reason = held_up.and_then(|held_up| held_up.reason).or_else(|| self.blocked.reason(&kind));
-            let reason = reason.or_else(|| buffer.gates.usual_reason(&kind));
+            let reason = reason.or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
             if self.blocked.place_for(&kind, assignment.is_returned, held_up, now) == Goes::Parked
                 && may_park(&buffer.park, &mut assignment, reason)
             {
@@ -320,7 +327,7 @@ impl Jobs {
             return Some(assignment);
         }
         let (kind, mut overdue) = self.blocked.take_overdue()?;
-        let reason = self.blocked.reason(&kind).or_else(|| buffer.gates.usual_reason(&kind));
+        let reason = self.blocked.reason(&kind).or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
         if may_park(&buffer.park, &mut overdue, reason) {
             self.parks(&kind, &mut overdue, buffer);
             return Some(overdue);
@@ -334,7 +341,7 @@ impl Jobs {
         let arrived = self.blocked.parks(kind.clone());
         let Some(permit) = &mut assignment.park else { return };
         permit.counts(arrived);
-        if matches!(buffer.gates.room_for(kind, 0), Room::For(1..)) {
+        if matches!(buffer.gates.room_for(&buffer.queue, kind, 0), Room::For(1..)) {
             permit.notifies(Arc::clone(&buffer.wanted_back));
         }
     }

@@ -171,6 +171,14 @@ impl Dispatcher {
         }
     }
 
+    /// Returns once no worker is about to start an attempt by what it was told before this call: it has either entered
+    /// its attempt, or asks again.
+    pub(crate) fn wait_for_starts(&self) {
+        for (current, _) in self.places.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            drop(current.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
     /// Jobs that run now.
     pub(crate) fn running(&self) -> usize {
         self.started_workers.load(Ordering::Relaxed).saturating_sub(self.idle.count())

@@ -54,6 +54,11 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             () = parking.part.queue.buffer.wanted_back() => {}
             () = tokio::time::sleep(pause) => {}
         }
+        if !parking.part.queue.buffer.is_open(Instant::now()) {
+            // It is paused: what is parked stays there.
+            tokio::time::sleep(LOOK_EVERY).await;
+            continue;
+        }
         match parking.look().await {
             Ok(parked) => any = parked,
             Err(error) => {
@@ -113,7 +118,8 @@ impl Parking {
             of_kind.jobs += parked.jobs;
         }
         let names: Vec<Kind> = kinds.keys().cloned().collect();
-        let room = |kind: &Kind| self.part.gates.room_for(kind, self.part.queue.policy.concurrency);
+        let queue = &self.part.queue;
+        let room = |kind: &Kind| self.part.gates.room_for(&queue.name, kind, queue.policy.concurrency);
         let wants = self.part.queue.buffer.are_parked(&names, room);
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {

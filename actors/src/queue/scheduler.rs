@@ -306,6 +306,11 @@ impl Scheduler {
         let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
         let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
         self.held = self.queue.buffer.held();
+        if !self.queue.buffer.is_open(Instant::now()) {
+            // What it has pulled before stays buffered for a while, and then goes back.
+            self.stalled = None;
+            return;
+        }
         let waits = idle > 0 && self.held.of.iter().any(|held| *held > 0);
         let waits = waits && self.checked_at != Some(self.held.started);
         self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));

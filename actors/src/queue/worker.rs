@@ -18,7 +18,7 @@ use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::perform::{self, End};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
-use crate::ports::NodePorts;
+use crate::ports::{NodePorts, Ports as _};
 use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
 
@@ -82,7 +82,9 @@ impl State {
             let RunningAttempt { assignment, attempt_state, .. } = running;
             return conclude::judge(&*self.ports, assignment, attempt_state, Outcome::OverLimit).await;
         }
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        if let Err(running) = self.enter(running) {
+            return self.put_off(running).await;
+        }
         self.announce().await;
         fail_point::pass("before-handler");
         let end = perform::perform(&self.ports, &self.current).await;
@@ -97,6 +99,30 @@ impl State {
                 }
             }
             End::NotOurs => running.assignment.ack_token.abandon(),
+        }
+    }
+
+    /// Enters the attempt as this worker's current one: now it starts. Returns it if it may not, because its queue or type
+    /// was paused since the gates were asked, or the node has not read the run-time settings for too long.
+    ///
+    /// The question is asked under the lock, so that whoever has locked it after a pause became known finds every attempt
+    /// that started before ([`Dispatcher::wait_for_starts`]).
+    fn enter(&self, running: RunningAttempt) -> Result<(), Box<RunningAttempt>> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.ports.may_start(&running.assignment.job) {
+            return Err(Box::new(running));
+        }
+        *current = Some(running);
+        Ok(())
+    }
+
+    /// The job must not start now. It goes back to its lane, as long as nothing was written about its attempt.
+    async fn put_off(&self, running: Box<RunningAttempt>) {
+        let RunningAttempt { assignment, attempt_state, .. } = *running;
+        if attempt_state.is_stored {
+            conclude::judge(&*self.ports, assignment, attempt_state, Outcome::Paused).await;
+        } else {
+            assignment.return_or_abandon(Instant::now(), self.ports.lease());
         }
     }
 

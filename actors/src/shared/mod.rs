@@ -20,6 +20,7 @@ pub(crate) mod kind;
 pub(crate) mod park_permits;
 pub(crate) mod permits;
 pub(crate) mod routing;
+pub(crate) mod run_time_settings;
 
 // What a node remembers of runs.
 pub(crate) mod recently_cancelled;

@@ -108,6 +108,7 @@ impl Signal {
             Outcome::Snoozed(_)
             | Outcome::Busy { .. }
             | Outcome::OverLimit
+            | Outcome::Paused
             | Outcome::NoHandler
             | Outcome::Released
             | Outcome::Cancelled => Self::Neutral,

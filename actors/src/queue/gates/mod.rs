@@ -3,11 +3,13 @@
 
 pub(crate) mod breaker;
 pub(crate) mod handler_capacity;
+pub(crate) mod pause;
 pub(crate) mod rate_limit;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
@@ -18,6 +20,7 @@ use crate::shared::capacity::CapacityPermit;
 use crate::shared::gate_news::GateNews;
 use crate::shared::kind::Kind;
 use crate::shared::routing::Routing;
+use crate::shared::run_time_settings::RunTimeSettings;
 
 /// The gates' answer for a job.
 #[derive(Debug)]
@@ -73,6 +76,7 @@ pub(crate) struct Gates {
     pub(crate) routing: Arc<Routing>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) breakers: Arc<Breakers>,
+    pub(crate) run_time_settings: Arc<RunTimeSettings>,
     /// Told when a gate may let more jobs start.
     pub(crate) news: Arc<GateNews>,
 }
@@ -84,7 +88,8 @@ impl Gates {
         let may_bite = is_valid
             && (handler_capacity::applies_to(&self.routing, assignment)
                 || rate_limit::applies_to(&self.limits, &assignment.job)
-                || breaker::applies_to(&self.breakers, assignment));
+                || breaker::applies_to(&self.breakers, assignment)
+                || pause::applies_to(&self.run_time_settings, &assignment.job));
         may_bite.then(|| Kind::of(&assignment.job))
     }
 
@@ -93,6 +98,9 @@ impl Gates {
     /// # Errors
     /// It cannot start now: says why, and until when if that is known.
     pub(crate) fn ask(&self, assignment: &Assignment) -> Result<Permits, HeldUp> {
+        if let Some(until) = pause::held_until(&self.run_time_settings, &assignment.job) {
+            return Err(HeldUp { until: Some(until), reason: Some(DeferReason::Paused), soon: 0 });
+        }
         let is_remote = handler_capacity::applies_to(&self.routing, assignment);
         let is_limited = rate_limit::applies_to(&self.limits, &assignment.job);
         let may_break = breaker::applies_to(&self.breakers, assignment);
@@ -115,8 +123,11 @@ impl Gates {
         Ok(permits)
     }
 
-    /// How many parked jobs of a kind could start: `max` where no gate bounds them.
-    pub(crate) fn room_for(&self, kind: &Kind, max: usize) -> Room {
+    /// How many parked jobs of a kind in a queue could start: `max` where no gate bounds them.
+    pub(crate) fn room_for(&self, queue: &Queue, kind: &Kind, max: usize) -> Room {
+        if pause::keeps_parked(&self.run_time_settings, queue, &kind.job_type) {
+            return Room::NotYet;
+        }
         let free = match self.breakers.room_for(kind) {
             Room::NotYet => return Room::NotYet,
             Room::For(most) => self.routing.free_places(kind, max).min(most),
@@ -128,8 +139,11 @@ impl Gates {
         }
     }
 
-    /// Why jobs of a kind wait, if they wait behind others of which this node knows nothing.
-    pub(crate) fn usual_reason(&self, kind: &Kind) -> Option<DeferReason> {
+    /// Why jobs of a kind wait in a queue, if they wait behind others of which this node knows nothing.
+    pub(crate) fn usual_reason(&self, queue: &Queue, kind: &Kind) -> Option<DeferReason> {
+        if self.run_time_settings.pause_of_type(queue, &kind.job_type).is_some() {
+            return Some(DeferReason::Paused);
+        }
         if self.breakers.holds_up(kind) {
             return Some(DeferReason::BreakerOpen);
         }

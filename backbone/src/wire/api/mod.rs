@@ -57,7 +57,10 @@ pub use schedules::{
 };
 
 mod queues;
-pub use queues::{QueueStatus, Queues, QueuesList, QueuesRequest};
+pub use queues::{
+    PauseRequest, PauseStatus, PausedType, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest, QueuesResume,
+    ResumeRequest,
+};
 mod breakers;
 pub use breakers::{
     BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, ResetRequest,
@@ -99,7 +102,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 29] = [
+pub const ENDPOINTS: [&str; 31] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -124,6 +127,8 @@ pub const ENDPOINTS: [&str; 29] = [
     SchedulesRunNow::NAME,
     SchedulesBackfill::NAME,
     QueuesList::NAME,
+    QueuesPause::NAME,
+    QueuesResume::NAME,
     BreakersList::NAME,
     BreakersReset::NAME,
     BreakersTrip::NAME,

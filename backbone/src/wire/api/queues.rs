@@ -1,8 +1,8 @@
-//! Queues: the jobs that wait and run in each.
+//! Queues: the jobs that wait and run in each, and their pauses.
 
 use std::collections::BTreeMap;
 
-use longshore_domain::Queue;
+use longshore_domain::{JobType, Queue, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Endpoint, request};
@@ -21,6 +21,74 @@ impl Endpoint for QueuesList {
     }
 }
 
+/// `queues.pause`: from the answer on, no attempt of these jobs starts on any node. For operators.
+#[derive(Debug)]
+pub struct QueuesPause;
+
+impl Endpoint for QueuesPause {
+    const NAME: &'static str = "queues.pause";
+    const FOR_OPERATORS: bool = true;
+    type Request = PauseRequest;
+    type Answer = PauseStatus;
+}
+
+/// `queues.resume`: ends such a pause. For operators.
+#[derive(Debug)]
+pub struct QueuesResume;
+
+impl Endpoint for QueuesResume {
+    const NAME: &'static str = "queues.resume";
+    const FOR_OPERATORS: bool = true;
+    type Request = ResumeRequest;
+    type Answer = PauseStatus;
+}
+
+/// Which jobs are paused: those of a queue, of a type, or of a type in one queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    /// The queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+    /// The type.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<JobType>,
+    /// When the pause ends by itself; if absent, it has no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// Which pause is ended: exactly one that was made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeRequest {
+    /// The queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+    /// The type.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<JobType>,
+}
+
+/// Whether jobs are paused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseStatus {
+    /// Whether they are.
+    pub paused: bool,
+    /// Their queue, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+    /// Since when they are, or were until now; absent if they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Their type, if it is about one.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub job_type: Option<JobType>,
+    /// When the pause ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
 /// Which queues.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -28,6 +96,17 @@ pub struct QueuesRequest {
     /// Only this queue; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+}
+
+/// A type whose jobs are paused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedType {
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// When the pause ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
 }
 
 /// The queues, by name.
@@ -48,8 +127,14 @@ pub struct QueueStatus {
     pub depths: BTreeMap<String, u64>,
     /// Age of the oldest of them in milliseconds; `null` if there is none.
     pub oldest_age_ms: Option<u64>,
-    /// Whether it is paused: never in this version.
+    /// Whether it is paused.
     pub paused: bool,
+    /// The types whose jobs are paused in it.
+    #[serde(default)]
+    pub paused_types: Vec<PausedType>,
+    /// When its own pause ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_until: Option<Timestamp>,
     /// Its name.
     pub queue: Queue,
     /// Jobs that run, on all nodes.

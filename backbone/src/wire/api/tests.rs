@@ -258,13 +258,37 @@ fn check_schedules() -> [&'static str; 8] {
     ]
 }
 
-#[test]
-fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
+fn check_queues() -> [&'static str; 3] {
     let depths: Vec<String> = (1..=9).map(|number| format!(r#""p{number}":0"#)).collect();
     let depths = depths.join(",");
     let queue = format!(
-        r#"{{"concurrency":64,"depth":0,"depths":{{{depths}}},"oldest_age_ms":null,"paused":false,"queue":"main","running":0,"served":true}}"#
+        r#"{{"concurrency":64,"depth":0,"depths":{{{depths}}},"oldest_age_ms":null,"paused":true,"paused_types":[{{"type":"email.send","until":"{TIME}"}}],"paused_until":"{TIME}","queue":"main","running":0,"served":true}}"#
     );
+    [
+        check::<QueuesList>(&["{}", r#"{"queue":"main"}"#], &[&format!(r#"{{"queues":[{queue}]}}"#)]),
+        check::<QueuesPause>(
+            &[
+                r#"{"queue":"main"}"#,
+                &format!(r#"{{"queue":"main","type":"email.send","until":"{TIME}"}}"#),
+                r#"{"type":"email.send"}"#,
+            ],
+            &[
+                &format!(r#"{{"paused":true,"queue":"main","since":"{TIME}"}}"#),
+                &format!(r#"{{"paused":true,"queue":"main","since":"{TIME}","type":"email.send","until":"{TIME}"}}"#),
+            ],
+        ),
+        check::<QueuesResume>(
+            &[r#"{"queue":"main"}"#, r#"{"queue":"main","type":"email.send"}"#],
+            &[
+                r#"{"paused":false,"queue":"main"}"#,
+                &format!(r#"{{"paused":false,"queue":"main","since":"{TIME}","type":"email.send"}}"#),
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
     );
@@ -277,7 +301,6 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     let open = breaker(r#""cause":"failures","#, "open", &format!(r#","until":"{TIME}""#));
     let half_open = breaker("", "half_open", "");
     let rest = [
-        check::<QueuesList>(&["{}", r#"{"queue":"main"}"#], &[&format!(r#"{{"queues":[{queue}]}}"#)]),
         check::<BreakersList>(
             &["{}", r#"{"tenant":"acme","type":"email.send","limit":500,"cursor":"7"}"#],
             &[r#"{"breakers":[]}"#, &format!(r#"{{"breakers":[{closed},{open},{half_open}],"cursor":"7"}}"#)],
@@ -301,7 +324,9 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
             ],
         ),
     ];
-    let checked = [&check_submit()[..], &check_runs(), &check_dead_letters(), &check_schedules(), &rest].concat();
+    let checked =
+        [&check_submit()[..], &check_runs(), &check_dead_letters(), &check_schedules(), &check_queues(), &rest]
+            .concat();
     assert_eq!(checked, ENDPOINTS);
     let in_contract: BTreeSet<&str> = rows().iter().map(|row| row.name).collect();
     assert_eq!(in_contract, BTreeSet::from(ENDPOINTS));
@@ -341,6 +366,8 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<SchedulesList>(r#"{"sate":1}"#);
     refused::<SchedulesBackfill>(r#"{"id":"n","sate":1}"#);
     refused::<QueuesList>(r#"{"sate":1}"#);
+    refused::<QueuesPause>(r#"{"sate":1}"#);
+    refused::<QueuesResume>(r#"{"sate":1}"#);
     refused::<Health>(r#"{"sate":1}"#);
     refused::<BreakersList>(r#"{"sate":1}"#);
     refused::<BreakersReset>(r#"{"tenant":"t","type":"t","sate":1}"#);

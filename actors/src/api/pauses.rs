@@ -1,0 +1,175 @@
+//! Pauses of queues and types.
+//!
+//! A pause is answered once it holds everywhere. Every node that is there says so itself; one that is silent, because it
+//! is frozen, cut off or dead, starts no attempt any more once what it knows is too old to count
+//! ([`longshore_domain::setting`]). Repeating a request is harmless, and waits again until the pause holds.
+
+use std::time::{Duration, Instant};
+
+use longshore_backbone::run_time_settings::WrittenSetting;
+use longshore_backbone::wire::api::{ApiError, Encoded, PauseRequest, PauseStatus, ResumeRequest};
+use longshore_domain::duration::MAX_DURATION;
+use longshore_domain::setting::{KNOWN_FOR, Pause, PauseOf, Setting, SettingKey, may_be_unaware, unaware_for};
+use longshore_domain::{JobType, Queue, Timestamp};
+use serde_json::json;
+
+use crate::api::Api;
+use crate::api::filter::unavailable;
+use crate::cluster::run_time_settings::resumed;
+use crate::fail_point;
+use crate::shared::now;
+
+/// For how long a write is tried.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(8);
+/// The wait before it is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// How long the end of a pause waits for nodes to know of it. Those that do not by then ask within a second.
+const RESUMED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A setting as it is stored now.
+struct Stored {
+    /// What was set before.
+    before: Option<Setting>,
+    revision: u64,
+    /// When it was stored, if not by this request.
+    earlier: Option<Timestamp>,
+}
+
+/// The endpoint `queues.pause`.
+pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Result<Encoded<PauseStatus>, ApiError> {
+    let PauseRequest { queue, job_type, until } = asked;
+    let of = which(api, queue, job_type).await?;
+    let since = now();
+    if until.is_some_and(|until| until <= since || until.since(since) > MAX_DURATION) {
+        let days = MAX_DURATION.as_secs() / 86_400;
+        return Err(ApiError::malformed(format!("until: is not within {days} days from now")));
+    }
+    let key = SettingKey::Pause(of);
+    let is_paused = |before: &Setting| {
+        let Setting::Pause(before) = before;
+        before.until == until && before.holds(since)
+    };
+    let wanted = Setting::Pause(Pause { since, until });
+    let stored = write(api, &key, Some(wanted), is_paused).await?;
+    fail_point::pass("after-pause");
+    holds_everywhere(api, &key, &stored).await?;
+    let SettingKey::Pause(of) = key;
+    let since = match stored.before {
+        Some(Setting::Pause(before)) if stored.earlier.is_some() => before.since,
+        _ => {
+            let (queue, job_type) = (of.queue(), of.job_type());
+            let details = json!({"queue": queue, "type": job_type, "until": until});
+            api.system_events.publish_about("queue_paused", (queue, job_type), details).await;
+            since
+        }
+    };
+    Ok(Encoded::of(&status(of, Some(Pause { since, until }), true)))
+}
+
+/// The endpoint `queues.resume`.
+pub(crate) async fn resume(api: &Api, asked: ResumeRequest) -> Result<Encoded<PauseStatus>, ApiError> {
+    let ResumeRequest { queue, job_type } = asked;
+    let key = SettingKey::Pause(which(api, queue, job_type).await?);
+    let stored = write(api, &key, None, |_| false).await?;
+    let SettingKey::Pause(of) = key;
+    let before = stored.before.map(|Setting::Pause(pause)| pause);
+    if before.is_some() {
+        let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
+        let announced = api.backbone.run_time_settings().announce(stored.revision, nodes, RESUMED_WITHIN).await;
+        announced.map_err(|error| unavailable(&error))?;
+        resumed(&api.system_events, &of, "order").await;
+    }
+    Ok(Encoded::of(&status(of, before, false)))
+}
+
+fn status(of: PauseOf, pause: Option<Pause>, paused: bool) -> PauseStatus {
+    PauseStatus {
+        paused,
+        queue: of.queue().cloned(),
+        since: pause.map(|pause| pause.since),
+        job_type: of.job_type().cloned(),
+        until: pause.filter(|_| paused).and_then(|pause| pause.until),
+    }
+}
+
+/// Which jobs are meant. A queue must be declared: a mistyped one would be paused in vain.
+async fn which(api: &Api, queue: Option<Queue>, job_type: Option<JobType>) -> Result<PauseOf, ApiError> {
+    if let Some(queue) = &queue {
+        let declared = api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?;
+        if !declared.contains(queue) {
+            return Err(ApiError::not_found(format!("queue: {:?} is not declared", queue.as_str())));
+        }
+    }
+    PauseOf::of(queue, job_type).ok_or_else(|| ApiError::malformed("queue or type: one of them is needed"))
+}
+
+/// Sets a setting, or removes it, unless that is so already, or what is stored says the same.
+async fn write(
+    api: &Api,
+    key: &SettingKey,
+    wanted: Option<Setting>,
+    says_the_same: impl Fn(&Setting) -> bool,
+) -> Result<Stored, ApiError> {
+    let (store, until) = (api.backbone.run_time_settings(), Instant::now() + WRITTEN_WITHIN);
+    // What was there before the first try: a write whose answer was lost is found by the next.
+    let mut first: Option<Option<Setting>> = None;
+    loop {
+        let error = match store.read(key).await {
+            Err(error) => Some(error),
+            Ok(found) => {
+                let (before, revision, at) = match found {
+                    Some(found) => (found.setting, found.revision, Some(found.at)),
+                    None => (None, 0, None),
+                };
+                let ours = first.is_some() && before == wanted;
+                let before_us = first.get_or_insert_with(|| before.clone()).clone();
+                if ours {
+                    return Ok(Stored { before: before_us, revision, earlier: None });
+                }
+                if before == wanted || before.as_ref().is_some_and(&says_the_same) {
+                    return Ok(Stored { before, revision, earlier: at });
+                }
+                match store.write(key, wanted.as_ref(), revision).await {
+                    Ok(WrittenSetting::Won(revision)) => return Ok(Stored { before, revision, earlier: None }),
+                    Ok(WrittenSetting::Lost | WrittenSetting::Undecided) => None,
+                    Err(error) => Some(error),
+                }
+            }
+        };
+        if Instant::now() >= until {
+            return Err(error.map_or_else(
+                || ApiError::unavailable("other writes come first, again and again"),
+                |error| unavailable(&error),
+            ));
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+/// Waits until no node starts an attempt any more that the setting forbids.
+async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Result<(), ApiError> {
+    let (store, from) = (api.backbone.run_time_settings(), Instant::now());
+    let found = store.read(key).await.map_err(|error| unavailable(&error))?;
+    let overtaken = || ApiError::unavailable("it was changed again meanwhile: queues.list says what holds");
+    let stored_at = found.filter(|found| found.revision == stored.revision).ok_or_else(overtaken)?.at;
+    let nodes = present(api).await?.into_iter();
+    let nodes = nodes.filter(|(_, present_at)| may_be_unaware(*present_at, stored_at)).map(|(node, _)| node);
+    let within = match stored.earlier {
+        // By this node's own clock alone.
+        None => KNOWN_FOR,
+        Some(at) => unaware_for(at, now()),
+    };
+    let announced = store.announce(stored.revision, nodes.collect(), within).await;
+    let silent = announced.map_err(|error| unavailable(&error))?;
+    if !silent.is_empty() {
+        let silent = silent.join(", ");
+        tracing::warn!(%silent, "these nodes did not confirm a pause within {:?}; if they are alive, they start nothing until they have read it", from.elapsed());
+    }
+    Ok(())
+}
+
+/// The nodes that were there within the last hour, and when each last said so.
+async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
+    let nodes = api.backbone.nodes().last_seen().await.map_err(|error| unavailable(&error))?;
+    Ok(nodes.into_iter().map(|(presence, at)| (presence.node, at)).collect())
+}

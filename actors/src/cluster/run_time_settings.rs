@@ -1,0 +1,118 @@
+//! The part that keeps what this node knows of the cluster's run-time settings up to date.
+//!
+//! It asks the control bucket's leader for changes every second, and at once when a node announces one. An announcement
+//! is answered once everything that it is about holds on this node: then no worker can start an attempt any more that a
+//! new pause forbids. It removes settings whose time is over. The settings and the time for which they count are kept in
+//! [`crate::shared::run_time_settings`], so that a death costs nothing.
+//!
+//! Bounds: one question at a time; the settings are as many as operators made.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::nodes::Nodes;
+use longshore_backbone::run_time_settings::{REMOVED_KEPT, RunTimeSettings as Store, WrittenSetting, read_revision};
+use longshore_domain::setting::{PauseOf, SettingKey};
+use serde_json::json;
+use tokio::time::MissedTickBehavior;
+
+use crate::cluster::system_events::SystemEvents;
+use crate::queue::dispatcher::Dispatcher;
+use crate::shared::identity::Identity;
+use crate::shared::run_time_settings::RunTimeSettings;
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+
+/// How often changes are asked for without an announcement.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long an answer may take: then the next question follows, as an election may have swallowed this one.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// A part that has not read for longer reads all settings, as the removal of one is not remembered for ever.
+const CHANGES_FOR: Duration = REMOVED_KEPT.checked_div(2).expect("two is not zero");
+
+/// What the part may use.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) store: Store,
+    pub(crate) nodes: Nodes,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) settings: Arc<RunTimeSettings>,
+    /// The queues whose workers start attempts.
+    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) system_events: SystemEvents,
+}
+
+/// Keeps the settings up to date until the process ends.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let mut announcements = part.store.announcements().await.map_err(|error| error.with_causes())?;
+    let mut connected = part.store.connected();
+    let mut tick = tokio::time::interval(ASK_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // When changes were last read after which all settings are known.
+    let mut read: Option<Instant> = None;
+    loop {
+        let mut announced = None;
+        tokio::select! {
+            _ = tick.tick() => {}
+            question = announcements.next() => announced = Some(question.ok_or(SUBSCRIPTION_ENDED)?),
+            // Another server, or one that lost what it had last: its revisions may count anew.
+            Ok(()) = connected.changed() => read = None,
+        }
+        let known = read.is_some_and(|at| at.elapsed() < CHANGES_FOR);
+        let revision = announced.as_ref().and_then(|question| read_revision(&question.payload)).unwrap_or(0);
+        if !known || announced.is_none() || part.settings.read_up_to() < revision {
+            read = part.read(known).await.or(read.filter(|_| known));
+        }
+        if let Some(question) = announced.filter(|_| part.settings.read_up_to() >= revision) {
+            let name = bytes::Bytes::copy_from_slice(part.identity.node.as_bytes());
+            part.nodes.answer(question, name).await;
+        }
+        part.remove_over().await;
+    }
+}
+
+impl Part {
+    /// Reads the changes, or all settings if those are not `known`; says when it asked, if it got an answer.
+    async fn read(&self, known: bool) -> Option<Instant> {
+        let (sent, from) = (Instant::now(), if known { self.settings.read_up_to() } else { 0 });
+        match tokio::time::timeout(ANSWER_WITHIN, self.store.changed_after(from)).await {
+            Ok(Ok(changes)) => {
+                let any = !changes.is_empty();
+                self.settings.take_in(changes, !known);
+                if any {
+                    // A worker that has asked before whether it may start has entered its attempt by then: it counts as
+                    // started before.
+                    self.queues.iter().for_each(|queue| queue.wait_for_starts());
+                }
+                self.settings.were_read(sent);
+                Some(sent)
+            }
+            Ok(Err(error)) => {
+                tracing::debug!("cannot read the run-time settings, trying again: {}", error.with_causes());
+                None
+            }
+            Err(_) => {
+                tracing::debug!("no answer about the run-time settings, asking again");
+                None
+            }
+        }
+    }
+
+    /// Removes settings whose time is over. Of all nodes one succeeds, and publishes it.
+    async fn remove_over(&self) {
+        for (key, revision) in self.settings.over() {
+            let written = tokio::time::timeout(ANSWER_WITHIN, self.store.write(&key, None, revision)).await;
+            if matches!(written, Ok(Ok(WrittenSetting::Won(_)))) {
+                let SettingKey::Pause(of) = &key;
+                resumed(&self.system_events, of, "until").await;
+            }
+        }
+    }
+}
+
+/// Publishes that a pause is over, because of an operator's `order` or because its time is over (`until`).
+pub(crate) async fn resumed(events: &SystemEvents, of: &PauseOf, reason: &str) {
+    let (queue, job_type) = (of.queue(), of.job_type());
+    tracing::info!(queue = queue.map(ToString::to_string), job_type = job_type.map(ToString::to_string), "resumed");
+    let details = json!({"queue": queue, "type": job_type, "reason": reason});
+    events.publish_about("queue_resumed", (queue, job_type), details).await;
+}
