@@ -46,6 +46,7 @@ mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // no job starts before its time or after its expiry, or runs beyond its limit
 mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer
+mod why; // the story of one run, in words
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -76,6 +76,11 @@ async fn a_node_needs_no_more_than_the_document_grants() {
     assert_eq!(world.wait(&due).await.state, "completed");
     world.eventually_letters(2).await;
     assert_eq!(world.request("runs.cancel", json!({"run_id": later})).await["state"], "cancelled");
+    for state in ["enqueued", "running", "retrying", "scheduled", "dead", "completed"] {
+        world.request("runs.list", json!({"state": state})).await;
+    }
+    assert!(!world.request("runs.count", json!({})).await["counts"].as_array().unwrap().is_empty());
+    world.request("runs.run_now", json!({"type": "nobodys"})).await;
     let cancelled = world.request("runs.cancel", json!({"type": "nobodys"})).await;
     assert_eq!(cancelled["cancelled"], nobodys.len(), "{cancelled}");
     assert_eq!(world.request("dlq.replay", json!({"run_id": dead[0]})).await["replayed"], 1);

@@ -24,6 +24,7 @@ mod runs;
 mod schedules;
 mod submit;
 mod target;
+mod why;
 
 pub(crate) mod events;
 
@@ -103,6 +104,8 @@ pub(crate) enum Command {
     /// List and count runs; show one, wait for its end, reschedule, cancel or erase it
     #[command(subcommand)]
     Runs(runs::Command),
+    /// The story of one run: what it waited for, where it was tried, why it failed, when it goes on
+    Why(why::Arguments),
     /// Dead letters: jobs that failed for good; show, replay or discard them
     #[command(subcommand)]
     Dlq(dlq::Command),
@@ -178,6 +181,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Dev(arguments) => crate::dev::run(&global, arguments).await,
         Command::Submit(arguments) => submit::run(&global, *arguments).await,
         Command::Runs(command) => runs::run(&global, command).await,
+        Command::Why(arguments) => why::run(&global, arguments).await,
         Command::Dlq(command) => dlq::run(&global, command).await,
         Command::Schedules(command) => schedules::run(&global, command).await,
         Command::Events(arguments) => events::run(&global, arguments).await,

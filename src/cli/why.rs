@@ -1,0 +1,154 @@
+//! `longshore why`: the story of one run in plain words, from its record, the event log and what is going on now.
+
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::StreamExt as _;
+use longshore_backbone::wire::api::{
+    ApiError, BreakerStatus, BreakersList, BreakersRequest, DlqGet, Encoded, NodeStatus, NodesList, Nothing,
+    QueueStatus, QueuesList, QueuesRequest, Record, RunRequest, RunsGet,
+};
+use longshore_domain::{RunId, Timestamp};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::client::Api;
+use super::output::{self, FAINT, STRONG, style_of, styled, text};
+use super::{Ended, Global, exact, submit, target};
+
+mod story;
+
+use story::{Facts, Line};
+
+/// How far the events of several nodes may be out of order in the log, and the clocks of nodes and servers apart.
+const DISORDER: Duration = Duration::from_secs(30);
+/// How long the log may be silent before it is taken for read: it answers within milliseconds.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Events after which a round has no others.
+const ENDS: [&str; 6] = ["completed", "dlq", "cancelled", "expired", "duplicate", "discarded"];
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The run's id
+    #[arg(value_parser = super::run_id)]
+    id: RunId,
+    /// Read the event log for this long at most
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = submit::span)]
+    within: Duration,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    let api = Api::connect(global).await?;
+    let found = find(&api, &arguments.id).await?;
+    let record = found.read()?;
+    let waiting_for = waiting_for(&found);
+    let (events, read_until) = events(&api, &record, arguments.within).await;
+    let (queue, nodes, breakers) = tokio::join!(queue(&api, &record), nodes(&api), breakers(&api, &record));
+    let facts = Facts { record, waiting_for, events, read_until, queue, nodes, breakers, now: target::now() };
+    let (lines, summary) = (facts.lines(), facts.summary());
+    if arguments.json {
+        let told: Vec<Value> = lines.iter().map(|line| json!({"at": line.at, "text": line.text})).collect();
+        output::json(&json!({"run": found, "story": told, "now": summary, "events": facts.events}))?;
+    } else {
+        output::say(shown(&facts.record, &lines, &summary).trim_end())?;
+    }
+    Ok(Ended::Well)
+}
+
+/// The run's record; that in its dead letter if its own has gone.
+async fn find(api: &Api, id: &RunId) -> Result<Encoded<Record>, ApiError> {
+    let asked = RunRequest { run_id: id.clone(), tenant: None };
+    match api.ask::<RunsGet>(asked.clone()).await {
+        Err(missing) if missing.code == 404 => match api.ask::<DlqGet>(asked).await {
+            Ok(letter) => Ok(Encoded::of(&letter.read()?.record)),
+            Err(_) => Err(missing),
+        },
+        answer => answer,
+    }
+}
+
+/// What the node says that the run waits for, in words.
+fn waiting_for(record: &Encoded<Record>) -> Option<String> {
+    let record: Value = serde_json::from_slice(record.as_bytes()).ok()?;
+    let waiting_for = record.get("waiting_for")?;
+    let words = waiting_for.as_str().or_else(|| waiting_for.get("message")?.as_str())?;
+    Some(output::cut(words, 400))
+}
+
+/// The run's events in the log, and until when the log was read if that took too long.
+async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Option<Timestamp>) {
+    let started = record.attempts.iter().map(|attempt| attempt.started_at);
+    let Some(since) = started.chain(record.enqueued_at).min() else { return (Vec::new(), None) };
+    let until = record.ended_at.unwrap_or_else(target::now).plus(DISORDER);
+    let Ok(log) = api.client.event_log(record.tenant.as_str(), since.minus(DISORDER)).await else {
+        return (Vec::new(), None);
+    };
+    let ended_at = record.ended_at.map(|at| at.to_string()).unwrap_or_default();
+    let (mut log, deadline) = (std::pin::pin!(log), Instant::now() + within);
+    let quoted = format!("\"run_id\":\"{}\"", record.run_id);
+    let (mut events, mut read_until): (Vec<Value>, _) = (Vec::new(), since);
+    loop {
+        let silence = Instant::now() + SILENCE;
+        let Ok(batch) = tokio::time::timeout_at(silence.min(deadline), log.next()).await else {
+            return (events, (Instant::now() >= deadline).then_some(read_until));
+        };
+        let Some(Ok(batch)) = batch else { return (events, None) };
+        let batch = String::from_utf8_lossy(&batch);
+        for line in batch.lines().filter(|line| line.contains(&quoted)) {
+            // After a fault an event may be there more than once.
+            let known = |event: &Value| events.iter().any(|other| text(other, "id") == text(event, "id"));
+            if let Some(event) = exact::read(line).ok().filter(|event| !known(event)) {
+                events.push(event);
+            }
+        }
+        let is_end = |event: &Value| ENDS.contains(&text(event, "event")) && text(event, "at") == ended_at;
+        if !ended_at.is_empty() && events.iter().any(is_end) {
+            return (events, None);
+        }
+        let last = batch.lines().last().and_then(|line| exact::read(line).ok());
+        read_until = last.and_then(|last| Timestamp::parse(text(&last, "at")).ok()).unwrap_or(read_until);
+        if read_until > until {
+            return (events, None);
+        }
+    }
+}
+
+async fn queue(api: &Api, record: &Record) -> Option<QueueStatus> {
+    let asked = QueuesRequest { queue: Some(record.queue.to_string()) };
+    api.ask::<QueuesList>(asked).await.ok()?.read().ok()?.queues.pop()
+}
+
+/// The nodes; `None` if this user may not ask for them.
+async fn nodes(api: &Api) -> Option<Vec<NodeStatus>> {
+    Some(api.ask::<NodesList>(Nothing {}).await.ok()?.read().ok()?.nodes)
+}
+
+async fn breakers(api: &Api, record: &Record) -> Vec<BreakerStatus> {
+    let asked = BreakersRequest { job_type: Some(record.job_type.clone()), ..BreakersRequest::default() };
+    let answer = api.ask::<BreakersList>(asked).await.ok().and_then(|answer| answer.read().ok());
+    answer.map(|answer| answer.breakers).unwrap_or_default()
+}
+
+fn shown(record: &Record, lines: &[Line], summary: &[String]) -> String {
+    let state = output::cut(&record.state.to_string(), 40);
+    let mut out = format!(
+        "{}  {}  {}\n\n",
+        styled(record.run_id.as_str(), STRONG, 0),
+        record.job_type,
+        styled(&state, style_of(&state), 0)
+    );
+    let mut before: Option<Timestamp> = None;
+    for Line { at, text } in lines {
+        let after = before.map(|before| format!("+{}", output::span(before, *at))).unwrap_or_default();
+        out += &format!("{}  {after:>13}  {}\n", styled(&at.to_string(), FAINT, 0), output::plain(text));
+        before = Some(*at);
+    }
+    if !lines.is_empty() {
+        out.push('\n');
+    }
+    summary.iter().fold(out, |out, sentence| out + &output::plain(sentence) + "\n")
+}

@@ -1,0 +1,456 @@
+//! What is told of a run, in words. Pure: all facts are arguments, the time included.
+
+use longshore_backbone::wire::api::{Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError};
+use longshore_domain::{RunState, Timestamp};
+use serde_json::Value;
+
+use super::super::output::{age, cut, moment, number, span, text, took};
+
+/// Maximum length of an error's text.
+const ERROR: usize = 400;
+
+/// What is known of a run.
+pub(super) struct Facts {
+    pub(super) record: Record,
+    /// What the node says that it waits for.
+    pub(super) waiting_for: Option<String>,
+    /// Its events as the log has them.
+    pub(super) events: Vec<Value>,
+    /// Until when the log was read, if not to its end.
+    pub(super) read_until: Option<Timestamp>,
+    /// Its queue as it is now.
+    pub(super) queue: Option<QueueStatus>,
+    /// The nodes that are there, if that is known.
+    pub(super) nodes: Option<Vec<NodeStatus>>,
+    /// The breakers of its type that are not idle.
+    pub(super) breakers: Vec<BreakerStatus>,
+    pub(super) now: Timestamp,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) at: Timestamp,
+    pub(super) text: String,
+}
+
+impl Facts {
+    /// What happened, in order.
+    pub(super) fn lines(&self) -> Vec<Line> {
+        let mut lines = if self.events.is_empty() { self.recorded() } else { self.logged() };
+        // Events of several nodes may stand in another order in the log; those of one moment stay as they stand there.
+        lines.sort_by_key(|line| line.at);
+        lines
+    }
+
+    fn logged(&self) -> Vec<Line> {
+        // Since when it has been waiting.
+        let mut since: Option<Timestamp> = None;
+        let mut lines = Vec::new();
+        for event in &self.events {
+            let Ok(at) = Timestamp::parse(text(event, "at")) else { continue };
+            let waited = since.map(|since| format!(", after {} of waiting", span(since, at)));
+            match text(event, "event") {
+                "enqueued" | "scheduled" | "failed" | "released" => since = Some(at),
+                "started" => since = None,
+                "progress" => continue,
+                _ => {}
+            }
+            lines.push(Line { at, text: happened(event, at, &waited.unwrap_or_default()) });
+        }
+        lines
+    }
+
+    /// The same from the record alone, which says less.
+    fn recorded(&self) -> Vec<Line> {
+        let record = &self.record;
+        let mut lines = Vec::new();
+        lines.extend(record.enqueued_at.map(|at| Line {
+            at,
+            text: format!("enqueued in queue {} with priority {}", record.queue, record.priority.number()),
+        }));
+        for attempt in &record.attempts {
+            let Attempt { round, attempt: nth, started_at, ended_at, node, error, retry_at, put_back, .. } = attempt;
+            let round = if *round > 1 { format!(" of round {round}") } else { String::new() };
+            lines.push(Line { at: *started_at, text: format!("attempt {nth}{round} started on {node}") });
+            let Some(at) = *ended_at else { continue };
+            let again = retry_at.map(|retry| format!("; the next attempt was due {} later", span(at, retry)));
+            let text = match (error, put_back) {
+                (Some(error), _) => format!("it failed: {}{}", said(error), again.unwrap_or_default()),
+                (None, Some(why)) => format!("it was put back ({why}), which uses up no attempt"),
+                (None, None) => continue,
+            };
+            lines.push(Line { at, text });
+        }
+        lines.extend(record.ended_at.map(|at| Line { at, text: format!("ended: {}", record.state) }));
+        lines
+    }
+
+    /// How the run stands, in a few sentences.
+    pub(super) fn summary(&self) -> Vec<String> {
+        let mut said = match self.record.state.known() {
+            Some(RunState::Scheduled) => self.scheduled(),
+            Some(RunState::Enqueued) => self.enqueued(),
+            Some(RunState::Running) => self.running(),
+            Some(RunState::Retrying) => self.retrying(),
+            _ => self.ended(),
+        };
+        if let Some(until) = self.read_until {
+            said.push(format!("The event log was read up to {until}; --within reads longer."));
+        }
+        if self.events.is_empty() && self.record.state != RunState::Scheduled.into() {
+            said.push("The event log has nothing of it, or may not be read; this is what its record says.".to_owned());
+        }
+        said
+    }
+
+    fn scheduled(&self) -> Vec<String> {
+        match self.record.run_at {
+            Some(at) if at > self.now => vec![format!("It waits for its time: {}.", moment(at, self.now))],
+            Some(at) => {
+                let mut said = vec![format!("Its time came {} ago; it waits for a worker.", age(at, self.now))];
+                said.extend(self.waits());
+                said
+            }
+            None => vec!["It waits for its time.".to_owned()],
+        }
+    }
+
+    fn enqueued(&self) -> Vec<String> {
+        let since = self.record.enqueued_at.map(|at| format!(" for {}", span(at, self.now))).unwrap_or_default();
+        let mut said = vec![format!("It has been waiting{since}.")];
+        said.extend(self.waits());
+        said.extend(
+            self.record
+                .run_at
+                .filter(|at| *at > self.now)
+                .map(|at| format!("It is looked at again at {}.", moment(at, self.now))),
+        );
+        said
+    }
+
+    fn running(&self) -> Vec<String> {
+        let record = &self.record;
+        let node = record.node.as_deref().unwrap_or("a node");
+        let started = record.attempts.last().map(|attempt| attempt.started_at).or(record.started_at);
+        let since = started.map(|at| format!(" for {}", span(at, self.now))).unwrap_or_default();
+        let nth = record.attempt.unwrap_or(1);
+        let mut said = vec![format!("Attempt {nth} of {} has been running{since} on {node}.", record.max_attempts)];
+        let is_there = |nodes: &Vec<NodeStatus>| nodes.iter().any(|other| other.node == node);
+        if self.nodes.as_ref().is_some_and(|nodes| !is_there(nodes)) {
+            said.push(format!("Node {node} is not there any more: once the lease is over another node takes the job."));
+        }
+        if let Some(progress) = &record.progress {
+            said.push(format!("Its handler last reported: {}.", cut(progress.get(), 200)));
+        }
+        said
+    }
+
+    fn retrying(&self) -> Vec<String> {
+        let record = &self.record;
+        let next = record.attempt.unwrap_or(0) + 1;
+        let mut said = match record.run_at {
+            Some(at) if at > self.now => {
+                vec![format!("Attempt {next} of {} starts at {}.", record.max_attempts, moment(at, self.now))]
+            }
+            _ => {
+                let mut said =
+                    vec![format!("Attempt {next} of {} is due and waits for a worker.", record.max_attempts)];
+                said.extend(self.waits());
+                said
+            }
+        };
+        said.extend(
+            record.error.as_ref().map(|error| format!("The last one failed: {}.", ended_by(&self::said(error)))),
+        );
+        said.push(format!("longshore runs run-now {} starts it at once.", record.run_id));
+        said
+    }
+
+    /// What keeps a job that could start from starting.
+    fn waits(&self) -> Vec<String> {
+        let mut said: Vec<String> = self.waiting_for.iter().map(|words| format!("It waits for: {words}.")).collect();
+        if let Some((at, reason)) = self.deferral() {
+            said.push(format!("It was put off {} ago, because {}.", age(at, self.now), because(reason)));
+        }
+        for breaker in &self.breakers {
+            if breaker.state.known().is_some_and(|state| *state != BreakerState::Closed) {
+                let until = breaker.until.map(|at| format!(" until {}", moment(at, self.now))).unwrap_or_default();
+                said.push(format!("The circuit breaker of {} is {}{until}.", breaker.job_type, breaker.state));
+            }
+        }
+        match &self.queue {
+            Some(queue) if !queue.served => {
+                said.push(format!("No node serves queue {}: start one whose configuration names it.", queue.queue));
+            }
+            Some(queue) => {
+                let ahead = queue.depth.saturating_sub(queue.running);
+                said.push(format!(
+                    "In queue {} {} jobs wait, and {} of {} workers are busy.",
+                    queue.queue,
+                    number(ahead),
+                    number(queue.running),
+                    number(queue.concurrency)
+                ));
+            }
+            None => {}
+        }
+        said
+    }
+
+    /// When and why it was last put off, since it last ran.
+    fn deferral(&self) -> Option<(Timestamp, &str)> {
+        let last = self.events.iter().rev().find(|event| text(event, "event") != "progress")?;
+        let at = Timestamp::parse(text(last, "at")).ok()?;
+        (text(last, "event") == "deferred").then(|| (at, text(last, "reason")))
+    }
+
+    fn ended(&self) -> Vec<String> {
+        let record = &self.record;
+        let in_all = record.enqueued_at.zip(record.ended_at).map(|(from, to)| span(from, to));
+        let ran: u128 =
+            record.attempts.iter().filter(|attempt| attempt.round == record.round).fold(0, |ran, attempt| {
+                ran + attempt.ended_at.map_or(0, |ended| ended.since(attempt.started_at).as_millis())
+            });
+        let ran = took(u64::try_from(ran).unwrap_or(u64::MAX));
+        let tries = match record.attempt.unwrap_or(0) {
+            0 => "without an attempt".to_owned(),
+            1 => "at the first attempt".to_owned(),
+            tries => format!("after {tries} attempts"),
+        };
+        let why = record.error.as_ref().map(|error| format!(": {}", ended_by(&said(error)))).unwrap_or_default();
+        let mut told = vec![match record.state.known() {
+            Some(RunState::Completed) => format!("It completed {tries}."),
+            Some(RunState::Dead) => format!("It failed for good {tries}{why}."),
+            Some(RunState::Cancelled) => format!("It was cancelled {tries}."),
+            Some(RunState::Expired) => "It expired: no attempt had started in time.".to_owned(),
+            Some(RunState::Duplicate) => {
+                let of = record.duplicate_of.as_ref().map(|of| format!(" {of}")).unwrap_or_default();
+                format!("It did nothing: run{of} has its idempotency key.")
+            }
+            Some(RunState::Discarded) => format!("It failed{why}, and its dead letter was discarded."),
+            _ => format!("It is {}.", record.state),
+        }];
+        told.extend(
+            in_all.map(|in_all| format!("From being enqueued to its end it took {in_all}, of which it ran {ran}.")),
+        );
+        if record.state == RunState::Dead.into() {
+            told.push(format!(
+                "longshore dlq get {0} shows its job; longshore dlq replay {0} runs it again.",
+                record.run_id
+            ));
+        }
+        told
+    }
+}
+
+/// An event in words.
+fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
+    let time = |field: &str| Timestamp::parse(text(event, field)).ok();
+    let millis = |field: &str| event.get(field).and_then(Value::as_u64).map(took);
+    let lasted = millis("duration_ms").map(|lasted| format!(" after {lasted}")).unwrap_or_default();
+    let error = event
+        .get("error")
+        .map(|error| format!(": {}: {}", cut(text(error, "kind"), 40), cut(text(error, "message"), ERROR)));
+    let error = error.unwrap_or_default();
+    let due = time("run_at").filter(|due| *due > at);
+    match text(event, "event") {
+        "scheduled" => match due {
+            Some(due) => format!("accepted; it waits for its time, {} later", span(at, due)),
+            None => "accepted; it waits for its time".to_owned(),
+        },
+        "enqueued" => {
+            format!("enqueued in queue {} with priority {}", cut(text(event, "queue"), 64), event["priority"])
+        }
+        "started" => {
+            let node = cut(text(event, "node"), 64);
+            format!("attempt {} of {} started on {node}{waited}", event["attempt"], event["max_attempts"])
+        }
+        "deferred" => {
+            let until = due.map(|due| format!("; looked at again {} later", span(at, due))).unwrap_or_default();
+            format!("not started, because {}{until}; this uses up no attempt", because(text(event, "reason")))
+        }
+        "released" => format!("put back{lasted}, because the node was asked to end; the same attempt starts again"),
+        "failed" => match time("retry_at") {
+            Some(retry) => format!("the attempt failed{lasted}{error}; the next one is due {} later", span(at, retry)),
+            None => format!("the attempt failed{lasted}{error}"),
+        },
+        "completed" => format!("completed{lasted}"),
+        "dlq" => format!("ended as a dead letter{error}"),
+        "cancelled" => "cancelled".to_owned(),
+        "expired" => "expired: no attempt had started in time".to_owned(),
+        "duplicate" => format!("ended as a duplicate of {}", cut(text(event, "duplicate_of"), 96)),
+        "replayed" => "replayed: its next round begins, with all its attempts".to_owned(),
+        "discarded" => "its dead letter was discarded".to_owned(),
+        other => cut(other, 40),
+    }
+}
+
+/// Why a job was not started, as a clause.
+fn because(reason: &str) -> String {
+    match reason {
+        "rate_limited" => "it was over its rate limit",
+        "breaker_open" => "its circuit breaker was open: its service fails",
+        "concurrency" => "as many of its kind ran as may run at once",
+        "held" => "a handler had asked to hold its limit key or type",
+        "paused" => "its queue or type was paused",
+        "no_handler_online" => "no handler of its type was subscribed",
+        "busy" => "its handlers were busy",
+        "snoozed" => "its handler put it back",
+        other => return cut(other, 60),
+    }
+    .to_owned()
+}
+
+fn said(error: &RunError) -> String {
+    format!("{}: {}", error.kind, cut(&error.message, ERROR))
+}
+
+/// A text that ends a sentence has no full stop of its own.
+fn ended_by(text: &str) -> &str {
+    text.trim_end().trim_end_matches('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        Timestamp::parse(&format!("2026-11-21T12:{text}Z")).unwrap()
+    }
+
+    fn facts(state: &str, more: &Value, events: &[Value]) -> Facts {
+        let mut record = json!({"run_id": "main-p5-7", "tenant": "default", "queue": "main", "priority": 5,
+            "type": "email.send", "round": 1, "max_attempts": 12, "state": state, "enqueued_at": at("00:00")});
+        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Facts {
+            record: serde_json::from_str(&record.to_string()).unwrap(),
+            waiting_for: None,
+            events: events.to_vec(),
+            read_until: None,
+            queue: None,
+            nodes: None,
+            breakers: Vec::new(),
+            now: at("10:00"),
+        }
+    }
+
+    fn event(name: &str, when: &str, more: &Value) -> Value {
+        let mut event = json!({"id": format!("{name}{when}"), "event": name, "at": at(when), "node": "n1", "queue": "main",
+            "priority": 5, "attempt": 1, "max_attempts": 12});
+        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        event
+    }
+
+    fn texts(facts: &Facts) -> Vec<String> {
+        facts.lines().into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn a_retry_is_told_with_what_it_waited_for_and_when_it_comes() {
+        let error = json!({"kind": "retryable", "message": "no route."});
+        let events = [
+            event("enqueued", "00:00", &json!({})),
+            event("deferred", "00:01", &json!({"reason": "no_handler_online", "run_at": at("00:03")})),
+            event("started", "00:04", &json!({})),
+            event("progress", "00:05", &json!({"progress": 1})),
+            event("failed", "00:06", &json!({"error": error, "duration_ms": 2_000, "retry_at": at("20:06")})),
+        ];
+        let facts = facts("retrying", &json!({"attempt": 1, "run_at": at("20:06"), "error": error}), &events);
+        assert_eq!(
+            texts(&facts),
+            [
+                "enqueued in queue main with priority 5",
+                "not started, because no handler of its type was subscribed; looked at again 2.0 s later; this uses up no attempt",
+                "attempt 1 of 12 started on n1, after 4.0 s of waiting",
+                "the attempt failed after 2.0 s: retryable: no route.; the next one is due 20 min 0 s later",
+            ]
+        );
+        assert_eq!(
+            facts.summary(),
+            [
+                "Attempt 2 of 12 starts at 2026-11-21T12:20:06.000Z (in 10 min).",
+                "The last one failed: retryable: no route.",
+                "longshore runs run-now main-p5-7 starts it at once.",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_waits_is_told_with_its_queue_its_breaker_and_why_it_was_put_off() {
+        let events =
+            [event("enqueued", "00:00", &json!({})), event("deferred", "08:00", &json!({"reason": "breaker_open"}))];
+        let mut facts = facts("enqueued", &json!({}), &events);
+        facts.queue =
+            serde_json::from_value(json!({"concurrency": 64, "depth": 1_298, "depths": {}, "oldest_age_ms": 1,
+            "paused": false, "queue": "main", "running": 64, "served": true}))
+            .unwrap();
+        facts.breakers =
+            serde_json::from_value(json!([{"failures": 5, "probes": 0, "since": at("08:00"), "state": "open",
+            "successes": 0, "tenant": "default", "times_opened": 1, "type": "email.send", "until": at("12:00")}]))
+            .unwrap();
+        facts.waiting_for = Some("the breaker".to_owned());
+        assert_eq!(
+            facts.summary(),
+            [
+                "It has been waiting for 10 min 0 s.",
+                "It waits for: the breaker.",
+                "It was put off 2 min ago, because its circuit breaker was open: its service fails.",
+                "The circuit breaker of email.send is open until 2026-11-21T12:12:00.000Z (in 2 min).",
+                "In queue main 1,234 jobs wait, and 64 of 64 workers are busy.",
+            ]
+        );
+        facts.queue.as_mut().unwrap().served = false;
+        assert!(facts.summary().last().unwrap().starts_with("No node serves queue main: "));
+    }
+
+    #[test]
+    fn a_lost_node_is_named() {
+        let attempt = json!({"round": 1, "attempt": 2, "started_at": at("09:00"), "node": "n1"});
+        let more = json!({"attempt": 2, "node": "n1", "attempts": [attempt], "progress": {"percent": 40}});
+        let mut facts = facts("running", &more, &[]);
+        facts.nodes = Some(Vec::new());
+        assert_eq!(
+            facts.summary()[..3],
+            [
+                "Attempt 2 of 12 has been running for 1 min 0 s on n1.",
+                "Node n1 is not there any more: once the lease is over another node takes the job.",
+                "Its handler last reported: {\"percent\":40}.",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_the_log_the_record_tells_the_story() {
+        let error = json!({"kind": "permanent", "message": "no such address"});
+        let attempt = |nth: u32, from: &str, to: &str, more: &Value| {
+            let mut attempt =
+                json!({"round": 1, "attempt": nth, "started_at": at(from), "ended_at": at(to), "node": "n1"});
+            attempt.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            attempt
+        };
+        let attempts = [
+            attempt(1, "00:01", "00:02", &json!({"put_back": "released"})),
+            attempt(1, "00:03", "00:04", &json!({"error": error})),
+        ];
+        let more = json!({"attempt": 1, "attempts": attempts, "ended_at": at("00:04"), "error": error});
+        let facts = facts("dead", &more, &[]);
+        assert_eq!(
+            texts(&facts),
+            [
+                "enqueued in queue main with priority 5",
+                "attempt 1 started on n1",
+                "it was put back (released), which uses up no attempt",
+                "attempt 1 started on n1",
+                "it failed: permanent: no such address",
+                "ended: dead",
+            ]
+        );
+        let summary = facts.summary();
+        assert_eq!(summary[0], "It failed for good at the first attempt: permanent: no such address.");
+        assert_eq!(summary[1], "From being enqueued to its end it took 4.0 s, of which it ran 2.0 s.");
+        assert!(summary[2].contains("longshore dlq replay main-p5-7"), "{summary:?}");
+    }
+}
