@@ -32,6 +32,7 @@ pub mod scan;
 mod taken_subject;
 
 pub mod breakers;
+pub mod concurrency;
 mod cancel_notes;
 pub mod cancels;
 pub mod claims;

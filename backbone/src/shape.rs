@@ -7,6 +7,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, Republish, RetentionP
 use longshore_domain::{Lane, Queue};
 
 use crate::breakers;
+use crate::concurrency;
 use crate::settings::Storage;
 use crate::wire::subject::Names;
 
@@ -133,6 +134,18 @@ fn control(names: &Names, storage: &Storage) -> Config {
     Config { republish: Some(republish), ..bucket(names, storage, "control", 64 * MIB) }
 }
 
+/// Who has the slots of concurrency limits. The server republishes each version of a record, so that a node that waits
+/// for a slot learns at once that one is free. Apart from the control bucket: a flood of keys must not fill that.
+#[must_use]
+fn concurrency(names: &Names, storage: &Storage) -> Config {
+    let republish = Republish {
+        source: names.key("concurrency", "slots.>"),
+        destination: concurrency::changes(names),
+        headers_only: false,
+    };
+    Config { republish: Some(republish), ..bucket(names, storage, "concurrency", 64 * MIB) }
+}
+
 /// All streams and buckets that are stored in files, but the lanes.
 #[must_use]
 pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
@@ -147,6 +160,7 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         bucket("checkpoints", 512 * MIB),
         bucket("idempotency", 512 * MIB),
         control(names, storage),
+        concurrency(names, storage),
         // Apart from the control bucket: a tenant's flood of schedules must not keep nodes from writing what they share.
         bucket("schedules", 128 * MIB),
     ]

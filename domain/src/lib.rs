@@ -28,6 +28,7 @@ pub mod rank;
 
 pub mod breaker;
 pub mod clearance;
+pub mod concurrency;
 pub mod freshness;
 pub mod lease;
 pub mod limit;

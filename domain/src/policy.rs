@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 use crate::admission::{Admission, Schemas};
 use crate::backoff::Backoff;
 use crate::breaker::BreakerPolicy;
+use crate::concurrency::OnBusy;
 use crate::key::ReleaseOn;
 use crate::limit::RateLimit;
 use crate::{Job, JobType, Queue, Tenant};
@@ -53,6 +54,12 @@ pub struct TypePolicy {
     pub permanent_codes: Vec<u16>,
     /// Its circuit breakers; `None`: it has none.
     pub breaker: Option<BreakerPolicy>,
+    /// How many attempts of the type run at once in the cluster, 1 or more; `None`: any number.
+    pub concurrency: Option<u32>,
+    /// How many attempts of jobs with one concurrency key run at once in the cluster, 1 or more.
+    pub key_concurrency: u32,
+    /// What becomes of a job whose concurrency key is busy.
+    pub on_busy: OnBusy,
 }
 
 impl TypePolicy {
@@ -84,6 +91,9 @@ impl Default for TypePolicy {
             retryable_codes: Vec::new(),
             permanent_codes: Vec::new(),
             breaker: None,
+            concurrency: None,
+            key_concurrency: 1,
+            on_busy: OnBusy::default(),
         }
     }
 }

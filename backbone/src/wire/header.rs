@@ -180,7 +180,7 @@ pub fn kind_key(headers: Option<&HeaderMap>) -> KindKey {
         let (_, values) = all.find(|(name, _)| short_name((*name).as_ref()).as_deref() == Some(wanted))?;
         only_value(values).ok()
     };
-    KindKey::of_limit_key(value("limit-key"))
+    KindKey::of_keys(value("limit-key"), value("concurrency-key"))
 }
 
 /// The run id that a job's headers name, if it can be read and a client may choose it.

@@ -6,9 +6,19 @@ use sha2::{Digest as _, Sha256};
 
 /// Stands where a job has no key.
 const NONE: &str = "_";
+/// Stand before the hash of a limit key and of a concurrency key. Neither is a digit of a hash.
+const LIMIT: char = 'l';
+const CONCURRENCY: char = 'k';
+/// The digits of a hash.
+const DIGITS: usize = 16;
 
-/// The keys of a kind as one token: a hash, because a key may be any text and a token may not. Two keys of a tenant and
-/// type have the same hash with a chance of 2⁻⁶⁴; then they share a limit.
+fn hash(key: &str) -> u64 {
+    let hash = Sha256::digest(key.as_bytes());
+    hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// The keys of a kind as one token: hashes of the limit key and of the concurrency key, because a key may be any text and
+/// a token may not. Two keys of a tenant and type have the same hash with a chance of 2⁻⁶⁴; then they share a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KindKey(SmolStr);
 
@@ -23,29 +33,63 @@ impl KindKey {
     /// The key of a job with these options.
     #[must_use]
     pub fn of(options: Option<&JobOptions>) -> Self {
-        Self::of_limit_key(options.and_then(|options| options.limit_key.as_deref()))
+        let Some(options) = options else { return Self::default() };
+        Self::of_keys(options.limit_key.as_deref(), options.concurrency_key.as_deref())
+    }
+
+    /// The key of a job with these keys.
+    #[must_use]
+    pub fn of_keys(limit: Option<&str>, concurrency: Option<&str>) -> Self {
+        match (limit, concurrency) {
+            (limit, None) => Self::of_limit_key(limit),
+            (None, Some(key)) => Self(format_smolstr!("{CONCURRENCY}{:016x}", hash(key))),
+            (Some(limit), Some(key)) => {
+                Self(format_smolstr!("{LIMIT}{:016x}{CONCURRENCY}{:016x}", hash(limit), hash(key)))
+            }
+        }
     }
 
     /// The key of a job with this limit key.
     #[must_use]
     pub fn of_limit_key(key: Option<&str>) -> Self {
         let Some(key) = key else { return Self::default() };
-        let hash = Sha256::digest(key.as_bytes());
-        let number = hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-        Self(format_smolstr!("l{number:016x}"))
+        Self(format_smolstr!("{LIMIT}{:016x}", hash(key)))
+    }
+
+    /// The same without the concurrency key: by this, rate limits, holds and circuit breakers tell jobs apart.
+    #[must_use]
+    pub fn without_concurrency(&self) -> Self {
+        match self.limit_key() {
+            Some(hash) => Self(format_smolstr!("{LIMIT}{hash}")),
+            None => Self::default(),
+        }
     }
 
     /// The hash of the job's limit key, as text; `None`: it has none.
     #[must_use]
     pub fn limit_key(&self) -> Option<&str> {
-        self.0.strip_prefix('l')
+        self.0.strip_prefix(LIMIT)?.get(..DIGITS)
+    }
+
+    /// The hash of the job's concurrency key, as text; `None`: it has none.
+    #[must_use]
+    pub fn concurrency_key(&self) -> Option<&str> {
+        let rest = self.0.strip_prefix(LIMIT).map_or(self.0.as_str(), |rest| rest.get(DIGITS..).unwrap_or_default());
+        rest.strip_prefix(CONCURRENCY)
     }
 
     /// Reads the token.
     #[must_use]
     pub fn read(token: &str) -> Option<Self> {
-        let is_hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-        (token == NONE || token.strip_prefix('l').is_some_and(is_hash)).then(|| Self(SmolStr::new(token)))
+        let is_hash = |hash: &str| hash.len() == DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let limit = token.strip_prefix(LIMIT).map(|rest| rest.split_at_checked(DIGITS));
+        let is_key = match limit {
+            None => token.strip_prefix(CONCURRENCY).is_some_and(is_hash),
+            Some(None) => false,
+            Some(Some((hash, ""))) => is_hash(hash),
+            Some(Some((hash, rest))) => is_hash(hash) && rest.strip_prefix(CONCURRENCY).is_some_and(is_hash),
+        };
+        (token == NONE || is_key).then(|| Self(SmolStr::new(token)))
     }
 }
 
@@ -66,7 +110,15 @@ mod tests {
         assert_eq!(key.limit_key().map(str::len), Some(16));
         assert_ne!(key, KindKey::of_limit_key(Some("another")));
         assert_eq!((KindKey::read("_"), KindKey::default().limit_key()), (Some(KindKey::default()), None));
-        for not_a_key in ["", "l", "email", "lxyz", "l0123456789abcde*"] {
+        let both = KindKey::of_keys(Some("limit"), Some("customer"));
+        assert_eq!(KindKey::read(&both.to_string()), Some(both.clone()));
+        let concurrency = KindKey::of_keys(None, Some("customer"));
+        assert_eq!(KindKey::read(&concurrency.to_string()), Some(concurrency.clone()));
+        assert_eq!((both.concurrency_key(), both.limit_key().map(str::len)), (concurrency.concurrency_key(), Some(16)));
+        assert_eq!(both.without_concurrency(), KindKey::of_limit_key(Some("limit")));
+        assert_eq!((concurrency.limit_key(), concurrency.without_concurrency()), (None, KindKey::default()));
+        assert_eq!((key.concurrency_key(), KindKey::default().concurrency_key()), (None, None));
+        for not_a_key in ["", "l", "k", "email", "lxyz", "l0123456789abcde*", "l0123456789abcdefk", "k0123456789abcdefl"] {
             assert_eq!(KindKey::read(not_a_key), None, "{not_a_key}");
         }
     }

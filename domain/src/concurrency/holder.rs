@@ -1,0 +1,305 @@
+//! The slots of one limit that a node has, and what it has to write about them.
+//!
+//! Whatever faults there are, the record lists at least as many slots for the node's session as it uses: it takes a slot
+//! into use only after a write that gave it was confirmed, and counts one that it gives back as gone before it sends the
+//! write. After an answer was lost it writes once more what it has, by compare-and-set: that settles it, as the write in
+//! question either came before or never can.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use smol_str::SmolStr;
+
+use super::record::{Ask, Block, Record};
+
+/// Slots that are not used are given back after this time; sooner, if other nodes want slots.
+const IDLE: Duration = Duration::from_millis(500);
+const IDLE_IF_WANTED: Duration = Duration::from_millis(5);
+/// A node's wish for slots is known for this long; it is told more often than that.
+const WISH_LASTS: Duration = Duration::from_secs(1);
+/// Where there are fewer slots than nodes that want some, a node uses its own for this long before it gives them back.
+const QUANTUM: Duration = Duration::from_millis(50);
+/// Then it leaves them to others for this long.
+const REST: Duration = Duration::from_millis(20);
+/// A wish that no job repeats is given up after this time.
+const GIVEN_UP: Duration = Duration::from_secs(2);
+/// A block is written again after this time, long before its record would be forgotten.
+const WRITTEN_AGAIN: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// What a node has of a limit.
+#[derive(Debug)]
+pub struct Holder {
+    session: SmolStr,
+    max: u32,
+    /// Slots that it may use: never more than the record lists for its session.
+    granted: u32,
+    used: u32,
+    /// For how long attempts may be at work after the node is gone, as the record says and as jobs need it.
+    runs_for: Duration,
+    needs_for: Duration,
+    known: Option<Known>,
+    /// The number of the write that is on its way, and of the next one.
+    writing: Option<u64>,
+    next: u64,
+    /// A write's answer was lost: the record may list more.
+    is_unclear: bool,
+    /// A job wants a slot.
+    wanted_at: Option<Instant>,
+    /// When the first of its slots was granted, and when one was last used or given back by a job.
+    since: Instant,
+    used_at: Instant,
+    written_at: Instant,
+    rests_until: Instant,
+    /// Other nodes that want slots, by session, and when they said so.
+    rivals: BTreeMap<SmolStr, Instant>,
+}
+
+/// The record as the node knows it.
+#[derive(Debug)]
+struct Known {
+    record: Record,
+    revision: u64,
+    /// How many slots nobody has.
+    free: u32,
+}
+
+/// Why there is no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The cluster has to be asked.
+    Unknown,
+    /// All are taken.
+    Full,
+}
+
+impl Holder {
+    /// Nothing is known of the limit, which allows `max`.
+    #[must_use]
+    pub fn new(session: SmolStr, max: u32, now: Instant) -> Self {
+        Self {
+            session,
+            max,
+            granted: 0,
+            used: 0,
+            runs_for: Duration::ZERO,
+            needs_for: Duration::ZERO,
+            known: None,
+            writing: None,
+            next: 0,
+            is_unclear: false,
+            wanted_at: None,
+            since: now,
+            used_at: now,
+            written_at: now,
+            rests_until: now,
+            rivals: BTreeMap::new(),
+        }
+    }
+
+    /// The session under which it has its slots.
+    #[must_use]
+    pub fn session(&self) -> &SmolStr {
+        &self.session
+    }
+
+    /// Takes a slot into use for an attempt that may be at work for so long after the node is gone.
+    ///
+    /// # Errors
+    /// There is none here; the wish for one is kept.
+    pub fn take(&mut self, now: Instant, runs_for: Duration) -> Result<(), Refused> {
+        if self.used < self.granted && runs_for <= self.runs_for && !self.yields(now) {
+            (self.used, self.used_at) = (self.used + 1, now);
+            return Ok(());
+        }
+        (self.wanted_at, self.needs_for) = (Some(now), self.needs_for.max(runs_for));
+        let is_full = self.known.as_ref().is_some_and(|known| known.free == 0);
+        Err(if is_full { Refused::Full } else { Refused::Unknown })
+    }
+
+    /// An attempt has ended, or did not start.
+    pub fn put_back(&mut self, now: Instant) {
+        (self.used, self.used_at) = (self.used.saturating_sub(1), now);
+    }
+
+    /// How many more attempts could begin here, as far as is known.
+    #[must_use]
+    pub fn room(&self, now: Instant) -> u32 {
+        let own = if self.yields(now) { 0 } else { self.granted.saturating_sub(self.used) };
+        own + self.known.as_ref().map_or(1, |known| known.free)
+    }
+
+    /// Another node wants slots.
+    pub fn is_wanted_by(&mut self, session: &str, now: Instant) {
+        self.rivals.insert(session.into(), now);
+    }
+
+    /// Whether this node wants slots that nobody has, so that others should know.
+    #[must_use]
+    pub fn lacks(&self, now: Instant) -> bool {
+        self.wants(now) && self.used >= self.granted && self.known.as_ref().is_some_and(|known| known.free == 0)
+    }
+
+    fn wants(&self, now: Instant) -> bool {
+        self.wanted_at.is_some_and(|at| now.saturating_duration_since(at) < GIVEN_UP)
+    }
+
+    fn has_rivals(&self, now: Instant) -> bool {
+        self.rivals.values().any(|at| now.saturating_duration_since(*at) < WISH_LASTS)
+    }
+
+    /// How many slots a node has at most, if others want some; 0 if there are fewer slots than nodes: they take turns.
+    fn share(&self, now: Instant) -> Option<u32> {
+        if !self.has_rivals(now) {
+            return None;
+        }
+        let wishes = self.rivals.iter().filter(|(_, at)| now.saturating_duration_since(**at) < WISH_LASTS);
+        let wish = wishes.map(|(session, _)| session);
+        let have = self.known.iter().flat_map(|known| known.record.sessions());
+        let others: std::collections::BTreeSet<&SmolStr> =
+            wish.chain(have).filter(|session| **session != self.session).collect();
+        let nodes = 1 + u32::try_from(others.len()).unwrap_or(u32::MAX - 1);
+        // What is left over goes to whoever asks first: else it would be used by none.
+        Some(if self.max < nodes { 0 } else { self.max.div_ceil(nodes) })
+    }
+
+    /// Whether the next slot is for other nodes.
+    fn yields(&self, now: Instant) -> bool {
+        match self.share(now) {
+            None => false,
+            Some(0) => self.granted > 0 && now.saturating_duration_since(self.since) >= QUANTUM,
+            Some(share) => self.used >= share,
+        }
+    }
+
+    /// How many slots it keeps.
+    fn keeps(&self, now: Instant) -> u32 {
+        let share = self.share(now);
+        let idle = if share.is_some() { IDLE_IF_WANTED } else { IDLE };
+        match share {
+            _ if now.saturating_duration_since(self.used_at) >= idle => self.used,
+            Some(0) if self.yields(now) => self.used,
+            Some(share @ 1..) => self.granted.min(self.used.max(share)),
+            Some(0) | None => self.granted,
+        }
+    }
+
+    /// Whether the cluster's record has to be read before anything can be written.
+    #[must_use]
+    pub fn is_to_be_read(&self, now: Instant) -> bool {
+        let has_news = self.is_unclear || self.wants(now) || self.keeps(now) < self.granted;
+        self.known.is_none() && self.writing.is_none() && has_news
+    }
+
+    /// What is to be written now, and the revision and record it is based on. What is given back by it must not be used
+    /// any more, whatever becomes of the write.
+    pub fn ask(&mut self, now: Instant) -> Option<(Ask, Record, u64)> {
+        if self.writing.is_some() {
+            return None;
+        }
+        let keeps = self.keeps(now);
+        let free = self.known.as_ref()?.free;
+        let has_none = self.used >= self.granted || self.needs_for > self.runs_for;
+        let may_want = self.wants(now) && has_none && now >= self.rests_until && !self.yields(now);
+        let most = match self.share(now) {
+            // Others want slots, too: each takes its share, and what is left one by one.
+            Some(share) => share.saturating_sub(keeps).max(1),
+            None => free.div_ceil(2).max(1),
+        };
+        let wants = if may_want { free.min(most) } else { 0 };
+        let needs_longer = may_want && self.needs_for > self.runs_for && keeps > 0;
+        let is_old = keeps > 0 && now.saturating_duration_since(self.written_at) >= WRITTEN_AGAIN;
+        if keeps == self.granted && wants == 0 && !self.is_unclear && !needs_longer && !is_old {
+            return None;
+        }
+        if keeps < self.granted && self.share(now).is_some() {
+            self.rests_until = now + REST;
+        }
+        let known = self.known.as_ref()?;
+        let (number, runs_for) = (self.next, self.runs_for.max(self.needs_for));
+        let ask = Ask { session: self.session.clone(), number, keeps, wants, runs_for };
+        (self.granted, self.writing, self.next) = (keeps, Some(number), number + 1);
+        Some((ask, known.record.clone(), known.revision))
+    }
+
+    /// Whether this is the write that is on its way; then it no longer is. A former session's does not count.
+    fn has_ended(&mut self, ask: &Ask) -> bool {
+        self.writing.take_if(|number| *number == ask.number).is_some()
+    }
+
+    /// The record was written as this node made it.
+    pub fn won(
+        &mut self,
+        ask: &Ask,
+        (record, revision): (Record, u64),
+        now: Instant,
+        is_over: impl Fn(&str, &Block) -> bool,
+    ) {
+        if !self.has_ended(ask) {
+            return;
+        }
+        let Block { slots, runs_for_ms } = record.of(&self.session);
+        if self.granted == 0 && self.used == 0 {
+            self.since = now;
+        }
+        if slots > self.granted {
+            (self.wanted_at, self.used_at) = (None, now);
+        }
+        (self.granted, self.runs_for) = (slots, Duration::from_millis(runs_for_ms));
+        if slots == 0 {
+            (self.runs_for, self.needs_for) = (Duration::ZERO, Duration::ZERO);
+        }
+        (self.is_unclear, self.written_at) = (false, now);
+        self.learned(record, revision, is_over);
+    }
+
+    /// Another write came first: the record has to be read.
+    pub fn lost(&mut self, ask: &Ask) {
+        if self.has_ended(ask) {
+            self.known = None;
+        }
+    }
+
+    /// It is not known whether it was written.
+    pub fn unclear(&mut self, ask: &Ask) {
+        if self.has_ended(ask) {
+            (self.is_unclear, self.known) = (true, None);
+        }
+    }
+
+    /// A version of the record is known. Says whether slots may have become free.
+    pub fn learned(&mut self, record: Record, revision: u64, is_over: impl Fn(&str, &Block) -> bool) -> bool {
+        if self.known.as_ref().is_some_and(|known| known.revision > revision) {
+            return false;
+        }
+        let taken = record.taken_beside(&self.session, is_over).saturating_add(record.of(&self.session).slots);
+        let free = self.max.saturating_sub(taken);
+        self.known = Some(Known { record, revision, free });
+        free > 0
+    }
+
+    /// Counts again what is free: sessions have ended. Says whether something is.
+    pub fn count_again(&mut self, is_over: impl Fn(&str, &Block) -> bool) -> bool {
+        let Some(Known { record, revision, .. }) = self.known.take() else { return false };
+        self.learned(record, revision, is_over)
+    }
+
+    /// The sessions whose slots this node waits for.
+    pub fn waits_for(&self, now: Instant) -> impl Iterator<Item = &SmolStr> {
+        let waits = self.wants(now) && self.used >= self.granted;
+        let sessions = self.known.iter().filter(move |_| waits).flat_map(|known| known.record.sessions());
+        sessions.filter(|session| **session != self.session)
+    }
+
+    /// The node has another session: none of the slots of the former one is its own any more.
+    pub fn begin_again(&mut self, session: SmolStr, now: Instant) {
+        let (known, wanted_at, needs_for, next) = (self.known.take(), self.wanted_at, self.needs_for, self.next);
+        *self = Self { known, wanted_at, needs_for, next, ..Self::new(session, self.max, now) };
+    }
+
+    /// Whether nothing here is worth remembering.
+    #[must_use]
+    pub fn is_over(&self, now: Instant) -> bool {
+        let is_quiet = now.saturating_duration_since(self.used_at) >= 2 * IDLE && !self.wants(now);
+        is_quiet && self.granted == 0 && self.used == 0 && self.writing.is_none() && !self.is_unclear
+    }
+}

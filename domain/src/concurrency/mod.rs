@@ -1,0 +1,34 @@
+//! Concurrency limits, exact across the cluster: the record of who has which *slots* of a limit, on which the nodes agree
+//! by compare-and-set ([`Record`]), what one node does with its own ([`Holder`]), and when a node that fell silent has
+//! certainly lost them ([`session`]).
+//!
+//! An attempt starts only with a slot. A node has its slots in a block, so that the next attempt may begin with the slot
+//! of the last one, and costs the cluster nothing. It gives back what it does not use, and, if others want slots, what is
+//! beyond its share.
+//!
+//! # The bound
+//!
+//! Of a limit of `n`, never more than `n` attempts are at work. A block belongs to a *session* of a node, which the node
+//! renews. Blocks count until their session has ended, and a session ends only after its node can no longer use it: the
+//! node counts its lease from the sending of the last renewal that was confirmed, and whoever ends it has seen no renewal
+//! for a whole lease, and ends it by compare-and-set. A handler in another process may go on without its node: so a block
+//! whose attempts call such handlers counts for their longest time limit beyond the end of its session.
+
+mod holder;
+mod id;
+mod record;
+pub mod session;
+
+pub use holder::{Holder, Refused};
+pub use id::{ConcurrencyId, Scope};
+pub use record::{Ask, Block, Record};
+
+/// What happens to a job whose concurrency key is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnBusy {
+    /// It waits.
+    #[default]
+    Wait,
+    /// It ends as cancelled, without an attempt.
+    DropNew,
+}

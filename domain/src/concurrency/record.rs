@@ -1,0 +1,122 @@
+//! The record of a limit: which session has how many slots. Every function makes the next version from the one read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::run::whole_millis;
+
+/// A record with blocks is kept for at least so long after it was written. Whoever has a block writes it again long
+/// before that ([`super::holder`]), so that only the blocks of nodes that are long gone are forgotten.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// A record without blocks says as much as none.
+const EMPTY_KEPT: Duration = Duration::from_secs(1);
+
+/// Who has the slots of a limit.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Record {
+    /// By session.
+    blocks: BTreeMap<SmolStr, Block>,
+}
+
+/// The slots of one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Block {
+    /// How many.
+    pub slots: u32,
+    /// For how many milliseconds an attempt may be at work after its node is gone: the longest time limit of those that
+    /// call a handler in another process, else 0.
+    #[serde(default)]
+    pub runs_for_ms: u64,
+}
+
+/// What a node asks of a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// Its session.
+    pub session: SmolStr,
+    /// Tells the node's writes apart.
+    pub number: u64,
+    /// How many of its slots it keeps.
+    pub keeps: u32,
+    /// How many more it would have, if there are some.
+    pub wants: u32,
+    /// For how long attempts may be at work after the node is gone.
+    pub runs_for: Duration,
+}
+
+impl Record {
+    /// The block of a session.
+    #[must_use]
+    pub fn of(&self, session: &str) -> Block {
+        self.blocks.get(session).copied().unwrap_or_default()
+    }
+
+    /// The sessions that have slots.
+    pub fn sessions(&self) -> impl Iterator<Item = &SmolStr> {
+        self.blocks.keys()
+    }
+
+    /// How many slots sessions other than this one have; blocks that `is_over` do not count.
+    pub fn taken_beside(&self, session: &str, is_over: impl Fn(&str, &Block) -> bool) -> u32 {
+        let others = self.blocks.iter().filter(|(of, block)| *of != session && !is_over(of, block));
+        others.fold(0, |sum: u32, (_, block)| sum.saturating_add(block.slots))
+    }
+
+    /// The record in which the asking session has what it asks for, as far as a limit of `max` allows that, without the
+    /// blocks that `is_over`.
+    #[must_use]
+    pub fn after(&self, ask: &Ask, max: u32, is_over: impl Fn(&str, &Block) -> bool) -> Self {
+        let taken = self.taken_beside(&ask.session, &is_over).saturating_add(ask.keeps);
+        let slots = ask.keeps + ask.wants.min(max.saturating_sub(taken));
+        let mut next = self.clone();
+        next.blocks.retain(|of, block| *of != ask.session && !is_over(of, block));
+        if slots > 0 {
+            next.blocks.insert(ask.session.clone(), Block { slots, runs_for_ms: whole_millis(ask.runs_for) });
+        }
+        next
+    }
+
+    /// For how long the record is to be kept after it was written.
+    #[must_use]
+    pub fn matters_for(&self) -> Duration {
+        match self.blocks.values().map(|block| block.runs_for_ms).max() {
+            Some(longest) => KEPT + 2 * Duration::from_millis(longest),
+            None => EMPTY_KEPT,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(session: &str, keeps: u32, wants: u32) -> Ask {
+        Ask { session: session.into(), number: 0, keeps, wants, runs_for: Duration::ZERO }
+    }
+
+    #[test]
+    fn no_more_slots_are_given_than_there_are() {
+        let nobody = |_: &str, _: &Block| false;
+        let one = Record::default().after(&ask("a", 0, 2), 3, nobody);
+        let two = one.after(&ask("b", 0, 5), 3, nobody);
+        assert_eq!((two.of("a").slots, two.of("b").slots, two.of("c").slots), (2, 1, 0));
+        let lowered = two.after(&ask("b", 1, 5), 2, nobody);
+        assert_eq!(lowered.of("b").slots, 1, "what it has it keeps");
+        let back = two.after(&ask("a", 0, 0), 3, nobody);
+        assert_eq!((back.sessions().count(), back.taken_beside("c", nobody)), (1, 1));
+        let over = two.after(&ask("c", 0, 9), 3, |of, _| of == "a");
+        assert_eq!((over.of("a").slots, over.of("b").slots, over.of("c").slots), (0, 1, 2));
+        assert_eq!(over.after(&ask("b", 0, 0), 3, nobody).after(&ask("c", 0, 0), 3, nobody), Record::default());
+    }
+
+    #[test]
+    fn a_record_outlasts_the_attempts_of_nodes_that_are_gone() {
+        let long = Ask { runs_for: Duration::from_secs(7 * 86_400), ..ask("a", 0, 1) };
+        let record = Record::default().after(&long, 1, |_, _| false);
+        assert!(record.matters_for() > long.runs_for);
+        assert_eq!(Record::default().matters_for(), EMPTY_KEPT);
+    }
+}
