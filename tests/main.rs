@@ -11,6 +11,7 @@ mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chaos; // faults of every kind at once lose nothing
 mod cli; // a user at a terminal lists dead letters, replays and discards them, cancels and erases runs
 mod cluster; // several nodes act as one
+mod concurrency; // no more attempts at once than a type or key allows, whoever dies
 mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
 mod elections; // while servers elect, nodes start, answer correctly and go on

@@ -39,6 +39,7 @@ mod cluster;
 // What all of them use.
 mod address;
 mod coalesce;
+mod concurrency;
 mod lease_keeper;
 mod limits;
 mod node;

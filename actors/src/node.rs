@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::cluster::node_name;
+use crate::concurrency::keeper;
 use crate::lease_keeper;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
@@ -30,6 +31,9 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 /// How long a drain may take beyond the grace time to write and publish the releases. An election of the server fits
 /// in: it takes 4 to 8 s.
 const FLUSH_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the node may take to give back its slots of concurrency limits.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long each of the node's last steps may take, saying goodbye and flushing the last bytes: perhaps no server is
 /// there any more to receive them.
@@ -152,6 +156,8 @@ impl Node {
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
         let is_flushed = self.parts.committer.flush(FLUSH_WITHIN).await;
+        // If it takes longer, its slots come back with its lease.
+        let _ = self.parts.gates.slots.address.ask(LEAVE_WITHIN, keeper::Message::Leave).await;
         let goodbye = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
         self.root.stop(None);
         let _ = self.life.await;

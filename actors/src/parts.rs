@@ -16,6 +16,7 @@ use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{circuit_breaker, discovery, dlq_watch, presence, run_time_settings};
 use crate::commit::committer::{Committer, Committing};
+use crate::concurrency::{Slots, keeper};
 use crate::lease_keeper::{self, Book};
 use crate::limits::Limits;
 use crate::limits::limiter;
@@ -87,8 +88,10 @@ impl Parts {
         let limits = Arc::new(Limits::new(&identity.instance, Arc::clone(&policies), Arc::clone(&news)));
         let breakers = Arc::new(Breakers::new(Arc::clone(&policies), identity.writer(), Arc::clone(&news)));
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
+        let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&limits), Arc::clone(&news)));
+        let breakers_of = Arc::clone(&breakers);
         let gates =
-            Gates { routing: Arc::clone(&routing), limits, breakers: Arc::clone(&breakers), run_time_settings, news };
+            Gates { routing: Arc::clone(&routing), limits, breakers: breakers_of, slots, run_time_settings, news };
         let park = ParkGate::new(backbone.clone());
         let lease = backbone.storage().lease;
         let queues = policies.queues.iter().map(|(name, policy)| {
@@ -221,6 +224,16 @@ impl Parts {
             backbone: self.backbone.clone(),
             node: self.identity.node.clone(),
             limits: Arc::clone(&self.gates.limits),
+        }
+    }
+
+    /// The slot-keeper: gets slots of concurrency limits from the cluster, and keeps the node's session.
+    pub(crate) fn slot_keeper(&self) -> keeper::Part {
+        keeper::Part {
+            records: self.backbone.slots(),
+            node: self.identity.node.clone(),
+            lease: self.backbone.storage().lease,
+            slots: Arc::clone(&self.gates.slots),
         }
     }
 

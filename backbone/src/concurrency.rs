@@ -69,17 +69,18 @@ pub enum News {
 }
 
 impl SlotNews {
-    /// The next one; `None` when the connection has ended.
-    pub async fn next(&mut self) -> Option<News> {
+    /// The next one, of a limit that `matters` or a wish; `None` when the connection has ended.
+    pub async fn next(&mut self, matters: impl Fn(&ConcurrencyId) -> bool) -> Option<News> {
         loop {
             tokio::select! {
                 message = self.records.next() => {
                     let message = message?;
                     let id = message.subject.strip_prefix(&self.prefix).and_then(ConcurrencyId::read);
+                    let Some(id) = id.filter(&matters) else { continue };
                     let sequence = message.headers.as_ref().and_then(|headers| headers.get("Nats-Sequence"));
                     let revision = sequence.and_then(|sequence| sequence.as_str().parse().ok());
                     let record = serde_json::from_slice(&message.payload).ok();
-                    if let (Some(id), Some(revision), Some(record)) = (id, revision, record) {
+                    if let (Some(revision), Some(record)) = (revision, record) {
                         return Some(News::Record(id, record, revision));
                     }
                 }

@@ -32,10 +32,10 @@ pub mod scan;
 mod taken_subject;
 
 pub mod breakers;
-pub mod concurrency;
 mod cancel_notes;
 pub mod cancels;
 pub mod claims;
+pub mod concurrency;
 pub mod holders;
 
 pub mod recurring;

@@ -27,8 +27,8 @@ pub enum Outcome {
     },
     /// No handler serves the type; the attempt did not start.
     NoHandler,
-    /// Its tokens were no longer good when it was to start; the attempt did not start.
-    OverLimit,
+    /// Its tokens or slots were no longer good when it was to start; the attempt did not start.
+    OverLimit(DeferReason),
     /// Its queue or type was paused when it was to start; the attempt did not start.
     Paused,
     /// The node shuts down; the attempt is not used up.
@@ -179,7 +179,7 @@ pub fn settle(outcome: Outcome, terms: Terms<'_>, now: Timestamp, chance: f64) -
             let wait = spread(wait, chance).min(terms.no_handler_grace);
             defer(now.plus(wait), DeferReason::NoHandlerOnline, None, terms)
         }
-        Outcome::OverLimit => defer(now.plus(NOT_STARTED), DeferReason::RateLimited, None, terms),
+        Outcome::OverLimit(reason) => defer(now.plus(NOT_STARTED), reason, None, terms),
         Outcome::Paused => defer(now.plus(NOT_STARTED), DeferReason::Paused, None, terms),
         Outcome::Released => Settlement::Release,
         Outcome::Cancelled => Settlement::Cancel,

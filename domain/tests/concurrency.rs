@@ -215,7 +215,9 @@ impl World {
         // In the calm, once all that died is over, the slots are in use again, but for the pauses between attempts.
         let steps = (LENGTH - CALM - SETTLES) / STEP;
         let used = self.at_work_in_calm as f64 / (steps * u64::from(self.max)) as f64;
-        (used < LEAST_USED).then(|| format!("only {used:.2} of {} slots were used in the calm by {} nodes", self.max, self.nodes.len()))
+        (used < LEAST_USED).then(|| {
+            format!("only {used:.2} of {} slots were used in the calm by {} nodes", self.max, self.nodes.len())
+        })
     }
 
     fn harm(&mut self) {
@@ -233,7 +235,8 @@ impl World {
     /// Carries out the writes that reach the server now.
     fn arrive(&mut self) {
         if let Some((record, _, written)) = &self.record {
-            let kept = if self.is(Mutation::RecordForgottenEarly) { 200 } else { record.matters_for().as_millis() as u64 };
+            let kept =
+                if self.is(Mutation::RecordForgottenEarly) { 200 } else { record.matters_for().as_millis() as u64 };
             if self.now > written + kept {
                 self.record = None;
             }
@@ -245,15 +248,21 @@ impl World {
                 continue;
             }
             let (stored, may_skip) = match &write.body {
-                Body::Record(..) => (self.record.as_ref().map(|(_, revision, _)| *revision), Mutation::WritesWithoutComparing),
-                Body::Session(of, _) => (self.sessions.get(of).map(|(_, revision)| *revision), Mutation::SessionEndsWithoutComparing),
+                Body::Record(..) => {
+                    (self.record.as_ref().map(|(_, revision, _)| *revision), Mutation::WritesWithoutComparing)
+                }
+                Body::Session(of, _) => {
+                    (self.sessions.get(of).map(|(_, revision)| *revision), Mutation::SessionEndsWithoutComparing)
+                }
             };
             let wins = stored.unwrap_or(0) == write.expected || self.is(may_skip);
             write.result = Some(wins.then(|| {
                 self.revision += 1;
                 match &write.body {
                     Body::Record(_, record) => self.record = Some((record.clone(), self.revision, self.now)),
-                    Body::Session(of, session) => drop(self.sessions.insert(of.clone(), (session.clone(), self.revision))),
+                    Body::Session(of, session) => {
+                        drop(self.sessions.insert(of.clone(), (session.clone(), self.revision)))
+                    }
                 }
                 self.revision
             }));
@@ -270,7 +279,17 @@ impl World {
         let arrives = self.now + self.chance.below(4) * STEP + there;
         let answered = arrives + self.chance.below(4) * STEP + back;
         let sent = self.instant();
-        self.writes.push(Write { node, body, expected, sent, arrives, result: None, answered, is_lost, answer_is_lost });
+        self.writes.push(Write {
+            node,
+            body,
+            expected,
+            sent,
+            arrives,
+            result: None,
+            answered,
+            is_lost,
+            answer_is_lost,
+        });
     }
 
     fn turn(&mut self, node: &mut Node) {
@@ -340,7 +359,8 @@ impl World {
     fn read_answers(&mut self, node: &mut Node) {
         let now = self.instant();
         let mut writes = std::mem::take(&mut self.writes);
-        let due = writes.extract_if(.., |write| write.node == node.number && write.result.is_some() && write.answered <= self.now);
+        let due = writes
+            .extract_if(.., |write| write.node == node.number && write.result.is_some() && write.answered <= self.now);
         for write in due.collect::<Vec<_>>() {
             let is_known = !write.is_lost && !write.answer_is_lost;
             let won = write.result.flatten();
@@ -401,8 +421,10 @@ impl World {
         let is_over = |of: &str, block: &Block| watches.get(of).is_some_and(|watch| watch.is_over(block, time));
         node.holder.count_again(is_over);
         if node.holder.is_to_be_read(now) || self.chance.hits(20) {
-            let (record, revision) =
-                self.record.as_ref().map_or((Record::default(), 0), |(record, revision, _)| (record.clone(), *revision));
+            let (record, revision) = self
+                .record
+                .as_ref()
+                .map_or((Record::default(), 0), |(record, revision, _)| (record.clone(), *revision));
             node.holder.learned(record, revision, is_over);
         }
         if node.lease.is_none() {

@@ -12,6 +12,7 @@ use longshore_backbone::Storage;
 use longshore_domain::admission::Admission;
 use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
+use longshore_domain::concurrency::OnBusy;
 use longshore_domain::key::ReleaseOn;
 use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
@@ -217,6 +218,9 @@ impl Checker<'_> {
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
             breaker: self.breaker(section),
+            concurrency: section.get(&entry::TYPE_CONCURRENCY),
+            key_concurrency: section.get(&entry::KEY_CONCURRENCY),
+            on_busy: OnBusy::Wait,
         }
     }
 

@@ -435,21 +435,22 @@ pub(crate) static PERMANENT_CODES: Entry<Vec<u16>> = Entry::new(
 )
 .example("[501]");
 
-static TYPE_CONCURRENCY: Entry<Option<u32>> =
-    Entry::new("concurrency", || None, "How many jobs of a type run at once in the whole cluster.")
-        .example("10")
-        .at_least(|| Some(1))
-        .at_most(|| Some(10_000))
-        .accepted_only();
+pub(crate) static TYPE_CONCURRENCY: Entry<Option<u32>> = Entry::new(
+    "concurrency",
+    || TypePolicy::default().concurrency,
+    "How many jobs of a type run at once in the whole cluster; if it is not set, any number.",
+)
+.example("10")
+.at_least(|| Some(1))
+.at_most(|| Some(10_000));
 
-static KEY_CONCURRENCY: Entry<u32> = Entry::new(
+pub(crate) static KEY_CONCURRENCY: Entry<u32> = Entry::new(
     "key_concurrency",
-    || 1,
-    "How many jobs with one Longshore-Concurrency-Key run at once in the whole cluster.",
+    || TypePolicy::default().key_concurrency,
+    "How many jobs of a type, tenant and Longshore-Concurrency-Key run at once in the whole cluster.",
 )
 .at_least(|| 1)
-.at_most(|| 10_000)
-.accepted_only();
+.at_most(|| 10_000);
 
 // [tenants.<name>]
 

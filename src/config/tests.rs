@@ -342,9 +342,7 @@ weight = 2
     assert_eq!(
         configuration.warnings(),
         [
-            idle("defaults.key_concurrency (longshore.toml:5)"),
             idle("tenants.acme.weight (longshore.toml:9)"),
-            idle("types.a.concurrency (LONGSHORE_TYPES__A__CONCURRENCY)"),
             "storage.completed_max_age (5s) is shorter than two leases (1m): a job that completed may run again after a crash".to_owned(),
         ]
     );

@@ -22,6 +22,7 @@ use crate::attempt::announce::announce;
 use crate::attempt::remote;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
+use crate::concurrency::{SlotPermit, while_it_lasts};
 use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::lease_keeper::Stop;
 use crate::ports::{NodePorts, Ports, Rules as _, Server as _};
@@ -42,14 +43,16 @@ pub(crate) enum End {
 
 /// Does the work of the current attempt.
 pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt) -> End {
+    // Kept here until the handler is done, whatever becomes of the attempt meanwhile.
+    let slots = slots_of(current);
     let (context, stop_at) = match prepare(ports, current) {
         Ok(prepared) => prepared,
         Err(end) => return end,
     };
     let token = context.cancellation.clone();
     let Some(handler) = ports.routing.handler(&context.job) else {
-        let work = Box::pin(remote::perform(ports, current, context));
-        return Box::pin(see_through(ports, current, work, token, stop_at)).await;
+        let work = remote::perform(ports, current, context, slots.clone());
+        return Box::pin(see_through(ports, current, guarded(slots, work), token, stop_at)).await;
     };
     // The call itself may panic as well as the future it returns.
     let mut work = match catch_unwind(AssertUnwindSafe(|| handler.call(context))) {
@@ -59,7 +62,25 @@ pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt) -> End 
     // Most handlers in the node's own process are done at the first step; they need neither a timer nor a lease.
     match futures_util::poll!(&mut work) {
         Poll::Ready(ended) => End::Outcome(outcome_of(ended)),
-        Poll::Pending => Box::pin(see_through(ports, current, Box::pin(work.map(outcome_of)), token, stop_at)).await,
+        Poll::Pending => {
+            Box::pin(see_through(ports, current, guarded(slots, work.map(outcome_of)), token, stop_at)).await
+        }
+    }
+}
+
+fn slots_of(current: &CurrentAttempt) -> Option<Arc<SlotPermit>> {
+    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    current.as_ref().and_then(|running| running.assignment.permits.slots.clone())
+}
+
+/// The work as long as the attempt has its slots; `None`: it has lost them.
+fn guarded<'a>(
+    slots: Option<Arc<SlotPermit>>,
+    work: impl Future<Output = Outcome> + Send + 'a,
+) -> BoxFuture<'a, Option<Outcome>> {
+    match slots {
+        None => Box::pin(work.map(Some)),
+        Some(slots) => Box::pin(async move { while_it_lasts(&slots, work).await }),
     }
 }
 
@@ -67,7 +88,7 @@ pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt) -> End 
 async fn see_through(
     ports: &NodePorts,
     current: &CurrentAttempt,
-    mut work: BoxFuture<'_, Outcome>,
+    mut work: BoxFuture<'_, Option<Outcome>>,
     token: CancellationToken,
     stop_at: Instant,
 ) -> End {
@@ -80,7 +101,14 @@ async fn see_through(
     let outcome = loop {
         tokio::select! {
             biased;
-            outcome = &mut work => break outcome,
+            outcome = &mut work => match outcome {
+                Some(outcome) => break outcome,
+                // Others may have its slots, so it gets no time to stop.
+                None => {
+                    token.cancel();
+                    return End::NotOurs;
+                }
+            },
             () = &mut lasts, if !claimed => {
                 claimed = true;
                 claim = Some(Box::pin(claim_running(ports, current)));
@@ -150,12 +178,10 @@ fn prepare(ports: &NodePorts, current: &CurrentAttempt) -> Result<(Context, Inst
     let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
     let RunningAttempt { assignment, attempt_state, at_work } = current.as_mut().ok_or(End::NotOurs)?;
     let job = &assignment.job;
-    let asked = job.options.as_ref().and_then(|options| options.timeout);
-    let policy = ports.policy(job);
-    let limit = asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX));
+    let limit = ports.routing.time_limit(job);
     let now = Instant::now();
     // The last checks before the handler is called: the node may have been frozen since the attempt began.
-    if assignment.lease_is_over(now, ports.backbone.storage().lease) {
+    if assignment.lease_is_over(now, ports.backbone.storage().lease) || !assignment.permits.has_slots(now) {
         return Err(End::NotOurs);
     }
     if !ports.may_start(job) {

@@ -3,6 +3,7 @@
 //! A job is a request on its type's subject. The node keeps the lease for as long as the time limit allows, so a slow
 //! handler is never run twice for being slow; silence ends the attempt only if a heartbeat was promised.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Headers;
@@ -16,6 +17,7 @@ use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 use crate::attempt::announce::announce;
 use crate::attempt::progress;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::concurrency::SlotPermit;
 use crate::handler::Context;
 use crate::ports::{NodePorts, Ports as _};
 use crate::shared::now;
@@ -27,34 +29,39 @@ const ASK_AFTER: Duration = Duration::from_millis(50);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Has the current attempt done by a remote handler of its type.
-pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt, context: Context) -> Outcome {
+pub(crate) async fn perform(
+    ports: &NodePorts,
+    current: &CurrentAttempt,
+    context: Context,
+    slots: Option<Arc<SlotPermit>>,
+) -> Outcome {
     let headers = headers(current, &context);
-    let mut call = ports.caller.call(&context.job, headers, context.payload.clone()).await;
-    let guard = CancelOnDrop { ports, context: &context, done: false };
-    let outcome = listen(ports, current, &context, &mut call).await;
-    guard.done();
+    let call = ports.caller.call(&context.job, headers, context.payload.clone()).await;
+    let mut open = OpenCall { ports, context: &context, call: Some((call, slots)) };
+    let (call, _) = open.call.as_mut().expect("it was just opened");
+    let outcome = listen(ports, current, &context, call).await;
+    open.call = None;
     outcome
 }
 
-/// Tells the handler when the node no longer waits for it: the attempt was cancelled, or is over.
-struct CancelOnDrop<'a> {
+/// A call that the handler has not answered. If it is dropped, because the attempt was cancelled or is over, the handler
+/// is told. It may go on all the same: so its slots go back once it has replied, or its time limit is over.
+struct OpenCall<'a> {
     ports: &'a NodePorts,
     context: &'a Context,
-    done: bool,
+    call: Option<(Call, Option<Arc<SlotPermit>>)>,
 }
 
-impl CancelOnDrop<'_> {
-    fn done(mut self) {
-        self.done = true;
-    }
-}
-
-impl Drop for CancelOnDrop<'_> {
+impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        if !self.done {
-            let (caller, job) = (self.ports.caller.clone(), self.context.job.clone());
-            tokio::spawn(async move { caller.cancel(&job).await });
-        }
+        let Some((mut call, slots)) = self.call.take() else { return };
+        let (caller, job, deadline) = (self.ports.caller.clone(), self.context.job.clone(), self.context.deadline);
+        tokio::spawn(async move {
+            caller.cancel(&job).await;
+            if slots.is_some() {
+                let _ = tokio::time::timeout_at(deadline.into(), &mut call.reply).await;
+            }
+        });
     }
 }
 

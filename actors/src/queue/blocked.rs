@@ -29,6 +29,8 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 const PART_OF_LEASE: u32 = 6;
 /// A job that was taken back and has not arrived after this long was pulled by another node.
 const COMES_WITHIN: Duration = Duration::from_secs(1);
+/// The same where no job of its kind is left here: then those that other nodes pulled must not keep this one waiting.
+const COMES_SOON: Duration = Duration::from_millis(100);
 
 /// The order of jobs of a kind: by rank, then by number in the lane.
 type Position = (Rank, u64);
@@ -117,7 +119,8 @@ impl<T> Waiting<T> {
     /// How many were taken back a moment ago and have not arrived yet.
     fn coming(&self, now: Instant) -> usize {
         let (count, since) = self.coming;
-        if since.is_some_and(|since| now.duration_since(since) < COMES_WITHIN) { count } else { 0 }
+        let within = if self.jobs.is_empty() { COMES_SOON } else { COMES_WITHIN };
+        if since.is_some_and(|since| now.duration_since(since) < within) { count } else { 0 }
     }
 
     /// Takes out jobs that were kept because more could have started, now that it is known how many can.
@@ -286,6 +289,12 @@ impl<T> Blocked<T> {
         }
         let Some(waiting) = self.kinds.get(kind) else { return free.max(MIN_KEPT) };
         waiting.kept(now, self.counted_over).max(free).saturating_sub(waiting.jobs.len() + waiting.coming(now))
+    }
+
+    /// Whether jobs of this kind could start, but none is here.
+    pub(crate) fn is_short_of(&self, kind: &Kind, room: Room) -> bool {
+        let none_is_here = self.kinds.get(kind).is_none_or(|waiting| waiting.jobs.is_empty());
+        none_is_here && matches!(room, Room::For(1..))
     }
 
     /// So many of this kind were taken back.

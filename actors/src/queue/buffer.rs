@@ -226,14 +226,16 @@ impl JobBuffer {
         back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
     }
 
-    /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back; `room` says how many of
-    /// a kind could start.
-    pub(crate) fn are_parked(&self, kinds: &[Kind], room: impl Fn(&Kind) -> Room) -> Vec<usize> {
+    /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back, and whether any of a kind
+    /// could start of which none is here; `room` says how many of a kind could.
+    pub(crate) fn are_parked(&self, kinds: &[Kind], room: impl Fn(&Kind) -> Room) -> (Vec<usize>, bool) {
         // Asked before the lock is taken, because every worker that takes a job waits for that lock.
         let room: Vec<Room> = kinds.iter().map(room).collect();
         let (now, mut jobs) = (Instant::now(), self.jobs());
         jobs.blocked.are_parked(kinds, now);
-        kinds.iter().zip(room).map(|(kind, room)| jobs.blocked.wants(kind, room, now)).collect()
+        let is_short = kinds.iter().zip(&room).any(|(kind, room)| jobs.blocked.is_short_of(kind, *room));
+        let wants = kinds.iter().zip(room).map(|(kind, room)| jobs.blocked.wants(kind, room, now)).collect();
+        (wants, is_short)
     }
 
     /// So many parked jobs of a kind are on their way back.

@@ -1,7 +1,7 @@
 //! Parking: takes parked jobs of a queue back as they can start.
 //!
-//! One loop per queue and node. It asks which kinds are parked: twice a second while some are, else every two seconds,
-//! and at once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the
+//! One loop per queue and node. It asks which kinds are parked: twice a second while some are, ten times if some of them
+//! could start here and none of their kind is here, else every two seconds, and at once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the
 //! lease, and at least as many as its handlers have free capacity for. It publishes them into the queue's lane of
 //! returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back the same job: its
 //! message id keeps it in the lane once, and its record lets it begin once.
@@ -30,8 +30,9 @@ use crate::shared::kind::Kind;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
-/// How often it polls while jobs are parked, and while none are.
+/// How often it polls while jobs are parked, while some of them could start, and while none are.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SHORT_LOOK_EVERY: Duration = Duration::from_millis(100);
 const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The least time between two polls, however often jobs are wanted back.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -46,9 +47,8 @@ const AT_ONCE: usize = 32;
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let draining = part.draining.clone();
     let mut parking = Parking { part, ahead: BTreeMap::new(), last: None };
-    let mut any = false;
+    let mut pause = IDLE_LOOK_EVERY;
     loop {
-        let pause = if any { LOOK_EVERY } else { IDLE_LOOK_EVERY };
         tokio::select! {
             () = draining.cancelled() => break,
             () = parking.part.queue.buffer.wanted_back() => {}
@@ -60,7 +60,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
             continue;
         }
         match parking.look().await {
-            Ok(parked) => any = parked,
+            Ok(until_next) => pause = until_next,
             Err(error) => {
                 tracing::debug!(queue = %parking.part.queue.name, "parked jobs cannot be read, trying again: {}", error.with_causes())
             }
@@ -106,8 +106,8 @@ struct Parked {
 }
 
 impl Parking {
-    /// Takes back the jobs that are wanted; says whether any job is parked.
-    async fn look(&mut self) -> Result<bool, Error> {
+    /// Takes back the jobs that are wanted; says when to look again.
+    async fn look(&mut self) -> Result<Duration, Error> {
         self.part.queue.buffer.before_asking();
         let found = self.part.backbone.parked_kinds(&self.part.queue.name).await?;
         let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
@@ -120,7 +120,7 @@ impl Parking {
         let names: Vec<Kind> = kinds.keys().cloned().collect();
         let queue = &self.part.queue;
         let room = |kind: &Kind| self.part.gates.room_for(&queue.name, kind, queue.policy.concurrency);
-        let wants = self.part.queue.buffer.are_parked(&names, room);
+        let (wants, is_short) = self.part.queue.buffer.are_parked(&names, room);
         self.ahead.retain(|kind, _| kinds.contains_key(kind));
         if self.ahead.len() > KINDS {
             self.ahead.clear();
@@ -129,7 +129,12 @@ impl Parking {
         for (kind, parked, want) in self.next_round(wanted.filter(|(_, _, want)| *want > 0).collect()) {
             self.bring_back(kind, &parked, want).await?;
         }
-        Ok(self.part.queue.buffer.any_parked())
+        Ok(match self.part.queue.buffer.any_parked() {
+            // Those that were taken back may have gone to other nodes.
+            true if is_short => SHORT_LOOK_EVERY,
+            true => LOOK_EVERY,
+            false => IDLE_LOOK_EVERY,
+        })
     }
 
     /// The kinds whose turn it is, and how many jobs of each. Keys make many kinds, so each round takes some of them.

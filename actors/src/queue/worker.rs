@@ -7,6 +7,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
+use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Outcome;
 use longshore_domain::{ErrorKind, Failure};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -78,9 +79,9 @@ impl Actor for Worker {
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
         let Begun::Work(mut running) = begin::begin(&*self.ports, assignment).await else { return };
-        if !self.spends(&mut running.assignment) {
+        if let Err(lacks) = self.spends(&mut running.assignment) {
             let RunningAttempt { assignment, attempt_state, .. } = running;
-            return conclude::judge(&*self.ports, assignment, attempt_state, Outcome::OverLimit).await;
+            return conclude::judge(&*self.ports, assignment, attempt_state, Outcome::OverLimit(lacks)).await;
         }
         if let Err(running) = self.enter(running) {
             return self.put_off(running).await;
@@ -126,14 +127,21 @@ impl State {
         }
     }
 
-    /// Whether the job has the tokens to start: if beginning took longer than they were good for, it may get others.
-    fn spends(&self, assignment: &mut Assignment) -> bool {
+    /// Has the job start with its slots and tokens: if beginning took longer than these were good for, it may get others.
+    ///
+    /// # Errors
+    /// It may not start, because it lacks these.
+    fn spends(&self, assignment: &mut Assignment) -> Result<(), DeferReason> {
         let now = Instant::now();
+        if !assignment.permits.has_slots(now) {
+            return Err(DeferReason::Concurrency);
+        }
         if assignment.permits.spend(now) {
-            return true;
+            return Ok(());
         }
         let tokens = self.ports.limits.take(&assignment.job, now);
-        tokens.is_ok_and(|tokens| tokens.is_none_or(|tokens| tokens.spend(now)))
+        let has_tokens = tokens.is_ok_and(|tokens| tokens.is_none_or(|tokens| tokens.spend(now)));
+        if has_tokens { Ok(()) } else { Err(DeferReason::RateLimited) }
     }
 
     /// Waits for a short retry in a task of its own, and gives it back to the queue's scheduler, or the one after it.

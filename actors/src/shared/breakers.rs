@@ -178,7 +178,7 @@ impl Breakers {
         if self.known.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let key = if policy.per_key { kind.key.clone() } else { KindKey::default() };
+        let key = if policy.per_key { kind.key.without_concurrency() } else { KindKey::default() };
         let kind = Kind { key, ..kind.clone() };
         self.table().views.get(&kind).map(|known| of(&known.view, policy))
     }

@@ -40,6 +40,13 @@ impl Routing {
         self.policies.of(&job.job_type)
     }
 
+    /// How long one attempt of the job may take.
+    pub(crate) fn time_limit(&self, job: &Job) -> Duration {
+        let asked = job.options.as_ref().and_then(|options| options.timeout);
+        let policy = self.policy(job);
+        asked.unwrap_or(policy.timeout).min(policy.timeout_max.unwrap_or(Duration::MAX))
+    }
+
     /// The handler inside this node that serves the job; `None`: a remote handler does.
     pub(crate) fn handler(&self, job: &Job) -> Option<&Arc<dyn Handler>> {
         self.handler_of(&job.job_type)

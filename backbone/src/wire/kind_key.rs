@@ -118,7 +118,9 @@ mod tests {
         assert_eq!(both.without_concurrency(), KindKey::of_limit_key(Some("limit")));
         assert_eq!((concurrency.limit_key(), concurrency.without_concurrency()), (None, KindKey::default()));
         assert_eq!((key.concurrency_key(), KindKey::default().concurrency_key()), (None, None));
-        for not_a_key in ["", "l", "k", "email", "lxyz", "l0123456789abcde*", "l0123456789abcdefk", "k0123456789abcdefl"] {
+        for not_a_key in
+            ["", "l", "k", "email", "lxyz", "l0123456789abcde*", "l0123456789abcdefk", "k0123456789abcdefl"]
+        {
             assert_eq!(KindKey::read(not_a_key), None, "{not_a_key}");
         }
     }

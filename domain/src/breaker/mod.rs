@@ -107,7 +107,7 @@ impl Signal {
             },
             Outcome::Snoozed(_)
             | Outcome::Busy { .. }
-            | Outcome::OverLimit
+            | Outcome::OverLimit(_)
             | Outcome::Paused
             | Outcome::NoHandler
             | Outcome::Released

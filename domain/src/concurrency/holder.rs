@@ -50,6 +50,8 @@ pub struct Holder {
     used_at: Instant,
     written_at: Instant,
     rests_until: Instant,
+    /// The node takes no more slots, and gives back those that are not used.
+    leaves: bool,
     /// Other nodes that want slots, by session, and when they said so.
     rivals: BTreeMap<SmolStr, Instant>,
 }
@@ -92,6 +94,7 @@ impl Holder {
             used_at: now,
             written_at: now,
             rests_until: now,
+            leaves: false,
             rivals: BTreeMap::new(),
         }
     }
@@ -102,18 +105,35 @@ impl Holder {
         &self.session
     }
 
+    /// How many slots the limit allows.
+    #[must_use]
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
     /// Takes a slot into use for an attempt that may be at work for so long after the node is gone.
     ///
     /// # Errors
     /// There is none here; the wish for one is kept.
     pub fn take(&mut self, now: Instant, runs_for: Duration) -> Result<(), Refused> {
-        if self.used < self.granted && runs_for <= self.runs_for && !self.yields(now) {
+        if self.has_one(now, runs_for) {
             (self.used, self.used_at) = (self.used + 1, now);
             return Ok(());
         }
+        Err(self.wish(now, runs_for))
+    }
+
+    /// An attempt wants a slot, and there is none here. Says why.
+    pub fn wish(&mut self, now: Instant, runs_for: Duration) -> Refused {
         (self.wanted_at, self.needs_for) = (Some(now), self.needs_for.max(runs_for));
         let is_full = self.known.as_ref().is_some_and(|known| known.free == 0);
-        Err(if is_full { Refused::Full } else { Refused::Unknown })
+        if is_full { Refused::Full } else { Refused::Unknown }
+    }
+
+    /// Whether such an attempt could take a slot into use.
+    #[must_use]
+    pub fn has_one(&self, now: Instant, runs_for: Duration) -> bool {
+        self.used < self.granted && runs_for <= self.runs_for && !self.yields(now)
     }
 
     /// An attempt has ended, or did not start.
@@ -130,17 +150,37 @@ impl Holder {
 
     /// Another node wants slots.
     pub fn is_wanted_by(&mut self, session: &str, now: Instant) {
+        self.rivals.retain(|_, at| now.saturating_duration_since(*at) < WISH_LASTS);
         self.rivals.insert(session.into(), now);
     }
 
-    /// Whether this node wants slots that nobody has, so that others should know.
+    /// Whether it has slots to give back now.
+    #[must_use]
+    pub fn gives_back(&self, now: Instant) -> bool {
+        self.keeps(now) < self.granted
+    }
+
+    /// The node ends: it wants no more slots, and gives back those that are not used.
+    pub fn leave(&mut self) {
+        self.leaves = true;
+    }
+
+    /// Whether it has given back all but what it uses.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.granted <= self.used && self.writing.is_none()
+    }
+
+    /// Whether this node wants slots of which none is free, so that others should know.
     #[must_use]
     pub fn lacks(&self, now: Instant) -> bool {
         self.wants(now) && self.used >= self.granted && self.known.as_ref().is_some_and(|known| known.free == 0)
     }
 
-    fn wants(&self, now: Instant) -> bool {
-        self.wanted_at.is_some_and(|at| now.saturating_duration_since(at) < GIVEN_UP)
+    /// Whether a job here has asked for a slot in vain, a moment ago.
+    #[must_use]
+    pub fn wants(&self, now: Instant) -> bool {
+        !self.leaves && self.wanted_at.is_some_and(|at| now.saturating_duration_since(at) < GIVEN_UP)
     }
 
     fn has_rivals(&self, now: Instant) -> bool {
@@ -176,11 +216,18 @@ impl Holder {
         let share = self.share(now);
         let idle = if share.is_some() { IDLE_IF_WANTED } else { IDLE };
         match share {
-            _ if now.saturating_duration_since(self.used_at) >= idle => self.used,
+            _ if self.leaves || now.saturating_duration_since(self.used_at) >= idle => self.used,
             Some(0) if self.yields(now) => self.used,
             Some(share @ 1..) => self.granted.min(self.used.max(share)),
             Some(0) | None => self.granted,
         }
+    }
+
+    /// Whether there may be something to read or to write.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
+        let is_old = self.granted > 0 && now.saturating_duration_since(self.written_at) >= WRITTEN_AGAIN;
+        self.is_unclear || is_old || self.wants(now) || self.gives_back(now)
     }
 
     /// Whether the cluster's record has to be read before anything can be written.
@@ -246,7 +293,7 @@ impl Holder {
         }
         (self.granted, self.runs_for) = (slots, Duration::from_millis(runs_for_ms));
         if slots == 0 {
-            (self.runs_for, self.needs_for) = (Duration::ZERO, Duration::ZERO);
+            self.runs_for = Duration::ZERO;
         }
         (self.is_unclear, self.written_at) = (false, now);
         self.learned(record, revision, is_over);
@@ -264,6 +311,18 @@ impl Holder {
         if self.has_ended(ask) {
             (self.is_unclear, self.known) = (true, None);
         }
+    }
+
+    /// The answer of a write that is on its way will not be read.
+    pub fn write_is_unclear(&mut self) {
+        if self.writing.take().is_some() {
+            (self.is_unclear, self.known) = (true, None);
+        }
+    }
+
+    /// What is known of the record may be old: it is read again before anything is written.
+    pub fn forget_record(&mut self) {
+        self.known = None;
     }
 
     /// A version of the record is known. Says whether slots may have become free.
@@ -292,8 +351,9 @@ impl Holder {
 
     /// The node has another session: none of the slots of the former one is its own any more.
     pub fn begin_again(&mut self, session: SmolStr, now: Instant) {
-        let (known, wanted_at, needs_for, next) = (self.known.take(), self.wanted_at, self.needs_for, self.next);
-        *self = Self { known, wanted_at, needs_for, next, ..Self::new(session, self.max, now) };
+        let (known, wanted_at, needs_for) = (self.known.take(), self.wanted_at, self.needs_for);
+        let (next, leaves) = (self.next, self.leaves);
+        *self = Self { known, wanted_at, needs_for, next, leaves, ..Self::new(session, self.max, now) };
     }
 
     /// Whether nothing here is worth remembering.

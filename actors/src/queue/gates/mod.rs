@@ -2,6 +2,7 @@
 //! never waits.
 
 pub(crate) mod breaker;
+pub(crate) mod concurrency;
 pub(crate) mod handler_capacity;
 pub(crate) mod pause;
 pub(crate) mod rate_limit;
@@ -13,6 +14,7 @@ use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
+use crate::concurrency::{SlotPermit, Slots};
 use crate::limits::{Expected, Limits, Tokens};
 use crate::queue::blocked::Room;
 use crate::shared::breakers::{BreakerPass, Breakers};
@@ -31,6 +33,8 @@ pub(crate) enum Answer {
     NotBefore(Instant, DeferReason, usize),
     /// It may start only after another job gives its permit back. Without a reason, its wait is not told as a deferral.
     WhenFreed(Option<DeferReason>),
+    /// The cluster is being asked, and may let up to so many of its kind start in a moment.
+    WhenAnswered(usize),
 }
 
 /// What the gates gave a job that may start. Each permit goes back when it is dropped.
@@ -40,6 +44,8 @@ pub(crate) struct Permits {
     pub(crate) _capacity: Option<CapacityPermit>,
     /// What its circuit breaker is told of its end.
     pub(crate) breaker: Option<BreakerPass>,
+    /// Of its concurrency limits. Whoever calls the handler has it, too, until the handler is done.
+    pub(crate) slots: Option<Arc<SlotPermit>>,
     /// Of its rate limits.
     pub(crate) tokens: Option<Box<Tokens>>,
 }
@@ -48,6 +54,11 @@ impl Permits {
     /// The job starts now. Says whether it may: tokens are only good for some time.
     pub(crate) fn spend(&mut self, now: Instant) -> bool {
         self.tokens.take().is_none_or(|tokens| tokens.spend(now))
+    }
+
+    /// The job starts now. Says whether it still has its slots.
+    pub(crate) fn has_slots(&self, now: Instant) -> bool {
+        self.slots.as_ref().is_none_or(|slots| slots.spend(now))
     }
 }
 
@@ -67,6 +78,7 @@ fn granted(answer: Answer) -> Result<Permits, HeldUp> {
         Answer::Go(permits) => Ok(permits),
         Answer::NotBefore(at, reason, soon) => Err(HeldUp { until: Some(at), reason: Some(reason), soon }),
         Answer::WhenFreed(reason) => Err(HeldUp { until: None, reason, soon: 0 }),
+        Answer::WhenAnswered(soon) => Err(HeldUp { until: None, reason: None, soon }),
     }
 }
 
@@ -77,6 +89,7 @@ pub(crate) struct Gates {
     pub(crate) limits: Arc<Limits>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
+    pub(crate) slots: Arc<Slots>,
     /// Told when a gate may let more jobs start.
     pub(crate) news: Arc<GateNews>,
 }
@@ -89,7 +102,8 @@ impl Gates {
             && (handler_capacity::applies_to(&self.routing, assignment)
                 || rate_limit::applies_to(&self.limits, &assignment.job)
                 || breaker::applies_to(&self.breakers, assignment)
-                || pause::applies_to(&self.run_time_settings, &assignment.job));
+                || pause::applies_to(&self.run_time_settings, &assignment.job)
+                || self.slots.applies_to(&assignment.job));
         may_bite.then(|| Kind::of(&assignment.job))
     }
 
@@ -104,16 +118,23 @@ impl Gates {
         let is_remote = handler_capacity::applies_to(&self.routing, assignment);
         let is_limited = rate_limit::applies_to(&self.limits, &assignment.job);
         let may_break = breaker::applies_to(&self.breakers, assignment);
+        let is_counted = concurrency::applies_to(&self.slots, assignment);
         // Neither tokens nor a probe are taken for a job that cannot start all the same, nor capacity, whose return would
         // be news to all.
-        if is_remote && (is_limited || may_break) && !handler_capacity::has_room(&self.routing, assignment) {
+        if is_remote
+            && (is_limited || may_break || is_counted)
+            && !handler_capacity::has_room(&self.routing, assignment)
+        {
             return Err(HeldUp { until: None, reason: None, soon: 0 });
         }
         let mut permits = Permits::default();
         if is_limited {
             permits = granted(rate_limit::ask(&self.limits, &assignment.job, Instant::now()))?;
         }
-        // After the tokens, which are put back unnoticed: a probe that is given back is written.
+        if is_counted {
+            permits.slots = granted(concurrency::ask(&self.slots, &self.routing, assignment))?.slots;
+        }
+        // After tokens and slots, which are put back unnoticed: a probe that is given back is written.
         if may_break {
             permits.breaker = granted(breaker::ask(&self.breakers, assignment))?.breaker;
         }
@@ -132,6 +153,7 @@ impl Gates {
             Room::NotYet => return Room::NotYet,
             Room::For(most) => self.routing.free_places(kind, max).min(most),
         };
+        let free = free.min(self.slots.room(kind, Instant::now()).unwrap_or(usize::MAX));
         match rate_limit::expected(&self.limits, kind, Instant::now()) {
             None => Room::For(free),
             Some(Expected::NotYet) => Room::NotYet,
@@ -147,7 +169,10 @@ impl Gates {
         if self.breakers.holds_up(kind) {
             return Some(DeferReason::BreakerOpen);
         }
-        self.limits.has_limit(&kind.job_type).then_some(DeferReason::RateLimited)
+        if self.limits.has_limit(&kind.job_type) {
+            return Some(DeferReason::RateLimited);
+        }
+        self.slots.has_limit_of(kind).then_some(DeferReason::Concurrency)
     }
 
     /// Jobs for remote handlers are there, though none of them can start.

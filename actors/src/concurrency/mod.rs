@@ -1,0 +1,272 @@
+//! Concurrency limits, as this node knows them: the slots that it has of each limit. Gates take slots here, without
+//! waiting; the actor [`keeper`] gets them from the cluster, gives them back, and renews the session under which the
+//! node has them.
+//!
+//! An attempt is at work only while that session lasts: [`while_it_lasts`] takes no step of a handler after it.
+//!
+//! Bound: [`MAX_LIMITS`] limits are known at once. Jobs of further ones wait until one is forgotten.
+
+pub(crate) mod keeper;
+pub(crate) mod session;
+mod steps;
+
+use std::collections::{HashMap, HashSet};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::wire::kind_key::KindKey;
+use longshore_domain::concurrency::session::Watch;
+use longshore_domain::concurrency::{Ask, Block, ConcurrencyId, Holder, Record, Refused, Scope};
+use longshore_domain::policy::Policies;
+use longshore_domain::{Job, JobType, SmolStr, Tenant};
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use crate::address::Address;
+use crate::concurrency::session::OwnSession;
+use crate::limits::Limits;
+use crate::shared::gate_news::GateNews;
+use crate::shared::kind::Kind;
+
+/// Limits of which something is known at once; keys make many.
+const MAX_LIMITS: usize = 16_384;
+
+/// The slots of a node.
+pub(crate) struct Slots {
+    policies: Arc<Policies>,
+    /// Says what time it is in the cluster.
+    limits: Arc<Limits>,
+    known: Mutex<Known>,
+    news: Arc<GateNews>,
+    /// Notified when the keeper has to look at the limits that are due.
+    due: Notify,
+    /// The keeper's address.
+    pub(crate) address: Address<keeper::Message>,
+}
+
+struct Known {
+    holders: HashMap<ConcurrencyId, Holder>,
+    /// Those of which something may have to be written or read.
+    due: HashSet<ConcurrencyId>,
+    session: Arc<OwnSession>,
+    /// Sessions of other nodes, whose slots this one waits for.
+    watches: HashMap<SmolStr, Watch>,
+}
+
+type Ids = SmallVec<[(ConcurrencyId, u32); 2]>;
+
+/// Why a job gets no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoSlot {
+    /// The cluster is being asked; up to so many jobs may start then.
+    Unknown(usize),
+    /// All are taken.
+    Full,
+    /// Too many limits are known here.
+    NoPlace,
+}
+
+/// The slots of one attempt; they go back when this is dropped.
+pub(crate) struct SlotPermit {
+    of: Arc<Slots>,
+    ids: SmallVec<[ConcurrencyId; 2]>,
+    session: Arc<OwnSession>,
+    is_remote: bool,
+    is_spent: AtomicBool,
+}
+
+impl std::fmt::Debug for SlotPermit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SlotPermit").field(&self.ids).finish()
+    }
+}
+
+impl SlotPermit {
+    /// The job starts now. Says whether it may: the node may have lost its slots since.
+    #[must_use]
+    pub(crate) fn spend(&self, now: Instant) -> bool {
+        self.is_spent.store(true, Ordering::Relaxed);
+        self.session.lasts(now)
+    }
+}
+
+impl Drop for SlotPermit {
+    fn drop(&mut self) {
+        let (now, mut due) = (Instant::now(), false);
+        let mut known = self.of.known();
+        for id in &self.ids {
+            let Some(holder) = known.holders.get_mut(id).filter(|holder| holder.session() == self.session.id()) else {
+                continue;
+            };
+            holder.put_back(now);
+            if holder.gives_back(now) {
+                due |= known.due.insert(id.clone());
+            }
+        }
+        drop(known);
+        self.session.returns(self.is_remote);
+        if due {
+            self.of.due.notify_one();
+        }
+        // A job that did not start leaves all as it was: it is no news.
+        if self.is_spent.load(Ordering::Relaxed) {
+            self.of.news.tell();
+        }
+    }
+}
+
+/// Does `work` as long as the slots are this node's own. `None`: they are not any more, and no further step was taken.
+pub(crate) async fn while_it_lasts<T>(permit: &SlotPermit, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut lost) = (pin!(work), pin!(permit.session.lost()));
+    poll_fn(|context| {
+        // A timer fires late in a process that was frozen, so the clock is asked before every step.
+        if !permit.session.lasts(Instant::now()) || lost.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        work.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+impl Slots {
+    /// The node has no slots.
+    pub(crate) fn new(policies: Arc<Policies>, limits: Arc<Limits>, news: Arc<GateNews>) -> Self {
+        let known = Known {
+            holders: HashMap::new(),
+            due: HashSet::new(),
+            session: Arc::new(OwnSession::new()),
+            watches: HashMap::new(),
+        };
+        let (known, due, address) = (Mutex::new(known), Notify::new(), Address::default());
+        Self { policies, limits, known, news, due, address }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the job's attempts are counted by a limit.
+    pub(crate) fn applies_to(&self, job: &Job) -> bool {
+        self.has_limit(&job.job_type) || job.options.as_ref().is_some_and(|options| options.concurrency_key.is_some())
+    }
+
+    fn has_limit(&self, job_type: &JobType) -> bool {
+        self.policies.of(job_type).concurrency.is_some()
+    }
+
+    /// Whether jobs of this kind are counted by a limit.
+    pub(crate) fn has_limit_of(&self, kind: &Kind) -> bool {
+        self.has_limit(&kind.job_type) || kind.key.concurrency_key().is_some()
+    }
+
+    /// The limits of a job and what they allow.
+    fn ids(&self, tenant: &Tenant, job_type: &JobType, key: &KindKey) -> Ids {
+        let policy = self.policies.of(job_type);
+        let id = |scope| ConcurrencyId { job_type: job_type.clone(), scope };
+        let of_key = key.concurrency_key().map(|key| Scope::Key(tenant.clone(), key.into()));
+        let of_key = of_key.map(|scope| (id(scope), policy.key_concurrency));
+        let of_type = policy.concurrency.map(|max| (id(Scope::Type), max));
+        of_key.into_iter().chain(of_type).collect()
+    }
+
+    /// Takes the slots of a job that is to start. `elsewhere`: it calls a handler in another process, which may go on for
+    /// so long without this node.
+    ///
+    /// # Errors
+    /// There are none here. The cluster is asked.
+    pub(crate) fn take(self: &Arc<Self>, job: &Job, elsewhere: Option<Duration>) -> Result<SlotPermit, NoSlot> {
+        let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
+        let (now, runs_for) = (Instant::now(), elsewhere.unwrap_or_default());
+        let mut known = self.known();
+        let lasts = known.session.lasts(now);
+        // First it is seen whether there are all: a slot that is taken and put back looks used.
+        for (id, max) in &ids {
+            let Some(holder) = holder(&mut known, id, *max, now) else { return Err(NoSlot::NoPlace) };
+            if lasts && holder.has_one(now, runs_for) {
+                continue;
+            }
+            let no_slot = match holder.wish(now, runs_for) {
+                Refused::Full => NoSlot::Full,
+                Refused::Unknown => NoSlot::Unknown(holder.max() as usize),
+            };
+            let is_new = known.due.insert(id.clone());
+            drop(known);
+            if is_new {
+                self.due.notify_one();
+            }
+            return Err(no_slot);
+        }
+        for (id, _) in &ids {
+            if let Some(holder) = known.holders.get_mut(id) {
+                let _ = holder.take(now, runs_for);
+            }
+        }
+        let session = Arc::clone(&known.session);
+        drop(known);
+        let is_remote = elsewhere.is_some();
+        session.lends(is_remote);
+        let ids = ids.into_iter().map(|(id, _)| id).collect();
+        Ok(SlotPermit { of: Arc::clone(self), ids, session, is_remote, is_spent: AtomicBool::new(false) })
+    }
+
+    /// How many parked jobs of a kind could start here; `None`: no limit bounds them.
+    pub(crate) fn room(&self, kind: &Kind, now: Instant) -> Option<usize> {
+        let ids = self.ids(&kind.tenant, &kind.job_type, &kind.key);
+        let known = self.known();
+        let room = |(id, max): &(ConcurrencyId, u32)| known.holders.get(id).map_or(*max, |holder| holder.room(now));
+        ids.iter().map(room).min().map(|room| room as usize)
+    }
+
+    /// Whether other nodes' records of this limit matter here.
+    fn matters(&self, id: &ConcurrencyId) -> bool {
+        self.known().holders.contains_key(id)
+    }
+
+    /// Whether a block's attempts are all over, as far as is known.
+    fn is_over(&self, watches: &HashMap<SmolStr, Watch>, session: &str, block: &Block) -> bool {
+        watches.get(session).is_some_and(|watch| watch.is_over(block, self.limits.time()))
+    }
+
+    /// The record that a write is to store.
+    fn after(&self, base: &Record, ask: &Ask, max: u32) -> Record {
+        let Known { watches, .. } = &*self.known();
+        base.after(ask, max, |session, block| self.is_over(watches, session, block))
+    }
+
+    /// A version of a record is known.
+    fn learned(&self, id: &ConcurrencyId, record: Record, revision: u64) {
+        let known = &mut *self.known();
+        let Some(holder) = known.holders.get_mut(id) else { return };
+        let watches = &known.watches;
+        holder.learned(record, revision, |session, block| self.is_over(watches, session, block));
+        known.due.insert(id.clone());
+    }
+
+    /// A write was stored.
+    fn won(&self, id: &ConcurrencyId, ask: &Ask, written: (Record, u64)) {
+        let known = &mut *self.known();
+        let Some(holder) = known.holders.get_mut(id) else { return };
+        let watches = &known.watches;
+        holder.won(ask, written, Instant::now(), |session, block| self.is_over(watches, session, block));
+        known.due.insert(id.clone());
+        self.news.tell();
+    }
+}
+
+fn holder<'a>(known: &'a mut Known, id: &ConcurrencyId, max: u32, now: Instant) -> Option<&'a mut Holder> {
+    if !known.holders.contains_key(id) {
+        if known.holders.len() >= MAX_LIMITS {
+            return None;
+        }
+        let holder = Holder::new(known.session.id().clone(), max, now);
+        known.holders.insert(id.clone(), holder);
+    }
+    known.holders.get_mut(id)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! What the table of slots has for the slot-keeper: what is to be read and written, and what became of it. Nothing here
+//! waits, and nothing knows of the network.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use longshore_domain::SmolStr;
+use longshore_domain::concurrency::session::Session;
+use longshore_domain::concurrency::{Ask, ConcurrencyId, Holder, Record};
+
+use crate::concurrency::session::OwnSession;
+use crate::concurrency::{Known, Slots};
+
+/// So many sessions that have ended are remembered.
+const ENDED: usize = 1_024;
+
+/// What the keeper has to do about a limit.
+pub(super) enum Step {
+    /// Read its record.
+    Read,
+    /// Write this on that record, which has this revision; the limit allows so many.
+    Write(Ask, Record, u64, u32),
+}
+
+impl Slots {
+    /// The session under which the node has its slots.
+    pub(super) fn session(&self) -> Arc<OwnSession> {
+        Arc::clone(&self.known().session)
+    }
+
+    pub(super) fn knows_any(&self) -> bool {
+        !self.known().holders.is_empty()
+    }
+
+    /// Limits for which it is time are looked at again, and those that nobody uses are forgotten.
+    pub(super) fn look_again(&self) {
+        let now = Instant::now();
+        let Known { holders, due, .. } = &mut *self.known();
+        holders.retain(|_, holder| !holder.is_over(now));
+        due.extend(holders.iter().filter(|(_, holder)| holder.is_due(now)).map(|(id, _)| id.clone()));
+    }
+
+    /// What to do about the limits that are due, at most `max` of them and none that is `busy`; and which slots are
+    /// lacking.
+    pub(super) fn next_steps(
+        &self,
+        max: usize,
+        busy: &HashSet<ConcurrencyId>,
+    ) -> (Vec<(ConcurrencyId, Step)>, Vec<ConcurrencyId>) {
+        let (now, mut steps, mut lacking) = (Instant::now(), Vec::new(), Vec::new());
+        let Known { holders, due, session, .. } = &mut *self.known();
+        let lasts = session.lasts(now);
+        due.retain(|id| {
+            let Some(holder) = holders.get_mut(id) else { return false };
+            if busy.contains(id) || steps.len() >= max {
+                return true;
+            }
+            if holder.is_to_be_read(now) {
+                steps.push((id.clone(), Step::Read));
+            } else if !lasts {
+                // Nothing is taken before the session is stored.
+                return true;
+            } else if let Some((ask, base, revision)) = holder.ask(now) {
+                steps.push((id.clone(), Step::Write(ask, base, revision, holder.max())));
+            } else if holder.lacks(now) {
+                lacking.push(id.clone());
+            }
+            false
+        });
+        (steps, lacking)
+    }
+
+    /// The limits of which slots are lacking.
+    pub(super) fn lacking(&self) -> Vec<ConcurrencyId> {
+        let now = Instant::now();
+        self.known().holders.iter().filter(|(_, holder)| holder.lacks(now)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Has the jobs that wait ask again.
+    pub(super) fn ask_jobs_again(&self) {
+        let now = Instant::now();
+        if self.known().holders.values().any(|holder| holder.wants(now)) {
+            self.news.tell();
+        }
+    }
+
+    /// Another node lacks slots of these limits.
+    pub(super) fn wished(&self, session: &str, limits: &[SmolStr]) {
+        let now = Instant::now();
+        let Known { holders, due, session: own, .. } = &mut *self.known();
+        if own.id() == session {
+            return;
+        }
+        for id in limits.iter().filter_map(|limit| ConcurrencyId::read(limit)) {
+            if let Some(holder) = holders.get_mut(&id) {
+                holder.is_wanted_by(session, now);
+                due.insert(id);
+            }
+        }
+    }
+
+    /// What is known of records may be old.
+    pub(super) fn read_again(&self) {
+        let Known { holders, due, .. } = &mut *self.known();
+        holders.values_mut().for_each(Holder::forget_record);
+        due.extend(holders.keys().cloned());
+    }
+
+    /// The answers of writes that are on their way will not be read.
+    pub(super) fn writes_are_unclear(&self) {
+        let Known { holders, due, .. } = &mut *self.known();
+        holders.values_mut().for_each(Holder::write_is_unclear);
+        due.extend(holders.keys().cloned());
+    }
+
+    /// Another write came first.
+    pub(super) fn lost(&self, id: &ConcurrencyId, ask: &Ask) {
+        let known = &mut *self.known();
+        if let Some(holder) = known.holders.get_mut(id) {
+            holder.lost(ask);
+            known.due.insert(id.clone());
+        }
+    }
+
+    /// It is not known whether a write was stored.
+    pub(super) fn unclear(&self, id: &ConcurrencyId, ask: &Ask) {
+        let known = &mut *self.known();
+        if let Some(holder) = known.holders.get_mut(id) {
+            holder.unclear(ask);
+            known.due.insert(id.clone());
+        }
+    }
+
+    /// The session is lost: the node goes on under another one, without any slot. Returns the former one.
+    pub(super) fn begin_again(&self) -> Arc<OwnSession> {
+        let now = Instant::now();
+        let Known { holders, due, session, .. } = &mut *self.known();
+        session.lose();
+        let former = std::mem::replace(session, Arc::new(OwnSession::new()));
+        holders.values_mut().for_each(|holder| holder.begin_again(session.id().clone(), now));
+        due.extend(holders.keys().cloned());
+        former
+    }
+
+    /// The sessions of other nodes whose slots are wanted here.
+    pub(super) fn watched(&self) -> Vec<SmolStr> {
+        let now = Instant::now();
+        let Known { holders, watches, .. } = &mut *self.known();
+        let waits_for: HashSet<SmolStr> = holders.values().flat_map(|holder| holder.waits_for(now)).cloned().collect();
+        let mut ended = 0;
+        watches.retain(|session, watch| {
+            ended += usize::from(watch.has_ended());
+            waits_for.contains(session) || (watch.has_ended() && ended <= ENDED)
+        });
+        // Time goes on: attempts of sessions that have ended may be over by now.
+        for holder in holders.values_mut().filter(|holder| holder.wants(now)) {
+            holder.count_again(|session, block| self.is_over(watches, session, block));
+        }
+        waits_for.into_iter().filter(|session| watches.get(session).is_none_or(|watch| !watch.has_ended())).collect()
+    }
+
+    /// A session was read. Says on which revision it may be ended.
+    pub(super) fn found(&self, session: &SmolStr, found: Option<(&Session, u64)>) -> Option<u64> {
+        let (now, mut known) = (Instant::now(), self.known());
+        let watch = known.watches.entry(session.clone()).or_default();
+        watch.found(found, now);
+        watch.may_end(now)
+    }
+
+    /// A session was ended by this node.
+    pub(super) fn ended(&self, session: &SmolStr, ended: &Session) {
+        let Some(at) = ended.ended_at else { return };
+        self.known().watches.entry(session.clone()).or_default().ended(at);
+    }
+
+    /// The node ends.
+    pub(super) fn leave(&self) {
+        let Known { holders, due, .. } = &mut *self.known();
+        holders.values_mut().for_each(Holder::leave);
+        due.extend(holders.keys().cloned());
+    }
+
+    /// Whether all that is not used was given back.
+    pub(super) fn has_left(&self) -> bool {
+        self.known().holders.values().all(Holder::has_left)
+    }
+}

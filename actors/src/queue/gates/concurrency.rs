@@ -1,0 +1,34 @@
+//! The gate of concurrency limits: a job starts only with a slot of its type's limit, if that has one, and of its key's.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_domain::run::DeferReason;
+
+use crate::attempt::assignment::{Assignment, Start};
+use crate::concurrency::{NoSlot, Slots};
+use crate::queue::gates::{Answer, Permits};
+use crate::shared::routing::Routing;
+
+/// How long jobs wait whose limit finds no place here.
+const NO_PLACE: Duration = Duration::from_secs(1);
+/// While the cluster is asked, at most so many jobs of a kind are kept for its answer.
+const KEPT: usize = 256;
+
+/// Whether attempts of the job are counted. An invalid job has none.
+pub(crate) fn applies_to(slots: &Slots, assignment: &Assignment) -> bool {
+    !matches!(assignment.start, Start::Invalid(_)) && slots.applies_to(&assignment.job)
+}
+
+/// Whether the job may start, and with which slots.
+pub(crate) fn ask(slots: &Arc<Slots>, routing: &Routing, assignment: &Assignment) -> Answer {
+    let job = &assignment.job;
+    // A handler in this node is stopped with the node's session; another has until its time limit.
+    let elsewhere = routing.handler(job).is_none().then(|| routing.time_limit(job));
+    match slots.take(job, elsewhere) {
+        Ok(permit) => Answer::Go(Permits { slots: Some(Arc::new(permit)), ..Permits::default() }),
+        Err(NoSlot::Full) => Answer::WhenFreed(Some(DeferReason::Concurrency)),
+        Err(NoSlot::Unknown(most)) => Answer::WhenAnswered(most.min(KEPT)),
+        Err(NoSlot::NoPlace) => Answer::NotBefore(Instant::now() + NO_PLACE, DeferReason::Concurrency, 0),
+    }
+}

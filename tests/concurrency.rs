@@ -1,0 +1,207 @@
+//! Never more attempts at once than a type or a key allows, over all nodes, whoever dies or freezes; what waits for that
+//! holds up nobody.
+//!
+//! ```sh
+//! LONGSHORE_TEST_CONCURRENCY_JOBS=2000 LONGSHORE_TEST_FAULTS=8 cargo test --test promises concurrency -- --nocapture
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use longshore_harness::{EventName, Handler, Node, Reply, World};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::{AT_ONCE, served_by, times, world};
+
+const WITHIN: Duration = Duration::from_secs(180);
+const KEY: &str = "Longshore-Concurrency-Key";
+/// The lease of these tests, and a freeze that lasts longer.
+const LEASE: &str = "lease = '2s'";
+const FREEZE: Duration = Duration::from_millis(3_500);
+
+async fn node(world: &World, limits: &str) -> Node {
+    let patient = format!("max_attempts = 1000\ntimeout = '2s'\n{AT_ONCE}");
+    let node = world.node().with("node", LEASE).with("queues.main", "concurrency = 16").with("defaults", &patient);
+    node.with("types.counted", &served_by("remote", limits)).start().await
+}
+
+/// A handler that takes a few milliseconds, and says how many of its calls were at work at once at most.
+async fn counting(world: &World, job_type: &str) -> (Handler, Arc<AtomicUsize>) {
+    let (now, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let seen = Arc::clone(&most);
+    let handler = world.handler(job_type).announce("longshore.slots", "64").start(move |job| {
+        let (now, most) = (Arc::clone(&now), Arc::clone(&seen));
+        async move {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let takes = job.json().as_u64().unwrap_or_default() % 20;
+            tokio::time::sleep(Duration::from_millis(5 + takes)).await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            Reply::json(json!(null))
+        }
+    });
+    (handler.await, most)
+}
+
+/// Given a key that allows three at once and a backlog of its jobs on four nodes, when nodes are killed, frozen beyond
+/// their lease and started again, then its handler never has more than three calls at once, every job completes, and jobs
+/// of another key and another type go on meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_has_no_more_attempts_at_once_than_it_allows_whoever_dies() {
+    let world = world().await;
+    let (jobs, faults) = (times("LONGSHORE_TEST_CONCURRENCY_JOBS", 400), times("LONGSHORE_TEST_FAULTS", 2));
+    let (handler, most) = counting(&world, "counted").await;
+    let mut nodes = Vec::new();
+    for _ in 0..4 {
+        nodes.push(node(&world, "key_concurrency = 3").await);
+    }
+    let mut busy = Vec::new();
+    for fault in 0..faults {
+        let more = (0..jobs.div_ceil(faults)).map(|number| json!(number));
+        busy.extend(world.publish("counted").header(KEY, "busy").many(more).await);
+        // In the midst of them.
+        handler.called(handler.calls().len() + jobs / faults / 4).await;
+        let victim = &nodes[fault % nodes.len()];
+        if fault % 2 == 0 {
+            victim.kill9().await;
+        } else {
+            victim.sigstop();
+        }
+        let other = world.publish("counted").header(KEY, "other").json(json!(fault)).await;
+        assert_eq!(world.wait(&other).await.state, "completed");
+        let quick = world.publish("noop").json(json!({})).await;
+        assert_eq!(world.wait(&quick).await.state, "completed");
+        if fault % 2 == 0 {
+            victim.restart().await;
+        } else {
+            tokio::time::sleep(FREEZE).await;
+            victim.sigcont();
+        }
+    }
+    let ends = world.ends(&busy, WITHIN).await;
+    assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
+    // The other key's jobs call the same handler.
+    let most = most.load(Ordering::SeqCst);
+    println!("{} calls, at most {most} at once", handler.calls().len());
+    assert!(most <= 3 + 1, "{most} at once");
+    assert!(at_once(&handler, &busy.iter().map(|job| job.run_id.as_str()).collect::<Vec<_>>()) <= 3);
+}
+
+/// How many calls of these runs the handler had at once at most.
+fn at_once(handler: &Handler, runs: &[&str]) -> i32 {
+    let mut steps: Vec<(Timestamp, i32)> = Vec::new();
+    for call in handler.calls().iter().filter(|call| runs.contains(&call.run_id.as_str())) {
+        steps.push((call.start, 1));
+        steps.extend(call.end.map(|end| (end, -1)));
+    }
+    // What ends at the moment at which another begins counts as over.
+    steps.sort_unstable();
+    let (mut now, mut most) = (0, 0);
+    for (_, step) in steps {
+        now += step;
+        most = most.max(now);
+    }
+    most
+}
+
+/// Given a type that allows two at once, run by a handler inside the nodes, when two nodes have a backlog of it and one is
+/// killed, then no more than two attempts overlap, and all jobs complete.
+#[tokio::test]
+async fn a_type_has_no_more_attempts_at_once_than_it_allows() {
+    let world = world().await;
+    let limited = || async {
+        let node = world.node().with("node", LEASE).with("defaults", AT_ONCE);
+        node.with("types.sleep", "concurrency = 2").start().await
+    };
+    let (first, _second) = (limited().await, limited().await);
+    let jobs = world.publish("sleep").many((0..60).map(|number| json!({"ms": 10 + number % 30}))).await;
+    world.wait(&jobs[4].run_id).await;
+    first.kill9().await;
+
+    let ends = world.ends(&jobs, WITHIN).await;
+
+    assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
+    let mut steps: Vec<(Timestamp, i32)> = Vec::new();
+    for job in &jobs {
+        for attempt in world.record(&job.run_id).await.unwrap().attempts {
+            // The end of an attempt whose node died is when another node noticed.
+            let (began, is_lost) = (attempt.started_at.unwrap(), attempt.error.is_some());
+            steps.push((began, 1));
+            steps.push((attempt.ended_at.filter(|_| !is_lost).unwrap_or(began), -1));
+        }
+    }
+    steps.sort_unstable();
+    let most = steps.iter().scan(0, |now, (_, step)| {
+        *now += step;
+        Some(*now)
+    });
+    let most = most.max().unwrap_or(0);
+    assert!(most <= 2, "{most} at once");
+}
+
+/// Given a key whose only slot is taken, when more of its jobs come than wait in memory, then jobs of other keys and types
+/// start, each waiting job is told so once, none uses an attempt, and they run in the order in which they came.
+#[tokio::test]
+async fn a_busy_key_holds_up_nobody_and_its_jobs_keep_their_order() {
+    let world = world().await;
+    let go = Arc::new(Notify::new());
+    let gate = Arc::clone(&go);
+    let handler = world.handler("counted").announce("longshore.slots", "64").start(move |job| {
+        let gate = Arc::clone(&gate);
+        async move {
+            if job.json() == json!("first") {
+                gate.notified().await;
+            }
+            Reply::json(json!(null))
+        }
+    });
+    let handler = handler.await;
+    let _node = world.node().with("types.counted", &served_by("remote", "")).start().await;
+    let first = world.publish("counted").header(KEY, "busy").json(json!("first")).await;
+    handler.called(1).await;
+    let waiting = world.publish("counted").header(KEY, "busy").many((0..80).map(|number| json!(number))).await;
+    for key in 0..10 {
+        let other = world.publish("counted").header(KEY, &format!("key {key}")).json(json!(key)).await;
+        assert_eq!(world.wait(&other).await.state, "completed");
+        let none = world.publish("counted").json(json!(null)).await;
+        assert_eq!(world.wait(&none).await.state, "completed");
+    }
+    assert_eq!(handler.calls().len(), 21, "none of those that wait");
+
+    go.notify_one();
+
+    assert_eq!(world.wait(&first).await.state, "completed");
+    let ends = world.ends(&waiting, WITHIN).await;
+    assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
+    let order: Vec<String> = handler.calls().into_iter().skip(21).map(|call| call.run_id).collect();
+    assert_eq!(order, waiting.iter().map(|job| job.run_id.clone()).collect::<Vec<_>>());
+    let mut deferred = 0;
+    for job in &waiting {
+        let events = world.events(&job.run_id).await;
+        let told: Vec<_> = events.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
+        assert!(told.len() <= 1, "{told:?}");
+        assert!(told.iter().all(|logged| logged.event.reason.as_deref() == Some("concurrency")), "{told:?}");
+        deferred += told.len();
+        assert_eq!(world.record(&job.run_id).await.unwrap().attempts.len(), 1);
+    }
+    assert!(deferred >= 60, "{deferred} were parked");
+}
+
+/// Given a node that has the only slot of a key, when it is asked to end, then another node has the slot long before a
+/// lease is over.
+#[tokio::test]
+async fn a_node_that_ends_gives_its_slots_back() {
+    let world = world().await;
+    let of_key = || world.node().with("node", "lease = '10m'").with("types.sleep", "concurrency = 1");
+    let first = of_key().start().await;
+    let job = world.publish("sleep").json(json!({"ms": 10})).await;
+    assert_eq!(world.wait(&job).await.state, "completed");
+    first.stop().await;
+
+    let _second = of_key().start().await;
+
+    let job = world.publish("sleep").json(json!({"ms": 10})).await;
+    assert_eq!(world.wait(&job).await.state, "completed");
+}
