@@ -1,38 +1,52 @@
-//! A node of your own, with a handler in Rust: a closure that greets.
+//! A node with handlers in Rust: one greets, one counts and reports how far it is.
 //!
 //! ```sh
 //! cargo run --example own_handler
 //! longshore submit greet '{"name":"Ada"}' --wait
+//! longshore submit count '{"to":20}' --wait
 //! ```
 //!
 //! It needs a NATS server with JetStream (`longshore dev` starts one) and takes settings from the environment, as
-//! `longshore serve` does.
+//! `longshore serve` does. It may share a queue with nodes that have other handlers.
 
-use longshore::{Configuration, Context, HandlerError, Node, handlers, nats};
+use std::time::Duration;
+
+use longshore::{Context, HandlerError, RunError, typed};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+#[derive(Deserialize)]
+struct Greet {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Count {
+    to: u32,
+}
+
+async fn count(count: Count, context: Context) -> Result<Value, HandlerError> {
+    context.log(format!("counting to {}", count.to)).await;
+    for number in 1..=count.to {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(200)) => {}
+            () = context.cancelled() => return Err(HandlerError::retryable(format!("stopped at {number}"))),
+        }
+        context.progress(&json!({"percent": 100 * number / count.to})).await;
+    }
+    Ok(json!({"counted": count.to}))
+}
+
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), RunError> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
 
     let greeting = "Hello".to_owned(); // a closure may bring along what it needs: a pool, a client, a cache
-    let greet = move |context: Context| {
-        let greeting = greeting.clone();
-        async move {
-            let payload: Value = context.json()?;
-            let name = payload["name"].as_str().ok_or_else(|| HandlerError::permanent("payload: name is missing"))?;
-            Ok::<_, HandlerError>(json!({ "greeting": format!("{greeting}, {name}!"), "attempt": context.attempt }))
-        }
+    let greet = move |greet: Greet, context: Context| {
+        let said = format!("{greeting}, {}!", greet.name);
+        async move { Ok(json!({ "greeting": said, "attempt": context.attempt })) }
     };
 
-    let handlers = handlers::built_in().with("greet", greet);
-    let configuration = Configuration::load(None, &[], &handlers)?;
-    let connection = nats::Options::from_environment()?.connection()?;
-    let mut node = Node::start(configuration.settings().clone(), connection, handlers).await?;
-    println!("serving greet; Ctrl-C ends");
-    tokio::select! {
-        error = node.failed() => return Err(error.into()),
-        _ = tokio::signal::ctrl_c() => {}
-    }
-    Ok(node.drain().await?)
+    let node = longshore::node().handler("greet", typed(greet)).handler("count", typed(count));
+    node.run_until_signal().await // SIGTERM or Ctrl-C drains
 }

@@ -1,37 +1,44 @@
-//! Longshore, a distributed job queue on NATS JetStream, as a library: a node of your own with handlers in Rust.
-//!
-//! The `longshore` program serves jobs by its built-in handlers and by programs that subscribe on NATS. To run a
-//! handler inside the node, add it as below: a closure, or a type that implements [`Handler`].
+//! Longshore, a distributed job queue on NATS JetStream, as a library: a node with handlers of one's own in Rust
+//! ([`node()`]), and a client ([`Client`]).
 //!
 //! ```no_run
-//! use longshore::{Configuration, Context, HandlerError, Node, handlers, nats};
-//! use serde_json::{Value, json};
+//! use longshore::{Context, HandlerError, RunError, typed};
 //!
-//! async fn render(context: Context) -> Result<Value, HandlerError> {
-//!     let report: Value = context.json()?; // a payload that is not JSON fails for good
-//!     Ok(json!({ "title": report["title"], "attempt": context.attempt }))
+//! #[derive(serde::Deserialize)]
+//! struct Report { pages: u32 }
+//!
+//! async fn render(report: Report, context: Context) -> Result<String, HandlerError> {
+//!     for page in 1..=report.pages {
+//!         context.progress(&serde_json::json!({"page": page})).await;
+//!     }
+//!     let text = tokio::fs::read_to_string("template.txt").await?; // any error: tried again later
+//!     Ok(text)
 //! }
 //!
 //! #[tokio::main]
-//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let handlers = handlers::built_in().with("report.render", render);
-//!     let configuration = Configuration::load(Some("longshore.toml".as_ref()), &[], &handlers)?;
-//!     let connection = nats::Options::from_environment()?.connection()?;
-//!     let mut node = Node::start(configuration.settings().clone(), connection, handlers).await?;
-//!     tokio::select! {
-//!         error = node.failed() => return Err(error.into()),
-//!         _ = tokio::signal::ctrl_c() => {}
-//!     }
-//!     Ok(node.drain().await?)
+//! async fn main() -> Result<(), RunError> {
+//!     longshore::node().handler("report.render", typed(render)).run_until_signal().await
 //! }
 //! ```
+//!
+//! Nodes of one queue may have different handlers: where a node lacks one, it has the job done by a node that has it.
+//!
+//! Features: `program` (default) is what the `longshore` program needs, `http` are probes and metrics. A program with
+//! handlers of its own takes `default-features = false`, and `http` if it wants those.
 
+mod client;
 pub mod config;
 pub mod handlers;
+#[cfg(feature = "http")]
 pub mod http;
 mod json_schema;
+mod own_node;
 
+pub use client::{Client, ClientError, Event, NewJob};
 pub use config::{Configuration, nats};
 pub use json_schema::{JsonSchema, SchemaError};
-pub use longshore_actors::{Context, Handler, HandlerError, Handlers, Node, Settings, Success};
+pub use longshore_actors::{Context, Handler, HandlerError, Handlers, Node, Settings, Success, typed};
 pub use longshore_backbone::Connection;
+pub use longshore_backbone::wire::api::{ApiError, Record, SubmitRequest, Submitted};
+pub use longshore_domain::{RunId, RunState};
+pub use own_node::{NodeBuilder, RunError, RunningNode, node};

@@ -39,7 +39,7 @@ pub(crate) fn beside_a_view<W>(writer: W, colours: bool) -> Result<(), Usage>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter = filter("warn,longshore_natsd=info")?;
+    let filter = filter("warn,longshore_natsd=info,longshore::handler=info")?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours).with_target(false).init();
     Ok(())
 }

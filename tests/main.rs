@@ -30,6 +30,7 @@ mod main_job; // a job published with any NATS client runs, and its events are p
 mod metrics; // rare faults are counted and logged
 mod monitoring; // alert rules use only metrics and labels that there are
 mod nothing_lost; // kills and freezes while jobs run lose nothing
+mod offered; // nodes of one queue with different handlers in Rust share it
 mod one_run; // one accepted job is one run, even if it is repeated, forwarded, forged or cancelled
 mod order; // urgent jobs first, by rank
 mod overdue; // a job that waits for its time runs, even if a lane is full or the server forgot it
@@ -41,6 +42,7 @@ mod remote; // a handler in any language, over plain NATS
 mod replay; // dead runs can be replayed, discarded, erased
 mod reschedule; // a waiting run starts now or at another time, once
 mod retries; // failures are retried by their policy, permanent ones are not
+mod rust_program; // a program in Rust has handlers of its own and a client in a few lines
 mod schedules; // a recurring schedule starts a run at each of its times, once, and none early
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs
 mod three_servers; // any one of three servers may freeze, be cut off or die

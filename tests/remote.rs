@@ -383,6 +383,8 @@ async fn what_a_handler_signals_is_published() {
 
         assert_eq!((end.state.as_str(), end.result), ("completed", Some(json!(false))));
         assert_eq!(end.rest["progress"], json!({"step": 2}));
+        let line = &end.rest["log"][0];
+        assert_eq!((&line["line"], &line["attempt"]), (&json!("half of a thought"), &json!(1)));
         live.until("the second step", |live| live.body["run_id"] == run.as_str() && is_step(2)(live)).await;
         world.eventually_reads(&run, "enqueued\nstarted 1\nprogress 1\nprogress 1\ncompleted 1").await;
     }
@@ -691,6 +693,49 @@ async fn a_handler_is_told_when_its_time_is_over() {
     let record = world.record(&receipt.run_id).await.unwrap();
     assert_eq!((record.state.as_str(), record.result), ("dead", None));
     world.history(&[receipt], Vec::new()).await.assert_sound();
+}
+
+/// Given jobs that wait in their handler's own queue, when it says that it begins one, then the time limit counts from
+/// there: none is lost for having waited. One whose handler never says so has its limit from the request on.
+#[tokio::test]
+async fn time_counts_from_when_a_handler_says_that_it_has_begun() {
+    const WORK: Duration = Duration::from_millis(1_500);
+    let world = world().await;
+    let limit = served_by("remote", &format!("timeout = '2500ms'\nslots = 2\nmax_attempts = 1\n{AT_ONCE}"));
+    let node = world.node().with("types.says", &limit).with("types.silent", &limit).start().await;
+    // One at a time, as nats-py has it, although the node sends two.
+    let handle = |job_type: &'static str, says: bool| {
+        let one = Arc::new(Semaphore::new(1));
+        world.handler(job_type).start(move |job: Job| {
+            let one = Arc::clone(&one);
+            async move {
+                let _permit = one.acquire_owned().await.unwrap();
+                if says {
+                    job.signal("started", "").await;
+                }
+                tokio::time::sleep(WORK).await;
+                Reply::json(json!("done"))
+            }
+        })
+    };
+    let (_says, _silent) = (handle("says", true).await, handle("silent", false).await);
+    let kinds = async |job_type: &str| {
+        let jobs = world.publish(job_type).many((0..2).map(|number| json!(number))).await;
+        let mut states = Vec::new();
+        for receipt in &jobs {
+            states.push(world.wait(&receipt.run_id).await.state);
+        }
+        states.sort();
+        states
+    };
+    // Once the node knows that no slots are announced, it sends two at once.
+    for job_type in ["says", "silent"] {
+        let first = world.publish(job_type).json(json!(0)).await;
+        assert_eq!(world.wait(&first).await.state, "completed");
+    }
+    assert_eq!(kinds("says").await, ["completed", "completed"]);
+    assert_eq!(kinds("silent").await, ["completed", "dead"], "the second has waited for too long");
+    node.stop().await;
 }
 
 /// Given handlers of one tenant and of all tenants, when jobs arrive, then each job is sent once, to a handler of its

@@ -1,14 +1,17 @@
 //! Handlers inside the node: the code that does a job's work.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_domain::{Job, RunId};
+use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant};
+use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
+
+use crate::attempt::reporter::Reporter;
 
 /// A future that a handler returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -34,10 +37,44 @@ where
     }
 }
 
+/// A handler that gets the payload as a value of its own type, read from JSON, and returns any value that can be written
+/// as JSON. A payload that is not of that type fails for good.
+///
+/// ```
+/// use longshore_actors::{Context, HandlerError, Handlers, typed};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Greet { name: String }
+///
+/// async fn greet(greet: Greet, _: Context) -> Result<String, HandlerError> {
+///     Ok(format!("Hello, {}!", greet.name))
+/// }
+///
+/// let handlers = Handlers::new().with("greet", typed(greet));
+/// ```
+pub fn typed<P, F, Fut, R>(work: F) -> impl Handler
+where
+    P: DeserializeOwned + Send + 'static,
+    F: Fn(P, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    R: Serialize + 'static,
+{
+    let work = Arc::new(work);
+    move |context: Context| {
+        let work = Arc::clone(&work);
+        async move {
+            let result = work(context.json::<P>()?, context).await?;
+            let result = serde_json::to_vec(&result);
+            let result = result.map_err(|error| HandlerError::permanent(format!("result: {error}")))?;
+            Ok::<Bytes, HandlerError>(result.into())
+        }
+    }
+}
+
 /// The arguments of a handler.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Names, priority and run id of the job.
+    /// Names, priority and run id of the job. Its options are left out where another node holds the job.
     pub job: Arc<Job>,
     /// The client's own bytes.
     pub payload: Bytes,
@@ -53,6 +90,8 @@ pub struct Context {
     pub deadline: Instant,
     /// Cancelled when the run is cancelled, its lease lost or its time over. A handler should end soon after.
     pub cancellation: CancellationToken,
+    /// Where the handler's reports go.
+    pub(crate) reporter: Reporter,
 }
 
 impl Context {
@@ -66,8 +105,62 @@ impl Context {
     ///
     /// # Errors
     /// Permanent, because another attempt reads the same bytes.
-    pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, HandlerError> {
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
         serde_json::from_slice(&self.payload).map_err(|error| HandlerError::permanent(format!("payload: {error}")))
+    }
+
+    /// Reports progress: an event, and kept in the record. At most 4,096 bytes of JSON; a report that is larger, or cannot
+    /// be written, is dropped with a warning in the node's log.
+    pub async fn progress(&self, progress: &impl Serialize) {
+        match serde_json::to_vec(progress) {
+            Ok(json) => self.reporter.progress(&self.job, json.into()).await,
+            Err(error) => tracing::warn!(run_id = %self.job.run_id, "progress cannot be written as JSON: {error}"),
+        }
+    }
+
+    /// Writes a line into the node's log, and keeps it with the run.
+    pub async fn log(&self, line: impl Into<String>) {
+        self.reporter.log(&self.job, line.into()).await;
+    }
+
+    /// Says that the handler is alive, as handlers outside of nodes do. Inside a node there is no need: whether the
+    /// process lives is known without.
+    pub async fn heartbeat(&self) {
+        self.reporter.heartbeat().await;
+    }
+
+    /// Resolves when the attempt is to stop: the token of [`Context::cancellation`].
+    pub async fn cancelled(&self) {
+        self.cancellation.cancelled().await;
+    }
+
+    /// A context for tests of handlers: the first attempt of a job of this type, in tenant `default` and queue `main`.
+    /// Reports go nowhere.
+    ///
+    /// # Panics
+    /// If `job_type` is not the name of a type.
+    #[must_use]
+    pub fn for_test(job_type: &str, payload: impl Into<Bytes>) -> Self {
+        let job_type = JobType::parse(job_type).unwrap_or_else(|error| panic!("{error}"));
+        let job = Job {
+            tenant: Tenant::default_tenant(),
+            queue: Queue::main(),
+            priority: Priority::DEFAULT,
+            job_type,
+            run_id: RunId::derived(&Queue::main(), Priority::DEFAULT, 1),
+            options: None,
+        };
+        Self {
+            job: Arc::new(job),
+            payload: payload.into(),
+            headers: Arc::default(),
+            round: 1,
+            attempt: 1,
+            max_attempts: 12,
+            deadline: Instant::now() + Duration::from_secs(60),
+            cancellation: CancellationToken::new(),
+            reporter: Reporter::Nowhere,
+        }
     }
 }
 
@@ -104,8 +197,10 @@ impl From<serde_json::Value> for Success {
 }
 
 /// Why an attempt failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+///
+/// Any error becomes one by `?`: retryable, with the texts of its causes. For that it is not a
+/// [`std::error::Error`] itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerError {
     /// Whether another attempt may help.
     pub permanent: bool,
@@ -136,10 +231,32 @@ impl HandlerError {
     }
 }
 
+impl std::fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<E: std::error::Error> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(source) = cause {
+            message = format!("{message}: {source}");
+            cause = source.source();
+        }
+        Self::retryable(message)
+    }
+}
+
 /// The handlers inside a node, by name. A type is served by the handler that its policy names, else by the handler with
-/// the type's own name, else by remote handlers.
+/// the type's own name, else by remote handlers. Nodes that lack a handler have it called in a node that has it.
 #[derive(Clone, Default)]
-pub struct Handlers(HashMap<String, Arc<dyn Handler>>);
+pub struct Handlers {
+    by_name: HashMap<String, Arc<dyn Handler>>,
+    /// Those that every node has, so that none need be offered to another.
+    everywhere: HashSet<String>,
+}
 
 impl Handlers {
     /// No handlers: remote handlers serve every type.
@@ -151,24 +268,60 @@ impl Handlers {
     /// Adds `handler` under `name`; replaces any other of that name.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, handler: impl Handler) -> Self {
-        self.0.insert(name.into(), Arc::new(handler));
+        let name = name.into();
+        self.everywhere.remove(&name);
+        self.by_name.insert(name, Arc::new(handler));
+        self
+    }
+
+    /// Adds a handler that every node of the cluster has: it is not offered to other nodes.
+    #[must_use]
+    pub fn with_everywhere(mut self, name: &str, handler: impl Handler) -> Self {
+        self = self.with(name, handler);
+        self.everywhere.insert(name.to_owned());
         self
     }
 
     /// The handler of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Handler>> {
-        self.0.get(name)
+        self.by_name.get(name)
     }
 
     /// All names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.by_name.keys().map(String::as_str)
+    }
+
+    /// Whether other nodes may lack the handler of that name.
+    pub(crate) fn is_own(&self, name: &str) -> bool {
+        self.by_name.contains_key(name) && !self.everywhere.contains(name)
     }
 }
 
 impl std::fmt::Debug for Handlers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.keys()).finish()
+        f.debug_list().entries(self.by_name.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_typed_handler_reads_its_payload_and_writes_its_result() {
+        let double = typed(async |number: u32, context: Context| {
+            if number == 0 {
+                return Err("x".parse::<u32>().unwrap_err().into());
+            }
+            Ok(vec![number * 2, context.attempt])
+        });
+        let call = async |payload: &'static str| double.call(Context::for_test("double", payload)).await;
+        let done = Success::Done { result: Bytes::from_static(b"[42,1]"), content_type: None };
+        assert_eq!(call("21").await, Ok(done));
+        let error = call("\"21\"").await.unwrap_err();
+        assert!(error.permanent && error.message.starts_with("payload: invalid type: string"), "{error}");
+        assert_eq!(call("0").await, Err(HandlerError::retryable("invalid digit found in string")));
     }
 }

@@ -58,7 +58,8 @@ pub mod fail_point;
 pub mod handler;
 pub mod metrics;
 
-pub use handler::{Context, Handler, HandlerError, Handlers, Success};
+pub use attempt::progress::HANDLER_LOG;
+pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
 pub use node::{Error, Node};
 pub use observer::Observer;
 pub use settings::{DeclaredSchedules, Settings};

@@ -153,6 +153,7 @@ impl Node {
             if self.parts.leases.ask(RELEASE_WITHIN, lease_keeper::Message::Release).await.is_none() {
                 tracing::warn!("the lease-keeper does not answer: what runs is not released and comes after its lease");
             }
+            self.parts.offered_calls.handed_back.cancel();
             let _ = tokio::time::timeout(FLUSH_WITHIN, self.idle()).await;
         }
         let is_flushed = self.parts.committer.flush(FLUSH_WITHIN).await;
@@ -173,12 +174,13 @@ impl Node {
         }
     }
 
-    /// Waits until no worker is busy.
+    /// Waits until no worker is busy, and no handler works for another node.
     async fn idle(&self) {
         for queue in &self.parts.queues {
             while queue.running() > 0 {
                 queue.idle.back().await;
             }
         }
+        self.parts.offered_calls.idle().await;
     }
 }

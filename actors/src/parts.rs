@@ -14,7 +14,7 @@ use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
-use crate::cluster::{circuit_breaker, discovery, dlq_watch, presence, run_time_settings};
+use crate::cluster::{circuit_breaker, discovery, dlq_watch, offered_handlers, presence, run_time_settings};
 use crate::commit::committer::{Committer, Committing};
 use crate::concurrency::{Slots, keeper};
 use crate::lease_keeper::{self, Book};
@@ -32,6 +32,7 @@ use crate::shared::gate_news::GateNews;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
+use crate::shared::offered_calls::OfferedCalls;
 use crate::shared::park_permits::ParkGate;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
@@ -58,6 +59,7 @@ pub(crate) struct Parts {
     pub(crate) leases: Address<lease_keeper::Message>,
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    pub(crate) offered_calls: Arc<OfferedCalls>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) system_events: SystemEvents,
@@ -117,6 +119,7 @@ impl Parts {
             leases: Address::default(),
             recently_cancelled: Arc::default(),
             unstored_ends: Arc::default(),
+            offered_calls: Arc::default(),
             health: Arc::default(),
             metrics,
             system_events,
@@ -290,6 +293,17 @@ impl Parts {
             backbone: self.backbone.clone(),
             routing: Arc::clone(&self.routing),
             schedulers: self.queues.iter().map(|queue| queue.scheduler.clone()).collect(),
+        }
+    }
+
+    /// The offered handlers: run for other nodes.
+    pub(crate) fn offered_handlers(&self) -> offered_handlers::Part {
+        offered_handlers::Part {
+            backbone: self.backbone.clone(),
+            routing: Arc::clone(&self.routing),
+            draining: self.lifecycle.draining.clone(),
+            calls: Arc::clone(&self.offered_calls),
+            started_at: self.identity.started_at,
         }
     }
 

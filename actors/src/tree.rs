@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
-use crate::cluster::{circuit_breaker, discovery, dlq_watch, node_name, presence, run_time_settings};
+use crate::cluster::{circuit_breaker, discovery, dlq_watch, node_name, offered_handlers, presence, run_time_settings};
 use crate::commit::committer;
 use crate::concurrency::keeper;
 use crate::lease_keeper;
@@ -43,6 +43,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
         ChildSpec::new("unstored-ends", (parts.backbone.nodes(), Arc::clone(&parts.unstored_ends)), waits::answer),
         ChildSpec::new("handler-discovery", parts.discovery(), discovery::run),
+        ChildSpec::new("offered-handlers", parts.offered_handlers(), offered_handlers::run),
         ChildSpec::with_messages("rate-limiter", &parts.gates.limits.address, parts.limiter(), limiter::run),
         ChildSpec::with_messages("slot-keeper", &parts.gates.slots.address, parts.slot_keeper(), keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), circuit_breaker::run),

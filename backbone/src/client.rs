@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use async_nats::datetime::DateTime;
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
-use async_nats::{RequestError, RequestErrorKind};
+use async_nats::{HeaderMap, RequestError, RequestErrorKind};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use longshore_domain::Timestamp;
+use longshore_domain::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 use crate::connect::Link;
 use crate::error::{Cause, Error};
+use crate::request;
 use crate::settings::Connection;
 use crate::wire::api::{ApiError, Code, Encoded, Endpoint};
 use crate::wire::subject::Names;
@@ -99,6 +100,21 @@ impl Client {
             return Err(serde_json::from_slice(&body).unwrap_or_else(|error| ApiError::unavailable(error.to_string())));
         }
         Ok(body)
+    }
+
+    /// Publishes a job into its lane, as any NATS client can, and returns the id of its run once it is durable.
+    ///
+    /// # Errors
+    /// The queue is not declared, its lane is full, or the server did not confirm it: then the job may be there or not.
+    pub async fn publish_job(
+        &self,
+        (tenant, queue, priority): (&Tenant, &Queue, Priority),
+        job_type: &JobType,
+        payload: Bytes,
+    ) -> Result<RunId, Error> {
+        let subject = self.names.job(tenant, queue, priority, job_type);
+        let stored = request::publish(&self.nats, subject, HeaderMap::new(), payload).await?;
+        Ok(RunId::derived(queue, priority, stored.seq))
     }
 
     /// Subscribes to `subject`: yields the subject and the payload of each message that is published from now on.

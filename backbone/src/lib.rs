@@ -56,6 +56,8 @@ mod raw;
 pub mod run_time_settings;
 pub mod sweep;
 
+mod micro;
+pub mod offers;
 pub mod service;
 
 pub mod work;

@@ -1,30 +1,27 @@
-//! The NATS micro service `longshore` (ADR-32): endpoints, and answers to `$SRV.PING`, `INFO` and `STATS`.
+//! The NATS micro service `longshore`: its endpoints. `micro.rs` says what it answers about itself.
 //!
 //! It replaces the client library's service for one reason: a node may not answer to just any reply subject. NATS does
 //! not check whether a publisher may use it, so a client could make a privileged node write into `$JS.API` or another
 //! tenant's subjects; the library's service answers to any reply subject.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 
 use async_nats::{HeaderMap, Message, Subject};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use longshore_domain::Timestamp;
-use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::subscription::Subscription;
+use crate::micro::{self, GROUP};
+use crate::subscription;
 use crate::wire::api::{ApiError, Code};
 use crate::wire::header::names;
 use crate::wire::json::Object;
 
-/// The queue group of every instance, as the micro protocol has it by default.
-const GROUP: &str = "q";
 /// Requests that one node works on at once; more are refused with 503.
 const AT_ONCE: usize = 1_024;
 /// Maximum bytes of an error's text. The text is sent in a header, too, and may quote the request.
@@ -58,16 +55,12 @@ pub trait Serve: Send + Sync + 'static {
 
 struct Endpoint {
     name: &'static str,
-    requests: AtomicU64,
-    errors: AtomicU64,
-    nanos: AtomicU64,
+    shown: micro::Endpoint,
 }
 
 struct Service<S> {
     backbone: Backbone,
-    id: String,
-    started: String,
-    version: String,
+    shown: micro::Service,
     endpoints: Vec<Endpoint>,
     room: Arc<Semaphore>,
     serve: S,
@@ -87,47 +80,35 @@ pub async fn run<S: Serve>(
     let link = backbone.service().clone();
     let endpoint = |name: &&'static str| Endpoint {
         name,
-        requests: AtomicU64::new(0),
-        errors: AtomicU64::new(0),
-        nanos: AtomicU64::new(0),
+        shown: micro::Endpoint::new(name, backbone.names().api("*", name), BTreeMap::new()),
     };
     let service = Arc::new(Service {
-        id: uuid::Uuid::now_v7().simple().to_string(),
-        started: started.to_string(),
-        version: version.to_owned(),
+        shown: micro::Service {
+            name: "longshore",
+            description: "A distributed job queue on NATS JetStream",
+            id: uuid::Uuid::now_v7().simple().to_string(),
+            version: version.to_owned(),
+            started,
+            metadata: BTreeMap::from([("namespace", backbone.names().namespace().to_owned())]),
+        },
         endpoints: endpoints.iter().map(endpoint).collect(),
         room: Arc::new(Semaphore::new(AT_ONCE)),
         serve,
         backbone,
     });
     let mut subscriptions = Vec::new();
-    for verb in ["PING", "INFO", "STATS"] {
-        for tail in [String::new(), ".longshore".to_owned(), format!(".longshore.{}", service.id)] {
-            let subject = format!("$SRV.{verb}{tail}");
-            subscriptions.push(link.subscribe(subject).await?);
-        }
+    for subject in micro::subjects(service.shown.name, &service.shown.id) {
+        subscriptions.push(link.subscribe(subject).await?);
     }
     subscriptions.push(link.queue_subscribe(service.backbone.names().api("*", ">"), GROUP).await?);
     // A failure means that the connection was just lost; the subscriptions come back with it.
     let _ = link.settled().await;
     service.serve.begins();
-    while let Some(message) = next(&mut subscriptions).await {
+    // Requests, which come last, give way to the few messages that ask for services.
+    while let Some(message) = subscription::next_of(&mut subscriptions).await {
         Arc::clone(&service).take(message).await;
     }
     Ok(())
-}
-
-/// The next message of any of these; requests, which come last, give way to the few messages that ask for services.
-async fn next(subscriptions: &mut [Subscription]) -> Option<Message> {
-    std::future::poll_fn(|context| {
-        for subscription in subscriptions.iter_mut() {
-            if let Poll::Ready(message) = subscription.poll_next(context) {
-                return Poll::Ready(message);
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
 
 impl Backbone {
@@ -141,9 +122,8 @@ impl Backbone {
 impl<S: Serve> Service<S> {
     async fn take(self: Arc<Self>, message: Message) {
         let Some(reply) = message.reply.clone().filter(|reply| self.backbone.may_answer(reply)) else { return };
-        if let Some(rest) = message.subject.strip_prefix("$SRV.") {
-            let verb = rest.split('.').next().unwrap_or_default();
-            let body = self.describe(verb).to_string();
+        if let Some(verb) = micro::verb(&message.subject) {
+            let body = self.shown.describe(verb, self.endpoints.iter().map(|endpoint| &endpoint.shown)).to_string();
             self.backbone.service().publish(reply, Bytes::from(body)).await;
             return;
         }
@@ -181,11 +161,7 @@ impl<S: Serve> Service<S> {
         let started = std::time::Instant::now();
         let request = Request { tenant: tenant.to_owned(), endpoint: name.to_owned(), body: message.payload };
         let answer = self.serve.serve(request).await;
-        endpoint.requests.fetch_add(1, Ordering::Relaxed);
-        endpoint.nanos.fetch_add(u64::try_from(started.elapsed().as_nanos()).unwrap_or(0), Ordering::Relaxed);
-        if answer.is_err() {
-            endpoint.errors.fetch_add(1, Ordering::Relaxed);
-        }
+        endpoint.shown.count(started.elapsed(), answer.is_err());
         answer
     }
 
@@ -204,54 +180,6 @@ impl<S: Serve> Service<S> {
                 link.publish_with_headers(reply, headers, Bytes::from(body)).await;
             }
         }
-    }
-
-    fn describe(&self, verb: &str) -> Value {
-        let kind = match verb {
-            "PING" => "ping",
-            "INFO" => "info",
-            _ => "stats",
-        };
-        let mut answer = json!({
-            "type": format!("io.nats.micro.v1.{kind}_response"),
-            "name": "longshore",
-            "id": self.id,
-            "version": self.version,
-            "metadata": {"namespace": self.backbone.names().namespace()},
-        });
-        let endpoints: Vec<Value> =
-            self.endpoints.iter().map(|endpoint| self.describe_endpoint(endpoint, verb)).collect();
-        match verb {
-            "INFO" => {
-                answer["description"] = json!("A distributed job queue on NATS JetStream");
-                answer["endpoints"] = json!(endpoints);
-            }
-            "STATS" => {
-                answer["started"] = json!(self.started);
-                answer["endpoints"] = json!(endpoints);
-            }
-            _ => {}
-        }
-        answer
-    }
-
-    fn describe_endpoint(&self, endpoint: &Endpoint, verb: &str) -> Value {
-        // By the micro protocol an endpoint's name has no dots; its subject has.
-        let mut value = json!({
-            "name": endpoint.name.replace('.', "-"),
-            "subject": self.backbone.names().api("*", endpoint.name),
-            "queue_group": GROUP,
-        });
-        if verb == "STATS" {
-            let requests = endpoint.requests.load(Ordering::Relaxed);
-            let nanos = endpoint.nanos.load(Ordering::Relaxed);
-            value["num_requests"] = json!(requests);
-            value["num_errors"] = json!(endpoint.errors.load(Ordering::Relaxed));
-            value["processing_time"] = json!(nanos);
-            value["average_processing_time"] = json!(nanos.checked_div(requests).unwrap_or(0));
-            value["last_error"] = json!("");
-        }
-        value
     }
 }
 

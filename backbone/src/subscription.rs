@@ -68,3 +68,16 @@ impl Subscription {
         let _ = self.messages.unsubscribe().await;
     }
 }
+
+/// The next message of any of these, those that stand first going first; `None` once one has ended.
+pub(crate) async fn next_of(subscriptions: &mut [Subscription]) -> Option<Message> {
+    std::future::poll_fn(|context| {
+        for subscription in subscriptions.iter_mut() {
+            if let Poll::Ready(message) = subscription.poll_next(context) {
+                return Poll::Ready(message);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

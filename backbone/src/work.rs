@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use longshore_domain::{Job, duration};
-use serde::Deserialize;
+use longshore_domain::{Job, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Backbone;
@@ -27,6 +26,11 @@ use crate::error::Error;
 use crate::raw::{self, Raw};
 use crate::wire::header::{self, is_ours, names, positive};
 use crate::wire::subject::Names;
+
+mod announced;
+
+pub use announced::{Announced, falls_under};
+pub(crate) use announced::{HEARTBEAT, SLOTS};
 
 /// How many open calls are looked up at once after a loss.
 const LOOKS: usize = 64;
@@ -202,11 +206,14 @@ impl Caller {
         self.backbone.work().publish_with_headers(subject.into(), headers, Bytes::new()).await;
     }
 
-    /// Answers a signal that was sent as a request: says whether the run is cancelled.
-    pub async fn answer(&self, signal: Signal, cancelled: bool) {
+    /// Answers a signal that was sent as a request: says whether the run is cancelled, and when the attempt is over.
+    pub async fn answer(&self, signal: Signal, cancelled: bool, deadline: Option<Timestamp>) {
         let Some(reply) = signal.answer_to.filter(|reply| self.backbone.may_answer(reply)) else { return };
         let mut headers = HeaderMap::new();
         headers.insert(names::CANCEL, if cancelled { "true" } else { "false" });
+        if let Some(deadline) = deadline {
+            headers.insert(names::ATTEMPT_DEADLINE, deadline.to_string());
+        }
         self.backbone.work().publish_with_headers(reply, headers, Bytes::new()).await;
     }
 
@@ -400,101 +407,6 @@ fn contradiction(reply: &HandlerReply) -> Result<(), String> {
             Err(format!("{} and {} are for failures, and it is not one", names::RETRYABLE, names::RETRY_AFTER))
         }
         _ => Ok(()),
-    }
-}
-
-/// What a remote handler announces about itself as a NATS micro service.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Announced {
-    /// Its service's name and id.
-    pub service: String,
-    /// The subject it listens on, wildcards and all.
-    pub subject: String,
-    /// Its capacity: how many jobs it takes at once.
-    pub slots: Option<u32>,
-    /// The handler promises to signal at least this often.
-    pub heartbeat: Option<Duration>,
-    /// Announced values that cannot be read, and so do not count.
-    pub wrong: Vec<String>,
-}
-
-impl Announced {
-    fn read(service: String, subject: String, says: impl Fn(&str) -> Option<String>) -> Self {
-        let mut announced = Self { service, subject, slots: None, heartbeat: None, wrong: Vec::new() };
-        if let Some(text) = says(SLOTS) {
-            announced.slots = text.trim().parse().ok().filter(|slots| *slots > 0);
-            if announced.slots.is_none() {
-                announced.wrong.push(format!("{SLOTS} = {text:?} is not a whole number from 1 on"));
-            }
-        }
-        if let Some(text) = says(HEARTBEAT) {
-            announced.heartbeat = duration::parse(text.trim()).ok().filter(|every| !every.is_zero());
-            if announced.heartbeat.is_none() {
-                announced.wrong.push(format!("{HEARTBEAT} = {text:?} is not a duration such as 30s"));
-            }
-        }
-        announced
-    }
-}
-
-const SLOTS: &str = "longshore.slots";
-const HEARTBEAT: &str = "longshore.heartbeat";
-
-#[derive(Deserialize)]
-struct Info {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    id: String,
-    #[serde(default)]
-    metadata: Option<HashMap<String, String>>,
-    #[serde(default)]
-    endpoints: Vec<InfoEndpoint>,
-}
-
-#[derive(Deserialize)]
-struct InfoEndpoint {
-    subject: String,
-    #[serde(default)]
-    metadata: Option<HashMap<String, String>>,
-}
-
-impl Backbone {
-    /// Handler discovery: asks every NATS micro service what it announces. Services that answer within `wait` count.
-    ///
-    /// # Errors
-    /// The answers' inbox cannot be subscribed to.
-    pub async fn ask_handlers(&self, wait: Duration) -> Result<Vec<Announced>, Error> {
-        let inbox = self.work().new_inbox();
-        let mut answers = self.work().subscribe(inbox.clone()).await?;
-        self.work().publish_with_reply(Subject::from_static("$SRV.INFO"), inbox, Bytes::new()).await;
-        let prefix = self.names().work_prefix();
-        let mut announced = Vec::new();
-        let until = tokio::time::Instant::now() + wait;
-        while let Ok(Some(message)) = tokio::time::timeout_at(until, answers.next()).await {
-            let Ok(info) = serde_json::from_slice::<Info>(&message.payload) else { continue };
-            let service = info.metadata.unwrap_or_default();
-            let called = format!("{} {}", info.name, info.id);
-            for endpoint in info.endpoints.into_iter().filter(|endpoint| endpoint.subject.starts_with(&prefix)) {
-                let own = endpoint.metadata.unwrap_or_default();
-                let says = |key: &str| own.get(key).or_else(|| service.get(key)).cloned();
-                announced.push(Announced::read(called.clone(), endpoint.subject, says));
-            }
-        }
-        Ok(announced)
-    }
-}
-
-/// Whether a literal subject matches a subscription's subject.
-#[must_use]
-pub fn falls_under(subject: &str, pattern: &str) -> bool {
-    let (mut tokens, mut wanted) = (subject.split('.'), pattern.split('.'));
-    loop {
-        match (tokens.next(), wanted.next()) {
-            (Some(_), Some(">")) | (None, None) => return true,
-            (Some(token), Some(want)) if want == "*" || want == token => {}
-            _ => return false,
-        }
     }
 }
 

@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use longshore::config::{check_namespace, nats};
+use longshore::config::check_namespace;
 use longshore_domain::{JobType, Queue, RunId, Tenant, Timestamp};
 
 mod client;
 mod exact;
 mod hints;
+mod nats;
 pub(crate) mod output;
 
 pub(crate) mod serve;
@@ -71,7 +72,7 @@ impl Cli {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     #[command(flatten)]
-    pub(crate) nats: nats::Options,
+    pub(crate) nats: nats::Nats,
     /// First token of every subject [default: longshore, or LONGSHORE_NAMESPACE]
     #[arg(long, value_name = "NAME", global = true, value_parser = namespace, help_heading = "Cluster")]
     pub(crate) namespace: Option<String>,

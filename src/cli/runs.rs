@@ -269,6 +269,7 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     ];
     lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, output::cut(text?, 200)))));
     lines.extend(said(record));
+    lines.extend(record.log.iter().map(|line| ("log", format!("{} {}", line.at, output::plain(&line.line)))));
     if let Some(RunError { kind, message }) = &record.error {
         let kind = styled(&output::cut(&kind.to_string(), 40), output::BAD, 0);
         lines.push(("error", format!("{kind}: {}", output::plain(message))));

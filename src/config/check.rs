@@ -18,7 +18,7 @@ use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
-use crate::http::Listen;
+use super::listen::Listen;
 
 use super::entries::{self as entry, ROOT, breaker};
 use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};

@@ -22,6 +22,7 @@ mod environment;
 mod raw;
 
 mod check;
+mod listen;
 mod node_name;
 mod schedules;
 mod schemas;
@@ -36,9 +37,10 @@ pub mod nats;
 mod tests;
 
 pub use check::check_namespace;
+pub use listen::Listen;
+pub use nats::Error as NatsError;
 pub use problem::Problems;
 
-use crate::http::Listen;
 use entries::ROOT;
 use problem::{Problem, Source};
 
@@ -119,7 +121,7 @@ impl Configuration {
         &self.settings
     }
 
-    /// Where the node serves HTTP, for [`http::Server::start`](crate::http::Server::start).
+    /// Where the node serves HTTP, for `http::Server::start`.
     #[must_use]
     pub fn http(&self) -> Listen {
         self.http

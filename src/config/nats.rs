@@ -1,12 +1,10 @@
-//! The connection to NATS: the options and variables of NATS tools, none of our own.
+//! The connection to NATS: the options and variables of NATS tools, none of our own. The command line has the same as
+//! options.
 //!
 //! An option wins over its variable, a variable over the context, the context over the default address.
 
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::parser::ValueSource;
-use clap::{Args as _, FromArgMatches as _};
 use longshore_backbone::Connection;
 
 use super::context::{self, Context};
@@ -14,70 +12,69 @@ use super::context::{self, Context};
 /// The address of NATS if nothing else is set.
 pub const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
 
-/// The options for NATS from the command line and the environment.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "NATS")]
+/// Why there are no options, or no connection of them.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A variable is not Unicode.
+    #[error("{0} is not Unicode")]
+    NotUnicode(&'static str),
+    /// The NATS context cannot be used.
+    #[error(transparent)]
+    Context(#[from] context::Error),
+}
+
+/// The options for NATS, as its tools have them. An empty one counts as not set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// NATS server addresses, separated by commas, such as nats://user:password@host [default: nats://127.0.0.1:4222]
-    #[arg(long, short, env = "NATS_URL", value_name = "URL", global = true, hide_env_values = true)]
+    /// NATS server addresses, separated by commas, such as `nats://user:password@host`.
     pub server: Option<String>,
-    /// A context of the nats command line, by name
-    #[arg(long, env = "NATS_CONTEXT", value_name = "NAME", global = true)]
+    /// A context of the nats command line, by name.
     pub context: Option<String>,
-    /// A credentials file
-    #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path())]
+    /// A credentials file.
     pub creds: Option<PathBuf>,
-    /// A file that holds an nkey seed
-    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    /// A file that holds an nkey seed.
     pub nkey: Option<PathBuf>,
-    /// User name
-    #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide_short_help = true)]
+    /// User name.
     pub user: Option<String>,
-    /// Password of the user
-    #[arg(
-        long,
-        env = "NATS_PASSWORD",
-        value_name = "TEXT",
-        global = true,
-        hide_short_help = true,
-        hide_env_values = true
-    )]
+    /// Password of the user.
     pub password: Option<String>,
-    /// Token
-    #[arg(
-        long,
-        env = "NATS_TOKEN",
-        value_name = "TEXT",
-        global = true,
-        hide_short_help = true,
-        hide_env_values = true
-    )]
-    pub nats_token: Option<String>,
-    /// A file of root certificates
-    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    /// Token.
+    pub token: Option<String>,
+    /// A file of root certificates.
     pub tls_ca: Option<PathBuf>,
-    /// Client certificate
-    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    /// Client certificate.
     pub tls_cert: Option<PathBuf>,
-    /// Key of the client certificate
-    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    /// Key of the client certificate.
     pub tls_key: Option<PathBuf>,
-    /// JetStream domain, for leaf nodes
-    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide_short_help = true)]
+    /// JetStream domain, for leaf nodes.
     pub js_domain: Option<String>,
-    /// Whether the command line itself names the server, and not only a variable.
-    #[arg(skip)]
-    pub named_by_hand: bool,
 }
 
 impl Options {
-    /// The options that the environment alone sets.
+    /// The options that the environment alone sets: `NATS_URL`, `NATS_CONTEXT`, `NATS_CREDS` and so on.
     ///
     /// # Errors
     /// A variable is not Unicode.
-    pub fn from_environment() -> Result<Self, clap::Error> {
-        let command = Self::augment_args(clap::Command::new("longshore"));
-        Self::from_arg_matches(&command.try_get_matches_from(["longshore"])?)
+    pub fn from_environment() -> Result<Self, Error> {
+        let text = |name| match std::env::var(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => Err(Error::NotUnicode(name)),
+        };
+        let path = |name| std::env::var_os(name).map(PathBuf::from);
+        Ok(Self {
+            server: text("NATS_URL")?,
+            context: text("NATS_CONTEXT")?,
+            creds: path("NATS_CREDS"),
+            nkey: path("NATS_NKEY"),
+            user: text("NATS_USER")?,
+            password: text("NATS_PASSWORD")?,
+            token: text("NATS_TOKEN")?,
+            tls_ca: path("NATS_CA"),
+            tls_cert: path("NATS_CERT"),
+            tls_key: path("NATS_KEY"),
+            js_domain: text("NATS_JS_DOMAIN")?,
+        })
     }
 
     /// Whether an option or a variable names a server.
@@ -86,17 +83,11 @@ impl Options {
         some(&self.server).is_some() || some(&self.context).is_some()
     }
 
-    /// Notes where the server was named: `matches` are those of the command that was chosen.
-    pub fn note_sources(&mut self, matches: &clap::ArgMatches) {
-        let by_hand = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
-        self.named_by_hand = by_hand("server") || by_hand("context");
-    }
-
     /// The connection that these options describe.
     ///
     /// # Errors
     /// The context cannot be read, or asks for something that is not supported here.
-    pub fn connection(&self) -> Result<Connection, context::Error> {
+    pub fn connection(&self) -> Result<Connection, Error> {
         let context = match some(&self.context) {
             Some(name) => Context::load(&name)?,
             None => Context::default(),
@@ -111,7 +102,7 @@ impl Options {
             nkey: path(&self.nkey),
             user: some(&self.user),
             password: some(&self.password),
-            token: some(&self.nats_token),
+            token: some(&self.token),
             ca: path(&self.tls_ca).or(context.ca),
             cert: path(&self.tls_cert).or(context.cert),
             key: path(&self.tls_key).or(context.key),
@@ -128,11 +119,6 @@ impl Options {
         }
         connection
     }
-}
-
-/// Accepts an empty variable, too, for which clap's own parser of paths ends the program.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// An empty variable counts as not set.
@@ -158,12 +144,11 @@ mod tests {
         assert_eq!(nothing.over(context()).user.as_deref(), Some("context"));
 
         let own =
-            Options { server: Some("nats://own:1".to_owned()), nats_token: Some("t".to_owned()), ..Options::default() };
+            Options { server: Some("nats://own:1".to_owned()), token: Some("t".to_owned()), ..Options::default() };
         let connection = own.over(context());
         let in_url = Options { server: Some("nats://ann:secret@own:1".to_owned()), ..Options::default() };
         assert_eq!(in_url.over(context()).user, None, "the address has its own user");
-        let expected =
-            Connection { token: own.nats_token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
+        let expected = Connection { token: own.token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
         assert_eq!(connection, expected);
     }
 }

@@ -9,7 +9,8 @@ use longshore_actors::{Context, HandlerError, Handlers, Success};
 use serde_json::{Map, Value};
 
 pub(crate) fn add(handlers: Handlers) -> Handlers {
-    handlers.with("noop", noop).with("echo", echo).with("sleep", sleep).with("fail", fail)
+    let handlers = handlers.with_everywhere("noop", noop).with_everywhere("echo", echo);
+    handlers.with_everywhere("sleep", sleep).with_everywhere("fail", fail)
 }
 
 async fn noop(_: Context) -> Result<(), HandlerError> {
@@ -74,33 +75,16 @@ fn wrong(field: &str, what: &str) -> HandlerError {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Instant;
 
     use bytes::Bytes;
-    use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant};
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
     fn context(payload: &str, attempt: u32) -> Context {
-        let job = Job {
-            tenant: Tenant::default_tenant(),
-            queue: Queue::main(),
-            priority: Priority::DEFAULT,
-            job_type: JobType::parse("t").unwrap(),
-            run_id: RunId::parse("r").unwrap(),
-            options: None,
-        };
-        Context {
-            job: Arc::new(job),
-            payload: Bytes::copy_from_slice(payload.as_bytes()),
-            headers: Arc::new(vec![("Content-Type".to_owned(), "text/plain".to_owned())]),
-            round: 1,
-            attempt,
-            max_attempts: 12,
-            deadline: Instant::now() + Duration::from_secs(60),
-            cancellation: CancellationToken::new(),
-        }
+        let mut context = Context::for_test("t", payload.to_owned());
+        context.headers = Arc::new(vec![("Content-Type".to_owned(), "text/plain".to_owned())]);
+        context.attempt = attempt;
+        context
     }
 
     async fn call(name: &str, payload: &str, attempt: u32) -> Result<Success, HandlerError> {

@@ -22,19 +22,8 @@ mod connections;
 mod pages;
 mod probe;
 
+pub use crate::config::Listen;
 pub use probe::ready;
-
-/// Where to serve HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listen {
-    /// Nowhere.
-    Off,
-    /// There, as somebody has set it: it is an error if the port is taken.
-    At(SocketAddr),
-    /// There, as nothing is set: at a free port of the same address if the port is taken, so that several nodes start
-    /// on one machine without any settings.
-    AtOrFree(SocketAddr),
-}
 
 /// Why HTTP cannot be served.
 #[derive(Debug, thiserror::Error)]

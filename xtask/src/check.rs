@@ -17,6 +17,7 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     step("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
     step("tidy", || tidy::check(root))?;
     step("lints", || cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))?;
+    step("the library alone", || library(root))?;
     let deny = [("RUSTDOCFLAGS", "-D warnings".into())];
     step("docs", || cargo(root, &["doc", "--workspace", "--no-deps"], &deny))?;
     // `--workspace` although one program is wanted: with another choice of features, cargo would build everything once
@@ -27,6 +28,28 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     step("simulation", || worlds(root))?;
     println!("all checks passed in {}", seconds(begun.elapsed()));
     Ok(())
+}
+
+/// Crates that only the program needs, and a program with handlers of its own does not.
+const PROGRAMS: [&str; 8] =
+    ["clap", "axum", "hyper", "longshore-natsd", "anstream", "mimalloc", "anyhow", "tracing-subscriber"];
+
+/// The library builds without the program's features, and without the crates that only those need.
+fn library(root: &Path) -> anyhow::Result<()> {
+    let alone = ["-p", "longshore", "--no-default-features"];
+    let mut tree = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    tree.arg("tree").args(alone).args(["-e", "normal", "--prefix", "none"]).current_dir(root);
+    let tree = tree.output().context("cannot start cargo")?;
+    if !tree.status.success() {
+        bail!("`cargo tree` ended with {}: {}", tree.status, String::from_utf8_lossy(&tree.stderr));
+    }
+    let listed = String::from_utf8_lossy(&tree.stdout).into_owned();
+    let mut names = listed.lines().filter_map(|line| line.split(' ').next());
+    if let Some(name) = names.find(|name| PROGRAMS.contains(name)) {
+        bail!("the library without features depends on {name}, which only the program should need");
+    }
+    let arguments: Vec<&str> = ["check", "--lib"].into_iter().chain(alone).collect();
+    cargo(root, &arguments, &[])
 }
 
 /// How many worlds the simulation plays: 720,000 runs. World 62,561 is known to break: a client is answered whose record

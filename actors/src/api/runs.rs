@@ -179,6 +179,7 @@ impl Ended {
             run_at: None,
             node: Some(self.node),
             progress: None,
+            log: Vec::new(),
             result: self.result,
             result_base64: None,
             result_content_type: None,

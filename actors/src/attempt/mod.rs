@@ -1,5 +1,6 @@
 //! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `holders` and `cancelled`),
-//! `announce` publishes its start, `perform` calls the handler (`remote`, with `progress`, if the handler is elsewhere)
+//! `announce` publishes its start, `perform` calls the handler (`remote` if the handler is elsewhere; `progress` takes what it reports, from a handler
+//! inside the node by `reporter`)
 //! and `conclude` has its end judged. `running` holds its state.
 
 pub(crate) mod assignment;
@@ -14,6 +15,7 @@ pub(crate) mod announce;
 pub(crate) mod perform;
 pub(crate) mod progress;
 pub(crate) mod remote;
+pub(crate) mod reporter;
 
 pub(crate) mod conclude;
 

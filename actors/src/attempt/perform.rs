@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::announce::announce;
 use crate::attempt::remote;
+use crate::attempt::reporter::Reporter;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::concurrency::{SlotPermit, while_it_lasts};
@@ -42,17 +43,17 @@ pub(crate) enum End {
 }
 
 /// Does the work of the current attempt.
-pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt) -> End {
+pub(crate) async fn perform(ports: &Arc<NodePorts>, current: &CurrentAttempt) -> End {
     // Kept here until the handler is done, whatever becomes of the attempt meanwhile.
     let slots = slots_of(current);
-    let (context, stop_at) = match prepare(ports, current) {
-        Ok(prepared) => prepared,
+    let context = match prepare(ports, current) {
+        Ok(context) => context,
         Err(end) => return end,
     };
     let token = context.cancellation.clone();
     let Some(handler) = ports.routing.handler(&context.job) else {
         let work = remote::perform(ports, current, context, slots.clone());
-        return Box::pin(see_through(ports, current, guarded(slots, work), token, stop_at)).await;
+        return Box::pin(see_through(ports, current, guarded(slots, work), token)).await;
     };
     // The call itself may panic as well as the future it returns.
     let mut work = match catch_unwind(AssertUnwindSafe(|| handler.call(context))) {
@@ -62,9 +63,7 @@ pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt) -> End 
     // Most handlers in the node's own process are done at the first step; they need neither a timer nor a lease.
     match futures_util::poll!(&mut work) {
         Poll::Ready(ended) => End::Outcome(outcome_of(ended)),
-        Poll::Pending => {
-            Box::pin(see_through(ports, current, guarded(slots, work.map(outcome_of)), token, stop_at)).await
-        }
+        Poll::Pending => Box::pin(see_through(ports, current, guarded(slots, work.map(outcome_of)), token)).await,
     }
 }
 
@@ -90,11 +89,9 @@ async fn see_through(
     current: &CurrentAttempt,
     mut work: BoxFuture<'_, Option<Outcome>>,
     token: CancellationToken,
-    stop_at: Instant,
 ) -> End {
-    let limit = stop_at.saturating_duration_since(Instant::now());
+    let Some((_, mut stop_at)) = clock(current) else { return End::NotOurs };
     let Some(stop) = enter(ports, current) else { return End::NotOurs };
-    let deadline = tokio::time::Instant::from_std(stop_at);
     let mut lasts = std::pin::pin!(tokio::time::sleep(LASTS));
     let mut claimed = is_on_record(current);
     let mut claim: Option<BoxFuture<'_, Owner>> = None;
@@ -130,7 +127,13 @@ async fn see_through(
                 let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
                 break Outcome::Cancelled;
             }
-            () = tokio::time::sleep_until(deadline) => {
+            () = tokio::time::sleep_until(tokio::time::Instant::from_std(stop_at)) => {
+                let Some((since, now_at)) = clock(current) else { return End::NotOurs };
+                if now_at > stop_at {
+                    stop_at = now_at;
+                    continue;
+                }
+                let limit = stop_at.saturating_duration_since(since);
                 token.cancel();
                 let _ = tokio::time::timeout(STOPS_WITHIN, &mut work).await;
                 let message = format!("the attempt took longer than its limit of {}", DurationText(limit_text(limit)));
@@ -165,6 +168,33 @@ fn end_of(whose: Owner) -> Option<End> {
     }
 }
 
+/// Since when the handler has worked, and when it must be done.
+fn clock(current: &CurrentAttempt) -> Option<(Instant, Instant)> {
+    current.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.at_work
+}
+
+/// When the current attempt must be done.
+pub(crate) fn stops_at(current: &CurrentAttempt) -> Option<Instant> {
+    clock(current).map(|(_, stop_at)| stop_at)
+}
+
+/// The handler has only begun now: its time counts from here.
+pub(crate) fn restart_clock(ports: &NodePorts, current: &CurrentAttempt) {
+    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(running) = current.as_mut() else { return };
+    let now = Instant::now();
+    running.at_work = Some((now, stop_at(ports, running, now)));
+}
+
+/// When an attempt must be done whose handler begins at `from`: after its time limit, or at the deadline of the run.
+fn stop_at(ports: &NodePorts, running: &RunningAttempt, from: Instant) -> Instant {
+    let job = &running.assignment.job;
+    let limit = ports.routing.time_limit(job);
+    let deadline = running.attempt_state.run.deadline(job.options.as_deref());
+    let deadline = deadline.map(|deadline| from + deadline.since(crate::shared::now()));
+    deadline.map_or(from + limit, |deadline| deadline.min(from + limit))
+}
+
 /// Limits are written in whole milliseconds; rounding hides the time that has passed since.
 fn limit_text(left: Duration) -> Duration {
     Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
@@ -174,35 +204,32 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
-fn prepare(ports: &NodePorts, current: &CurrentAttempt) -> Result<(Context, Instant), End> {
-    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    let RunningAttempt { assignment, attempt_state, at_work } = current.as_mut().ok_or(End::NotOurs)?;
-    let job = &assignment.job;
-    let limit = ports.routing.time_limit(job);
+fn prepare(ports: &Arc<NodePorts>, shared: &CurrentAttempt) -> Result<Context, End> {
+    let mut current = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let running = current.as_mut().ok_or(End::NotOurs)?;
     let now = Instant::now();
     // The last checks before the handler is called: the node may have been frozen since the attempt began.
+    let assignment = &running.assignment;
     if assignment.lease_is_over(now, ports.backbone.storage().lease) || !assignment.permits.has_slots(now) {
         return Err(End::NotOurs);
     }
-    if !ports.may_start(job) {
+    if !ports.may_start(&running.assignment.job) {
         return Err(End::Outcome(Outcome::Released));
     }
-    let mut stop_at = now + limit;
-    if let Some(deadline) = attempt_state.run.deadline(job.options.as_deref()) {
-        stop_at = stop_at.min(now + deadline.since(crate::shared::now()));
-    }
-    *at_work = Some((now, stop_at));
-    let context = Context {
-        job: Arc::clone(job),
+    let deadline = stop_at(ports, running, now);
+    running.at_work = Some((now, deadline));
+    let RunningAttempt { assignment, attempt_state, .. } = running;
+    Ok(Context {
+        job: Arc::clone(&assignment.job),
         payload: assignment.payload.body.clone(),
         headers: Arc::new(header::own(assignment.headers())),
         round: attempt_state.run.round,
         attempt: attempt_state.run.attempt,
         max_attempts: attempt_state.run.max_attempts,
-        deadline: stop_at,
+        deadline,
         cancellation: CancellationToken::new(),
-    };
-    Ok((context, stop_at))
+        reporter: Reporter::Attempt(Arc::clone(ports), Arc::clone(shared)),
+    })
 }
 
 /// Enters the attempt among the leases.

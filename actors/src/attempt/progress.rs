@@ -1,5 +1,6 @@
-//! A handler's progress reports: each is an event, live and in the log. The record keeps the last one, written with the
-//! attempt's end, so that a chatty handler costs no writes.
+//! What a handler reports while it works. Progress is an event each time, live and in the log, and the record keeps the
+//! last one; lines for the log are kept in the record, the last ones. Both are written with the attempt's end, so that a
+//! chatty handler costs no writes.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +16,10 @@ use crate::shared::now;
 
 /// Maximum bytes of a progress report.
 const MAX_BYTES: usize = 4_096;
+/// Under this target handlers' lines stand in the node's log.
+pub const HANDLER_LOG: &str = "longshore::handler";
+/// Maximum bytes of a line in the node's log.
+const LINE_MAX: usize = 4_096;
 /// Maximum bytes of reports that wait until the start is stored: well below what one message of the log may hold.
 const MAX_WAITING: usize = 128 * 1024;
 
@@ -53,4 +58,15 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
     if is_stored {
         ports.committer.send(Input::Line(tenant, line)).await;
     }
+}
+
+/// Writes a line of the current attempt's handler into the node's log, and keeps it with the run.
+pub(crate) fn log(current: &CurrentAttempt, body: &[u8]) {
+    let line = String::from_utf8_lossy(&body[..body.len().min(LINE_MAX)]).replace(char::is_control, " ");
+    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(RunningAttempt { attempt_state, .. }) = current.as_mut() else { return };
+    let run = &mut attempt_state.run;
+    tracing::info!(target: HANDLER_LOG, run_id = %run.run_id, tenant = %run.tenant, job_type = %run.job_type,
+        attempt = run.attempt, "handler: {line}");
+    run.log(line, now());
 }

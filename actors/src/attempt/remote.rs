@@ -15,8 +15,8 @@ use longshore_domain::settlement::Outcome;
 use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 
 use crate::attempt::announce::announce;
-use crate::attempt::progress;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
+use crate::attempt::{perform, progress};
 use crate::concurrency::SlotPermit;
 use crate::handler::Context;
 use crate::ports::{NodePorts, Ports as _};
@@ -27,6 +27,8 @@ use crate::shared::now;
 const ASK_AFTER: Duration = Duration::from_millis(50);
 /// The question or its answer may have been lost with a connection.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// How often a call that is under way looks whether its handlers have promised heartbeats by now.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Has the current attempt done by a remote handler of its type.
 pub(crate) async fn perform(
@@ -37,7 +39,7 @@ pub(crate) async fn perform(
 ) -> Outcome {
     let headers = headers(current, &context);
     let call = ports.caller.call(&context.job, headers, context.payload.clone()).await;
-    let mut open = OpenCall { ports, context: &context, call: Some((call, slots)) };
+    let mut open = OpenCall { ports, current, context: &context, call: Some((call, slots)) };
     let (call, _) = open.call.as_mut().expect("it was just opened");
     let outcome = listen(ports, current, &context, call).await;
     open.call = None;
@@ -48,6 +50,7 @@ pub(crate) async fn perform(
 /// is told. It may go on all the same: so its slots go back once it has replied, or its time limit is over.
 struct OpenCall<'a> {
     ports: &'a NodePorts,
+    current: &'a CurrentAttempt,
     context: &'a Context,
     call: Option<(Call, Option<Arc<SlotPermit>>)>,
 }
@@ -55,7 +58,8 @@ struct OpenCall<'a> {
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         let Some((mut call, slots)) = self.call.take() else { return };
-        let (caller, job, deadline) = (self.ports.caller.clone(), self.context.job.clone(), self.context.deadline);
+        let (caller, job) = (self.ports.caller.clone(), self.context.job.clone());
+        let deadline = perform::stops_at(self.current).unwrap_or(self.context.deadline);
         tokio::spawn(async move {
             caller.cancel(&job).await;
             if slots.is_some() {
@@ -66,14 +70,16 @@ impl Drop for OpenCall<'_> {
 }
 
 async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, call: &mut Call) -> Outcome {
-    let promised = ports.routing.heartbeat(&context.job);
     let mut heard = Instant::now();
     let mut ask_at = heard + ASK_AFTER;
     let mut announced = false;
     let mut told_to_stop = false;
+    let mut has_started = false;
+    let mut promised = None;
     loop {
-        let silence = if announced { promised.map(|every| heard + every) } else { Some(ask_at) };
-        let silence = silence.map(tokio::time::Instant::from_std);
+        // The first job of a type may come before its handlers were asked what they promise.
+        promised = promised.or_else(|| ports.routing.heartbeat(&context.job));
+        let silence = if announced { heard + promised.unwrap_or(LOOK_AGAIN_AFTER) } else { ask_at };
         tokio::select! {
             biased;
             // Signals first: those sent before the reply are in the channel when the reply comes.
@@ -83,28 +89,13 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                     announced = true;
                     announce(ports, current).await;
                 }
+                if signal.kind == SignalKind::Started && !std::mem::replace(&mut has_started, true) {
+                    perform::restart_clock(ports, current);
+                }
                 take_signal(ports, current, context, signal).await;
             }
             reply = &mut call.reply => return match reply {
-                Ok(Reply::NoResponders) => {
-                    ports.routing.forget_handlers(&context.job);
-                    Outcome::NoHandler
-                }
-                Ok(Reply::NotSent) => failed(ErrorKind::Retryable, "the request was lost with the connection to NATS"),
-                Ok(Reply::Unreadable(reason)) => {
-                    failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"))
-                }
-                Ok(Reply::Answer(reply)) => {
-                    if let Some(lasts) = reply.hold.filter(|_| reply.unreadable.is_none()) {
-                        ports.limits.hold(&context.job, lasts);
-                    }
-                    let outcome = outcome_of(*reply, ports.policy(&context.job), announced);
-                    // A handler without free capacity has not started anything.
-                    if !announced && !matches!(outcome, Outcome::Busy { .. }) {
-                        announce(ports, current).await;
-                    }
-                    outcome
-                }
+                Ok(reply) => end_of(ports, current, context, reply, announced).await,
                 Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
             Ok(()) = &mut call.found, if !announced => {
@@ -116,10 +107,17 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                 told_to_stop = true;
                 ports.caller.cancel(&context.job).await;
             }
-            () = wait_until(silence) => {
-                if announced {
-                    let silent = promised.map(DurationText).unwrap_or_default();
-                    return failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
+            () = tokio::time::sleep_until(tokio::time::Instant::from_std(silence)) => {
+                match promised {
+                    Some(promised) if announced => {
+                        let silent = DurationText(promised);
+                        return failed(ErrorKind::LeaseExpired, format!("no signal from the handler for {silent}"));
+                    }
+                    None if announced => {
+                        heard = Instant::now();
+                        continue;
+                    }
+                    _ => {}
                 }
                 ask_at = Instant::now() + ASK_AGAIN_AFTER;
                 ports.caller.probe(call).await;
@@ -128,24 +126,47 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
     }
 }
 
-async fn wait_until(at: Option<tokio::time::Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
+/// The outcome of an attempt by what came in reply; `announced`: its start is published.
+async fn end_of(
+    ports: &NodePorts,
+    current: &CurrentAttempt,
+    context: &Context,
+    reply: Reply,
+    announced: bool,
+) -> Outcome {
+    let reply = match reply {
+        Reply::NoResponders => {
+            ports.routing.forget_handlers(&context.job);
+            return Outcome::NoHandler;
+        }
+        Reply::NotSent => {
+            return failed(ErrorKind::Retryable, "the request was lost with the connection to NATS");
+        }
+        Reply::Unreadable(reason) => {
+            return failed(ErrorKind::Retryable, format!("the handler's reply cannot be read: {reason}"));
+        }
+        Reply::Answer(reply) => reply,
+    };
+    if let Some(lasts) = reply.hold.filter(|_| reply.unreadable.is_none()) {
+        ports.limits.hold(&context.job, lasts);
     }
+    let outcome = outcome_of(*reply, ports.policy(&context.job), announced);
+    // A handler without free capacity has not started anything.
+    if !announced && !matches!(outcome, Outcome::Busy { .. }) {
+        announce(ports, current).await;
+    }
+    outcome
 }
 
 async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Context, signal: Signal) {
-    let job = &context.job;
     match &signal.kind {
         SignalKind::Started | SignalKind::Heartbeat => {}
         SignalKind::Progress(body) => progress::report(ports, current, body).await,
-        SignalKind::Log(body) => {
-            let line = String::from_utf8_lossy(&body[..body.len().min(4_096)]).into_owned();
-            tracing::info!(run_id = %job.run_id, tenant = %job.tenant, attempt = context.attempt, "handler: {line}");
-        }
+        SignalKind::Log(body) => progress::log(current, body),
     }
-    ports.caller.answer(signal, context.cancellation.is_cancelled()).await;
+    let left = |at: Instant| at.saturating_duration_since(Instant::now());
+    let deadline = perform::stops_at(current).map(|at| now().plus(left(at)));
+    ports.caller.answer(signal, context.cancellation.is_cancelled(), deadline).await;
 }
 
 fn headers(current: &CurrentAttempt, context: &Context) -> Headers {

@@ -6,6 +6,7 @@ pub(crate) mod circuit_breaker;
 pub(crate) mod counts;
 pub(crate) mod discovery;
 pub(crate) mod node_name;
+pub(crate) mod offered_handlers;
 pub(crate) mod presence;
 pub(crate) mod readiness;
 pub(crate) mod run_time_settings;

@@ -23,6 +23,7 @@ pub(crate) mod routing;
 pub(crate) mod run_time_settings;
 
 // What a node remembers of runs.
+pub(crate) mod offered_calls;
 pub(crate) mod recently_cancelled;
 pub(crate) mod unclear_claims;
 pub(crate) mod unstored_ends;

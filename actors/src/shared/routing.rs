@@ -1,6 +1,7 @@
 //! Where a job goes: to which handler, in this node or remote, under which policy, and how many jobs that handler takes
 //! at once. It calls no handler and asks none: `cluster/discovery.rs` asks remote ones.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,11 +54,29 @@ impl Routing {
     }
 
     fn handler_of(&self, job_type: &JobType) -> Option<&Arc<dyn Handler>> {
+        self.handlers.get(self.handler_name(job_type)?)
+    }
+
+    /// The name of the handler that a type would have in this node; `None`: it is left to remote ones.
+    fn handler_name<'a>(&'a self, job_type: &'a JobType) -> Option<&'a str> {
         match self.policies.of(job_type).handler.as_deref() {
             Some("remote") => None,
-            Some(name) => self.handlers.get(name),
-            None => self.handlers.get(job_type.as_str()),
+            Some(name) => Some(name),
+            None => Some(job_type.as_str()),
         }
+    }
+
+    /// The types whose handlers this node has and others may lack, with how many jobs of other nodes each takes at once.
+    pub(crate) fn own_handlers(&self) -> Vec<(JobType, Arc<dyn Handler>, u32)> {
+        let named = self.handlers.names().filter_map(|name| JobType::parse(name).ok());
+        let types: BTreeSet<JobType> = named.chain(self.policies.types.keys().cloned()).collect();
+        let own = types.into_iter().filter_map(|job_type| {
+            let name = self.handler_name(&job_type).filter(|name| self.handlers.is_own(name))?;
+            let handler = Arc::clone(self.handlers.get(name)?);
+            let slots = self.policies.of(&job_type).slots;
+            Some((job_type, handler, slots))
+        });
+        own.collect()
     }
 
     /// No handler was there for this job: the next ones are asked before they get jobs.

@@ -78,6 +78,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
         quoted(out, node);
     }
     maybe(out, "progress", run.progress.as_ref());
+    maybe(out, "log", run.log.as_ref());
     append_result(run, out);
     maybe(out, "error", run.error.as_ref());
     text(out, &[r#","attempts":["#]);
@@ -196,7 +197,7 @@ fn shown(run: &Run) -> Object {
     Object::written(text)
 }
 
-/// The same, in at most `max` bytes (at least 1 KiB): if it has more, result and progress are left out and error texts
+/// The same, in at most `max` bytes (at least 1 KiB): if it has more, result, progress and log are left out and error texts
 /// are cut, then attempts are left out from the middle of the history, as `attempts_left_out` says.
 #[must_use]
 pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
@@ -209,7 +210,7 @@ pub fn show_within(run: &Run, max: usize) -> Encoded<Record> {
 
 fn shown_within(run: &Run, max: usize) -> Object {
     let mut short = run.clone();
-    short.progress = None;
+    (short.progress, short.log) = (None, None);
     if let State::Completed { result: result @ RunResult::Json(_), .. } = &mut short.state {
         *result = RunResult::None;
     }

@@ -14,6 +14,7 @@ use smol_str::SmolStr;
 pub use attempt::{Attempt, PutBack};
 pub use failure::{ErrorKind, Failure, MESSAGE_MAX};
 pub use holding::{Holding, MessageId};
+pub use log::{LogLine, RunLog};
 pub use result::RunResult;
 pub use state::{RunState, State, Wait};
 pub use wait::{DeferReason, Deferral};
@@ -24,6 +25,7 @@ use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 mod attempt;
 mod failure;
 mod holding;
+mod log;
 mod result;
 mod shorten;
 mod state;
@@ -62,6 +64,8 @@ pub struct Run {
     pub node: Option<SmolStr>,
     /// The progress that its handler last reported.
     pub progress: Option<Box<RawValue>>,
+    /// What its handlers last wrote into its log.
+    pub log: Option<Box<RunLog>>,
     /// Why it last failed.
     pub error: Option<Failure>,
     /// Every attempt of every round.
@@ -118,6 +122,7 @@ impl Run {
             started_at: None,
             node: None,
             progress: None,
+            log: None,
             error: None,
             attempts: Vec::new(),
             tags: job.options.as_ref().map(|options| options.tags.clone()).unwrap_or_default(),
@@ -284,7 +289,7 @@ impl Run {
 
     /// Removes the personal data that the run holds; when and how it went stays. A second call changes nothing more.
     pub fn erase(&mut self, now: Timestamp) {
-        self.progress = None;
+        (self.progress, self.log) = (None, None);
         if let State::Completed { result, .. } = &mut self.state {
             result.erase();
         }
@@ -294,6 +299,12 @@ impl Run {
             error.message.clear();
         }
         self.erased_at = self.erased_at.or(Some(now));
+    }
+
+    /// Its handler wrote a line into its log.
+    pub fn log(&mut self, line: String, at: Timestamp) {
+        let (round, attempt) = (self.round, self.attempt);
+        self.log.get_or_insert_default().push(LogLine { at, round, attempt, line });
     }
 
     fn end(&mut self, state: State) {

@@ -1,6 +1,6 @@
 //! Runs: shown, waited for, cancelled, erased.
 
-use longshore_domain::run::PutBack;
+use longshore_domain::run::{LogLine, PutBack};
 use longshore_domain::{ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -167,6 +167,9 @@ pub struct Record {
     /// The progress that its handler last reported, byte for byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<RawValue>>,
+    /// The last lines that its handlers wrote into its log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<LogLine>,
     /// Its result if that is JSON, byte for byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
@@ -194,7 +197,7 @@ pub struct Record {
     /// How long the job or its type asked to keep its record, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
-    /// Since when payload, result, progress, tags and error texts are gone.
+    /// Since when payload, result, progress, log, tags and error texts are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
     /// How many attempts were left out, because the answer would have been too large.

@@ -11,7 +11,7 @@
 //! * A run that ended at no known time ended at its origin.
 //! * A duplicate of no known run names itself.
 
-use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunResult, RunState, State, Wait};
+use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunLog, RunResult, RunState, State, Wait};
 use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -52,6 +52,8 @@ pub(super) struct Fields {
     pub(super) node: Option<SmolStr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) progress: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) log: Option<Box<RunLog>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) result: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,6 +116,7 @@ impl Fields {
             started_at: self.started_at,
             node: self.node,
             progress: self.progress,
+            log: self.log,
             error: self.error,
             attempts: self.attempts,
             tags: self.tags,

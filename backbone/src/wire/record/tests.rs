@@ -1,7 +1,7 @@
 //! What a record's text says of a run, and which run is read from a text.
 
 use super::*;
-use longshore_domain::run::{DeferReason, Deferral, MessageId, PutBack, Wait};
+use longshore_domain::run::{DeferReason, Deferral, LogLine, MessageId, PutBack, RunLog, Wait};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
 use proptest::prelude::*;
@@ -69,6 +69,11 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
         started_at: there().then_some(at),
         node: there().then_some(node),
         progress: there().then(json),
+        log: there().then(|| {
+            let mut log = RunLog::default();
+            log.push(LogLine { at, round: 2, attempt: 3, line: words.to_owned() });
+            Box::new(log)
+        }),
         error: there().then_some(failure),
         attempts,
         tags: (0..has % 3).map(|tag| format!("{words}{tag}")).collect(),
@@ -94,7 +99,7 @@ fn run(state: RunState, has: u64, number: u64, words: &str) -> Run {
 /// The fields that describe a run. Does not compile when a field is added, which [`append`] must then write.
 fn fields_of(run: Run) -> Fields {
     #[rustfmt::skip]
-    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, error, attempts, tags, deferral, deferrals, keep_ms, erased_at, key_claimed_ms, unique_key, replaces, published, seal, held_by, origin, token } = run;
+    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, error, attempts, tags, deferral, deferrals, keep_ms, erased_at, key_claimed_ms, unique_key, replaces, published, seal, held_by, origin, token } = run;
     let (word, wait, ended_at) = (state.name(), state.wait(), state.ended_at());
     let (mut result, mut result_base64, mut result_content_type, mut result_bytes) = (None, None, None, None);
     let mut duplicate_of = None;
@@ -111,7 +116,7 @@ fn fields_of(run: Run) -> Fields {
     }
     let (run_at, parked) = (wait.map(Wait::run_at), matches!(wait, Some(Wait::Parked { .. })));
     #[rustfmt::skip]
-    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, key_claimed_ms, unique_key, replaces, published, seal, held_by, origin, token };
+    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, key_claimed_ms, unique_key, replaces, published, seal, held_by, origin, token };
     fields
 }
 

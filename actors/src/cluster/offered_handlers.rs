@@ -1,0 +1,175 @@
+//! Offered handlers: runs this node's own handlers for nodes that lack them.
+//!
+//! The other node holds the job: it keeps the lease, judges the end and writes the record, as for any remote handler.
+//! Here the handler is called, as many times at once as the type's `slots` say, and signals that it is alive. Where it is
+//! to stop, at its caller's word, because its caller has been silent for a lease, or because this node drains and its
+//! grace time is over, it is told so and then dropped, as an attempt of this node would be.
+//!
+//! Bounds: 1,024 calls, of which those without a slot wait [`WAITS`] and are then sent back as busy.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use longshore_backbone::Backbone;
+use longshore_backbone::offers::{Arrived, IncomingCall, Offer, OwnReply, ReplyTo};
+use longshore_backbone::work::SignalKind;
+use longshore_domain::{JobType, Timestamp};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::attempt::perform::STOPS_WITHIN;
+use crate::attempt::reporter::Reporter;
+use crate::handler::{Context, Handler, HandlerError, Success};
+use crate::shared::now;
+use crate::shared::offered_calls::{OfferedCalls, OpenCall};
+use crate::shared::routing::Routing;
+use crate::supervision::{LoopEnd, panic_text};
+
+/// How long a call waits for a slot: its caller has a worker for it, and another node may have a slot sooner.
+const WAITS: Duration = Duration::from_secs(5);
+/// How many heartbeats are sent in the time within which one is promised.
+const BEATS: u32 = 3;
+
+/// What it needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) draining: CancellationToken,
+    pub(crate) calls: Arc<OfferedCalls>,
+    pub(crate) started_at: Timestamp,
+}
+
+/// A handler that is offered.
+#[derive(Clone)]
+struct Own {
+    handler: Arc<dyn Handler>,
+    slots: Arc<Semaphore>,
+}
+
+/// Takes calls until the process ends, none while the node drains. Without a handler of its own there is nothing to do.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let own = part.routing.own_handlers();
+    if own.is_empty() {
+        return std::future::pending().await;
+    }
+    let offers: Vec<Offer> =
+        own.iter().map(|(job_type, _, slots)| Offer { job_type: job_type.clone(), slots: *slots }).collect();
+    let own = own.into_iter().map(|(job_type, handler, slots)| {
+        let slots = Arc::new(Semaphore::new(usize::try_from(slots).unwrap_or(Semaphore::MAX_PERMITS)));
+        (job_type, Own { handler, slots })
+    });
+    let own: HashMap<JobType, Own> = own.collect();
+    let about = (crate::VERSION, part.started_at);
+    let offered = part.backbone.offer(&offers, part.backbone.storage().lease, about).await;
+    let mut offered = offered.map_err(|error| error.with_causes())?;
+    let mut is_withdrawn = false;
+    loop {
+        tokio::select! {
+            () = part.draining.cancelled(), if !is_withdrawn => {
+                is_withdrawn = true;
+                offered.withdraw().await;
+            }
+            arrived = offered.next() => match arrived {
+                None => return Ok(()),
+                Some(Arrived::Cancel(tenant, run_id)) => part.calls.cancel(&tenant, &run_id),
+                Some(Arrived::Call(call)) => take(&part, &own, *call, is_withdrawn).await,
+            },
+        }
+    }
+}
+
+/// Begins a call in a task of its own.
+async fn take(part: &Part, own: &HashMap<JobType, Own>, call: IncomingCall, is_draining: bool) {
+    if is_draining {
+        return call.reply_to.send(OwnReply::Busy("the node drains")).await;
+    }
+    let Some(own) = own.get(&call.job.job_type).cloned() else { return };
+    let Some(open) = part.calls.open(&call.job.tenant, &call.job.run_id) else {
+        return call.reply_to.send(OwnReply::Busy("the node has too many calls")).await;
+    };
+    let (lease, handed_back) = (part.backbone.storage().lease, part.calls.handed_back.clone());
+    part.calls.spawn(serve(own, call, open, (lease, handed_back)));
+}
+
+/// Serves one call, to its reply.
+async fn serve(own: Own, call: IncomingCall, open: OpenCall, (lease, handed_back): (Duration, CancellationToken)) {
+    let reply_to = call.reply_to.clone();
+    let _beats = AbortOnDropHandle::new(tokio::spawn(stay_in_touch(reply_to.clone(), lease, open.stop.clone())));
+    let slot = tokio::select! {
+        slot = tokio::time::timeout(WAITS, own.slots.acquire()) => slot,
+        () = open.stop.cancelled() => return,
+        () = handed_back.cancelled() => return reply_to.send(OwnReply::Busy("the node drains")).await,
+    };
+    let Ok(Ok(_slot)) = slot else { return reply_to.send(OwnReply::Busy("all slots are taken")).await };
+    reply_to.signal(SignalKind::Started).await;
+    let context = context_of(call, open.stop.clone());
+    // The call itself may panic as well as the future it returns.
+    let work = AssertUnwindSafe(async { own.handler.call(context).await }).catch_unwind();
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        ended = &mut work => reply_to.send(reply_of(ended)).await,
+        () = open.stop.cancelled() => {
+            // What the handler returns now no longer counts. Its caller has ended the attempt by then; if the word to stop
+            // was not about this attempt, the caller is not kept waiting.
+            let _ = tokio::join!(tokio::time::sleep(STOPS_WITHIN), tokio::time::timeout(STOPS_WITHIN, work));
+            let message = "the handler was told to stop".to_owned();
+            reply_to.send(OwnReply::Failed { permanent: false, message, retry_after: None }).await;
+        }
+        () = handed_back.cancelled() => {
+            open.stop.cancel();
+            reply_to.send(OwnReply::Busy("the node drains")).await;
+        }
+    }
+}
+
+/// What the handler gets of a call.
+fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
+    let IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, reply_to } = call;
+    Context {
+        job: Arc::new(job),
+        payload,
+        headers: Arc::new(headers),
+        round,
+        attempt,
+        max_attempts,
+        deadline: Instant::now() + deadline.since(now()),
+        cancellation,
+        reporter: Reporter::Caller(reply_to),
+    }
+}
+
+/// Signals that the handler is alive, also while it waits for a slot. It is to stop if its caller says so, or says nothing
+/// for a lease: then another node may have the job. A task of its own, so that a handler that blocks its thread is not
+/// taken for a dead one.
+async fn stay_in_touch(reply_to: ReplyTo, lease: Duration, stop: CancellationToken) {
+    let mut answered = Instant::now();
+    loop {
+        tokio::time::sleep(lease / BEATS).await;
+        match reply_to.beat().await {
+            Some(false) => answered = Instant::now(),
+            Some(true) => return stop.cancel(),
+            None if answered.elapsed() > lease => return stop.cancel(),
+            None => {}
+        }
+    }
+}
+
+fn reply_of(ended: Result<Result<Success, HandlerError>, Box<dyn Any + Send>>) -> OwnReply {
+    match ended {
+        Ok(Ok(Success::Done { result, content_type })) => OwnReply::Done { result, content_type },
+        Ok(Ok(Success::Snooze(wait))) => OwnReply::Snoozed(wait),
+        Ok(Err(HandlerError { permanent, message, retry_after })) => {
+            OwnReply::Failed { permanent, message, retry_after }
+        }
+        Err(panic) => {
+            let message = format!("the handler panicked: {}", panic_text(&*panic));
+            OwnReply::Failed { permanent: false, message, retry_after: None }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The calls of other nodes that this node's own handlers work on. They outlive the loop that takes them, so that a drain
+//! can wait for them, and hand back those that take too long.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longshore_domain::{RunId, Tenant};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Maximum number of calls that this node has taken, at work or waiting for a slot.
+const MAX_CALLS: usize = 1_024;
+
+/// The open calls.
+#[derive(Debug, Default)]
+pub(crate) struct OfferedCalls {
+    open: Mutex<HashMap<u64, (Tenant, RunId, CancellationToken)>>,
+    next: AtomicU64,
+    tasks: TaskTracker,
+    /// Cancelled when the node's grace time is over: what still runs is handed back.
+    pub(crate) handed_back: CancellationToken,
+}
+
+/// A call that is open for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct OpenCall {
+    calls: Arc<OfferedCalls>,
+    number: u64,
+    /// Cancelled when the attempt is to stop.
+    pub(crate) stop: CancellationToken,
+}
+
+impl OfferedCalls {
+    /// Opens a call about this run, unless there are too many.
+    pub(crate) fn open(self: &Arc<Self>, tenant: &Tenant, run: &RunId) -> Option<OpenCall> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= MAX_CALLS {
+            return None;
+        }
+        let (number, stop) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
+        open.insert(number, (tenant.clone(), run.clone(), stop.clone()));
+        Some(OpenCall { calls: Arc::clone(self), number, stop })
+    }
+
+    /// Works on a call in a task of its own.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(work);
+    }
+
+    /// Tells the calls about this run to stop.
+    pub(crate) fn cancel(&self, tenant: &Tenant, run: &RunId) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let about_it = open.values().filter(|(of, id, _)| of == tenant && id == run);
+        about_it.for_each(|(_, _, stop)| stop.cancel());
+    }
+
+    /// Waits until there is none.
+    pub(crate) async fn idle(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.calls.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+    }
+}

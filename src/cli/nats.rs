@@ -1,0 +1,94 @@
+//! The options for NATS on the command line: those of NATS tools, each with its variable.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::parser::ValueSource;
+use longshore::config::nats::Options;
+use longshore_backbone::Connection;
+
+/// The options for NATS from the command line and the environment.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "NATS")]
+pub(crate) struct Nats {
+    /// NATS server addresses, separated by commas, such as nats://user:password@host [default: nats://127.0.0.1:4222]
+    #[arg(long, short, env = "NATS_URL", value_name = "URL", global = true, hide_env_values = true)]
+    pub(crate) server: Option<String>,
+    /// A context of the nats command line, by name
+    #[arg(long, env = "NATS_CONTEXT", value_name = "NAME", global = true)]
+    pub(crate) context: Option<String>,
+    /// A credentials file
+    #[arg(long, env = "NATS_CREDS", value_name = "FILE", global = true, value_parser = path())]
+    pub(crate) creds: Option<PathBuf>,
+    /// A file that holds an nkey seed
+    #[arg(long, env = "NATS_NKEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    pub(crate) nkey: Option<PathBuf>,
+    /// User name
+    #[arg(long, env = "NATS_USER", value_name = "NAME", global = true, hide_short_help = true)]
+    pub(crate) user: Option<String>,
+    /// Password of the user
+    #[arg(
+        long,
+        env = "NATS_PASSWORD",
+        value_name = "TEXT",
+        global = true,
+        hide_short_help = true,
+        hide_env_values = true
+    )]
+    pub(crate) password: Option<String>,
+    /// Token
+    #[arg(
+        long,
+        env = "NATS_TOKEN",
+        value_name = "TEXT",
+        global = true,
+        hide_short_help = true,
+        hide_env_values = true
+    )]
+    pub(crate) nats_token: Option<String>,
+    /// A file of root certificates
+    #[arg(long = "tlsca", env = "NATS_CA", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Client certificate
+    #[arg(long = "tlscert", env = "NATS_CERT", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Key of the client certificate
+    #[arg(long = "tlskey", env = "NATS_KEY", value_name = "FILE", global = true, value_parser = path(), hide_short_help = true)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// JetStream domain, for leaf nodes
+    #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide_short_help = true)]
+    pub(crate) js_domain: Option<String>,
+    /// Whether the command line itself names the server, and not only a variable.
+    #[arg(skip)]
+    pub(crate) named_by_hand: bool,
+}
+
+impl Nats {
+    /// Notes where the server was named: `matches` are those of the command that was chosen.
+    pub(crate) fn note_sources(&mut self, matches: &clap::ArgMatches) {
+        let by_hand = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+        self.named_by_hand = by_hand("server") || by_hand("context");
+    }
+
+    /// Whether an option or a variable names a server.
+    pub(crate) fn names_a_server(&self) -> bool {
+        self.options().names_a_server()
+    }
+
+    /// The connection that these options describe.
+    pub(crate) fn connection(&self) -> anyhow::Result<Connection> {
+        Ok(self.options().connection()?)
+    }
+
+    fn options(&self) -> Options {
+        let Self { server, context, creds, nkey, user, password, .. } = self.clone();
+        let Self { nats_token: token, tls_ca, tls_cert, tls_key, js_domain, .. } = self.clone();
+        Options { server, context, creds, nkey, user, password, token, tls_ca, tls_cert, tls_key, js_domain }
+    }
+}
+
+/// Accepts an empty variable, too, for which clap's own parser of paths ends the program.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}

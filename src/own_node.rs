@@ -1,0 +1,162 @@
+//! A node with handlers of one's own, from configuration to the end of its drain, in a few lines.
+
+use std::path::{Path, PathBuf};
+
+use longshore_actors::{Handler, Handlers, Node};
+use longshore_backbone::Connection;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{self, Configuration, NatsError, nats};
+use crate::handlers;
+
+/// Why a node could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration has mistakes.
+    #[error(transparent)]
+    Configuration(#[from] config::Error),
+    /// The options for NATS cannot be read.
+    #[error(transparent)]
+    Options(#[from] NatsError),
+    /// The node cannot start, gave up, or could not confirm everything at its end.
+    #[error(transparent)]
+    Node(#[from] longshore_actors::Error),
+    /// HTTP cannot be served.
+    #[cfg(feature = "http")]
+    #[error(transparent)]
+    Http(#[from] crate::http::Error),
+    /// The process cannot listen to signals.
+    #[error("cannot listen to signals")]
+    Signals(#[source] std::io::Error),
+}
+
+/// A node that has not been started yet: [`node()`] makes one.
+#[derive(Debug)]
+#[must_use = "the node is not started yet"]
+pub struct NodeBuilder {
+    handlers: Handlers,
+    file: Option<PathBuf>,
+    settings: Vec<(String, String)>,
+    connection: Option<Connection>,
+}
+
+/// A node with the built-in handlers, configured by the environment, as `longshore serve` without a file: add handlers
+/// and run it.
+///
+/// ```no_run
+/// use longshore::{Context, HandlerError, RunError, typed};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Greet { name: String }
+///
+/// async fn greet(greet: Greet, _: Context) -> Result<String, HandlerError> {
+///     Ok(format!("Hello, {}!", greet.name))
+/// }
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), RunError> {
+///     longshore::node().handler("greet", typed(greet)).run_until_signal().await
+/// }
+/// ```
+pub fn node() -> NodeBuilder {
+    NodeBuilder { handlers: handlers::built_in(), file: None, settings: Vec::new(), connection: None }
+}
+
+impl NodeBuilder {
+    /// Adds a handler for the type of this name, or for types to which the configuration gives it.
+    pub fn handler(mut self, name: impl Into<String>, handler: impl Handler) -> Self {
+        self.handlers = self.handlers.with(name, handler);
+        self
+    }
+
+    /// Reads this configuration file.
+    pub fn config(mut self, file: impl AsRef<Path>) -> Self {
+        self.file = Some(file.as_ref().to_owned());
+        self
+    }
+
+    /// Sets a setting by the name of its variable (`LONGSHORE_NODE__LEASE`, `5s`), over file and environment.
+    pub fn set(mut self, variable: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((variable.into(), value.into()));
+        self
+    }
+
+    /// Connects there, instead of where the environment says.
+    pub fn connection(mut self, connection: Connection) -> Self {
+        self.connection = Some(connection);
+        self
+    }
+
+    /// Starts the node, which takes work from then on.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub async fn start(self) -> Result<RunningNode, RunError> {
+        let configuration = Configuration::load(self.file.as_deref(), &self.settings, &self.handlers)?;
+        configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+        let connection = match self.connection {
+            Some(connection) => connection,
+            None => nats::Options::from_environment()?.connection()?,
+        };
+        #[cfg(feature = "http")]
+        let http = crate::http::Server::start(configuration.http()).await?;
+        let node = Node::start(configuration.settings().clone(), connection, self.handlers).await?;
+        #[cfg(feature = "http")]
+        if let Some(http) = &http {
+            http.show(node.observer());
+        }
+        Ok(RunningNode {
+            node,
+            #[cfg(feature = "http")]
+            _http: http,
+        })
+    }
+
+    /// Starts the node, and runs it until SIGTERM or SIGINT; then drains it.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub async fn run_until_signal(self) -> Result<(), RunError> {
+        self.start().await?.run_until_signal().await
+    }
+}
+
+/// A node that takes work.
+#[derive(Debug)]
+pub struct RunningNode {
+    node: Node,
+    #[cfg(feature = "http")]
+    _http: Option<crate::http::Server>,
+}
+
+impl RunningNode {
+    /// The node itself.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Runs until SIGTERM or SIGINT, or until the node gives up; then drains it: jobs that run have the configured grace
+    /// time, and what is left is handed back.
+    ///
+    /// # Errors
+    /// The node gave up, or not everything was confirmed in time.
+    pub async fn run_until_signal(mut self) -> Result<(), RunError> {
+        let listen = |kind| signal(kind).map_err(RunError::Signals);
+        let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+        tokio::select! {
+            error = self.node.failed() => return Err(error.into()),
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        self.drain().await
+    }
+
+    /// Stops taking work, and ends once what runs has ended or been handed back.
+    ///
+    /// # Errors
+    /// Not everything was confirmed in time.
+    pub async fn drain(self) -> Result<(), RunError> {
+        Ok(self.node.drain().await?)
+    }
+}
