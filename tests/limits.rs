@@ -267,3 +267,128 @@ async fn drained(limit: &str, jobs: usize) -> Duration {
     assert!(ended.iter().all(|state| state == "completed"));
     took
 }
+
+/// Asks an endpoint as an operator.
+async fn operate(world: &World, endpoint: &str, asked: serde_json::Value) -> serde_json::Value {
+    let answer = world.try_request("_all", endpoint, asked).await;
+    answer.unwrap_or_else(|refused| panic!("{endpoint}: {refused:?}"))
+}
+
+async fn limit_of(world: &World, what: &serde_json::Value) -> serde_json::Value {
+    let listed = operate(world, "limits.list", json!({})).await;
+    let limits = listed["limits"].as_array().unwrap();
+    let (field, name) = what.as_object().unwrap().iter().next().unwrap();
+    limits.iter().find(|limit| limit[field] == *name).cloned().unwrap_or_default()
+}
+
+/// Given three nodes that drain a backlog under a limit, when the limit is made ten times smaller, all nodes are restarted,
+/// and it is made larger than ever, then from one second after each answer starts keep to the new limit, the restarts
+/// change nothing, every job runs once, and a reset brings the configured limit back.
+#[tokio::test]
+async fn a_limit_changed_during_a_drain_holds_within_a_second_and_outlasts_restarts() {
+    let world = world().await;
+    let handler = at_once(&world, "limited").await;
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(node(&world, "rate_limit = { rate = 200, burst = 200 }").start().await);
+    }
+    let jobs = world.publish("limited").many((0..1_500).map(|number| json!(number))).await;
+    handler.called(300).await;
+    let set = async |rate: u32| {
+        let answer = operate(&world, "limits.set", json!({"type": "limited", "rate": rate})).await;
+        assert_eq!(answer["limit"]["values"]["rate"], rate, "{answer}");
+        assert_eq!(answer["unconfirmed"], json!([]), "{answer}");
+        Timestamp::now().as_millisecond()
+    };
+    let slow = set(20).await;
+    let before = handler.calls().len();
+    handler.called(before + 80).await;
+    let until = Timestamp::now().as_millisecond();
+    let slowed: Vec<i64> = starts(&handler).into_iter().filter(|at| (slow + 1_000..until).contains(at)).collect();
+    let most = most_beyond(&slowed, 20.0, 20.0);
+    println!("{} starts under 20 a second in {} ms, at most {most:.1} beyond the bound", slowed.len(), until - slow);
+    assert!(most <= 0.0 && slowed.len() > 20, "{slowed:?}");
+
+    for node in &nodes {
+        node.stop().await;
+    }
+    for node in &nodes {
+        node.restart().await;
+    }
+    let again = Timestamp::now().as_millisecond();
+    let before = handler.calls().len();
+    handler.called(before + 40).await;
+    let restarted: Vec<i64> = starts(&handler).into_iter().filter(|at| *at >= again).collect();
+    assert!(most_beyond(&restarted, 20.0, 20.0) <= 0.0, "{restarted:?}");
+    let limit = limit_of(&world, &json!({"type": "limited"})).await;
+    assert_eq!((&limit["origin"], &limit["configured"]["rate"]), (&json!("run_time"), &json!(200)), "{limit}");
+    assert!(limit["waiting"].as_u64().unwrap() > 0, "{limit}");
+
+    set(5_000).await;
+    let ended = world.ends(&jobs, WITHIN).await;
+    assert!(ended.iter().all(|state| state == "completed"));
+    assert_eq!(handler.calls().len(), jobs.len());
+    let answer = operate(&world, "limits.reset", json!({"type": "limited"})).await;
+    let origin = (&answer["limit"]["origin"], &answer["limit"]["values"]["rate"]);
+    assert_eq!(origin, (&json!("configuration"), &json!(200)), "{answer}");
+    assert!(answer["limit"]["set_in"].as_str().unwrap().contains(".toml:"), "{answer}");
+}
+
+/// Given types and tenants without a limit, when limits are set for them at run time, then they hold, at the node that was
+/// asked and at others; a tenant sees only its own; and what is wrong or not configured is refused.
+#[tokio::test]
+async fn limits_can_be_set_where_there_were_none() {
+    let world = world().await;
+    let build = || world.node().with("types.limited", &served_by("remote", "")).with("limits.crm", "rate = 7");
+    let (_first, _second) = (build().start().await, build().start().await);
+    let handler = at_once(&world, "limited").await;
+    let of_type = json!({"type": "limited"});
+    assert_eq!(limit_of(&world, &of_type).await, json!(null));
+    operate(&world, "limits.set", json!({"type": "limited", "rate": 2, "per_ms": 3_600_000})).await;
+    let jobs = world.publish("limited").many((0..12).map(|number| json!(number))).await;
+    handler.called(2).await;
+    let limit = eventually("parked jobs", WITHIN, async || {
+        let limit = limit_of(&world, &of_type).await;
+        if limit["waiting"] == 10 { Ok(limit) } else { Err(limit) }
+    });
+    let limit = limit.await;
+    assert_eq!((&limit["left"], &limit["origin"]), (&json!(0), &json!("run_time")), "{limit}");
+    assert!(limit["next_at"].is_string() && limit["configured"].is_null(), "{limit}");
+    assert_eq!(handler.calls().len(), 2);
+    let answer = operate(&world, "limits.reset", of_type).await;
+    assert!(answer["limit"]["values"].is_null(), "{answer}");
+    let ended = world.ends(&jobs, WITHIN).await;
+    assert!(ended.iter().all(|state| state == "completed"));
+    let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
+    assert_eq!(order.len(), jobs.len());
+
+    operate(&world, "limits.set", json!({"tenant": "acme", "rate": 3, "per_ms": 3_600_000})).await;
+    let job = json!({"type": "noop", "payload": {}});
+    let mut taken = 0;
+    for _ in 0..12 {
+        match world.try_request("acme", "submit", job.clone()).await {
+            Ok(_) => taken += 1,
+            Err(refused) => assert_eq!(refused.code, 429, "{refused:?}"),
+        }
+    }
+    assert_eq!(taken, 3);
+    let own = world.try_request("acme", "limits.list", json!({})).await.unwrap();
+    assert_eq!(own["limits"].as_array().unwrap().len(), 2, "the name and its own: {own}");
+    let others = world.try_request("zeta", "limits.list", json!({})).await.unwrap();
+    assert_eq!(others["limits"].as_array().unwrap().len(), 1, "{others}");
+    let first = world.try_request("_all", "limits.list", json!({"limit": 1})).await.unwrap();
+    let rest = json!({"cursor": first["cursor"]});
+    let rest = world.try_request("_all", "limits.list", rest).await.unwrap();
+    assert_eq!((&first["limits"][0]["name"], &rest["limits"][0]["tenant"]), (&json!("crm"), &json!("acme")));
+    for (tenant, asked, code) in [
+        ("_all", json!({"name": "nobody", "rate": 1}), 404),
+        ("_all", json!({"type": "a", "name": "crm", "rate": 1}), 400),
+        ("_all", json!({"type": "a", "rate": 0}), 400),
+        ("_all", json!({"type": "a", "rate": 1, "per_ms": 500, "window": "fixed"}), 400),
+        ("_all", json!({"type": "a", "rate": 1, "burst": 5, "window": "fixed"}), 400),
+        ("acme", json!({"tenant": "acme", "rate": 100}), 403),
+    ] {
+        let refused = world.try_request(tenant, "limits.set", asked.clone()).await.unwrap_err();
+        assert_eq!(refused.code, code, "{asked}: {refused:?}");
+    }
+}

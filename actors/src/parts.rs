@@ -216,6 +216,7 @@ impl Parts {
             nodes: self.backbone.nodes(),
             identity: Arc::clone(&self.identity),
             settings: Arc::clone(&self.gates.run_time_settings),
+            limits: Arc::clone(&self.gates.limits),
             queues: self.queues.clone(),
             system_events: self.system_events.clone(),
         }

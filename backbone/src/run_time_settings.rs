@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use longshore_domain::limit::Scope;
 use longshore_domain::setting::{PauseOf, Setting, SettingKey};
-use longshore_domain::{JobType, Queue, Timestamp};
+use longshore_domain::{JobType, Queue, Tenant, Timestamp};
 use tokio::sync::watch;
 
 use crate::Backbone;
@@ -176,6 +177,7 @@ fn text_of(key: &SettingKey) -> String {
         SettingKey::Pause(PauseOf::Queue(queue)) => format!("pause.queue.{queue}"),
         SettingKey::Pause(PauseOf::Type(job_type)) => format!("pause.type.{job_type}"),
         SettingKey::Pause(PauseOf::TypeInQueue(job_type, queue)) => format!("pause.type_in_queue.{queue}.{job_type}"),
+        SettingKey::Limit(scope) => format!("limit.{scope}"),
     }
 }
 
@@ -190,6 +192,9 @@ fn read_key(text: &str) -> Option<SettingKey> {
             let (queue, job_type) = name.split_once('.')?;
             pause(PauseOf::TypeInQueue(JobType::parse(job_type).ok()?, Queue::parse(queue).ok()?))
         }
+        ("limit", "type") => JobType::parse(name).ok().map(|job_type| SettingKey::Limit(Scope::Type(job_type))),
+        ("limit", "name") => Some(SettingKey::Limit(Scope::Named(name.into()))),
+        ("limit", "tenant") => Tenant::parse(name).ok().map(|tenant| SettingKey::Limit(Scope::Tenant(tenant))),
         _ => None,
     }
 }
@@ -209,6 +214,14 @@ mod tests {
             let key = SettingKey::Pause(of);
             assert_eq!(text_of(&key), text);
             assert_eq!(read_key(text), Some(key));
+        }
+        for scope in [
+            Scope::Type(JobType::parse("report.render").unwrap()),
+            Scope::Named("crm".into()),
+            Scope::Tenant(Tenant::parse("acme").unwrap()),
+        ] {
+            let key = SettingKey::Limit(scope);
+            assert_eq!(read_key(&text_of(&key)), Some(key));
         }
         assert_eq!(
             [read_key("newer.queue.bulk"), read_key("pause.queue"), read_key("pause.queue.a.b")],

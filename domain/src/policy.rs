@@ -11,7 +11,7 @@ use crate::backoff::Backoff;
 use crate::breaker::BreakerPolicy;
 use crate::concurrency::OnBusy;
 use crate::key::ReleaseOn;
-use crate::limit::RateLimit;
+use crate::limit::{RateLimit, Scope};
 use crate::{Job, JobType, Queue, Tenant};
 
 /// How jobs of one type are treated.
@@ -157,6 +157,8 @@ pub struct Policies {
     pub retries: BTreeMap<String, Backoff>,
     /// Limits that types share, by name.
     pub limits: BTreeMap<SmolStr, RateLimit>,
+    /// Where the limits were written: a file and its line, or a variable. For people.
+    pub limits_set_in: BTreeMap<Scope, String>,
     /// Tenants with settings of their own.
     pub tenants: BTreeMap<Tenant, TenantPolicy>,
     /// Idempotency keys.
@@ -179,6 +181,16 @@ impl Policies {
     #[must_use]
     pub fn of(&self, job_type: &JobType) -> &TypePolicy {
         self.types.get(job_type).unwrap_or(&self.default_type)
+    }
+
+    /// The configured rate limit of a scope.
+    #[must_use]
+    pub fn limit_of(&self, scope: &Scope) -> Option<RateLimit> {
+        match scope {
+            Scope::Type(job_type) => self.of(job_type).rate_limit,
+            Scope::Named(name) => self.limits.get(name).copied(),
+            Scope::Tenant(tenant) => self.tenants.get(tenant).and_then(|policy| policy.rate_limit),
+        }
     }
 
     /// Maximum number of attempts in a round of this job.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limit::{RateLimit, Scope};
 use crate::{JobType, Queue, Timestamp};
 
 /// What a setting is about.
@@ -15,6 +16,8 @@ use crate::{JobType, Queue, Timestamp};
 pub enum SettingKey {
     /// Whether these jobs are paused.
     Pause(PauseOf),
+    /// The rate limit of this scope, in place of the configured one.
+    Limit(Scope),
 }
 
 /// Which jobs are paused.
@@ -65,6 +68,8 @@ impl PauseOf {
 pub enum Setting {
     /// These jobs are paused.
     Pause(Pause),
+    /// So many may start or be submitted.
+    Limit(RateLimit),
 }
 
 /// A pause: no attempt of these jobs starts.
@@ -91,6 +96,7 @@ impl Setting {
     pub fn ends_at(&self) -> Option<Timestamp> {
         match self {
             Self::Pause(pause) => pause.until,
+            Self::Limit(_) => None,
         }
     }
 }
@@ -142,6 +148,10 @@ mod tests {
         let text = r#"{"pause":{"since":"1970-01-01T00:00:00.000Z"}}"#;
         assert_eq!(serde_json::to_string(&paused).unwrap(), text);
         assert_eq!(serde_json::from_str::<Setting>(text).unwrap(), paused);
+        let limit = RateLimit { rate: 5, per: Duration::from_secs(1), burst: 9, window: crate::limit::Window::Bucket };
+        let text = r#"{"limit":{"rate":5,"per_ms":1000,"burst":9,"window":"bucket"}}"#;
+        assert_eq!(serde_json::to_string(&Setting::Limit(limit)).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Setting>(text).unwrap(), Setting::Limit(limit));
         assert!(serde_json::from_str::<Setting>(r#"{"newer":{}}"#).is_err());
     }
 

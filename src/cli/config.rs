@@ -8,8 +8,9 @@ use clap::{Args, Subcommand};
 use longshore::config::{self, Configuration};
 use longshore::handlers;
 
+use super::client::Api;
 use super::output::{self, PENDING};
-use super::{Ended, Global};
+use super::{Ended, Global, limits};
 
 /// The option that names the configuration file.
 #[derive(Debug, Clone, Args)]
@@ -32,12 +33,21 @@ pub(crate) enum Command {
     /// Check file and environment: every mistake with its place and remedy
     Check(File),
     /// Every setting in force, with the place where it was set
-    Show(File),
+    Show(ShowArguments),
     /// The commented file with every setting at its default
     Print,
 }
 
-pub(crate) fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
+#[derive(Debug, Args)]
+pub(crate) struct ShowArguments {
+    #[command(flatten)]
+    file: File,
+    /// Ask the cluster for the rate limits that were set at run time, and show those in place of the written ones
+    #[arg(long)]
+    run_time: bool,
+}
+
+pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
     match command {
         Command::Check(file) => {
             let configuration = file.load(global)?;
@@ -49,10 +59,11 @@ pub(crate) fn run(global: &Global, command: Command) -> anyhow::Result<Ended> {
                 "The configuration is right. Queues: {queues}; types with settings of their own: {types}."
             ))?;
         }
-        Command::Show(file) => {
+        Command::Show(ShowArguments { file, run_time }) => {
             let configuration = file.load(global)?;
             warn(&configuration);
-            output::say(configuration.in_force().trim_end())?;
+            let set = if run_time { limits::set_at_run_time(&Api::connect(global).await?).await? } else { Vec::new() };
+            output::say(configuration.in_force_with(set).trim_end())?;
         }
         Command::Print => output::say(config::reference().trim_end())?,
     }

@@ -30,6 +30,7 @@ mod why;
 pub(crate) mod events;
 
 mod breakers;
+mod limits;
 mod nodes;
 pub(crate) mod queues;
 
@@ -117,6 +118,8 @@ pub(crate) enum Command {
     Events(events::Arguments),
     /// Waiting and running jobs of each queue; pause and resume queues and types
     Queues(queues::Arguments),
+    /// Rate limits: what is left of each; set one for the whole cluster, or reset it
+    Limits(limits::Arguments),
     /// Circuit breakers: list them, close or open one
     #[command(subcommand)]
     Breakers(breakers::Command),
@@ -187,10 +190,11 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Schedules(command) => schedules::run(&global, command).await,
         Command::Events(arguments) => events::run(&global, arguments).await,
         Command::Queues(arguments) => queues::run(&global, arguments).await,
+        Command::Limits(arguments) => limits::run(&global, arguments).await,
         Command::Breakers(command) => breakers::run(&global, command).await,
         Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
-        Command::Config(command) => config::run(&global, command),
+        Command::Config(command) => config::run(&global, command).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "longshore", &mut script);

@@ -14,7 +14,7 @@ use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::concurrency::OnBusy;
 use longshore_domain::key::ReleaseOn;
-use longshore_domain::limit::{RateLimit, Window};
+use longshore_domain::limit::{MIN_WINDOW, RateLimit, Scope, Window};
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
@@ -31,9 +31,6 @@ use super::schemas::Compiled;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
 const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
-
-/// Shorter windows would be over before a node had used its tokens.
-const MIN_WINDOW: Duration = Duration::from_secs(1);
 
 /// The share by which delays are spread if nothing is set.
 const SHARE: f64 = 0.25;
@@ -182,6 +179,7 @@ impl Checker<'_> {
         let limits: BTreeMap<SmolStr, RateLimit> =
             shared.iter().map(|(name, section)| (SmolStr::new(name), self.limit(section))).collect();
         self.limits_exist(root, &limits);
+        let limits_set_in = limits_set_in(root, defaults.tree);
         let mut tenants = BTreeMap::new();
         for (name, section) in root.named("tenants", None) {
             let max_waiting = section.get(&entry::TENANT_MAX_WAITING);
@@ -191,7 +189,7 @@ impl Checker<'_> {
             }
         }
         let retries = std::mem::take(&mut self.presets);
-        Policies { queues, types, default_type, retries, limits, tenants, keys, admission }
+        Policies { queues, types, default_type, retries, limits, limits_set_in, tenants, keys, admission }
     }
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {
@@ -297,8 +295,9 @@ impl Checker<'_> {
     }
 
     fn breaker(&mut self, section: &Section<'_>) -> Option<BreakerPolicy> {
-        section.node(breaker::BREAKER_NAME)?;
+        // A value is "off"; any other is reported already.
         let section = section.table(breaker::BREAKER_NAME);
+        section.tree?;
         let cool_down = section.get(&breaker::COOL_DOWN);
         let max_cool_down = section.get(&breaker::MAX_COOL_DOWN);
         if let Some(most) = max_cool_down.filter(|most| *most < cool_down) {
@@ -403,6 +402,27 @@ impl Checker<'_> {
             reply_prefix,
         }
     }
+}
+
+/// Where each rate limit was written.
+fn limits_set_in(root: &Section<'_>, defaults: Option<&Tree>) -> BTreeMap<Scope, String> {
+    let mut places = BTreeMap::new();
+    let mut note = |scope: Option<Scope>, origin: Option<&Origin>| {
+        places.extend(scope.zip(origin.map(Origin::brief)));
+    };
+    for (name, section) in root.named("types", defaults) {
+        let origin = section.origin("rate_limit").map(|(_, origin)| origin);
+        note(JobType::parse(name).ok().map(Scope::Type), origin);
+    }
+    for (name, section) in root.named("tenants", None) {
+        let origin = section.origin("rate_limit").map(|(_, origin)| origin);
+        note(Tenant::parse(name).ok().map(Scope::Tenant), origin);
+    }
+    let names = root.table("limits");
+    for (name, node) in names.tree.into_iter().flatten() {
+        note(Some(Scope::Named(SmolStr::new(name))), Some(&node.origin));
+    }
+    places
 }
 
 fn admission(section: &Section<'_>) -> Admission {

@@ -322,7 +322,7 @@ static TYPE: Table = Table::of(
         One(&LIMIT),
         One(&TYPE_CONCURRENCY),
         One(&KEY_CONCURRENCY),
-        Field::Table { name: breaker::BREAKER_NAME, table: &breaker::BREAKER, or: None },
+        Field::Table { name: breaker::BREAKER_NAME, table: &breaker::BREAKER, or: Some(&breaker::OFF) },
     ],
 );
 

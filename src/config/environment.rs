@@ -102,7 +102,7 @@ fn value(setting: Option<&'static dyn Setting>, text: &str) -> Value {
     table.unwrap_or_else(other)
 }
 
-fn node(value: &Value, origin: &Origin) -> Node {
+pub(super) fn node(value: &Value, origin: &Origin) -> Node {
     let content = match value {
         Value::Table(table) => {
             Content::Table(table.iter().map(|(key, value)| (key.clone(), node(value, origin))).collect())
@@ -112,7 +112,8 @@ fn node(value: &Value, origin: &Origin) -> Node {
     Node { origin: origin.clone(), key_origin: origin.clone(), content }
 }
 
-fn put(tree: &mut Tree, path: &[String], node: Node, origin: &Origin) {
+/// Puts a value at a path, in place of what stands there.
+pub(super) fn put(tree: &mut Tree, path: &[String], node: Node, origin: &Origin) {
     let Some((first, rest)) = path.split_first() else { return };
     if rest.is_empty() {
         tree.insert(first.clone(), node);

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use longshore_domain::limit::Window;
+use longshore_domain::limit::{RateLimit, Window};
+use toml::Value;
 
-use super::kind::{Token, check_token};
+use super::kind::{Kind as _, Token, check_token};
 use super::schema::Field::Setting as One;
 use super::schema::{Entry, Named, Table};
 
@@ -65,3 +66,15 @@ pub(crate) static TENANT_RATE_LIMIT: Table = Table::of(
     &[One(&RATE), One(&RATE_PER), One(&RATE_BURST), One(&RATE_WINDOW)],
 )
 .optional();
+
+/// A limit as it is written.
+pub(crate) fn written(limit: &RateLimit) -> Value {
+    let burst = (limit.window == Window::Bucket).then_some(limit.burst);
+    let values = [
+        (RATE.name, limit.rate.write()),
+        (RATE_PER.name, limit.per.write()),
+        (RATE_BURST.name, burst.and_then(|burst| burst.write())),
+        (RATE_WINDOW.name, limit.window.write()),
+    ];
+    Value::Table(values.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+}

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use longshore_actors::{Handlers, Settings};
+use longshore_domain::limit::{RateLimit, Scope};
 
 mod entries;
 mod limit_entries;
@@ -42,7 +43,7 @@ pub use nats::Error as NatsError;
 pub use problem::Problems;
 
 use entries::ROOT;
-use problem::{Problem, Source};
+use problem::{Origin, Problem, Source};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +144,22 @@ impl Configuration {
     #[must_use]
     pub fn in_force(&self) -> String {
         reference::in_force(&self.tree)
+    }
+
+    /// The same with rate limits that were set for the cluster at run time in place of those that are written.
+    #[must_use]
+    pub fn in_force_with(&self, limits: impl IntoIterator<Item = (Scope, RateLimit)>) -> String {
+        let mut tree = self.tree.clone();
+        for (scope, limit) in limits {
+            let path = match scope {
+                Scope::Type(job_type) => vec!["types".to_owned(), job_type.to_string(), "rate_limit".to_owned()],
+                Scope::Named(name) => vec!["limits".to_owned(), name.to_string()],
+                Scope::Tenant(tenant) => vec!["tenants".to_owned(), tenant.to_string(), "rate_limit".to_owned()],
+            };
+            let written = environment::node(&limit_entries::written(&limit), &Origin::RunTime);
+            environment::put(&mut tree, &path, written, &Origin::RunTime);
+        }
+        reference::in_force(&tree)
     }
 }
 

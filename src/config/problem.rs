@@ -22,6 +22,8 @@ pub(crate) enum Origin {
     File(Arc<Source>, Range<usize>),
     /// In this environment variable.
     Environment(String),
+    /// By an operator, for the cluster that runs.
+    RunTime,
 }
 
 impl Origin {
@@ -32,6 +34,7 @@ impl Origin {
                 format!("{}:{}", source.path.display(), Position::of(&source.text, span.start).line)
             }
             Self::Environment(variable) => variable.clone(),
+            Self::RunTime => "run time".to_owned(),
         }
     }
 }
@@ -53,7 +56,7 @@ impl Problem {
         match &self.origin {
             Some(Origin::File(_, span)) => (0, span.start, String::new()),
             Some(Origin::Environment(variable)) => (1, 0, variable.clone()),
-            None => (2, 0, self.key.clone()),
+            Some(Origin::RunTime) | None => (2, 0, self.key.clone()),
         }
     }
 }
@@ -92,7 +95,7 @@ impl fmt::Display for Problem {
                 write!(f, "  {margin} | {space}{}", "^".repeat(marked))
             }
             Some(Origin::Environment(variable)) => write!(f, "environment variable {variable}: {key}{}", self.reason),
-            None => write!(f, "{key}{}", self.reason),
+            Some(Origin::RunTime) | None => write!(f, "{key}{}", self.reason),
         }
     }
 }

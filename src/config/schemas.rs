@@ -133,7 +133,7 @@ impl Compiled {
 fn relative_to(origin: &Origin, file: &str) -> PathBuf {
     match origin {
         Origin::File(source, _) => source.path.parent().map_or_else(|| file.into(), |folder| folder.join(file)),
-        Origin::Environment(_) => file.into(),
+        Origin::Environment(_) | Origin::RunTime => file.into(),
     }
 }
 

@@ -516,3 +516,32 @@ fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
         assert!(problems(text).contains(told), "{text}: {}", problems(text));
     }
 }
+
+#[test]
+fn a_type_switches_the_breaker_of_the_defaults_off() {
+    let text = "[defaults]\nbreaker = { failures = 3 }\n[types.off]\nbreaker = \"off\"\n[types.own]\nbreaker = { failures = 7 }\n[types.same]\ntimeout = \"1s\"";
+    let of = |name: &str| {
+        let policies = settings(text).policies;
+        policies.of(&JobType::parse(name).unwrap()).breaker.map(|breaker| breaker.failures)
+    };
+    assert_eq!([of("off"), of("own"), of("same"), of("other")], [None, Some(7), Some(3), Some(3)]);
+    assert!(problems("[types.a]\nbreaker = \"on\"").contains("types.a.breaker: \"on\" is not \"off\", or a table"));
+    let from_environment = load(text, &[("LONGSHORE_TYPES__OWN__BREAKER", "off")]).unwrap();
+    assert!(from_environment.settings.policies.of(&JobType::parse("own").unwrap()).breaker.is_none());
+}
+
+#[test]
+fn limits_set_at_run_time_are_shown_in_place_of_the_written_ones() {
+    let text = "[types.a]\nrate_limit = { rate = 9 }\n[limits.crm]\nrate = 7";
+    let limit = RateLimit { rate: 3, per: Duration::from_secs(60), burst: 4, window: Window::Bucket };
+    let configuration = load(text, &[]).unwrap();
+    assert_eq!(configuration.settings.policies.limits_set_in.len(), 2);
+    let of = |name: &str| Scope::Type(JobType::parse(name).unwrap());
+    let shown =
+        configuration.in_force_with([(of("a"), limit), (of("new"), limit), (Scope::Named("crm".into()), limit)]);
+    let squeezed: Vec<String> =
+        shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let count = |wanted: &str| squeezed.iter().filter(|line| *line == wanted).count();
+    assert_eq!((count("rate_limit.rate = 3 # run time"), count("rate = 3 # run time")), (2, 1), "{shown}");
+    assert_eq!((count("[types.new]"), count("rate_limit.rate = 9 # longshore.toml:2")), (1, 0), "{shown}");
+}

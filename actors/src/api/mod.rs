@@ -8,6 +8,7 @@ pub(crate) mod cancel;
 pub(crate) mod erase;
 pub(crate) mod intake;
 mod keyed;
+pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod runs;
 pub(crate) mod waits;

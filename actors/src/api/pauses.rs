@@ -27,10 +27,10 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 const RESUMED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A setting as it is stored now.
-struct Stored {
+pub(super) struct Stored {
     /// What was set before.
     before: Option<Setting>,
-    revision: u64,
+    pub(super) revision: u64,
     /// When it was stored, if not by this request.
     earlier: Option<Timestamp>,
 }
@@ -44,16 +44,13 @@ pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Result<Encoded<Paus
         let days = MAX_DURATION.as_secs() / 86_400;
         return Err(ApiError::malformed(format!("until: is not within {days} days from now")));
     }
-    let key = SettingKey::Pause(of);
-    let is_paused = |before: &Setting| {
-        let Setting::Pause(before) = before;
-        before.until == until && before.holds(since)
-    };
+    let key = SettingKey::Pause(of.clone());
+    let is_paused =
+        |before: &Setting| matches!(before, Setting::Pause(before) if before.until == until && before.holds(since));
     let wanted = Setting::Pause(Pause { since, until });
     let stored = write(api, &key, Some(wanted), is_paused).await?;
     fail_point::pass("after-pause");
     holds_everywhere(api, &key, &stored).await?;
-    let SettingKey::Pause(of) = key;
     let since = match stored.before {
         Some(Setting::Pause(before)) if stored.earlier.is_some() => before.since,
         _ => {
@@ -69,10 +66,9 @@ pub(crate) async fn pause(api: &Api, asked: PauseRequest) -> Result<Encoded<Paus
 /// The endpoint `queues.resume`.
 pub(crate) async fn resume(api: &Api, asked: ResumeRequest) -> Result<Encoded<PauseStatus>, ApiError> {
     let ResumeRequest { queue, job_type } = asked;
-    let key = SettingKey::Pause(which(api, queue, job_type).await?);
-    let stored = write(api, &key, None, |_| false).await?;
-    let SettingKey::Pause(of) = key;
-    let before = stored.before.map(|Setting::Pause(pause)| pause);
+    let of = which(api, queue, job_type).await?;
+    let stored = write(api, &SettingKey::Pause(of.clone()), None, |_| false).await?;
+    let before = stored.before.and_then(|before| if let Setting::Pause(pause) = before { Some(pause) } else { None });
     if before.is_some() {
         let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
         let announced = api.backbone.run_time_settings().announce(stored.revision, nodes, RESUMED_WITHIN).await;
@@ -104,7 +100,7 @@ async fn which(api: &Api, queue: Option<Queue>, job_type: Option<JobType>) -> Re
 }
 
 /// Sets a setting, or removes it, unless that is so already, or what is stored says the same.
-async fn write(
+pub(super) async fn write(
     api: &Api,
     key: &SettingKey,
     wanted: Option<Setting>,
@@ -169,7 +165,7 @@ async fn holds_everywhere(api: &Api, key: &SettingKey, stored: &Stored) -> Resul
 }
 
 /// The nodes that were there within the last hour, and when each last said so.
-async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
+pub(super) async fn present(api: &Api) -> Result<Vec<(String, Timestamp)>, ApiError> {
     let nodes = api.backbone.nodes().last_seen().await.map_err(|error| unavailable(&error))?;
     Ok(nodes.into_iter().map(|(presence, at)| (presence.node, at)).collect())
 }

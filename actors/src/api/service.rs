@@ -21,7 +21,9 @@ use longshore_domain::{Lane, Queue, Tenant};
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
-use crate::api::{Api, breakers, cancel, dead_letters, erase, list, pauses, replay, reschedule, runs, schedules};
+use crate::api::{
+    Api, breakers, cancel, dead_letters, erase, limits, list, pauses, replay, reschedule, runs, schedules,
+};
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
 use crate::shared::lifecycle::Lifecycle;
@@ -130,6 +132,9 @@ fn routes() -> Vec<Route> {
         route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
         route::<api::QueuesPause>(|control, _, asked| Box::pin(pauses::pause(&control.part.api, asked))),
         route::<api::QueuesResume>(|control, _, asked| Box::pin(pauses::resume(&control.part.api, asked))),
+        route::<api::LimitsList>(|control, asker, asked| Box::pin(limits::list(&control.part.api, asker, asked))),
+        route::<api::LimitsSet>(|control, _, asked| Box::pin(limits::set(&control.part.api, asked))),
+        route::<api::LimitsReset>(|control, _, asked| Box::pin(limits::reset(&control.part.api, asked))),
         route::<api::BreakersList>(|control, asker, asked| {
             Box::pin(breakers::list(&control.part.api.backbone, asker, asked))
         }),

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::time::MissedTickBehavior;
 
 use crate::cluster::system_events::SystemEvents;
+use crate::limits::Limits;
 use crate::queue::dispatcher::Dispatcher;
 use crate::shared::identity::Identity;
 use crate::shared::run_time_settings::RunTimeSettings;
@@ -36,6 +37,7 @@ pub(crate) struct Part {
     pub(crate) nodes: Nodes,
     pub(crate) identity: Arc<Identity>,
     pub(crate) settings: Arc<RunTimeSettings>,
+    pub(crate) limits: Arc<Limits>,
     /// The queues whose workers start attempts.
     pub(crate) queues: Vec<Arc<Dispatcher>>,
     pub(crate) system_events: SystemEvents,
@@ -78,6 +80,9 @@ impl Part {
             Ok(Ok(changes)) => {
                 let any = !changes.is_empty();
                 self.settings.take_in(changes, !known);
+                if any || !known {
+                    self.limits.set_at_run_time(self.settings.limits());
+                }
                 if any {
                     // A worker that has asked before whether it may start has entered its attempt by then: it counts as
                     // started before.
@@ -101,8 +106,9 @@ impl Part {
     async fn remove_over(&self) {
         for (key, revision) in self.settings.over() {
             let written = tokio::time::timeout(ANSWER_WITHIN, self.store.write(&key, None, revision)).await;
-            if matches!(written, Ok(Ok(WrittenSetting::Won(_)))) {
-                let SettingKey::Pause(of) = &key;
+            if matches!(written, Ok(Ok(WrittenSetting::Won(_))))
+                && let SettingKey::Pause(of) = &key
+            {
                 resumed(&self.system_events, of, "until").await;
             }
         }

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::limits::Hold;
@@ -38,8 +38,9 @@ pub(crate) const MAX_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) struct Limits {
     who: SmolStr,
     policies: Arc<Policies>,
-    /// Whether any type has a limit.
+    /// Whether any type has a limit by the configuration.
     any: bool,
+    at_run_time: AtRunTime,
     known: Mutex<Known>,
     holds: Mutex<HashMap<SmolStr, Timestamp>>,
     /// Holds of this node of which the others are still to be told.
@@ -53,6 +54,28 @@ pub(crate) struct Limits {
     is_told: AtomicBool,
     /// By how many milliseconds the cluster's clock is ahead of this node's.
     offset: AtomicI64,
+}
+
+/// The limits that operators have set while the cluster runs, in place of the configured ones.
+#[derive(Debug, Default)]
+struct AtRunTime {
+    /// Whether there were any since this node started: where there were none, nothing else is asked.
+    any: AtomicBool,
+    limits: RwLock<HashMap<Scope, RateLimit>>,
+    /// Types that have or had one: their jobs keep their order while they wait.
+    types: RwLock<HashSet<JobType>>,
+}
+
+impl AtRunTime {
+    fn of(&self, scope: &Scope) -> Option<RateLimit> {
+        let any = self.any.load(Ordering::Acquire);
+        any.then(|| self.limits.read().unwrap_or_else(PoisonError::into_inner).get(scope).copied())?
+    }
+
+    fn knows(&self, job_type: &JobType) -> bool {
+        let any = self.any.load(Ordering::Acquire);
+        any && self.types.read().unwrap_or_else(PoisonError::into_inner).contains(job_type)
+    }
 }
 
 #[derive(Default)]
@@ -113,6 +136,7 @@ impl Limits {
             who: SmolStr::new(who),
             policies,
             any,
+            at_run_time: AtRunTime::default(),
             known: Mutex::default(),
             holds: Mutex::default(),
             held: AtomicUsize::new(0),
@@ -138,7 +162,58 @@ impl Limits {
 
     /// Whether jobs of this type can be held up by a limit.
     pub(crate) fn has_limit(&self, job_type: &JobType) -> bool {
-        self.any && self.policies.of(job_type).has_limit()
+        self.any && self.policies.of(job_type).has_limit() || self.at_run_time.knows(job_type)
+    }
+
+    /// Whether no limit can hold up any job.
+    fn has_none(&self) -> bool {
+        !self.any && !self.at_run_time.any.load(Ordering::Relaxed)
+    }
+
+    /// These limits were set at run time, and no others: they apply at once, here. Tokens of a limit that is another now
+    /// are not used any more.
+    pub(crate) fn set_at_run_time(&self, limits: HashMap<Scope, RateLimit>) {
+        let before = {
+            let mut guard = self.at_run_time.limits.write().unwrap_or_else(PoisonError::into_inner);
+            if *guard == limits {
+                return;
+            }
+            let types = limits.keys().filter_map(|scope| match scope {
+                Scope::Type(job_type) => Some(job_type.clone()),
+                Scope::Named(_) | Scope::Tenant(_) => None,
+            });
+            self.at_run_time.types.write().unwrap_or_else(PoisonError::into_inner).extend(types);
+            std::mem::replace(&mut *guard, limits.clone())
+        };
+        self.at_run_time.any.store(true, Ordering::Release);
+        for (scope, limit) in &limits {
+            if before.get(scope) != Some(limit) {
+                tracing::info!(%scope, ?limit, "a rate limit is set at run time");
+            }
+        }
+        let mut known = self.known();
+        for (id, holder) in &mut known.holders {
+            if let Some(limit) = self.limit_of(&id.scope) {
+                holder.set_limit(limit);
+            }
+        }
+        drop(known);
+        self.news.tell();
+    }
+
+    /// Whether a scope's limit was set at run time.
+    pub(crate) fn is_set(&self, scope: &Scope) -> bool {
+        self.at_run_time.of(scope).is_some()
+    }
+
+    /// The scopes whose limit was set at run time.
+    pub(crate) fn set_scopes(&self) -> Vec<Scope> {
+        self.at_run_time.limits.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// The limit of a scope: as it was set at run time, else as it is configured.
+    pub(crate) fn limit_of(&self, scope: &Scope) -> Option<RateLimit> {
+        self.at_run_time.of(scope).or_else(|| self.policies.limit_of(scope))
     }
 
     /// The limits of a job. Its key chooses one of the type's own limit or, if the type has none, of the limit that it
@@ -147,12 +222,14 @@ impl Limits {
         let policy = self.policies.of(job_type);
         let of_key = || key.limit_key().map(|key| (tenant.clone(), SmolStr::new(key)));
         let mut ids = Ids::new();
-        if let Some(limit) = policy.rate_limit {
-            ids.push((LimitId { scope: Scope::Type(job_type.clone()), key: of_key() }, limit));
+        let scope = Scope::Type(job_type.clone());
+        if let Some(limit) = self.at_run_time.of(&scope).or(policy.rate_limit) {
+            ids.push((LimitId { scope, key: of_key() }, limit));
         }
-        if let Some((name, limit)) = policy.limit.as_ref().and_then(|name| self.policies.limits.get_key_value(name)) {
+        let shared = policy.limit.as_ref().map(|name| Scope::Named(name.clone()));
+        if let Some((scope, limit)) = shared.and_then(|scope| self.limit_of(&scope).map(|limit| (scope, limit))) {
             let key = if ids.is_empty() { of_key() } else { None };
-            ids.push((LimitId { scope: Scope::Named(name.clone()), key }, *limit));
+            ids.push((LimitId { scope, key }, limit));
         }
         ids
     }
@@ -162,7 +239,7 @@ impl Limits {
     /// # Errors
     /// They are not: says until when. The cluster is asked, if that helps.
     pub(crate) fn take(self: &Arc<Self>, job: &Job, now: Instant) -> Result<Option<Box<Tokens>>, Short> {
-        if !self.any {
+        if self.has_none() {
             return Ok(None);
         }
         let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
@@ -178,10 +255,9 @@ impl Limits {
     /// # Errors
     /// The tenant submits too many: says until when there is none.
     pub(crate) async fn admit(self: &Arc<Self>, tenant: &Tenant) -> Result<Option<Box<Tokens>>, Instant> {
-        let Some(limit) = self.policies.tenants.get(tenant).and_then(|policy| policy.rate_limit) else {
-            return Ok(None);
-        };
-        let id = LimitId { scope: Scope::Tenant(tenant.clone()), key: None };
+        let scope = Scope::Tenant(tenant.clone());
+        let Some(limit) = self.limit_of(&scope) else { return Ok(None) };
+        let id = LimitId { scope, key: None };
         let begun = Instant::now();
         loop {
             let news = self.news.changed();
@@ -254,7 +330,10 @@ impl Limits {
             }
             known.holders.insert(id.clone(), Holder::new(self.who.clone(), limit, now));
         }
-        known.holders.get_mut(id)
+        let holder = known.holders.get_mut(id)?;
+        // It was made before the limit was set at run time, and not found when it was set.
+        holder.set_limit(limit);
+        Some(holder)
     }
 
     /// Whether parked jobs of this kind make no sense to have before some time; where tokens are at hand, how many.
@@ -262,7 +341,7 @@ impl Limits {
         if self.held_until(&kind.tenant, &kind.job_type, &kind.key).is_some() {
             return Some(Expected::NotYet);
         }
-        if !self.any {
+        if self.has_none() {
             return None;
         }
         let ids = self.ids(&kind.tenant, &kind.job_type, &kind.key);

@@ -6,12 +6,13 @@
 //!
 //! While nothing is paused a start costs two loads.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 use longshore_backbone::run_time_settings::SettingChange;
+use longshore_domain::limit::{RateLimit, Scope};
 use longshore_domain::setting::{KNOWN_FOR, Pause, PauseOf, Setting, SettingKey};
 use longshore_domain::{JobType, Queue};
 
@@ -100,7 +101,7 @@ impl RunTimeSettings {
     fn pause(&self, of: &PauseOf) -> Option<Pause> {
         let table = self.table();
         let known = table.settings.get(&SettingKey::Pause(of.clone()))?;
-        let Setting::Pause(pause) = known.setting;
+        let Setting::Pause(pause) = known.setting else { return None };
         pause.holds(now()).then_some(pause)
     }
 
@@ -113,11 +114,21 @@ impl RunTimeSettings {
     /// Every pause that holds.
     pub(crate) fn pauses(&self) -> Vec<(PauseOf, Pause)> {
         let (table, now) = (self.table(), now());
-        let all = table.settings.iter().map(|(SettingKey::Pause(of), known)| {
-            let Setting::Pause(pause) = known.setting;
-            (of.clone(), pause)
+        let all = table.settings.iter().filter_map(|(key, known)| match (key, &known.setting) {
+            (SettingKey::Pause(of), Setting::Pause(pause)) => Some((of.clone(), *pause)),
+            _ => None,
         });
         all.filter(|(_, pause)| pause.holds(now)).collect()
+    }
+
+    /// The rate limits that were set, by scope.
+    pub(crate) fn limits(&self) -> HashMap<Scope, RateLimit> {
+        let table = self.table();
+        let all = table.settings.iter().filter_map(|(key, known)| match (key, &known.setting) {
+            (SettingKey::Limit(scope), Setting::Limit(limit)) => Some((scope.clone(), *limit)),
+            _ => None,
+        });
+        all.collect()
     }
 
     fn nanos(&self, at: Instant) -> u64 {
@@ -151,15 +162,16 @@ impl RunTimeSettings {
             table.read_up_to = table.read_up_to.max(revision);
             match (key, setting) {
                 (Some(key), Some(setting)) => {
-                    let SettingKey::Pause(of) = &key;
-                    table.types.extend(of.job_type().cloned());
+                    if let SettingKey::Pause(of) = &key {
+                        table.types.extend(of.job_type().cloned());
+                    }
                     table.settings.insert(key, Known { setting, revision });
                 }
                 (Some(key), None) => drop(table.settings.remove(&key)),
                 (None, _) => {}
             }
         }
-        let any_pause = table.settings.keys().any(|SettingKey::Pause(_)| true);
+        let any_pause = table.settings.keys().any(|key| matches!(key, SettingKey::Pause(_)));
         // Set before the lock is released: who asks after this call must find every pause.
         self.any_pause.store(any_pause, Ordering::SeqCst);
         drop(guard);

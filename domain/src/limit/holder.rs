@@ -100,11 +100,15 @@ impl Holder {
         &self.limit
     }
 
-    /// The limit is another from now on.
-    pub fn set_limit(&mut self, limit: RateLimit) {
-        if self.limit != limit {
-            (self.limit, self.not_before) = (limit, None);
+    /// The limit is another from now on. Tokens of the old one are not used any more, and what was asked for is not
+    /// waited for: they may be more than the new one allows. Says whether it is another.
+    pub fn set_limit(&mut self, limit: RateLimit) -> bool {
+        if self.limit == limit {
+            return false;
         }
+        (self.limit, self.not_before, self.asked, self.is_short) = (limit, None, None, false);
+        self.blocks.clear();
+        true
     }
 
     /// Takes the tokens for a job that is to start at `now`.

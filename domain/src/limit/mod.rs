@@ -17,6 +17,9 @@
 //! * **Sliding window**: at most `rate` tokens in any span of the window's length. Each token counts from the end of its
 //!   lease, so that about a twentieth of the rate is not used.
 //!
+//! A limit that is changed holds from the first block that is taken under it: the bucket keeps what it has, at most as much
+//! as the new one may have. Blocks that were taken before may be used up until their leases end.
+//!
 //! Nodes' clocks are corrected by the server's. Where they still differ by `s`, the span counts as longer by `s`.
 
 mod holder;
@@ -25,16 +28,19 @@ mod record;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 pub use holder::{Ask, Holder, Taken, Wait};
 pub use id::{LimitId, Scope};
 pub use record::{Answer, Lease, Record};
 
 /// What a limit allows, in the whole cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimit {
     /// Tokens in each [`Self::per`]; 1 or more.
     pub rate: u32,
     /// The span of time; 100 ms or more.
+    #[serde(rename = "per_ms", serialize_with = "write_millis", deserialize_with = "read_millis")]
     pub per: Duration,
     /// How many tokens there are at once after a quiet time; windows have no use for it.
     pub burst: u32,
@@ -43,7 +49,8 @@ pub struct RateLimit {
 }
 
 /// How a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Window {
     /// A token bucket: it fills steadily.
     #[default]
@@ -63,7 +70,38 @@ const BUCKET_LEASE: Duration = Duration::from_millis(100);
 /// The time for which one block lasts if all tokens are in use.
 const BLOCK: Duration = Duration::from_millis(200);
 
+/// The shortest span of time, and the shortest window: a shorter one would be over before a node had used its tokens.
+pub const MIN_PER: Duration = Duration::from_millis(100);
+/// See [`MIN_PER`].
+pub const MIN_WINDOW: Duration = Duration::from_secs(1);
+
+fn write_millis<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(crate::run::whole_millis(*span))
+}
+
+fn read_millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    u64::deserialize(deserializer).map(Duration::from_millis)
+}
+
 impl RateLimit {
+    /// Whether a limit can be kept like this.
+    ///
+    /// # Errors
+    /// The part of it that is wrong, and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let shortest = if self.window == Window::Bucket { MIN_PER } else { MIN_WINDOW };
+        match () {
+            () if self.rate == 0 => Err(("rate", "is zero".to_owned())),
+            () if self.burst == 0 => Err(("burst", "is zero".to_owned())),
+            () if self.per < shortest => {
+                let shortest = crate::DurationText(shortest);
+                Err(("per", format!("{} is too short; {shortest} or more", crate::DurationText(self.per))))
+            }
+            () if self.per > crate::duration::MAX_DURATION => Err(("per", "is more than 3650 days".to_owned())),
+            () => Ok(()),
+        }
+    }
+
     /// Tokens per millisecond.
     #[must_use]
     pub fn per_ms(&self) -> f64 {

@@ -27,6 +27,9 @@ pub struct Record {
     meter: Meter,
     /// The blocks that may be in use, by holder and number.
     leases: BTreeMap<SmolStr, Lease>,
+    /// The limit by which it was counted last.
+    #[serde(default)]
+    of: Option<RateLimit>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,7 +73,7 @@ impl Record {
             Window::Fixed => Meter::Fixed(window_at(limit, now), 0),
             Window::Sliding => Meter::Sliding(BTreeMap::new()),
         };
-        Self { at: now, meter, leases: BTreeMap::new() }
+        Self { at: now, meter, leases: BTreeMap::new(), of: Some(*limit) }
     }
 
     /// The same limit, counted in another way from now on: nothing is there at first.
@@ -81,12 +84,36 @@ impl Record {
             Window::Fixed => Meter::Fixed(window_at(limit, now), all),
             Window::Sliding => Meter::Sliding(BTreeMap::from([(slice_at(limit, now), all)])),
         };
-        Self { at: now, meter, leases: BTreeMap::new() }
+        Self { at: now, meter, leases: BTreeMap::new(), of: Some(*limit) }
     }
 
     /// The record as it is at `now`: what has flowed in since, and without what no longer counts.
     fn advanced(&self, limit: &RateLimit, now: Timestamp) -> Self {
+        if let Some(before) = self.of.filter(|before| before != limit) {
+            return self.advanced_by(&before, now).changed(&before, limit);
+        }
+        self.advanced_by(limit, now)
+    }
+
+    /// The same tokens under another limit. Blocks in use are forgotten: what they hold under a large limit would be owed
+    /// for long under a small one. They are used up, or over, within a second.
+    fn changed(self, before: &RateLimit, limit: &RateLimit) -> Self {
+        let promised = limit.per_ms() * RESERVE_WITHIN.as_secs_f64() * 1_000.0;
+        let meter = match (self.meter, limit.window) {
+            (Meter::Bucket(level), Window::Bucket) => Meter::Bucket(level.max(-promised).min(limit.capacity())),
+            (meter @ Meter::Fixed(..), Window::Fixed) | (meter @ Meter::Sliding(_), Window::Sliding)
+                if before.per == limit.per =>
+            {
+                meter
+            }
+            _ => return Self::used_up(limit, self.at),
+        };
+        Self { at: self.at, meter, leases: BTreeMap::new(), of: Some(*limit) }
+    }
+
+    fn advanced_by(&self, limit: &RateLimit, now: Timestamp) -> Self {
         let mut next = self.clone();
+        next.of = Some(*limit);
         let is_wrong = self.at > now.plus(WRONG_CLOCK);
         next.at = if is_wrong { now } else { self.at.max(now) };
         let at = next.at;
@@ -237,6 +264,16 @@ impl Record {
             Meter::Bucket(level) => level.max(0.0) as u64,
             Meter::Fixed(_, used) => u64::from(limit.rate).saturating_sub(used),
             Meter::Sliding(slices) => u64::from(limit.rate).saturating_sub(slices.values().sum()),
+        }
+    }
+
+    /// When a node that asks now may use the next token; `None`: at once.
+    #[must_use]
+    pub fn next_at(&self, limit: &RateLimit, now: Timestamp) -> Option<Timestamp> {
+        let ask = Ask { who: SmolStr::default(), number: 0, need: 1, want: 1 };
+        match Self::lease(Some(self), limit, &ask, now) {
+            Answer::Granted(_, lease) | Answer::Has(lease) => Some(lease.from).filter(|from| *from > now),
+            Answer::NotBefore(at) => Some(at),
         }
     }
 

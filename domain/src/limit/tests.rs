@@ -31,9 +31,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// The times of all starts, one per token.
 fn play(limit: &RateLimit, steps: &[Step]) -> Vec<i64> {
-    let (mut record, mut now, mut starts) = (None::<Record>, Timestamp::from_millis(BEGIN), Vec::new());
+    play_on(None, (Timestamp::from_millis(BEGIN), 1), limit, steps).0
+}
+
+/// The times of all starts after a moment, on a record that there is, the record, and the last moment.
+fn play_on(
+    record: Option<Record>,
+    (begin, first): (Timestamp, u64),
+    limit: &RateLimit,
+    steps: &[Step],
+) -> (Vec<i64>, Option<Record>, Timestamp) {
+    let (mut record, mut now, mut starts) = (record, begin, Vec::new());
     let mut back: VecDeque<(Timestamp, Ask, u32)> = VecDeque::new();
-    for (number, (pause, need, more, use_at, unused)) in (1..).zip(steps) {
+    for (number, (pause, need, more, use_at, unused)) in (first..).zip(steps) {
         now = now.plus(Duration::from_millis(*pause));
         while let Some((_, ask, unused)) = back.pop_front_if(|(at, ..)| *at <= now) {
             record = record.map(|record| record.give_back(limit, &ask, unused, now).unwrap_or(record));
@@ -50,7 +60,7 @@ fn play(limit: &RateLimit, steps: &[Step]) -> Vec<i64> {
         }
     }
     starts.sort_unstable();
-    starts
+    (starts, record, now)
 }
 
 /// The span in which most jobs started beyond what the limit allows, if there is one.
@@ -81,6 +91,30 @@ proptest! {
     fn no_span_of_time_has_more_starts_than_the_limit_allows(limit in any_limit(), steps in steps()) {
         let starts = play(&limit, &steps);
         prop_assert_eq!(exceeds(&limit, &starts), None);
+    }
+
+    #[test]
+    fn a_changed_limit_holds_from_then_on(
+        before in any_limit(), after in any_limit(), first in steps(), second in steps(),
+    ) {
+        // Nodes that know of the change use no tokens any more that they took before.
+        let (_, record, now) = play_on(None, (Timestamp::from_millis(BEGIN), 1), &before, &first);
+        let (starts, ..) = play_on(record, (now, 1_000), &after, &second);
+        prop_assert_eq!(exceeds(&after, &starts), None);
+    }
+
+    #[test]
+    fn a_limit_that_was_made_smaller_is_soon_used_in_full(rate in 1u32..50, before in 100u32..1_000, first in steps()) {
+        let before = limit(Window::Bucket, before, 1_000, before);
+        let after = limit(Window::Bucket, rate, 1_000, rate);
+        let (_, record, now) = play_on(None, (Timestamp::from_millis(BEGIN), 1), &before, &first);
+        let Some(record) = record else { return Ok(()) };
+        let ask = Ask { who: "n".into(), number: 1_000, need: 1, want: 1 };
+        let Answer::Granted(record, _) = Record::lease(Some(&record), &after, &ask, now.plus(RESERVE_WITHIN)) else {
+            return Err(TestCaseError::fail("no token within a second"));
+        };
+        let later = now.plus(RESERVE_WITHIN * 4);
+        prop_assert!(record.left(&after, later) >= u64::from(rate.saturating_sub(1)), "{record:?}");
     }
 
     #[test]

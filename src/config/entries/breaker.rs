@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use longshore_domain::breaker::BreakerPolicy;
 
+use toml::Value;
+
+use crate::config::kind::{Kind, shown};
 use crate::config::schema::Field::Setting as One;
 use crate::config::schema::{Entry, Table};
 
@@ -27,6 +30,35 @@ pub(crate) static BREAKER: Table = Table::of(
     ],
 )
 .optional();
+
+/// No breaker, although `[defaults]` has one.
+pub(crate) static OFF: Entry<Off> =
+    Entry::new(BREAKER_NAME, || Off, "\"off\": a type has none, although [defaults] has one.");
+
+/// The word `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Off;
+
+impl Kind for Off {
+    fn noun() -> String {
+        "\"off\", or a table such as { failures = 5, cool_down = \"30s\" }".to_owned()
+    }
+
+    fn read(value: &Value) -> Result<Self, String> {
+        match value.as_str() {
+            Some("off") => Ok(Self),
+            _ => Err(format!("{} is not {}", shown(value), Self::noun())),
+        }
+    }
+
+    fn write(&self) -> Option<Value> {
+        Some(Value::String("off".to_owned()))
+    }
+
+    fn from_environment(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+}
 
 pub(crate) static FAILURES: Entry<u32> =
     Entry::new("failures", || BreakerPolicy::default().failures, "Failures in a row that open it.")

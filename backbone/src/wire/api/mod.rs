@@ -61,6 +61,11 @@ pub use queues::{
     PauseRequest, PauseStatus, PausedType, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest, QueuesResume,
     ResumeRequest,
 };
+mod limits;
+pub use limits::{
+    LimitChanged, LimitStatus, LimitValues, Limits, LimitsList, LimitsRequest, LimitsReset, LimitsSet,
+    ResetLimitRequest, SetBy, SetLimitRequest,
+};
 mod breakers;
 pub use breakers::{
     BreakerState, BreakerStatus, Breakers, BreakersList, BreakersRequest, BreakersReset, BreakersTrip, ResetRequest,
@@ -102,7 +107,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 31] = [
+pub const ENDPOINTS: [&str; 34] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -129,6 +134,9 @@ pub const ENDPOINTS: [&str; 31] = [
     QueuesList::NAME,
     QueuesPause::NAME,
     QueuesResume::NAME,
+    LimitsList::NAME,
+    LimitsSet::NAME,
+    LimitsReset::NAME,
     BreakersList::NAME,
     BreakersReset::NAME,
     BreakersTrip::NAME,

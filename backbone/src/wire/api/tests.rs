@@ -287,6 +287,10 @@ fn check_queues() -> [&'static str; 3] {
     ]
 }
 
+const LIMITED: &str = r#"{"configured":{"burst":100,"per_ms":1000,"rate":100,"window":"bucket"},"holders":2,"left":0,"next_at":"2026-11-21T12:00:00.000Z","origin":"run_time","type":"email.send","values":{"burst":9,"per_ms":60000,"rate":5,"window":"bucket"},"waiting":7}"#;
+const SHARED: &str = r#"{"holders":0,"left":5,"name":"crm","origin":"configuration","set_in":"longshore.toml:7","values":{"per_ms":1000,"rate":5,"window":"sliding"},"waiting":0}"#;
+const OF_TENANT: &str = r#"{"holders":0,"tenant":"acme","waiting":0}"#;
+
 #[test]
 fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     let node = format!(
@@ -301,6 +305,22 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     let open = breaker(r#""cause":"failures","#, "open", &format!(r#","until":"{TIME}""#));
     let half_open = breaker("", "half_open", "");
     let rest = [
+        check::<LimitsList>(
+            &["{}", r#"{"limit":500,"cursor":"7"}"#],
+            &[r#"{"limits":[]}"#, &format!(r#"{{"cursor":"7","limits":[{LIMITED},{SHARED},{OF_TENANT}]}}"#)],
+        ),
+        check::<LimitsSet>(
+            &[
+                r#"{"type":"email.send","rate":5}"#,
+                r#"{"name":"crm","rate":5,"per_ms":1000,"window":"sliding"}"#,
+                r#"{"tenant":"acme","rate":5,"per_ms":60000,"burst":9,"window":"bucket"}"#,
+            ],
+            &[&format!(r#"{{"limit":{LIMITED},"unconfirmed":["n2"]}}"#)],
+        ),
+        check::<LimitsReset>(
+            &[r#"{"type":"email.send"}"#, r#"{"name":"crm"}"#, r#"{"tenant":"acme"}"#],
+            &[&format!(r#"{{"limit":{SHARED},"unconfirmed":[]}}"#)],
+        ),
         check::<BreakersList>(
             &["{}", r#"{"tenant":"acme","type":"email.send","limit":500,"cursor":"7"}"#],
             &[r#"{"breakers":[]}"#, &format!(r#"{{"breakers":[{closed},{open},{half_open}],"cursor":"7"}}"#)],
@@ -369,6 +389,9 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<QueuesPause>(r#"{"sate":1}"#);
     refused::<QueuesResume>(r#"{"sate":1}"#);
     refused::<Health>(r#"{"sate":1}"#);
+    refused::<LimitsList>(r#"{"sate":1}"#);
+    refused::<LimitsSet>(r#"{"type":"t","rate":1,"sate":1}"#);
+    refused::<LimitsReset>(r#"{"type":"t","sate":1}"#);
     refused::<BreakersList>(r#"{"sate":1}"#);
     refused::<BreakersReset>(r#"{"tenant":"t","type":"t","sate":1}"#);
     refused::<BreakersTrip>(r#"{"tenant":"t","type":"t","sate":1}"#);
@@ -379,6 +402,7 @@ fn lists_may_be_asked_for_without_a_body() {
     assert!(DlqList::read(b"").is_ok() && DlqGroups::read(b"").is_ok() && QueuesList::read(b"").is_ok());
     assert!(RunsList::read(b"").is_ok() && RunsCount::read(b"").is_ok());
     assert!(SchedulesList::read(b"").is_ok() && SchedulesGet::read(b"").is_err());
+    assert!(LimitsList::read(b"").is_ok() && LimitsSet::read(b"").is_err());
     assert!(BreakersList::read(b"").is_ok() && BreakersTrip::read(b"").is_err());
     assert!(Health::read(b"").is_ok() && NodesList::read(b"anything").is_ok());
     assert!(RunsCancel::read(b"").is_err() && DlqReplay::read(b"").is_err());

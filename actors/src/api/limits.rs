@@ -1,0 +1,152 @@
+//! Rate limits: lists them with what is left, and sets them for the whole cluster while it runs.
+//!
+//! A change is a run-time setting: it is stored first, then announced. Each node that confirms it uses no token of the
+//! old limit any more; the record of the limit goes on under the new one (`longshore_domain::limit`). A node that is
+//! silent learns of it within a second of its return, and starts nothing if it could not ask for 12 s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use longshore_backbone::Error;
+use longshore_backbone::wire::api::{
+    ApiError, Encoded, LimitChanged, LimitStatus, LimitValues, Limits as Listed, LimitsRequest, OPERATOR,
+    ResetLimitRequest, SetBy, SetLimitRequest, Word,
+};
+use longshore_domain::limit::{LimitId, Scope};
+use longshore_domain::setting::{Setting, SettingKey};
+use longshore_domain::{JobType, Tenant};
+
+use crate::api::Api;
+use crate::api::filter::{self, unavailable};
+use crate::api::pauses::{present, write};
+
+/// Entries per page: if the client does not say, and at most.
+const PAGE: u64 = 100;
+const PAGE_MAX: u64 = 500;
+/// Records that are read at once.
+const READ_AT_ONCE: usize = 16;
+/// How long nodes have to confirm a change. Those that do not by then ask within a second.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The endpoint `limits.list`.
+pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result<Encoded<Listed>, ApiError> {
+    let limit = asked.limit.unwrap_or(PAGE);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        return Err(ApiError::malformed(format!("limit: is not one of 1 to {PAGE_MAX}")));
+    }
+    // The number of the page's first limit, from 1.
+    let first = filter::cursor(asked.cursor.as_deref())?.max(1);
+    let (skipped, limit) =
+        (usize::try_from(first - 1).unwrap_or(usize::MAX), usize::try_from(limit).unwrap_or(usize::MAX));
+    let own = if asker == OPERATOR { None } else { filter::whose(asker, None)? };
+    let is_seen = |scope: &Scope| match (scope, &own) {
+        (Scope::Tenant(tenant), Some(own)) => tenant == own,
+        _ => true,
+    };
+    let scopes: Vec<Scope> = scopes(api).into_iter().filter(is_seen).collect();
+    let parked = parked(api, own.as_ref()).await.map_err(|error| unavailable(&error))?;
+    let page: Vec<Scope> = scopes.iter().skip(skipped).take(limit).cloned().collect();
+    let next = skipped.saturating_add(page.len());
+    let cursor = (next < scopes.len()).then(|| (next + 1).to_string());
+    let statuses = page.into_iter().map(|scope| status(api, scope, &parked));
+    let statuses = futures_util::stream::iter(statuses).buffered(READ_AT_ONCE).try_collect();
+    let limits = statuses.await.map_err(|error| unavailable(&error))?;
+    Ok(Encoded::of(&Listed { cursor, limits }))
+}
+
+/// The endpoint `limits.set`.
+pub(crate) async fn set(api: &Api, asked: SetLimitRequest) -> Result<Encoded<LimitChanged>, ApiError> {
+    let (scope, limit) = (asked.scope()?, asked.limit()?);
+    must_exist(api, &scope)?;
+    change(api, scope, Some(Setting::Limit(limit))).await
+}
+
+/// The endpoint `limits.reset`.
+pub(crate) async fn reset(api: &Api, asked: ResetLimitRequest) -> Result<Encoded<LimitChanged>, ApiError> {
+    change(api, asked.scope()?, None).await
+}
+
+/// A name that no type uses would be limited in vain. Types and tenants need no settings of their own.
+fn must_exist(api: &Api, scope: &Scope) -> Result<(), ApiError> {
+    let Scope::Named(name) = scope else { return Ok(()) };
+    if api.policies.limits.contains_key(name) {
+        return Ok(());
+    }
+    let known = api.policies.limits.keys().map(|known| known.as_str()).collect::<Vec<_>>().join(", ");
+    Err(ApiError::not_found(format!("name: no limit {name:?} is configured under [limits]; there are: {known}")))
+}
+
+/// Stores the setting, and waits until the nodes know of it. Repeating it is harmless.
+async fn change(api: &Api, scope: Scope, wanted: Option<Setting>) -> Result<Encoded<LimitChanged>, ApiError> {
+    let key = SettingKey::Limit(scope.clone());
+    let stored = write(api, &key, wanted, |_| false).await?;
+    let nodes = present(api).await?.into_iter().map(|(node, _)| node).collect();
+    let store = api.backbone.run_time_settings();
+    let unconfirmed = store.announce(stored.revision, nodes, CONFIRMED_WITHIN).await;
+    let unconfirmed = unconfirmed.map_err(|error| unavailable(&error))?;
+    let parked = parked(api, None).await.map_err(|error| unavailable(&error))?;
+    let limit = status(api, scope, &parked).await.map_err(|error| unavailable(&error))?;
+    Ok(Encoded::of(&LimitChanged { limit, unconfirmed }))
+}
+
+/// The scopes that have a limit, by the configuration or at run time, in their order.
+fn scopes(api: &Api) -> BTreeSet<Scope> {
+    let policies = &api.policies;
+    let types = policies.types.iter().filter(|(_, policy)| policy.rate_limit.is_some());
+    let types = types.map(|(job_type, _)| Scope::Type(job_type.clone()));
+    let names = policies.limits.keys().map(|name| Scope::Named(name.clone()));
+    let tenants = policies.tenants.iter().filter(|(_, policy)| policy.rate_limit.is_some());
+    let tenants = tenants.map(|(tenant, _)| Scope::Tenant(tenant.clone()));
+    types.chain(names).chain(tenants).chain(api.limits.set_scopes()).collect()
+}
+
+/// The parked jobs of all queues, by type.
+async fn parked(api: &Api, tenant: Option<&Tenant>) -> Result<BTreeMap<JobType, u64>, Error> {
+    let mut jobs = BTreeMap::new();
+    for queue in api.backbone.declared_queues().await? {
+        let kinds = api.backbone.parked_kinds(&queue).await?.into_iter();
+        for kind in kinds.filter(|kind| tenant.is_none_or(|tenant| *tenant == kind.tenant)) {
+            *jobs.entry(kind.job_type).or_default() += kind.jobs;
+        }
+    }
+    Ok(jobs)
+}
+
+async fn status(api: &Api, scope: Scope, parked: &BTreeMap<JobType, u64>) -> Result<LimitStatus, Error> {
+    let limit = api.limits.limit_of(&scope);
+    let (is_set, configured) = (api.limits.is_set(&scope), api.policies.limit_of(&scope));
+    let id = LimitId { scope, key: None };
+    let (record, time) = (api.backbone.read_limit(&id).await?.0, api.limits.time());
+    let (left, next_at) = match (&limit, &record) {
+        (Some(limit), Some(record)) => (Some(record.left(limit, time)), record.next_at(limit, time)),
+        (limit, _) => (limit.map(|limit| limit.capacity() as u64), None),
+    };
+    let is_of = |job_type: &JobType| match &id.scope {
+        Scope::Type(limited) => limited == job_type,
+        Scope::Named(name) => api.policies.of(job_type).limit.as_ref() == Some(name),
+        Scope::Tenant(_) => false,
+    };
+    let waiting = parked.iter().filter(|(job_type, _)| is_of(job_type)).map(|(_, jobs)| jobs).sum();
+    let origin = limit.map(|_| if is_set { SetBy::RunTime } else { SetBy::Configuration });
+    let set_in = api.policies.limits_set_in.get(&id.scope).filter(|_| !is_set && limit.is_some()).cloned();
+    let (mut job_type, mut name, mut tenant) = (None, None, None);
+    match id.scope {
+        Scope::Type(of) => job_type = Some(of),
+        Scope::Named(of) => name = Some(of),
+        Scope::Tenant(of) => tenant = Some(of),
+    }
+    Ok(LimitStatus {
+        configured: configured.filter(|_| is_set).map(LimitValues::from),
+        holders: record.map_or(0, |record| record.holders() as u64),
+        left,
+        name,
+        next_at,
+        origin: origin.map(Word::Known),
+        set_in,
+        tenant,
+        job_type,
+        values: limit.map(LimitValues::from),
+        waiting,
+    })
+}

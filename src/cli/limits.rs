@@ -1,0 +1,254 @@
+//! `longshore limits`: what rate limits allow and what is left of them; sets one for the whole cluster, or resets it.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use longshore_backbone::wire::api::{
+    Encoded, LimitChanged, LimitStatus, LimitValues, Limits, LimitsList, LimitsRequest, LimitsReset, LimitsSet,
+    ResetLimitRequest, SetBy, SetLimitRequest,
+};
+use longshore_domain::limit::{RateLimit, Scope, Window};
+use longshore_domain::run::whole_millis;
+use longshore_domain::{DurationText, JobType, SmolStr, Tenant, Timestamp, duration};
+
+use super::client::Api;
+use super::output::{self, GOOD, PENDING};
+use super::target::now;
+use super::{Ended, Global};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Arguments {
+    /// JSON for machines, one page per line
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What limits allow, what is left of them, and where they were set
+    List(ListArguments),
+    /// Another limit on all nodes, from now on and after restarts (operators)
+    Set(SetArguments),
+    /// The configured limit again (operators)
+    Reset(ResetArguments),
+}
+
+#[derive(Debug, Args)]
+struct ListArguments {
+    /// JSON for machines, one page per line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// The limit of this job type, for example email.send
+    #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
+    job_type: Option<JobType>,
+    /// The limit of this name, which types share
+    #[arg(long, value_name = "NAME")]
+    name: Option<SmolStr>,
+    /// The limit of what this tenant submits
+    #[arg(long = "of-tenant", value_name = "TENANT", value_parser = tenant)]
+    tenant: Option<Tenant>,
+}
+
+#[derive(Debug, Args)]
+struct SetArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Tokens in each span of time: one for each job, unless it says otherwise
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+    /// The span of time
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration::parse)]
+    per: Duration,
+    /// At most so many at once after a quiet time [default: as many as --rate]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    burst: Option<u32>,
+    /// How they are counted
+    #[arg(long, value_name = "HOW", default_value = "bucket", value_parser = window)]
+    window: Window,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ResetArguments {
+    #[command(flatten)]
+    which: Which,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+fn tenant(text: &str) -> Result<Tenant, String> {
+    Tenant::parse(text).map_err(|error| error.to_string())
+}
+
+fn window(text: &str) -> Result<Window, String> {
+    match text {
+        "bucket" => Ok(Window::Bucket),
+        "fixed" => Ok(Window::Fixed),
+        "sliding" => Ok(Window::Sliding),
+        _ => Err("one of bucket, fixed, sliding".to_owned()),
+    }
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    let api = Api::connect(global).await?;
+    match arguments.command {
+        Some(Command::Set(SetArguments { which, rate, per, burst, window, json })) => {
+            let Which { job_type, name, tenant } = which;
+            let (per_ms, window) = (Some(whole_millis(per)), Some(window));
+            let request = SetLimitRequest { job_type, name, tenant, rate, per_ms, burst, window };
+            show(&api.ask::<LimitsSet>(request).await?, json)
+        }
+        Some(Command::Reset(ResetArguments { which: Which { job_type, name, tenant }, json })) => {
+            show(&api.ask::<LimitsReset>(ResetLimitRequest { job_type, name, tenant }).await?, json)
+        }
+        Some(Command::List(ListArguments { json })) => list(&api, json).await,
+        None => list(&api, arguments.json).await,
+    }
+}
+
+/// All limits that the cluster has.
+async fn all(api: &Api, json: bool) -> anyhow::Result<Vec<LimitStatus>> {
+    let (mut request, mut all) = (LimitsRequest { limit: Some(500), cursor: None }, Vec::new());
+    loop {
+        let answer = api.ask::<LimitsList>(request.clone()).await?;
+        if json {
+            output::json(&answer)?;
+        }
+        let Limits { limits, cursor } = answer.read()?;
+        all.extend(limits);
+        if cursor.is_none() {
+            return Ok(all);
+        }
+        request.cursor = cursor;
+    }
+}
+
+/// The limits that were set at run time.
+pub(crate) async fn set_at_run_time(api: &Api) -> anyhow::Result<Vec<(Scope, RateLimit)>> {
+    let limits = all(api, false).await?.into_iter();
+    let set = limits.filter(|limit| limit.origin.as_ref().is_some_and(|by| by.known() == Some(&SetBy::RunTime)));
+    let read = set.filter_map(|LimitStatus { job_type, name, tenant, values, .. }| {
+        let LimitValues { burst, per_ms, rate, window } = values?;
+        let (per_ms, window) = (Some(per_ms), Some(window));
+        let asked = SetLimitRequest { job_type, name, tenant, rate, per_ms, burst, window };
+        Some((asked.scope().ok()?, asked.limit().ok()?))
+    });
+    Ok(read.collect())
+}
+
+async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
+    let all = all(api, json).await?;
+    if !json {
+        output::say(output::table(&rows(&all, now()), &[2, 3]).trim_end())?;
+    }
+    Ok(Ended::Well)
+}
+
+fn show(answer: &Encoded<LimitChanged>, json: bool) -> anyhow::Result<Ended> {
+    if json {
+        output::json(answer)?;
+        return Ok(Ended::Well);
+    }
+    let LimitChanged { limit, unconfirmed } = answer.read()?;
+    output::say(&said(&limit))?;
+    if !unconfirmed.is_empty() {
+        let silent = unconfirmed.join(", ");
+        anstream::eprintln!(
+            "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
+        );
+    }
+    Ok(Ended::Well)
+}
+
+/// A limit in one line.
+fn said(limit: &LimitStatus) -> String {
+    let values = limit.values.map_or_else(|| "no limit".to_owned(), |values| written(&values));
+    format!("{}: {GOOD}{values}{GOOD:#} ({})", what(limit), origin(limit))
+}
+
+fn what(limit: &LimitStatus) -> String {
+    match (&limit.job_type, &limit.name, &limit.tenant) {
+        (Some(job_type), ..) => format!("type {job_type}"),
+        (_, Some(name), _) => format!("name {name}"),
+        (_, _, Some(tenant)) => format!("tenant {tenant}"),
+        _ => String::new(),
+    }
+}
+
+fn origin(limit: &LimitStatus) -> String {
+    let configured =
+        || limit.configured.map(|values| format!("; configured: {}", written(&values))).unwrap_or_default();
+    match limit.origin.as_ref().map(|origin| (origin.known(), origin.to_string())) {
+        Some((Some(SetBy::RunTime), _)) => format!("set at run time{}", configured()),
+        Some((Some(SetBy::Configuration), _)) => limit.set_in.clone().unwrap_or_else(|| "configuration".to_owned()),
+        Some((None, word)) => word,
+        None => "nothing is configured".to_owned(),
+    }
+}
+
+/// `100 per 1s, burst 200`.
+fn written(values: &LimitValues) -> String {
+    let per = DurationText(Duration::from_millis(values.per_ms));
+    let how = match (values.window, values.burst) {
+        (Window::Bucket, Some(burst)) if burst != values.rate => format!(", burst {burst}"),
+        (Window::Bucket, _) => String::new(),
+        (Window::Fixed, _) => ", fixed windows".to_owned(),
+        (Window::Sliding, _) => ", sliding window".to_owned(),
+    };
+    format!("{} per {per}{how}", values.rate)
+}
+
+fn rows(limits: &[LimitStatus], now: Timestamp) -> Vec<Vec<String>> {
+    let heading = ["limit", "allows", "left", "waiting", "next", "set"].map(str::to_owned).to_vec();
+    let row = |limit: &LimitStatus| {
+        let next = limit.next_at.filter(|at| *at > now).map(|at| format!("in {}", output::span(now, at)));
+        vec![
+            what(limit),
+            limit.values.map(|values| written(&values)).unwrap_or_default(),
+            limit.left.map(output::number).unwrap_or_default(),
+            output::number(limit.waiting),
+            next.unwrap_or_else(|| "at once".to_owned()),
+            origin(limit),
+        ]
+    };
+    std::iter::once(heading).chain(limits.iter().map(row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn limits_are_shown_with_what_is_left_and_where_they_were_set() {
+        let now = Timestamp::parse("2026-11-21T12:00:00Z").unwrap();
+        let limits = [
+            json!({"type": "mail.send", "values": {"rate": 5, "per_ms": 60_000, "burst": 9, "window": "bucket"},
+                "configured": {"rate": 100, "per_ms": 1_000, "burst": 100, "window": "bucket"}, "holders": 1, "left": 0,
+                "next_at": "2026-11-21T12:00:12Z", "origin": "run_time", "waiting": 1_200}),
+            json!({"tenant": "acme", "values": {"rate": 5, "per_ms": 1_000, "window": "fixed"}, "holders": 0, "left": 5,
+                "origin": "configuration", "set_in": "longshore.toml:7", "waiting": 0}),
+        ];
+        let limits: Vec<LimitStatus> = limits.into_iter().map(|one| serde_json::from_value(one).unwrap()).collect();
+        assert_eq!(
+            anstream::adapter::strip_str(&output::table(&rows(&limits, now), &[2, 3])).to_string(),
+            "\
+limit           allows                   left  waiting  next       set
+type mail.send  5 per 1m, burst 9           0    1,200  in 12.0 s  set at run time; configured: 100 per 1s
+tenant acme     5 per 1s, fixed windows     5        0  at once    longshore.toml:7
+"
+        );
+    }
+}
