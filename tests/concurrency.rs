@@ -2,7 +2,7 @@
 //! holds up nobody.
 //!
 //! ```sh
-//! LONGSHORE_TEST_CONCURRENCY_JOBS=2000 LONGSHORE_TEST_FAULTS=8 cargo test --test promises concurrency -- --nocapture
+//! LONGSHORE_TEST_CONCURRENCY_JOBS=2000 LONGSHORE_TEST_FAULTS=9 cargo test --test promises concurrency -- --nocapture
 //! ```
 
 use std::sync::Arc;
@@ -45,13 +45,13 @@ async fn counting(world: &World, job_type: &str) -> (Handler, Arc<AtomicUsize>) 
     (handler.await, most)
 }
 
-/// Given a key that allows three at once and a backlog of its jobs on four nodes, when nodes are killed, frozen beyond
-/// their lease and started again, then its handler never has more than three calls at once, every job completes, and jobs
+/// Given a key that allows three at once and a backlog of its jobs on four nodes, when nodes are killed or frozen beyond
+/// their lease and started again, and the server is killed under their writes, then its handler never has more than three calls at once, every job completes, and jobs
 /// of another key and another type go on meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_has_no_more_attempts_at_once_than_it_allows_whoever_dies() {
     let world = world().await;
-    let (jobs, faults) = (times("LONGSHORE_TEST_CONCURRENCY_JOBS", 400), times("LONGSHORE_TEST_FAULTS", 2));
+    let (jobs, faults) = (times("LONGSHORE_TEST_CONCURRENCY_JOBS", 400), times("LONGSHORE_TEST_FAULTS", 3));
     let (handler, most) = counting(&world, "counted").await;
     let mut nodes = Vec::new();
     for _ in 0..4 {
@@ -64,20 +64,25 @@ async fn a_key_has_no_more_attempts_at_once_than_it_allows_whoever_dies() {
         // In the midst of them.
         handler.called(handler.calls().len() + jobs / faults / 4).await;
         let victim = &nodes[fault % nodes.len()];
-        if fault % 2 == 0 {
-            victim.kill9().await;
-        } else {
-            victim.sigstop();
+        match fault % 3 {
+            0 => victim.kill9().await,
+            1 => victim.sigstop(),
+            _ => {
+                world.server().kill9().await;
+                world.server().restart().await.unwrap();
+            }
         }
         let other = world.publish("counted").header(KEY, "other").json(json!(fault)).await;
         assert_eq!(world.wait(&other).await.state, "completed");
         let quick = world.publish("noop").json(json!({})).await;
         assert_eq!(world.wait(&quick).await.state, "completed");
-        if fault % 2 == 0 {
-            victim.restart().await;
-        } else {
-            tokio::time::sleep(FREEZE).await;
-            victim.sigcont();
+        match fault % 3 {
+            0 => victim.restart().await,
+            1 => {
+                tokio::time::sleep(FREEZE).await;
+                victim.sigcont();
+            }
+            _ => {}
         }
     }
     let ends = world.ends(&busy, WITHIN).await;

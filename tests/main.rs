@@ -14,6 +14,7 @@ mod cluster; // several nodes act as one
 mod concurrency; // no more attempts at once than a type or key allows, whoever dies
 mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
+mod debounce; // of changes that follow each other soon, the last one runs, once
 mod elections; // while servers elect, nodes start, answer correctly and go on
 mod events; // events are published live and kept in order
 mod fail_points; // death between any two steps loses nothing

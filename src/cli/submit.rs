@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use longshore_backbone::wire::api::{Submit, SubmitRequest, Submitted};
+use longshore_backbone::wire::api::{Debounce, Submit, SubmitRequest, Submitted};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{JobType, Queue, RunId, Timestamp, duration};
 use serde_json::value::RawValue;
@@ -52,6 +52,15 @@ pub(crate) struct Arguments {
     /// If another run has the key: print that run, fail, or take its place unless it has started
     #[arg(long, value_name = "WHAT", value_parser = ["return", "reject", "replace"], requires = "key")]
     on_conflict: Option<String>,
+    /// Debounce: of the jobs with this key that follow each other soon, the last one runs, once
+    #[arg(long, value_name = "KEY", requires = "debounce_wait", conflicts_with_all = ["key", "delay", "at", "run_id"])]
+    debounce: Option<String>,
+    /// How long the job waits for the next one of its key
+    #[arg(long, value_name = "DURATION", value_parser = span, requires = "debounce")]
+    debounce_wait: Option<Duration>,
+    /// How long after the first one of them the last is started at the latest
+    #[arg(long, value_name = "DURATION", value_parser = span, requires = "debounce")]
+    debounce_max_wait: Option<Duration>,
     /// An id of your own for the run
     #[arg(long, value_name = "ID", value_parser = chosen_id)]
     run_id: Option<RunId>,
@@ -140,6 +149,7 @@ impl Arguments {
             unique: self.unique.clone(),
             schema_version: self.schema_version.clone(),
             on_conflict: self.on_conflict.clone(),
+            debounce: self.debounce(),
             run_id: self.run_id.as_ref().map(RunId::to_string),
             idempotency_window_ms: self.window.map(whole_millis),
             max_attempts: self.max_attempts,
@@ -153,6 +163,13 @@ impl Arguments {
             tags: (!self.tag.is_empty()).then(|| self.tag.clone()),
             ..SubmitRequest::default()
         }
+    }
+}
+
+impl Arguments {
+    fn debounce(&self) -> Option<Debounce> {
+        let (key, wait_ms) = (self.debounce.clone()?, whole_millis(self.debounce_wait?));
+        Some(Debounce { key, wait_ms, max_wait_ms: self.debounce_max_wait.map(whole_millis) })
     }
 }
 
@@ -236,6 +253,9 @@ mod tests {
         let at = "2027-01-31T10:30:00+01:00";
         assert_eq!(body(&format!("t --at {at}")), json!({"type": "t", "run_at": at}));
         assert_eq!(body(&format!("t --expires-at {at}")), json!({"type": "t", "expires_at": at}));
+        let debounce = json!({"key": "k", "wait_ms": 5_000, "max_wait_ms": 60_000});
+        let line = "t --debounce k --debounce-wait 5s --debounce-max-wait 1m";
+        assert_eq!(body(line), json!({"type": "t", "debounce": debounce}));
         assert!(time_or_span("soon").is_err() && header("no value").is_err());
     }
 

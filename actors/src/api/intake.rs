@@ -26,6 +26,7 @@ use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
 
 use crate::api::Api;
+use crate::api::debounce::Debounced;
 use crate::api::filter::unavailable;
 use crate::api::keyed::{self, OnConflict};
 use crate::api::runs::is_stored;
@@ -42,6 +43,8 @@ pub(super) struct Checked {
     pub(super) own_id: Option<RunId>,
     /// What happens if another run has the job's key.
     pub(super) on_conflict: OnConflict,
+    /// It waits for others of its key, which take its place.
+    pub(super) debounce: Option<Debounced>,
     headers: Headers,
     payload: Bytes,
 }
@@ -57,7 +60,7 @@ impl Checked {
     }
 }
 
-fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
+pub(super) fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
     ApiError::malformed(format!("{field}: {reason}"))
 }
 
@@ -142,7 +145,8 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
     };
     let job_type = JobType::parse(&submit.job_type).map_err(name)?;
     let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
-    let on_conflict = on_conflict(&submit)?;
+    let debounce = Debounced::read(&submit)?;
+    let on_conflict = if debounce.is_some() { OnConflict::Replace } else { on_conflict(&submit)? };
     let payload = payload(&submit)?;
     let version = text("schema_version", &submit.schema_version, TAG_MAX)?;
     admission::admit(&api.policies, tenant, &job_type, version.as_deref(), &payload).map_err(|refusal| {
@@ -153,7 +157,11 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
         };
         ApiError::new(code, refusal.to_string())
     })?;
-    let options = options(api, &submit, own_id.is_some())?;
+    let mut options = options(api, &submit, own_id.is_some())?;
+    if let (Some(debounce), Some(asked)) = (debounce, &submit.debounce) {
+        options.idempotency_key = text("debounce.key", &Some(asked.key.clone()), KEY_MAX)?;
+        debounce.set(&mut options);
+    }
     let headers = headers(&submit, &options)?;
     let in_headers = header::size_of(&headers);
     if in_headers > header::HEADERS_MAX {
@@ -169,7 +177,7 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
     let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
-    Ok(Checked { job, own_id, on_conflict, headers, payload })
+    Ok(Checked { job, own_id, on_conflict, debounce, headers, payload })
 }
 
 fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {
@@ -265,11 +273,11 @@ fn deadline(submit: &SubmitRequest) -> Result<Option<When>, ApiError> {
 }
 
 /// A span that must not be zero.
-fn positive(field: &str, ms: u64) -> Result<Duration, ApiError> {
+pub(super) fn positive(field: &str, ms: u64) -> Result<Duration, ApiError> {
     if ms == 0 { Err(wrong(field, "is zero")) } else { span(field, ms) }
 }
 
-fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
+pub(super) fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
     let span = Duration::from_millis(ms);
     if span > duration::MAX_DURATION { Err(wrong(field, "is more than 3650 days")) } else { Ok(span) }
 }
@@ -357,6 +365,7 @@ pub(super) async fn note_and_publish(
     if let Some(key) = keys::key_of(api, job) {
         key.note_wanted(&mut run);
     }
+    run.starts_by = checked.debounce.and_then(|debounce| debounce.starts_by());
     if let Some(at) = due {
         return schedule(api, checked, run, (at, claim)).await;
     }

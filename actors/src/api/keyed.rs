@@ -131,6 +131,10 @@ async fn next(api: &Api, checked: &Checked, found: &FoundClaim) -> Result<Next, 
         (OnConflict::Reject, _) => {
             Err(ApiError::new(Code::KeyTaken, format!("idempotency_key: belongs to run {run_id}")))
         }
+        // The change must not be lost, and the run that has the key did not take it in.
+        (_, Some(record)) if checked.debounce.is_some() && differs && !record.run.has_started() => {
+            Err(ApiError::unavailable("debounce: the run that has the key is being taken up; try again"))
+        }
         (_, record) => Ok(Next::Is(run_id, record)),
     }
 }
@@ -178,13 +182,17 @@ async fn replace(
     let mut run = Run::new(job, api.policies.max_attempts(job), now());
     (run.seal, run.token, run.replaces) = (new_seal(), api.identity.token(), true);
     key.note_wanted(&mut run);
+    run.starts_by = before.starts_by.or_else(|| checked.debounce.and_then(|debounce| debounce.starts_by()));
+    // A time that is over is as good as any other: the job goes through its schedule.
+    let due = due.map(|due| due.min(run.starts_by.unwrap_or(due)));
     let Some(revision) = make_durable(api, checked, &mut run, due).await? else {
         // A run of this id is there already.
         let found = is_stored(api, &job.tenant, &job.run_id).await?;
         let found = found.ok_or_else(|| ApiError::unavailable("the run's record changes; try again"))?;
         return intake::found_before(api, checked, found, None).await;
     };
-    let wanted = Wanted { key, print: checked.print(), replaces: true, again: false };
+    // This is the latest submission, whatever the clocks of other nodes say.
+    let wanted = Wanted { key, print: checked.print(), replaces: Some(Timestamp::LAST_SCHEDULE), again: false };
     let holder = keys::own(api, job, wanted).await.map_err(|error| unavailable(&error))?;
     tidy(api, before, &job.run_id).await;
     let Some(holder) = holder else {

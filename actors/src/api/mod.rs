@@ -15,6 +15,7 @@ pub(crate) mod waits;
 mod walk;
 
 pub(crate) mod dead_letters;
+mod debounce;
 pub(crate) mod replay;
 
 pub(crate) mod pauses;

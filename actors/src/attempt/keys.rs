@@ -16,7 +16,7 @@ use longshore_domain::key::{self, KeyVerdict};
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, duration};
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, Timestamp, duration};
 
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::AttemptState;
@@ -109,7 +109,9 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     }
     let run = &mut attempt_state.run;
     let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
-    let wanted = Wanted { key: &key, print, replaces: run.replaces, again: run.round > 1 };
+    // Of two runs that replace, the later one stays: the `submit` of this one may have died, and another came since.
+    let replaces = run.replaces.then_some(run.origin);
+    let wanted = Wanted { key: &key, print, replaces, again: run.round > 1 };
     Ok(match own(ports, job, wanted).await? {
         None => {
             key.note_claimed(run);
@@ -146,8 +148,8 @@ async fn record_first<P: Ports>(
 pub(crate) struct Wanted<'k> {
     pub(crate) key: &'k Key<'k>,
     pub(crate) print: String,
-    /// It takes the key from a run that has not started.
-    pub(crate) replaces: bool,
+    /// It takes the key from a run that has not started, and was not submitted later than this.
+    pub(crate) replaces: Option<Timestamp>,
     /// An own claim is not enough, as another run may be about to take it: it is written again.
     pub(crate) again: bool,
 }
@@ -175,7 +177,7 @@ pub(crate) async fn own<P: KeyPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
             (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
             (true, false) => match holder(ports, (&job.tenant, &job.run_id), &found).await? {
                 None => {}
-                Some((_, Some(record))) if replaces && key::is_replaceable(&record.run) => {
+                Some((_, Some(record))) if makes_way(&record.run, replaces) => {
                     make_way(ports, record, &job.run_id).await?;
                     continue;
                 }
@@ -191,6 +193,11 @@ pub(crate) async fn own<P: KeyPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
             return Ok(None);
         }
     }
+}
+
+/// Whether a run makes way for one that replaces it, submitted at that time.
+fn makes_way(run: &Run, replaces: Option<Timestamp>) -> bool {
+    replaces.is_some_and(|submitted| run.origin <= submitted) && key::is_replaceable(run)
 }
 
 /// The run that has the key of a claim, with its record if that is still there; `None`: the key is free for the run

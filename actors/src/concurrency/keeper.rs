@@ -35,6 +35,8 @@ const AT_ONCE: usize = 64;
 const IN_A_WISH: usize = 256;
 /// How long the next try waits after the server did not answer.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A renewal of the session waits for its answer for the lease divided by this.
+const ANSWERS_IN_A_LEASE: u32 = 8;
 /// The longest pause before a record is read again because another write came first.
 const PAUSE: Duration = Duration::from_millis(3);
 
@@ -316,15 +318,17 @@ impl Part {
         let sent = Instant::now();
         let lease_ms = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
         let session = Session { node: self.node.clone(), lease_ms, ended_at: None };
-        match self.records.write_session(of, &session, revision).await {
-            Ok(Written::Won(revision)) => return (sent, Renewed::Confirmed(revision)),
-            Ok(Written::Lost) => {}
-            Err(error) => {
+        let written = self.records.write_session(of, &session, revision);
+        // Without an answer it is sent again, several times within the lease: whether it was written shows then.
+        match tokio::time::timeout(self.lease / ANSWERS_IN_A_LEASE, written).await {
+            Ok(Ok(Written::Won(revision))) => return (sent, Renewed::Confirmed(revision)),
+            Ok(Ok(Written::Lost)) => {}
+            Ok(Err(error)) => {
                 tracing::debug!("its session is not confirmed, trying again: {}", error.with_causes());
                 tokio::time::sleep(AGAIN_AFTER).await;
-                // Whether it was written shows when it is written again.
                 return (sent, Renewed::Unclear);
             }
+            Err(_) => return (sent, Renewed::Unclear),
         }
         let renewed = match self.records.session(of).await {
             // A renewal whose answer was lost.

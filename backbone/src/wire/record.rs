@@ -122,6 +122,7 @@ fn append_protocol(run: &Run, out: &mut Vec<u8>) {
     if run.replaces {
         text(out, &[r#","replaces":true"#]);
     }
+    maybe(out, "starts_by", run.starts_by.as_ref());
     if run.published {
         text(out, &[r#","published":true"#]);
     }

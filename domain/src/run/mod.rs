@@ -86,6 +86,8 @@ pub struct Run {
     pub unique_key: Option<String>,
     /// `submit` was asked to replace the run that has its key: it takes the key from a run that was not started.
     pub replaces: bool,
+    /// A debounced job starts by then, however often it is replaced.
+    pub starts_by: Option<Timestamp>,
     /// `submit` made this record, and the message or schedule that it then wrote is durable.
     pub published: bool,
     /// Proves that a node wrote a message of this run; empty as long as there was no such message.
@@ -133,6 +135,7 @@ impl Run {
             key_claimed_ms: None,
             unique_key: None,
             replaces: false,
+            starts_by: None,
             published: false,
             seal: SmolStr::default(),
             held_by: None,

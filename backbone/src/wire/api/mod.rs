@@ -26,7 +26,7 @@ mod request;
 pub use request::Nothing;
 
 mod submit;
-pub use submit::{BatchAnswer, BatchItem, BatchRequest, Submit, SubmitBatch, SubmitRequest, Submitted};
+pub use submit::{BatchAnswer, BatchItem, BatchRequest, Debounce, Submit, SubmitBatch, SubmitRequest, Submitted};
 
 mod fields;
 mod target;

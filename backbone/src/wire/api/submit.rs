@@ -63,6 +63,9 @@ pub struct SubmitRequest {
     /// this job take the place of a run that has not started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_conflict: Option<String>,
+    /// Its key, and how long it waits for the next job of that key, which takes its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub debounce: Option<Debounce>,
     /// An id for the run that the client chooses: at most 96 characters, not in the form of a derived id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
@@ -93,7 +96,7 @@ pub struct SubmitRequest {
     /// When the whole run must have finished: a time (RFC 3339) or a duration such as `7d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
-    /// 1 to 512 bytes; checked, not acted upon in this version.
+    /// 1 to 512 bytes: how many of its type run at once is counted per key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_key: Option<String>,
     /// 1 to 512 bytes: which bucket of its type's rate limit, or which breaker.
@@ -111,6 +114,19 @@ pub struct SubmitRequest {
     /// Headers that are passed on to the handler; none may begin with `Nats-` or `Longshore-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<BTreeMap<String, String>>,
+}
+
+/// How a job waits for others of its key. Each takes the place of the one before, so that the last runs, once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Debounce {
+    /// 1 to 512 bytes: the job's idempotency key, which is free again once it starts.
+    pub key: String,
+    /// The job starts if no other came for so long, in milliseconds: above 0.
+    pub wait_ms: u64,
+    /// It starts so long after the first at the latest, however many come: at least `wait_ms`; no bound by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait_ms: Option<u64>,
 }
 
 /// The answer to a job.

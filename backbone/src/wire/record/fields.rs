@@ -86,6 +86,8 @@ pub(super) struct Fields {
     pub(super) unique_key: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) replaces: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) starts_by: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) published: bool,
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
@@ -127,6 +129,7 @@ impl Fields {
             key_claimed_ms: self.key_claimed_ms,
             unique_key: self.unique_key,
             replaces: self.replaces,
+            starts_by: self.starts_by,
             published: self.published,
             seal: self.seal,
             held_by: self.held_by,
