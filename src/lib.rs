@@ -23,8 +23,8 @@
 //!
 //! Nodes of one queue may have different handlers: where a node lacks one, it has the job done by a node that has it.
 //!
-//! Features: `program` (default) is what the `longshore` program needs, `http` are probes and metrics. A program with
-//! handlers of its own takes `default-features = false`, and `http` if it wants those.
+//! Features: `program` (default) is what the `longshore` program needs, `http` are probes and metrics, `traces` are those by OTLP. A program with
+//! handlers of its own takes `default-features = false`, and `http` or `traces` if it wants those.
 
 mod client;
 pub mod config;
@@ -33,6 +33,8 @@ pub mod handlers;
 pub mod http;
 mod json_schema;
 mod own_node;
+#[cfg(feature = "traces")]
+pub mod traces;
 
 pub use client::{Client, ClientError, Event, NewJob};
 pub use config::{Configuration, nats};

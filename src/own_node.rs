@@ -25,6 +25,10 @@ pub enum RunError {
     #[cfg(feature = "http")]
     #[error(transparent)]
     Http(#[from] crate::http::Error),
+    /// Traces cannot be exported as the settings say.
+    #[cfg(feature = "traces")]
+    #[error(transparent)]
+    Traces(#[from] crate::traces::Error),
     /// The process cannot listen to signals.
     #[error("cannot listen to signals")]
     Signals(#[source] std::io::Error),
@@ -100,7 +104,13 @@ impl NodeBuilder {
         };
         #[cfg(feature = "http")]
         let http = crate::http::Server::start(configuration.http()).await?;
-        let node = Node::start(configuration.settings().clone(), connection, self.handlers).await?;
+        #[allow(unused_mut, reason = "only with the feature `traces`")]
+        let mut settings = configuration.settings().clone();
+        #[cfg(feature = "traces")]
+        {
+            settings.traces = crate::traces::exporter(configuration.telemetry(), &settings.name)?;
+        }
+        let node = Node::start(settings, connection, self.handlers).await?;
         #[cfg(feature = "http")]
         if let Some(http) = &http {
             http.show(node.observer());

@@ -48,6 +48,7 @@ mod schedules; // a recurring schedule starts a run at each of its times, once, 
 mod shutdown; // a node that is asked to end finishes what it can and returns the other jobs
 mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // no job starts before its time or after its expiry, or runs beyond its limit
+mod traces; // one trace tells a job's whole way, and no collector disturbs a job
 mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer
 mod why; // the story of one run, in words

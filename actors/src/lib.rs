@@ -57,6 +57,7 @@ mod tests;
 pub mod fail_point;
 pub mod handler;
 pub mod metrics;
+pub mod trace;
 
 pub use attempt::progress::HANDLER_LOG;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};

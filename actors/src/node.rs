@@ -86,11 +86,11 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let Settings { name, shutdown_grace, policies, storage, schedules } = settings;
+        let Settings { name, shutdown_grace, policies, storage, schedules, traces } = settings;
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
-        let parts = Parts::new(backbone, name.into(), (policies, schedules), handlers);
+        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, traces);
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
@@ -159,6 +159,9 @@ impl Node {
         let is_flushed = self.parts.committer.flush(FLUSH_WITHIN).await;
         // If it takes longer, its slots come back with its lease.
         let _ = self.parts.gates.slots.address.ask(LEAVE_WITHIN, keeper::Message::Leave).await;
+        if let Some(tracer) = &self.parts.tracer {
+            tracer.flush(GOODBYE_TIMEOUT).await;
+        }
         let goodbye = tokio::time::timeout(GOODBYE_TIMEOUT, self.say_goodbye()).await;
         self.root.stop(None);
         let _ = self.life.await;

@@ -40,6 +40,7 @@ use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::time::{recurring, sweep, timekeeper};
+use crate::trace::{SpanExporter, Tracer};
 use crate::{DeclaredSchedules, Handlers};
 
 /// What the parts of a node are made of. Only the node sees this whole.
@@ -62,6 +63,8 @@ pub(crate) struct Parts {
     pub(crate) offered_calls: Arc<OfferedCalls>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Takes the spans of jobs, if the node writes traces.
+    pub(crate) tracer: Option<Arc<Tracer>>,
     pub(crate) system_events: SystemEvents,
     /// The recurring schedules that the configuration declares.
     pub(crate) declared: Arc<DeclaredSchedules>,
@@ -70,10 +73,10 @@ pub(crate) struct Parts {
 impl Parts {
     /// A node of this name that starts now.
     pub(crate) fn new(
-        backbone: Backbone,
-        name: SmolStr,
+        (backbone, name): (Backbone, SmolStr),
         (policies, schedules): (Policies, DeclaredSchedules),
         handlers: Handlers,
+        traces: Option<Arc<dyn SpanExporter>>,
     ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
@@ -81,7 +84,8 @@ impl Parts {
             metrics.expect_types(queue, policies.types.keys());
         }
         let identity = Arc::new(Identity::new(name.clone()));
-        let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics));
+        let tracer = traces.map(|exporter| Arc::new(Tracer::new(exporter, Arc::clone(&metrics))));
+        let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics), tracer.clone());
         let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
         let policies = Arc::new(policies);
         let news = Arc::<GateNews>::default();
@@ -122,6 +126,7 @@ impl Parts {
             offered_calls: Arc::default(),
             health: Arc::default(),
             metrics,
+            tracer,
             system_events,
             declared: Arc::new(schedules),
         }
@@ -142,6 +147,7 @@ impl Parts {
             metrics: Arc::clone(&self.metrics),
             recently_cancelled: Arc::clone(&self.recently_cancelled),
             unstored_ends: Arc::clone(&self.unstored_ends),
+            tracer: self.tracer.clone(),
             unclear_claims: UnclearClaims::default(),
             local_retries: Arc::default(),
         }
@@ -185,6 +191,7 @@ impl Parts {
             metrics: Arc::clone(&self.metrics),
             breakers: Arc::clone(&self.breakers),
             circuit_breaker: self.circuit_breaker.clone(),
+            tracer: self.tracer.clone(),
         })
     }
 

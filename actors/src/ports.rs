@@ -39,6 +39,7 @@ use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::shared::{new_seal, now};
+use crate::trace::Tracer;
 
 /// The rules of `domain` by which an attempt goes. They are not to be answered in any other way: only the simulation
 /// does, to see that it notices a broken rule.
@@ -367,6 +368,8 @@ pub(crate) struct NodePorts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    /// Takes the spans of jobs, if the node writes traces.
+    pub(crate) tracer: Option<Arc<Tracer>>,
     /// Claims whose answers were lost.
     pub(crate) unclear_claims: UnclearClaims,
     /// Permits of short retries that are held locally.

@@ -1,11 +1,14 @@
 //! A node's settings, already checked: actors never see a file, an environment variable or a terminal.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_backbone::Storage;
 use longshore_backbone::wire::api::PutRequest;
 use longshore_domain::Tenant;
 use longshore_domain::policy::Policies;
+
+use crate::trace::SpanExporter;
 
 /// All settings of one node.
 #[derive(Debug, Clone)]
@@ -20,6 +23,8 @@ pub struct Settings {
     pub storage: Storage,
     /// The recurring schedules that the configuration declares.
     pub schedules: DeclaredSchedules,
+    /// Where traces go; `None`: there are none, and nothing is done for them.
+    pub traces: Option<Arc<dyn SpanExporter>>,
 }
 
 /// The recurring schedules of a configuration file.

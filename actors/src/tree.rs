@@ -23,6 +23,7 @@ use crate::queue::supervisor::{self, QueueSupervisor};
 use crate::queue::{lane_guard, parking};
 use crate::supervision::{ChildSpec, Deaths};
 use crate::time::{recurring, sweep, timekeeper};
+use crate::trace;
 
 /// All children of the root except the queues, in the order in which they start. Each is given its part of the node
 /// (`parts.rs`), and no other child's.
@@ -48,6 +49,9 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::with_messages("slot-keeper", &parts.gates.slots.address, parts.slot_keeper(), keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), circuit_breaker::run),
     ];
+    children.extend(parts.tracer.iter().map(|tracer| {
+        ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
+    }));
     children.extend(parts.queues.iter().map(|queue| ChildSpec::new("parking", parts.parking(queue), parking::run)));
     children
 }

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::micro::{self, GROUP};
 use crate::subscription;
 use crate::wire::api::{ApiError, Code};
-use crate::wire::header::names;
+use crate::wire::header::{self, names};
 use crate::wire::json::Object;
 
 /// Requests that one node works on at once; more are refused with 503.
@@ -36,6 +36,8 @@ pub struct Request {
     pub tenant: String,
     /// The endpoint, for example `runs.get`.
     pub endpoint: String,
+    /// The caller's trace context, as its header has it.
+    pub trace_parent: Option<String>,
     /// Its body.
     pub body: Bytes,
 }
@@ -159,7 +161,13 @@ impl<S: Serve> Service<S> {
             return Err(ApiError::not_found(format!("no endpoint {name:?}; there are {}", names.join(", "))));
         };
         let started = std::time::Instant::now();
-        let request = Request { tenant: tenant.to_owned(), endpoint: name.to_owned(), body: message.payload };
+        let trace_parent = message.headers.as_ref().and_then(|headers| header::value_of(headers, "traceparent"));
+        let request = Request {
+            tenant: tenant.to_owned(),
+            endpoint: name.to_owned(),
+            trace_parent: trace_parent.map(str::to_owned),
+            body: message.payload,
+        };
         let answer = self.serve.serve(request).await;
         endpoint.shown.count(started.elapsed(), answer.is_err());
         answer

@@ -23,6 +23,16 @@ pub struct Job {
     pub options: Option<Box<JobOptions>>,
 }
 
+impl Job {
+    /// Whose job it is, where and of which type: a copy without the options takes no memory of its own.
+    #[must_use]
+    pub fn without_options(&self) -> Self {
+        let Self { tenant, queue, priority, job_type, run_id, .. } = self;
+        let (tenant, queue, job_type, run_id) = (tenant.clone(), queue.clone(), job_type.clone(), run_id.clone());
+        Self { tenant, queue, priority: *priority, job_type, run_id, options: None }
+    }
+}
+
 /// What a client may ask for beyond the job itself. Every option may be left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobOptions {

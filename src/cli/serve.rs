@@ -4,7 +4,7 @@ use std::{fmt, process};
 
 use anyhow::Context as _;
 use clap::Args;
-use longshore::{handlers, http};
+use longshore::{handlers, http, traces};
 use longshore_actors::Node;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,8 +26,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let connection = global.nats.connection()?;
-    let settings = configuration.settings().clone();
+    let mut settings = configuration.settings().clone();
     let name = settings.name.clone();
+    settings.traces = traces::exporter(configuration.telemetry(), &name)?;
 
     let mut signals = Signals::new()?;
     let http = http::Server::start(configuration.http()).await?;

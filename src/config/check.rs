@@ -20,7 +20,7 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use super::listen::Listen;
 
-use super::entries::{self as entry, ROOT, breaker};
+use super::entries::{self as entry, ROOT, breaker, telemetry};
 use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::{Origin, Problem};
@@ -28,6 +28,7 @@ use super::raw::{self, Content, Node, Tree, key};
 use super::schedules;
 use super::schema::Entry;
 use super::schemas::Compiled;
+use super::telemetry::Settings as Traces;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
 const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
@@ -48,8 +49,20 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         policies,
         storage: checker.storage(&root),
         schedules: schedules::declared(&root, &mut checker.problems),
+        traces: None,
     };
     (settings, checker.problems)
+}
+
+/// Where traces go.
+pub(crate) fn telemetry(tree: &Tree) -> Traces {
+    let section = Section { path: vec![], tree: Some(tree), fallback: None }.table("telemetry");
+    Traces {
+        endpoint: section.get(&telemetry::ENDPOINT).map(|text| text.0),
+        protocol: section.get(&telemetry::PROTOCOL),
+        service_name: section.get(&telemetry::SERVICE_NAME).map(|text| text.0),
+        sample_ratio: section.get(&telemetry::SAMPLE_RATIO),
+    }
 }
 
 /// Where to serve HTTP.

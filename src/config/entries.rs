@@ -20,6 +20,7 @@ use super::schemas::{SCHEMA, SCHEMA_VERSION, SCHEMAS};
 
 pub(crate) mod breaker;
 mod intake;
+pub(crate) mod telemetry;
 
 use intake::{ADMISSION, IDEMPOTENCY};
 pub(crate) use intake::{
@@ -43,6 +44,7 @@ pub(crate) static ROOT: Table = Table::of(
         One(&NAMESPACE),
         Field::Table { name: "node", table: &NODE, or: None },
         Field::Table { name: "http", table: &HTTP, or: None },
+        Field::Table { name: "telemetry", table: &telemetry::TELEMETRY, or: None },
         Field::Table { name: "storage", table: &STORAGE, or: None },
         Field::Table { name: "idempotency", table: &IDEMPOTENCY, or: None },
         Field::Table { name: "admission", table: &ADMISSION, or: None },

@@ -27,6 +27,7 @@ mod listen;
 mod node_name;
 mod schedules;
 mod schemas;
+pub(crate) mod telemetry;
 
 mod problem;
 mod reference;
@@ -41,6 +42,7 @@ pub use check::check_namespace;
 pub use listen::Listen;
 pub use nats::Error as NatsError;
 pub use problem::Problems;
+pub use telemetry::{Protocol as TraceProtocol, Settings as TraceSettings};
 
 use entries::ROOT;
 use problem::{Origin, Problem, Source};
@@ -68,6 +70,7 @@ pub struct Configuration {
     tree: raw::Tree,
     settings: Settings,
     http: Listen,
+    telemetry: telemetry::Settings,
     warnings: Vec<String>,
 }
 
@@ -109,7 +112,8 @@ impl Configuration {
         if problems.is_empty() {
             let warnings = check::warnings(&tree, &settings);
             let http = check::http(&tree);
-            return Ok(Self { tree, settings, http, warnings });
+            let telemetry = check::telemetry(&tree);
+            return Ok(Self { tree, settings, http, telemetry, warnings });
         }
         problems.sort_by_key(Problem::place);
         problems.dedup(); // every type inherits the mistakes of [defaults]
@@ -126,6 +130,12 @@ impl Configuration {
     #[must_use]
     pub fn http(&self) -> Listen {
         self.http
+    }
+
+    /// Where traces go, for `traces::exporter`.
+    #[must_use]
+    pub fn telemetry(&self) -> &telemetry::Settings {
+        &self.telemetry
     }
 
     /// Whether the file or the environment sets this key of a section.

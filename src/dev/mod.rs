@@ -85,6 +85,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     };
 
     let mut settings = configuration.settings().clone();
+    settings.traces = longshore::traces::exporter(configuration.telemetry(), &settings.name)?;
     if !configuration.sets("node", "shutdown_grace") {
         settings.shutdown_grace = GRACE;
     }

@@ -266,7 +266,7 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
                 if let Some(key) = key_given_back(&run)
                     && let Err(error) = keys::give_back(&api.backbone, tenant, &run, key).await
                 {
-                    tracing::warn!(run_id = %run.run_id, %tenant, "a cancelled run's claim of its key stays: {}", error.with_causes());
+                    tracing::warn!(run_id = %run.run_id, %tenant, attempt = run.attempt, "a cancelled run's claim of its key stays: {}", error.with_causes());
                 }
                 return Ok(Some(run));
             }
@@ -408,6 +408,6 @@ async fn clear_away(api: &Api, before: &Run, carried: Option<(Source, u64)>) {
         let _ = backbone.forget_cancel(&before.tenant, &before.run_id).await;
     }
     if let Err(error) = cleared {
-        tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, "a cancelled job stays where it is until it comes up: {}", error.with_causes());
+        tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, attempt = before.attempt, "a cancelled job stays where it is until it comes up: {}", error.with_causes());
     }
 }

@@ -30,12 +30,14 @@ use crate::api::debounce::Debounced;
 use crate::api::filter::unavailable;
 use crate::api::keyed::{self, OnConflict};
 use crate::api::runs::is_stored;
+use crate::api::traced;
 use crate::attempt::assignment::size_refused;
 use crate::attempt::keys;
 use crate::cluster::waiting::Full;
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
 use crate::shared::{new_seal, now};
+use crate::trace::Submission;
 
 /// A submission, read and checked.
 pub(super) struct Checked {
@@ -47,6 +49,8 @@ pub(super) struct Checked {
     pub(super) debounce: Option<Debounced>,
     headers: Headers,
     payload: Bytes,
+    /// Its trace, with the span above its own, if the node writes traces.
+    trace: Option<Submission>,
 }
 
 impl Checked {
@@ -56,7 +60,8 @@ impl Checked {
     }
 
     pub(super) fn payload(&self) -> Payload {
-        Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone() }
+        let trace = self.trace.map(|submission| submission.trace);
+        Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone(), trace }
     }
 }
 
@@ -78,8 +83,8 @@ pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) ->
         None => api.waiting.take(&checked.job).await.map_err(|full| too_many_wait(&full))?,
     };
     let tokens = api.limits.admit(tenant).await.map_err(|until| over_limit(tenant, until))?;
-    let (queue, job_type) = (checked.job.queue.clone(), checked.job.job_type.clone());
-    let submitted = take(api, checked, due).await?;
+    let (trace, job) = (checked.trace, checked.job.without_options());
+    let submitted = traced::written_down(api, trace, &job, take(api, checked, due)).await?;
     // They go back if the job was not taken. That it waited for its answer for too long is no reason to refuse it.
     let _ = tokens.is_some_and(|tokens| tokens.spend(Instant::now()));
     if submitted.deduplicated {
@@ -88,7 +93,7 @@ pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) ->
         if let Some(place) = place {
             place.stored();
         }
-        api.metrics.jobs.of(queue.as_str(), job_type.as_str()).submitted.inc();
+        api.metrics.jobs.of(job.queue.as_str(), job.job_type.as_str()).submitted.inc();
     }
     Ok(submitted)
 }
@@ -162,14 +167,17 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
         options.idempotency_key = text("debounce.key", &Some(asked.key.clone()), KEY_MAX)?;
         debounce.set(&mut options);
     }
-    let headers = headers(&submit, &options)?;
+    let mut headers = headers(&submit, &options)?;
+    let trace = api.tracer.as_deref().map(|tracer| traced::begun(tracer, &mut headers));
     let in_headers = header::size_of(&headers);
     if in_headers > header::HEADERS_MAX {
         let message = format!("headers: have {in_headers} bytes, {} are allowed", header::HEADERS_MAX);
         return Err(ApiError::new(Code::TooLarge, message));
     }
     let room = api.backbone.max_in_submit();
-    let header_bytes: usize = submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let mut header_bytes: usize =
+        submit.headers.iter().flatten().map(|(name, value)| name.len() + value.len() + 4).sum();
+    header_bytes += trace.map_or(0, |_| traced::CONTEXT_BYTES);
     if payload.len() + header_bytes > room {
         let size = payload.len() + header_bytes;
         return Err(ApiError::new(Code::TooLarge, size_refused(size, room)));
@@ -177,7 +185,7 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
     let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
-    Ok(Checked { job, own_id, on_conflict, debounce, headers, payload })
+    Ok(Checked { job, own_id, on_conflict, debounce, headers, payload, trace })
 }
 
 fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {

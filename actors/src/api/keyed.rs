@@ -248,7 +248,7 @@ async fn tidy(api: &Api, before: Run, of: &RunId) {
     if run.state.duplicate_of() == Some(of) && api.committer.publish(&run, Published::at_made_way(&run)).await.is_ok() {
         let removed = api.backbone.unschedule(&before).await;
         if let Err(error) = removed {
-            tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, "the schedule of a replaced run stays: {}", error.with_causes());
+            tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, attempt = before.attempt, "the schedule of a replaced run stays: {}", error.with_causes());
         }
     }
 }

@@ -11,6 +11,7 @@ mod keyed;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod runs;
+mod traced;
 pub(crate) mod waits;
 mod walk;
 
@@ -40,6 +41,7 @@ use crate::shared::identity::Identity;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unstored_ends::UnstoredEnds;
+use crate::trace::Tracer;
 
 /// What the endpoints use. They start no job and hold no lease.
 #[derive(Clone)]
@@ -57,4 +59,6 @@ pub(crate) struct Api {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
+    /// Takes the spans of submissions and replays, if the node writes traces.
+    pub(crate) tracer: Option<Arc<Tracer>>,
 }

@@ -33,6 +33,7 @@ use crate::attempt::assignment::is_acknowledgement;
 use crate::attempt::keys;
 use crate::fail_point;
 use crate::shared::{new_seal, now};
+use crate::trace::{JobTrace, context};
 
 /// Dead letters that one call works on at once, if no rate is set.
 const AT_ONCE: usize = 64;
@@ -241,7 +242,8 @@ async fn one(api: &Api, letter: StoredDeadLetter, action: &Action) -> Result<boo
             (DeadLetterVerdict::StaleRecord, _) => {
                 api.metrics.stale_reads.inc();
                 let run = &letter.run;
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "the record is older than the dead letter: read too early; nothing is done to it");
+                let trace_id = context::id_in(Some(&letter.headers)).map(|id| id.to_string());
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id, "the record is older than the dead letter: read too early; nothing is done to it");
                 return Err("the record does not know of its end yet; try again".to_owned());
             }
             (_, Some(found)) => (found.run, false),
@@ -390,10 +392,20 @@ fn changed_headers(letter: &StoredDeadLetter, change: &Change) -> Headers {
 /// Publishes the job of a new round into its lane. A second publish of the round is caught by its id or by the record.
 async fn publish(api: &Api, run: &Run, letter: &StoredDeadLetter, change: &Change) -> Result<(), String> {
     let original = changed_headers(letter, change);
+    let (mut original, began) = (original, now());
+    let trace = api.tracer.as_deref().map(|tracer| {
+        let trace = JobTrace::of(tracer, Some(&original), (&run.tenant, &run.run_id), run.origin);
+        trace.put(trace.replay(run), &mut original);
+        (tracer, trace)
+    });
     let headers = header::carry_on(Some(&original), run, 1, None);
     let subject = api.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
     let payload = change.payload.clone().unwrap_or_else(|| letter.payload.clone());
     let id = format!("{}/{}/{}/{}/1/0", run.tenant, run.run_id, run.seal, run.round);
     let published = api.backbone.move_to_lane(subject, headers, payload, &id).await;
-    published.map(|_| ()).map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))
+    published.map_err(|error| format!("cannot be published yet, replay it again: {}", error.with_causes()))?;
+    if let Some((tracer, trace)) = trace {
+        tracer.replayed(&trace, run, (began, now()));
+    }
+    Ok(())
 }

@@ -22,7 +22,7 @@ use longshore_domain::{Lane, Queue, Tenant};
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::{
-    Api, breakers, cancel, dead_letters, erase, limits, list, pauses, replay, reschedule, runs, schedules,
+    Api, breakers, cancel, dead_letters, erase, limits, list, pauses, replay, reschedule, runs, schedules, traced,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -161,7 +161,7 @@ impl Serve for Control {
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
         let answer = match self.routes.iter().find(|route| route.name == request.endpoint) {
-            Some(route) => (route.serve)(self, &request).await,
+            Some(route) => traced::OUTER.scope(request.trace_parent.clone(), (route.serve)(self, &request)).await,
             None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
         };
         if let Err(error) = &answer

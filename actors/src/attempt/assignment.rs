@@ -17,6 +17,7 @@ use crate::commit::Payload;
 use crate::lease_keeper::Entry;
 use crate::queue::gates::Permits;
 use crate::shared::park_permits::ParkPermit;
+use crate::trace::{JobTrace, Tracer};
 
 /// A job that this node has pulled.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ impl Assignment {
         let Parsed { tenant, queue, priority, job_type, .. } = parsed;
         Self {
             job: Arc::new(Job { tenant, queue, priority, job_type, run_id, options }),
-            payload: Payload { headers: headers.map(Arc::new), body: payload },
+            payload: Payload { headers: headers.map(Arc::new), body: payload, trace: None },
             arrival,
             since,
             leased_from,
@@ -109,6 +110,13 @@ impl Assignment {
             ack_token,
             start,
         }
+    }
+
+    /// Says which trace it belongs to.
+    pub(crate) fn trace(&mut self, tracer: &Tracer) {
+        let run = (&self.job.tenant, &self.job.run_id);
+        let stored_at = self.arrival.holding.message.at;
+        self.payload.trace = Some(JobTrace::of(tracer, self.payload.headers.as_deref(), run, stored_at));
     }
 
     /// Whether a client's own publish is taken. What a node moved was taken before.

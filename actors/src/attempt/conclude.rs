@@ -9,7 +9,7 @@ use longshore_domain::breaker::Signal;
 use longshore_domain::follow_up::{AckAction, Plan, needs_seal, plan};
 use longshore_domain::policy::History;
 use longshore_domain::protocol::Arrival;
-use longshore_domain::run::PutBack;
+use longshore_domain::run::{Attempt, PutBack};
 use longshore_domain::settlement::{Outcome, Settlement, Terms, settle};
 use longshore_domain::{Job, Run, RunState, Timestamp};
 use tokio::sync::oneshot;
@@ -136,7 +136,8 @@ fn write_up<P: Ports>(
         run.seal = ports.seal();
     }
     // If its start is taken back, it is as if the attempt had never begun.
-    if was_running && run.attempts.len() == attempts {
+    let ends_attempt = was_running && run.attempts.len() == attempts;
+    if ends_attempt {
         count_attempt(ports, &run, is_counted);
     }
     let nothing_kept = !is_stored
@@ -164,6 +165,7 @@ fn write_up<P: Ports>(
     commit.published = before_it;
     commit.park = park;
     commit.decision = Some(decision);
+    commit.ends_attempt = ends_attempt && commit.run.attempts.last().is_some_and(has_started);
     (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })
 }
 
@@ -181,9 +183,14 @@ fn decision_of(settlement: &Settlement) -> Decision {
     }
 }
 
+/// Whether an attempt that was claimed was started, too.
+fn has_started(attempt: &Attempt) -> bool {
+    attempt.put_back != Some(PutBack::NotStarted)
+}
+
 /// Counts how long the attempt took that has just ended, and its start if that was never published by itself.
 fn count_attempt<P: Ports>(ports: &P, run: &Run, is_counted: bool) {
-    let Some(last) = run.attempts.last().filter(|last| last.put_back != Some(PutBack::NotStarted)) else { return };
+    let Some(last) = run.attempts.last().filter(|last| has_started(last)) else { return };
     let metrics = ports.metrics().jobs.of(run.queue.as_str(), run.job_type.as_str());
     if !is_counted {
         metrics.started.inc();

@@ -15,10 +15,11 @@ use longshore_backbone::wire::{header, record};
 use longshore_domain::protocol::Verdict;
 use longshore_domain::publication::Published;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{DurationText, ErrorKind, Failure, RunId, RunState};
+use longshore_domain::{DurationText, ErrorKind, Failure, Run, RunId, RunState};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::announce::announce;
+use crate::attempt::assignment::Assignment;
 use crate::attempt::remote;
 use crate::attempt::reporter::Reporter;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
@@ -28,6 +29,7 @@ use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::lease_keeper::Stop;
 use crate::ports::{NodePorts, Ports, Rules as _, Server as _};
 use crate::supervision::panic_text;
+use crate::trace::TRACE_PARENT;
 
 /// A run that lasts longer has a record that says so; a shorter one is not worth the write.
 const LASTS: Duration = Duration::from_millis(250);
@@ -222,7 +224,7 @@ fn prepare(ports: &Arc<NodePorts>, shared: &CurrentAttempt) -> Result<Context, E
     Ok(Context {
         job: Arc::clone(&assignment.job),
         payload: assignment.payload.body.clone(),
-        headers: Arc::new(header::own(assignment.headers())),
+        headers: Arc::new(own_headers(assignment, &attempt_state.run)),
         round: attempt_state.run.round,
         attempt: attempt_state.run.attempt,
         max_attempts: attempt_state.run.max_attempts,
@@ -230,6 +232,16 @@ fn prepare(ports: &Arc<NodePorts>, shared: &CurrentAttempt) -> Result<Context, E
         cancellation: CancellationToken::new(),
         reporter: Reporter::Attempt(Arc::clone(ports), Arc::clone(shared)),
     })
+}
+
+/// The client's own headers, for a handler in this process; the trace context is the attempt's own.
+fn own_headers(assignment: &Assignment, run: &Run) -> Vec<(String, String)> {
+    let mut headers = header::own(assignment.headers());
+    if let (Some(trace), Some(attempt)) = (&assignment.payload.trace, run.attempts.last()) {
+        headers.retain(|(name, _)| !name.eq_ignore_ascii_case(TRACE_PARENT));
+        headers.push((TRACE_PARENT.to_owned(), trace.text(trace.attempt(run, attempt))));
+    }
+    headers
 }
 
 /// Enters the attempt among the leases.
@@ -260,11 +272,11 @@ pub(crate) enum Owner {
 
 /// The run lasts: stores that it runs. Says whether it is still ours.
 pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt) -> Owner {
-    let (mut run, mut expected, arrival) = {
+    let (mut run, mut expected, arrival, payload) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return Owner::Another };
         attempt_state.run.token = ports.token();
-        (attempt_state.run.clone(), attempt_state.expected, assignment.arrival.clone())
+        (attempt_state.run.clone(), attempt_state.expected, assignment.arrival.clone(), assignment.payload.clone())
     };
     let revision = loop {
         match ports.server().write_record(&run, expected).await {
@@ -283,7 +295,7 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
                 }
                 _ => {
                     let (run_id, state) = (&run.run_id, found.run.state);
-                    tracing::info!(%run_id, tenant = %run.tenant, state = state.as_str(), "stopped: the run went on elsewhere");
+                    tracing::info!(%run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id(), state = state.as_str(), "stopped: the run went on elsewhere");
                     return if state == RunState::Cancelled { Owner::Cancelled } else { Owner::Another };
                 }
             },
@@ -291,7 +303,7 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
             Err(error) => {
                 // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
                 // very write if it was stored after all.
-                tracing::warn!(run_id = %run.run_id, "cannot store that the attempt runs: {error}");
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id(), "cannot store that the attempt runs: {error}");
                 break None;
             }
         }

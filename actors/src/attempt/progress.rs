@@ -29,12 +29,12 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
     static NTH: AtomicU32 = AtomicU32::new(1);
     let told = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(RunningAttempt { attempt_state, .. }) = current.as_mut() else { return };
+        let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return };
         let run = &mut attempt_state.run;
         match json::compact(body).filter(|_| body.len() <= MAX_BYTES) {
             Some(progress) => run.progress = Some(progress),
             None => {
-                tracing::warn!(run_id = %run.run_id, "progress of {} bytes dropped: it is not valid JSON of at most {MAX_BYTES}", body.len());
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = assignment.payload.trace_id(), "progress of {} bytes dropped: it is not valid JSON of at most {MAX_BYTES}", body.len());
                 return;
             }
         }
@@ -64,9 +64,9 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
 pub(crate) fn log(current: &CurrentAttempt, body: &[u8]) {
     let line = String::from_utf8_lossy(&body[..body.len().min(LINE_MAX)]).replace(char::is_control, " ");
     let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(RunningAttempt { attempt_state, .. }) = current.as_mut() else { return };
+    let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return };
     let run = &mut attempt_state.run;
     tracing::info!(target: HANDLER_LOG, run_id = %run.run_id, tenant = %run.tenant, job_type = %run.job_type,
-        attempt = run.attempt, "handler: {line}");
+        attempt = run.attempt, trace_id = assignment.payload.trace_id(), "handler: {line}");
     run.log(line, now());
 }

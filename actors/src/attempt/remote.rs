@@ -3,7 +3,7 @@
 //! A job is a request on its type's subject. The node keeps the lease for as long as the time limit allows, so a slow
 //! handler is never run twice for being slow; silence ends the attempt only if a heartbeat was promised.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Headers;
@@ -170,10 +170,14 @@ async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Cont
 }
 
 fn headers(current: &CurrentAttempt, context: &Context) -> Headers {
-    let current = current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
     let mut headers = match current.as_ref() {
         Some(RunningAttempt { assignment, attempt_state, .. }) => {
-            for_handler(assignment.headers(), &attempt_state.run, context.attempt)
+            let mut headers = for_handler(assignment.headers(), &attempt_state.run, context.attempt);
+            if let (Some(trace), Some(attempt)) = (&assignment.payload.trace, attempt_state.run.attempts.last()) {
+                trace.put(trace.attempt(&attempt_state.run, attempt), &mut headers);
+            }
+            headers
         }
         None => Headers::new(),
     };

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use longshore_backbone::request::WRONG_SEQUENCE;
 use longshore_backbone::window::{Answer, Window};
 use longshore_backbone::{Backbone, Headers};
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, SmolStr, Tenant};
 use ractor::RpcReplyPort;
@@ -34,7 +35,9 @@ use crate::commit::follow_up::{self, Done};
 use crate::commit::{AfterCommit, Commit, InFlightPermit, Payload, Unlogged};
 use crate::fail_point;
 use crate::metrics::Metrics;
+use crate::shared::now;
 use crate::supervision::LoopEnd;
+use crate::trace::Tracer;
 
 /// Commits that may wait for the committer.
 pub(crate) const QUEUED: usize = 512;
@@ -74,13 +77,19 @@ pub(crate) struct Committer {
 
 impl Committer {
     /// A handle, and the committer's state.
-    pub(crate) fn open(backbone: Backbone, node: SmolStr, metrics: Arc<Metrics>) -> (Self, Arc<Mutex<Committing>>) {
+    pub(crate) fn open(
+        backbone: Backbone,
+        node: SmolStr,
+        metrics: Arc<Metrics>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> (Self, Arc<Mutex<Committing>>) {
         let (door, commits) = mpsc::channel(QUEUED);
         let (slow, done) = mpsc::unbounded_channel();
         let batches = Batches::new(backbone.max_payload());
         let committing = Committing {
             backbone: backbone.clone(),
             metrics,
+            tracer,
             commits,
             slow,
             done,
@@ -138,6 +147,8 @@ impl Committer {
 pub(crate) struct Committing {
     backbone: Backbone,
     metrics: Arc<Metrics>,
+    /// Writes down what decisions end, if the node writes traces.
+    tracer: Option<Arc<Tracer>>,
     commits: mpsc::Receiver<Input>,
     /// Where slow work reports. Unbounded, but never longer than [`IN_FLIGHT`].
     slow: mpsc::UnboundedSender<Done>,
@@ -373,7 +384,7 @@ impl Committing {
             Answer::Refused(refusal) => match self.forget(number) {
                 Some(Sent::Record(commit)) => {
                     if refusal.err_code != WRONG_SEQUENCE {
-                        tracing::debug!(run_id = %commit.run.run_id, "record not written yet: {}", refusal.description);
+                        tracing::debug!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id(), "record not written yet: {}", refusal.description);
                     }
                     let (backbone, metrics, slow) =
                         (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());
@@ -396,6 +407,10 @@ impl Committing {
     async fn publish_events(&mut self, mut commit: Box<Commit>) {
         if let Some(decision) = commit.decision.take() {
             self.metrics.decided(&commit.run, decision);
+        }
+        if let Some(tracer) = &self.tracer {
+            tracer.decided(&commit);
+            commit.ends_attempt = false;
         }
         fail_point::pass("before-events");
         let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
@@ -431,11 +446,17 @@ impl Committing {
     }
 
     /// The events are in the log: next the follow-up, then the delivery.
-    async fn finish(&mut self, commit: Box<Commit>) {
+    async fn finish(&mut self, mut commit: Box<Commit>) {
         if follow_up::is_needed(&commit) {
             let (backbone, slow) = (self.backbone.clone(), self.slow.clone());
+            commit.payload.name_trace();
+            let letter = self.tracer.clone().filter(|_| commit.follow_up == Some(FollowUp::DeadLetter));
+            let letter = letter.map(|tracer| (tracer, commit.payload.trace, commit.run.clone()));
             tokio::spawn(async move {
                 follow_up::follow(&backbone, commit).await;
+                if let Some((tracer, trace, run)) = letter {
+                    tracer.dead_letter(trace, &run, now());
+                }
                 let _ = slow.send(Done::Over);
             });
         } else {

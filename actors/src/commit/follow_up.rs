@@ -41,7 +41,7 @@ pub(crate) async fn clear_up<S: Server>(server: &S, metrics: &Metrics, mut commi
                 return Done::OnRecord(end);
             }
             metrics.fenced.inc();
-            tracing::info!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt,
+            tracing::info!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id(),
                 "result dropped: the run went on elsewhere");
             give_up(server, *commit, found.as_deref()).await;
             Done::Over
@@ -68,7 +68,8 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
             }
             Ok(lost) => return lost,
             Err(error) => {
-                tracing::warn!(run_id = %commit.run.run_id, "cannot write the run's record, trying again: {}", error.with_causes());
+                tracing::warn!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id(), 
+                    "cannot write the run's record, trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }
@@ -127,6 +128,8 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
     end.after = ack_token.map_or(AfterCommit::Nothing, AfterCommit::Ack);
     // It is the same place in flight: a flush has to wait for this end, too.
     end.in_flight = commit.in_flight.take();
+    // Whoever cancelled the run ended its attempt in the record.
+    end.ends_attempt = commit.ends_attempt;
     Some(Box::new(end))
 }
 
@@ -166,7 +169,7 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
         match written {
             Ok(()) => break,
             Err(error) => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "trying again: {}", error.with_causes());
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id(), "trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }
@@ -176,7 +179,7 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
         match keys::give_back(server, &run.tenant, run, key).await {
             Ok(()) => break,
             Err(error) => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, "cannot give its key back, trying again: {}", error.with_causes());
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id(), "cannot give its key back, trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }

@@ -26,12 +26,32 @@ use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::ports::Server;
 use crate::shared::park_permits::ParkPermit;
+use crate::trace::{JobTrace, context};
 
 /// The job as it was published; a schedule or a dead letter carries it on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Payload {
     pub(crate) headers: Option<Arc<Headers>>,
     pub(crate) body: Bytes,
+    /// The trace that it belongs to, if this node writes traces.
+    pub(crate) trace: Option<JobTrace>,
+}
+
+impl Payload {
+    /// The id of its trace, for the lines of the log.
+    pub(crate) fn trace_id(&self) -> Option<String> {
+        let id = self.trace.map(|trace| trace.id).or_else(|| context::id_in(self.headers.as_deref()));
+        id.map(|id| id.to_string())
+    }
+
+    /// What carries the job on says which trace it belongs to, if nobody has said so yet.
+    pub(crate) fn name_trace(&mut self) {
+        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.is_own) {
+            let mut headers = self.headers.as_deref().cloned().unwrap_or_default();
+            trace.put(trace.parent, &mut headers);
+            self.headers = Some(Arc::new(headers));
+        }
+    }
 }
 
 /// A decision about a run, to be carried out: record, events, follow-up, and the delivery last.
@@ -60,6 +80,8 @@ pub(crate) struct Commit {
     pub(crate) park: Option<ParkPermit>,
     /// What to count once the decision is stored; `None`: it was counted before.
     pub(crate) decision: Option<Decision>,
+    /// It ends an attempt of its run, the last of the record.
+    pub(crate) ends_attempt: bool,
     /// Its place among the commits in flight, once the committer has it.
     pub(crate) in_flight: Option<InFlightPermit>,
 }
@@ -170,6 +192,7 @@ impl Commit {
             after: AfterCommit::Nothing,
             park: None,
             decision: None,
+            ends_attempt: false,
             in_flight: None,
         }
     }

@@ -93,6 +93,10 @@ pub struct Metrics {
     /// `longshore_runs_stranded_total`: runs that wait for a time that is over, with no message that could bring them
     /// on.
     pub stranded: IntCounter,
+    /// `longshore_spans_exported_total`
+    pub spans_exported: IntCounter,
+    /// `longshore_spans_dropped_total{reason}`: `queue_full`, `not_exported`.
+    pub spans_dropped: IntCounterVec,
     process: process::Process,
     described: Vec<Described>,
 }
@@ -272,6 +276,13 @@ impl Metrics {
             lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
             overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules recovered"),
             stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without a message"),
+            spans_exported: metric!(IntCounter, "longshore_spans_exported_total", "Spans of traces exported"),
+            spans_dropped: metric!(
+                IntCounterVec,
+                "longshore_spans_dropped_total",
+                "Spans of traces lost; jobs are not affected",
+                &["reason"]
+            ),
             process: process::Process::new(),
             described,
             registry,

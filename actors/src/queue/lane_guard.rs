@@ -114,7 +114,7 @@ async fn remove(ports: &NodePorts, poison: Poison) {
     }
     assignment.start = Start::Invalid(reason);
     tracing::warn!(stream = %message.stream, sequence = message.sequence, run_id = %assignment.job.run_id,
-        "a message that cannot be read is taken out");
+        tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, "a message that cannot be read is taken out");
     begin::begin(ports, Box::new(assignment)).await;
 }
 

@@ -30,6 +30,7 @@ use crate::queue::high_water_marks::HighWaterMarks;
 use crate::shared::gate_news::GateNews;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+use crate::trace::Tracer;
 
 /// How often the loop runs without another reason: to measure its own rate, and to probe how fresh its deliveries are.
 const TICK: Duration = Duration::from_millis(100);
@@ -56,6 +57,7 @@ pub(crate) struct Part {
     pub(crate) metrics: Arc<Metrics>,
     /// Which jobs are taken.
     pub(crate) policies: Arc<Policies>,
+    pub(crate) tracer: Option<Arc<Tracer>>,
 }
 
 struct Scheduler {
@@ -63,6 +65,7 @@ struct Scheduler {
     queue: Arc<Dispatcher>,
     metrics: Arc<Metrics>,
     policies: Arc<Policies>,
+    tracer: Option<Arc<Tracer>>,
     puller: Puller,
     marks: HighWaterMarks,
     /// Maximum bytes of a client's job.
@@ -107,7 +110,7 @@ pub(crate) enum Message {
 
 /// Schedules until the node drains.
 pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { backbone, queue, draining, gate_news, cancelled, metrics, policies } = part;
+    let Part { backbone, queue, draining, gate_news, cancelled, metrics, policies, tracer } = part;
     let mut again = queue.again.lock().await;
     if draining.is_cancelled() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
@@ -121,6 +124,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     queue.buffer.clear();
     let marks = HighWaterMarks::new(backbone.clone(), cancelled, queue.name.clone());
     let mut scheduler = Scheduler::new((backbone, metrics, policies), Arc::clone(&queue), puller, marks, freshness);
+    scheduler.tracer = tracer;
     scheduler.marks.known().await;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -187,6 +191,7 @@ impl Scheduler {
             queue,
             metrics,
             policies,
+            tracer: None,
             puller,
             marks,
             fresh: Vec::with_capacity(MAX_BATCH),
@@ -261,6 +266,9 @@ impl Scheduler {
         if let Err(refusal) = assignment.admit(&self.policies) {
             self.metrics.refused.with_label_values(&["invalid"]).inc();
             assignment.start = Start::Invalid(refusal.to_string());
+        }
+        if let Some(tracer) = &self.tracer {
+            assignment.trace(tracer);
         }
         self.recent[lane] += 1;
         self.fresh.push(Arrived { lane, behind, assignment: Box::new(assignment) });

@@ -152,6 +152,7 @@ impl State {
             cancelled: Arc::clone(&self.ports.recently_cancelled),
             metrics: Arc::clone(&self.ports.metrics),
             policies: Arc::clone(&self.ports.routing.policies),
+            tracer: self.ports.tracer.clone(),
         };
         let spec = ChildSpec::with_messages("scheduler", &self.queue.scheduler, part, scheduler::run);
         self.scheduler = Some(spec.start(supervisor).await?.get_id());

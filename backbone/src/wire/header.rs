@@ -396,6 +396,13 @@ pub fn has(headers: &HeaderMap, name: &str) -> bool {
     headers.iter().any(|(found, _)| AsRef::<str>::as_ref(found).eq_ignore_ascii_case(name))
 }
 
+/// The value of a header, whatever its case; the first, if it stands there more than once.
+#[must_use]
+pub fn value_of<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let (_, values) = headers.iter().find(|(found, _)| AsRef::<str>::as_ref(*found).eq_ignore_ascii_case(name))?;
+    values.first().map(HeaderValue::as_str)
+}
+
 /// All headers but one, whatever its case.
 #[must_use]
 pub fn without(headers: &HeaderMap, gone: &str) -> HeaderMap {

@@ -1,0 +1,40 @@
+//! The span of a submission: which trace it belongs to, and what it is called when it was answered.
+
+use longshore_backbone::Headers;
+use longshore_backbone::wire::api::{ApiError, Submitted};
+use longshore_domain::Job;
+
+use crate::api::Api;
+use crate::shared::now;
+use crate::trace::{Submission, TRACE_PARENT, Tracer};
+
+/// Bytes of a trace context among a job's headers.
+pub(super) const CONTEXT_BYTES: usize = TRACE_PARENT.len() + 55 + 4;
+
+tokio::task_local! {
+    /// The trace context of the request that is served, as its header has it.
+    pub(super) static OUTER: Option<String>;
+}
+
+/// Begins the span of a job that is submitted with these headers: they name it from then on.
+pub(super) fn begun(tracer: &Tracer, headers: &mut Headers) -> Submission {
+    let outer = OUTER.try_with(Clone::clone).ok().flatten();
+    let submission = Submission::new(tracer, headers, outer.as_deref());
+    submission.trace.put(submission.trace.parent, headers);
+    submission
+}
+
+/// Has a job taken, and writes its span down.
+pub(super) async fn written_down(
+    api: &Api,
+    submission: Option<Submission>,
+    job: &Job,
+    taken: impl Future<Output = Result<Submitted, ApiError>>,
+) -> Result<Submitted, ApiError> {
+    let (Some(tracer), Some(submission)) = (&api.tracer, submission) else { return taken.await };
+    let began = now();
+    let answer = taken.await;
+    let told = answer.as_ref().map(|taken| (taken.run_id.as_str(), taken.deduplicated));
+    tracer.submitted(&submission, job, told.map_err(|error| error.error.as_str()), (began, now()));
+    answer
+}

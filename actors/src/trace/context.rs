@@ -1,0 +1,197 @@
+//! Which trace a job belongs to, in the terms of W3C Trace Context, and the ids of the job's spans.
+
+use longshore_backbone::Headers;
+use longshore_backbone::wire::header;
+use longshore_domain::run::Attempt;
+use longshore_domain::{Run, RunId, Tenant, Timestamp};
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+use sha2::{Digest as _, Sha256};
+
+use crate::trace::Tracer;
+
+/// The header that holds a span's context.
+pub(crate) const TRACE_PARENT: &str = "traceparent";
+
+/// The trace that a job belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JobTrace {
+    pub(crate) id: TraceId,
+    /// The span that this job's spans hang from: its publisher's, or that of its submission or replay.
+    pub(crate) parent: SpanId,
+    /// Whether its spans are exported.
+    pub(crate) is_sampled: bool,
+    /// Its publisher sent no context: `parent` is made up, and written by the node that ends its first attempt.
+    pub(crate) is_own: bool,
+}
+
+impl JobTrace {
+    /// The trace of a job with these headers; if they name none, one that follows from its run's id and from when its
+    /// message was stored, so that all nodes that get the message agree.
+    pub(crate) fn of(
+        tracer: &Tracer,
+        headers: Option<&Headers>,
+        (tenant, run): (&Tenant, &RunId),
+        stored_at: Timestamp,
+    ) -> Self {
+        if let Some((id, parent, was_sampled)) = headers.and_then(context_in) {
+            return Self { id, parent, is_sampled: tracer.exporter.samples(id, Some(was_sampled)), is_own: false };
+        }
+        let hash = Sha256::new()
+            .chain_update("longshore trace\0")
+            .chain_update(tenant.as_str())
+            .chain_update([0])
+            .chain_update(run.as_str())
+            .chain_update(stored_at.millis().to_be_bytes())
+            .finalize();
+        let (id, parent) = (id_of(&hash[..16]), SpanId::from_bytes(eight(&hash[16..])));
+        Self { id, parent, is_sampled: tracer.exporter.samples(id, None), is_own: true }
+    }
+
+    /// The span of an attempt, whichever node writes it.
+    pub(crate) fn attempt(&self, run: &Run, attempt: &Attempt) -> SpanId {
+        self.span("attempt", run, [attempt.round, attempt.attempt, attempt.start])
+    }
+
+    /// The span of the wait before an attempt.
+    pub(crate) fn wait(&self, run: &Run, attempt: &Attempt) -> SpanId {
+        self.span("wait", run, [attempt.round, attempt.attempt, attempt.start])
+    }
+
+    /// The span of a wait that no attempt ended.
+    pub(crate) fn last_wait(&self, run: &Run) -> SpanId {
+        self.span("end", run, [run.round, run.attempt, run.deferrals])
+    }
+
+    /// The span of the dead letter of a round.
+    pub(crate) fn dead_letter(&self, run: &Run, round: u32) -> SpanId {
+        self.span("dead letter", run, [round, 0, 0])
+    }
+
+    /// The span of the replay that began a round.
+    pub(crate) fn replay(&self, run: &Run) -> SpanId {
+        self.span("replay", run, [run.round, 0, 0])
+    }
+
+    fn span(&self, what: &str, run: &Run, numbers: [u32; 3]) -> SpanId {
+        let mut hash = Sha256::new()
+            .chain_update(self.id.to_bytes())
+            .chain_update(what)
+            .chain_update([0])
+            .chain_update(run.tenant.as_str())
+            .chain_update([0])
+            .chain_update(run.run_id.as_str());
+        for number in numbers {
+            hash.update(number.to_be_bytes());
+        }
+        SpanId::from_bytes(eight(&hash.finalize()))
+    }
+
+    /// A span of this trace, as the header tells it to others.
+    pub(crate) fn text(&self, span: SpanId) -> String {
+        format!("00-{}-{span}-{:02x}", self.id, u8::from(self.is_sampled))
+    }
+
+    /// A span of this trace, as a link names it.
+    pub(crate) fn context(&self, span: SpanId) -> SpanContext {
+        let flags = if self.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
+        SpanContext::new(self.id, span, flags, true, TraceState::default())
+    }
+
+    /// Puts a span of this trace into headers, in place of the one there.
+    pub(crate) fn put(&self, span: SpanId, headers: &mut Headers) {
+        if header::has(headers, TRACE_PARENT) {
+            *headers = header::without(headers, TRACE_PARENT);
+        }
+        headers.insert(TRACE_PARENT, self.text(span));
+    }
+}
+
+/// A submission that has a span.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Submission {
+    /// The trace of its job, whose spans hang from the submission's.
+    pub(crate) trace: JobTrace,
+    /// The span above its own.
+    pub(crate) above: Option<SpanId>,
+}
+
+impl Submission {
+    /// In the trace that its headers name, else in that of `outer`, else in a new one.
+    pub(crate) fn new(tracer: &Tracer, headers: &Headers, outer: Option<&str>) -> Self {
+        let known = context_in(headers).or_else(|| outer.and_then(parse));
+        let own = SpanId::from_bytes(rand::random::<u64>().to_be_bytes());
+        let id = known.map_or_else(|| TraceId::from_bytes(rand::random::<u128>().to_be_bytes()), |(id, ..)| id);
+        let is_sampled = tracer.exporter.samples(id, known.map(|(.., sampled)| sampled));
+        let trace = JobTrace { id, parent: own, is_sampled, is_own: false };
+        Self { trace, above: known.map(|(_, parent, _)| parent) }
+    }
+}
+
+/// The trace id in a job's headers, for the lines of the log.
+pub(crate) fn id_in(headers: Option<&Headers>) -> Option<TraceId> {
+    headers.and_then(context_in).map(|(id, ..)| id)
+}
+
+fn context_in(headers: &Headers) -> Option<(TraceId, SpanId, bool)> {
+    parse(header::value_of(headers, TRACE_PARENT)?)
+}
+
+/// Reads a `traceparent`, also of a later version; `None` if it is not valid, which counts as absent.
+fn parse(text: &str) -> Option<(TraceId, SpanId, bool)> {
+    let (head, rest) = text.trim().split_at_checked(55)?;
+    let mut parts = head.split('-');
+    let [version, id, span, flags] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+    let is_hex = |text: &str, digits: usize| {
+        text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let is_known = is_hex(version, 2) && version != "ff" && parts.next().is_none();
+    let ends = if version == "00" { rest.is_empty() } else { rest.is_empty() || rest.starts_with('-') };
+    if !(is_known && ends && is_hex(id, 32) && is_hex(span, 16) && is_hex(flags, 2)) {
+        return None;
+    }
+    let (id, span) = (TraceId::from_hex(id).ok()?, SpanId::from_hex(span).ok()?);
+    let is_valid = id != TraceId::INVALID && span != SpanId::INVALID;
+    is_valid.then_some((id, span, u8::from_str_radix(flags, 16).ok()? & 1 == 1))
+}
+
+fn id_of(bytes: &[u8]) -> TraceId {
+    let mut id = [0; 16];
+    id.copy_from_slice(bytes);
+    TraceId::from_bytes(id)
+}
+
+fn eight(bytes: &[u8]) -> [u8; 8] {
+    let mut id = [0; 8];
+    id.copy_from_slice(&bytes[..8]);
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_is_read_by_the_rules_of_w3c() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let (id, span, sampled) = parse(good).unwrap();
+        assert_eq!((id.to_string(), span.to_string()), (good[3..35].to_owned(), good[36..52].to_owned()));
+        assert!(
+            sampled && parse(&good.replace("-01", "-03")).unwrap().2 && !parse(&good.replace("-01", "-00")).unwrap().2
+        );
+        assert!(parse(&format!("cc{}-more", &good[2..])).is_some(), "a later version may have more");
+        for bad in [
+            "",
+            "00",
+            &good.to_uppercase(),
+            &format!("ff{}", &good[2..]),
+            &format!("{good}-more"),
+            &good.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            &good.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            &good.replace('-', "_"),
+            "00-4bf92f3577b34da6a3ce929d0e0e473-600f067aa0ba902b7-01",
+            "ä0-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ] {
+            assert!(parse(bad).is_none(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What is said of a run: its spans, under the names of OpenTelemetry's conventions for messaging.
+//!
+//! Those conventions are still in development, so their names stand here once, as constants of our own.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use longshore_domain::run::{Attempt, PutBack};
+use longshore_domain::{Job, Run, RunState, Timestamp};
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId};
+use opentelemetry::{KeyValue, Value};
+
+use crate::commit::Commit;
+use crate::trace::{JobTrace, Submission, Tracer};
+
+const SYSTEM: &str = "messaging.system";
+const OPERATION: &str = "messaging.operation.name";
+const OPERATION_TYPE: &str = "messaging.operation.type";
+const DESTINATION: &str = "messaging.destination.name";
+const MESSAGE_ID: &str = "messaging.message.id";
+const BODY_SIZE: &str = "messaging.message.body.size";
+const CLIENT_ID: &str = "messaging.client.id";
+const ERROR_TYPE: &str = "error.type";
+
+const RUN_ID: &str = "longshore.run_id";
+const TENANT: &str = "longshore.tenant";
+const QUEUE: &str = "longshore.queue";
+const TYPE: &str = "longshore.type";
+const PRIORITY: &str = "longshore.priority";
+const ROUND: &str = "longshore.round";
+const ATTEMPT: &str = "longshore.attempt";
+const MAX_ATTEMPTS: &str = "longshore.max_attempts";
+const STATE: &str = "longshore.state";
+const DEFERRED: &str = "longshore.deferred";
+const DEDUPLICATED: &str = "longshore.deduplicated";
+
+/// Something that took time, as it is exported.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    /// The trace that it belongs to.
+    pub trace: TraceId,
+    /// Its id.
+    pub id: SpanId,
+    /// The span that it is a part of; [`SpanId::INVALID`] for none.
+    pub parent: SpanId,
+    /// Whether that span is another program's.
+    pub parent_is_remote: bool,
+    /// Producer, consumer or internal.
+    pub kind: SpanKind,
+    /// What was done, and to which queue.
+    pub name: String,
+    /// When it began.
+    pub start: SystemTime,
+    /// When it ended; not before `start`.
+    pub end: SystemTime,
+    /// What else is known of it.
+    pub attributes: Vec<KeyValue>,
+    /// A span that led to this one.
+    pub link: Option<SpanContext>,
+    /// Whether it failed, and why.
+    pub status: Status,
+}
+
+/// When and of what kind a span is.
+struct Shape {
+    id: SpanId,
+    parent: SpanId,
+    kind: SpanKind,
+    name: String,
+    start: Timestamp,
+    end: Timestamp,
+}
+
+fn span_of(trace: &JobTrace, shape: Shape, attributes: Vec<KeyValue>) -> Span {
+    let Shape { id, parent, kind, name, start, end } = shape;
+    Span {
+        trace: trace.id,
+        id,
+        parent,
+        parent_is_remote: parent == trace.parent && !trace.is_own,
+        kind,
+        name,
+        start: time(start),
+        // Clocks of two nodes, or one that was set back.
+        end: time(end.max(start)),
+        attributes,
+        link: None,
+        status: Status::Unset,
+    }
+}
+
+fn time(at: Timestamp) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(at.millis()).unwrap_or(0))
+}
+
+fn messaging(operation: &'static str, of_type: Option<&'static str>, destination: String) -> Vec<KeyValue> {
+    let mut all = Vec::with_capacity(16);
+    all.push(KeyValue::new(SYSTEM, "nats"));
+    all.push(KeyValue::new(OPERATION, operation));
+    all.extend(of_type.map(|of_type| KeyValue::new(OPERATION_TYPE, of_type)));
+    all.push(KeyValue::new(DESTINATION, destination));
+    all
+}
+
+fn number(value: u32) -> Value {
+    Value::I64(i64::from(value))
+}
+
+fn of_run(run: &Run, to: &mut Vec<KeyValue>) {
+    to.extend([
+        KeyValue::new(MESSAGE_ID, run.run_id.to_string()),
+        KeyValue::new(RUN_ID, run.run_id.to_string()),
+        KeyValue::new(TENANT, run.tenant.to_string()),
+        KeyValue::new(QUEUE, run.queue.to_string()),
+        KeyValue::new(TYPE, run.job_type.to_string()),
+        KeyValue::new(PRIORITY, number(u32::from(run.priority.number()))),
+        KeyValue::new(ROUND, number(run.round)),
+    ]);
+}
+
+impl Tracer {
+    /// A decision about a run is stored: the spans that it ends are taken.
+    pub(crate) fn decided(&self, commit: &Commit) {
+        let Some(trace) = commit.payload.trace.filter(|trace| trace.is_sampled) else { return };
+        let run = &*commit.run;
+        if commit.ends_attempt {
+            let Some(attempt) = run.attempts.last() else { return };
+            if trace.is_own && run.round == 1 && attempt.attempt == 1 && attempt.start == 1 {
+                self.take(|| published(&trace, run, commit));
+            }
+            self.take(|| wait(&trace, run, attempt));
+            self.take(|| attempt_of(&trace, run, attempt, commit.payload.body.len()));
+        } else if run.state.is_terminal() && !run.has_started() {
+            self.take(|| ended_waiting(&trace, run));
+        }
+    }
+
+    /// The dead letter of a run is stored.
+    pub(crate) fn dead_letter(&self, trace: Option<JobTrace>, run: &Run, now: Timestamp) {
+        let Some(trace) = trace.filter(|trace| trace.is_sampled) else { return };
+        self.take(|| {
+            let last = run.attempts_of_round().last();
+            let mut attributes = messaging("send", Some("send"), "dead letters".to_owned());
+            of_run(run, &mut attributes);
+            attributes.extend(run.error.iter().map(|error| KeyValue::new(ERROR_TYPE, error.kind.as_str())));
+            let shape = Shape {
+                id: trace.dead_letter(run, run.round),
+                parent: last.map_or(trace.parent, |attempt| trace.attempt(run, attempt)),
+                kind: SpanKind::Producer,
+                name: "send dead letters".to_owned(),
+                start: run.state.ended_at().unwrap_or(now),
+                end: now,
+            };
+            span_of(&trace, shape, attributes)
+        });
+    }
+
+    /// A submission was answered: with its run's id and whether that run was there before, or with an error's word.
+    pub(crate) fn submitted(
+        &self,
+        Submission { trace, above }: &Submission,
+        job: &Job,
+        answer: Result<(&str, bool), &str>,
+        (start, end): (Timestamp, Timestamp),
+    ) {
+        if !trace.is_sampled {
+            return;
+        }
+        self.take(|| {
+            let mut attributes = messaging("send", Some("send"), job.queue.to_string());
+            attributes.extend([
+                KeyValue::new(TENANT, job.tenant.to_string()),
+                KeyValue::new(QUEUE, job.queue.to_string()),
+                KeyValue::new(TYPE, job.job_type.to_string()),
+                KeyValue::new(PRIORITY, number(u32::from(job.priority.number()))),
+            ]);
+            let mut status = Status::Unset;
+            match answer {
+                Ok((run_id, deduplicated)) => attributes.extend([
+                    KeyValue::new(MESSAGE_ID, run_id.to_owned()),
+                    KeyValue::new(RUN_ID, run_id.to_owned()),
+                    KeyValue::new(DEDUPLICATED, deduplicated),
+                ]),
+                Err(word) => {
+                    attributes.push(KeyValue::new(ERROR_TYPE, word.to_owned()));
+                    status = Status::error(word.to_owned());
+                }
+            }
+            let name = format!("send {}", job.queue);
+            let parent = above.unwrap_or(SpanId::INVALID);
+            let shape = Shape { id: trace.parent, parent, kind: SpanKind::Producer, name, start, end };
+            Span { status, parent_is_remote: above.is_some(), ..span_of(trace, shape, attributes) }
+        });
+    }
+
+    /// A dead letter was replayed: its job, in a round of its own, is published. The span links the round's dead letter.
+    pub(crate) fn replayed(&self, trace: &JobTrace, run: &Run, (start, end): (Timestamp, Timestamp)) {
+        if !trace.is_sampled {
+            return;
+        }
+        self.take(|| {
+            let mut attributes = messaging("send", Some("send"), run.queue.to_string());
+            of_run(run, &mut attributes);
+            let name = format!("replay {}", run.queue);
+            let shape =
+                Shape { id: trace.replay(run), parent: trace.parent, kind: SpanKind::Producer, name, start, end };
+            let letter = trace.dead_letter(run, run.round.saturating_sub(1));
+            Span { link: Some(trace.context(letter)), ..span_of(trace, shape, attributes) }
+        });
+    }
+}
+
+/// The publish of a job whose publisher sent no context: it is the root of the trace.
+fn published(trace: &JobTrace, run: &Run, commit: &Commit) -> Span {
+    let mut attributes = messaging("send", Some("send"), run.queue.to_string());
+    of_run(run, &mut attributes);
+    attributes.push(size(commit.payload.body.len()));
+    let name = format!("send {}", run.queue);
+    let (id, at) = (trace.parent, run.origin);
+    span_of(
+        trace,
+        Shape { id, parent: SpanId::INVALID, kind: SpanKind::Producer, name, start: at, end: at },
+        attributes,
+    )
+}
+
+/// The wait before an attempt: for a worker, or for the time of a retry.
+fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt) -> Span {
+    let before = run.attempts_of_round().filter(|other| other.attempt < attempt.attempt).last();
+    let began = before.and_then(|before| before.ended_at).or(run.enqueued_at).unwrap_or(attempt.started_at);
+    let name = if before.is_some() { "retry wait" } else { "wait" };
+    let mut attributes = messaging("wait", None, run.queue.to_string());
+    of_run(run, &mut attributes);
+    attributes.push(KeyValue::new(ATTEMPT, number(attempt.attempt)));
+    attributes.extend(run.deferral.iter().map(|deferral| KeyValue::new(DEFERRED, deferral.reason.as_str())));
+    let shape = Shape {
+        id: trace.wait(run, attempt),
+        parent: trace.parent,
+        kind: SpanKind::Internal,
+        name: format!("{name} {}", run.queue),
+        start: began.min(attempt.started_at),
+        end: attempt.started_at,
+    };
+    span_of(trace, shape, attributes)
+}
+
+fn attempt_of(trace: &JobTrace, run: &Run, attempt: &Attempt, bytes: usize) -> Span {
+    let mut attributes = messaging("process", Some("process"), run.queue.to_string());
+    of_run(run, &mut attributes);
+    attributes.extend([
+        size(bytes),
+        KeyValue::new(CLIENT_ID, attempt.node.to_string()),
+        KeyValue::new(ATTEMPT, number(attempt.attempt)),
+        KeyValue::new(MAX_ATTEMPTS, number(run.max_attempts)),
+        KeyValue::new(STATE, outcome(run, attempt)),
+    ]);
+    let mut status = Status::Unset;
+    if let Some(error) = &attempt.error {
+        attributes.push(KeyValue::new(ERROR_TYPE, error.kind.as_str()));
+        status = Status::error(error.message.clone());
+    }
+    let shape = Shape {
+        id: trace.attempt(run, attempt),
+        parent: trace.parent,
+        kind: SpanKind::Consumer,
+        name: format!("process {}", run.queue),
+        start: attempt.started_at,
+        end: attempt.ended_at.unwrap_or(attempt.started_at),
+    };
+    Span { status, ..span_of(trace, shape, attributes) }
+}
+
+/// What became of the run by the attempt's end.
+fn outcome(run: &Run, attempt: &Attempt) -> &'static str {
+    match attempt.put_back {
+        Some(PutBack::Released) => "released",
+        Some(PutBack::Snoozed) => "snoozed",
+        Some(PutBack::Busy | PutBack::NotStarted) => "busy",
+        None => run.state.name().as_str(),
+    }
+}
+
+/// A run that ended before it was started: expired, invalid, a duplicate.
+fn ended_waiting(trace: &JobTrace, run: &Run) -> Span {
+    let mut attributes = messaging("wait", None, run.queue.to_string());
+    of_run(run, &mut attributes);
+    attributes.push(KeyValue::new(STATE, run.state.name().as_str()));
+    let ended = run.state.ended_at().unwrap_or(run.origin);
+    let shape = Shape {
+        id: trace.last_wait(run),
+        parent: if trace.is_own { SpanId::INVALID } else { trace.parent },
+        kind: SpanKind::Internal,
+        name: format!("wait {}", run.queue),
+        start: run.enqueued_at.unwrap_or(run.origin),
+        end: ended,
+    };
+    let status = match (&run.error, run.state.name()) {
+        (Some(error), _) => Status::error(error.message.clone()),
+        (None, RunState::Expired) => Status::error("expired before it was started"),
+        (None, _) => Status::Unset,
+    };
+    attributes.extend(run.error.iter().map(|error| KeyValue::new(ERROR_TYPE, error.kind.as_str())));
+    Span { status, ..span_of(trace, shape, attributes) }
+}
+
+fn size(bytes: usize) -> KeyValue {
+    KeyValue::new(BODY_SIZE, i64::try_from(bytes).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,23 @@
+//! What `[telemetry]` says about traces. Which exporter that makes, `traces` decides.
+
+/// How spans are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Protobuf over HTTP.
+    Http,
+    /// gRPC.
+    Grpc,
+}
+
+/// The settings of `[telemetry]`. What is absent the environment says, and then OpenTelemetry's defaults.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings {
+    /// The collector: a URL, without the path of traces.
+    pub endpoint: Option<String>,
+    /// How spans are sent.
+    pub protocol: Option<Protocol>,
+    /// The name of the service in traces.
+    pub service_name: Option<String>,
+    /// The share of traces that is exported, 0 to 1, of those whose publisher has not decided it.
+    pub sample_ratio: Option<f64>,
+}

@@ -1,0 +1,268 @@
+//! Where traces go: an OTLP exporter, by the settings of `[telemetry]` and OpenTelemetry's own environment variables.
+//!
+//! It only turns spans into OTLP and sends them. Which spans there are, how many may wait and what happens if a
+//! collector fails is decided in `longshore_actors::trace`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_actors::handler::BoxFuture;
+use longshore_actors::trace::{Span, SpanExporter};
+use opentelemetry::trace::{Link, SpanContext, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_http::hyper::HyperClient;
+use opentelemetry_otlp::{ExporterBuildError, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{
+    Sampler, SamplingDecision, ShouldSample as _, SpanData, SpanEvents, SpanExporter as _, SpanLinks,
+};
+
+pub use crate::config::telemetry::{Protocol, Settings};
+
+/// Why traces cannot be exported as the settings say.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The endpoint, the protocol or another setting is not valid.
+    #[error("traces: the exporter cannot be made ([telemetry], OTEL_EXPORTER_OTLP_…)")]
+    Exporter(#[from] ExporterBuildError),
+    /// A variable has a value that means nothing.
+    #[error("{variable} is {value:?}: {right}")]
+    Variable {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        right: &'static str,
+    },
+    /// The certificates that the system trusts cannot be read.
+    #[error("traces: the system's certificates cannot be read")]
+    Certificates(#[source] std::io::Error),
+}
+
+/// The exporter of a node of this name; `None`: no endpoint is set, or OpenTelemetry is turned off.
+///
+/// # Errors
+/// A setting or variable is not valid.
+pub fn exporter(settings: &Settings, node: &str) -> Result<Option<Arc<dyn SpanExporter>>, Error> {
+    exporter_by(settings, node, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+fn exporter_by(
+    settings: &Settings,
+    node: &str,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Arc<dyn SpanExporter>>, Error> {
+    let is_off = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        || variable("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
+    let own = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+    let endpoint = settings.endpoint.clone().or(own).or_else(|| variable("OTEL_EXPORTER_OTLP_ENDPOINT"));
+    let Some(endpoint) = endpoint.filter(|_| !is_off) else { return Ok(None) };
+    let mut exporter = match protocol(settings, &variable)? {
+        Protocol::Http => http(settings, &endpoint)?,
+        Protocol::Grpc => {
+            let builder = opentelemetry_otlp::SpanExporter::builder().with_tonic();
+            match &settings.endpoint {
+                Some(endpoint) => builder.with_endpoint(endpoint).build()?,
+                None => builder.build()?,
+            }
+        }
+    };
+    exporter.set_resource(&resource(settings, node, &variable));
+    let scope = InstrumentationScope::builder("longshore").with_version(env!("CARGO_PKG_VERSION")).build();
+    Ok(Some(Arc::new(Otlp { exporter, sampling: Sampling::of(settings, &variable)?, scope })))
+}
+
+fn protocol(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Protocol, Error> {
+    if let Some(protocol) = settings.protocol {
+        return Ok(protocol);
+    }
+    for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
+        return match variable(name) {
+            None => continue,
+            Some(value) if value == "grpc" => Ok(Protocol::Grpc),
+            Some(value) if value == "http/protobuf" => Ok(Protocol::Http),
+            Some(value) => Err(Error::Variable { variable: name, value, right: "http/protobuf or grpc" }),
+        };
+    }
+    Ok(Protocol::Http)
+}
+
+fn http(settings: &Settings, endpoint: &str) -> Result<opentelemetry_otlp::SpanExporter, Error> {
+    let mut builder = opentelemetry_otlp::SpanExporter::builder().with_http();
+    if endpoint.starts_with("https:") {
+        let connector = hyper_rustls::HttpsConnectorBuilder::new().with_native_roots().map_err(Error::Certificates)?;
+        let connector = connector.https_only().enable_http1().build();
+        builder = builder.with_http_client(HyperClient::new(connector, SEND_WITHIN, None));
+    }
+    if let Some(endpoint) = &settings.endpoint {
+        builder = builder.with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')));
+    }
+    Ok(builder.build()?)
+}
+
+/// How long one request over https may take.
+const SEND_WITHIN: Duration = Duration::from_secs(10);
+
+/// Who says all this.
+fn resource(settings: &Settings, node: &str, variable: impl Fn(&str) -> Option<String>) -> Resource {
+    let named = variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|all| all.contains("service.name="));
+    let mut builder = Resource::builder();
+    if let Some(name) = settings.service_name.clone() {
+        builder = builder.with_service_name(name);
+    } else if variable("OTEL_SERVICE_NAME").is_none() && !named {
+        builder = builder.with_service_name("longshore");
+    }
+    builder
+        .with_attributes([
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", node.to_owned()),
+        ])
+        .build()
+}
+
+/// Which traces are exported.
+#[derive(Debug)]
+struct Sampling {
+    /// What the publisher decided counts.
+    by_parent: bool,
+    /// What counts else.
+    root: Sampler,
+}
+
+impl Sampling {
+    fn of(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        if let Some(ratio) = settings.sample_ratio {
+            return Ok(Self { by_parent: true, root: Sampler::TraceIdRatioBased(ratio) });
+        }
+        let name = variable("OTEL_TRACES_SAMPLER").unwrap_or_else(|| "parentbased_always_on".to_owned());
+        let (by_parent, root) = match name.strip_prefix("parentbased_") {
+            Some(root) => (true, root),
+            None => (false, name.as_str()),
+        };
+        let root = match root {
+            "always_on" => Sampler::AlwaysOn,
+            "always_off" => Sampler::AlwaysOff,
+            "traceidratio" => Sampler::TraceIdRatioBased(ratio(&variable)?),
+            _ => {
+                let right = "always_on, always_off or traceidratio, also with parentbased_ before it";
+                return Err(Error::Variable { variable: "OTEL_TRACES_SAMPLER", value: name, right });
+            }
+        };
+        Ok(Self { by_parent, root })
+    }
+
+    fn samples(&self, trace: TraceId, parent: Option<bool>) -> bool {
+        match parent.filter(|_| self.by_parent) {
+            Some(sampled) => sampled,
+            None => {
+                let kind = opentelemetry::trace::SpanKind::Consumer;
+                let result = self.root.should_sample(None, trace, "", &kind, &[], &[]);
+                result.decision == SamplingDecision::RecordAndSample
+            }
+        }
+    }
+}
+
+fn ratio(variable: impl Fn(&str) -> Option<String>) -> Result<f64, Error> {
+    const NAME: &str = "OTEL_TRACES_SAMPLER_ARG";
+    let Some(value) = variable(NAME) else { return Ok(1.0) };
+    let ratio = value.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or(Error::Variable { variable: NAME, value, right: "a number from 0 to 1" })
+}
+
+/// Sends spans by OTLP.
+#[derive(Debug)]
+struct Otlp {
+    exporter: opentelemetry_otlp::SpanExporter,
+    sampling: Sampling,
+    scope: InstrumentationScope,
+}
+
+impl SpanExporter for Otlp {
+    fn samples(&self, trace: TraceId, parent: Option<bool>) -> bool {
+        self.sampling.samples(trace, parent)
+    }
+
+    fn export(self: Arc<Self>, spans: Vec<Span>) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async move {
+            let spans = spans.into_iter().map(|span| data(span, &self.scope)).collect();
+            self.exporter.export(spans).await.map_err(|error| error.to_string())
+        })
+    }
+}
+
+fn data(span: Span, scope: &InstrumentationScope) -> SpanData {
+    let mut links = SpanLinks::default();
+    links.links.extend(span.link.map(|context| Link::new(context, Vec::new(), 0)));
+    SpanData {
+        span_context: SpanContext::new(span.trace, span.id, TraceFlags::SAMPLED, false, TraceState::default()),
+        parent_span_id: span.parent,
+        parent_span_is_remote: span.parent_is_remote,
+        span_kind: span.kind,
+        name: span.name.into(),
+        start_time: span.start,
+        end_time: span.end,
+        attributes: span.attributes,
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links,
+        status: span.status,
+        instrumentation_scope: scope.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An environment.
+    type Variables = &'static [(&'static str, &'static str)];
+
+    fn of(variables: Variables) -> impl Fn(&str) -> Option<String> {
+        move |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    #[tokio::test]
+    async fn without_an_endpoint_there_are_no_traces() {
+        let off = |variables: Variables| exporter_by(&Settings::default(), "n1", of(variables)).unwrap().is_none();
+        assert!(off(&[]));
+        assert!(off(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"), ("OTEL_SDK_DISABLED", "true")]));
+        assert!(off(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"), ("OTEL_TRACES_EXPORTER", "none")]));
+        let set = Settings { endpoint: Some("http://localhost:4318/".to_owned()), ..Settings::default() };
+        assert!(exporter_by(&set, "n1", of(&[])).unwrap().is_some());
+    }
+
+    #[test]
+    fn sampling_is_set_by_the_file_or_the_environment() {
+        let by = |variables: Variables| Sampling::of(&Settings::default(), of(variables));
+        let (low, high) = (TraceId::from_bytes([0x11; 16]), TraceId::from_bytes([0x7f; 16]));
+        let all = by(&[]).unwrap();
+        assert!(all.samples(high, None) && all.samples(high, Some(true)) && !all.samples(high, Some(false)));
+        let always = by(&[("OTEL_TRACES_SAMPLER", "always_on")]).unwrap();
+        assert!(always.samples(high, Some(false)));
+        let half =
+            by(&[("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0.5")]).unwrap();
+        assert_eq!([low, high].map(|id| half.samples(id, None)), [true, false]);
+        assert!(half.samples(high, Some(true)));
+        let set = Settings { sample_ratio: Some(0.5), ..Settings::default() };
+        let set = Sampling::of(&set, of(&[("OTEL_TRACES_SAMPLER", "always_on")])).unwrap();
+        assert_eq!([low, high].map(|id| set.samples(id, None)), [true, false], "the file counts");
+        for wrong in [
+            by(&[("OTEL_TRACES_SAMPLER", "sometimes")]),
+            by(&[("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "2")]),
+        ] {
+            assert!(wrong.unwrap_err().to_string().starts_with("OTEL_TRACES_SAMPLER"));
+        }
+    }
+
+    #[test]
+    fn the_protocol_is_one_that_there_is() {
+        let by = |variables: Variables| protocol(&Settings::default(), of(variables));
+        assert_eq!(by(&[]).unwrap(), Protocol::Http);
+        assert_eq!(by(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]).unwrap(), Protocol::Grpc);
+        let own = &[("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")];
+        assert_eq!(by(own).unwrap(), Protocol::Http);
+        assert!(by(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]).is_err());
+    }
+}

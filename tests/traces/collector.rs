@@ -1,0 +1,168 @@
+//! A collector for tests: receives spans by OTLP, over HTTP or gRPC, and says what it got.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use longshore_harness::eventually;
+use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// How it is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Protocol {
+    Http,
+    Grpc,
+    /// Connections are taken, and nothing is ever answered.
+    Hangs,
+}
+
+/// What a collector has received.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Received {
+    pub(crate) spans: Vec<Span>,
+    /// The resource's attributes, as `key=value`.
+    pub(crate) resource: Vec<String>,
+}
+
+/// A running collector; it ends with its test's runtime.
+pub(crate) struct Collector {
+    pub(crate) url: String,
+    received: Arc<Mutex<Received>>,
+}
+
+impl Collector {
+    pub(crate) async fn start(protocol: Protocol) -> Collector {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let received = Arc::<Mutex<Received>>::default();
+        let into = Arc::clone(&received);
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let into = Arc::clone(&into);
+                match protocol {
+                    Protocol::Http => drop(tokio::spawn(plain(stream, into))),
+                    Protocol::Grpc => drop(tokio::spawn(grpc(stream, into))),
+                    Protocol::Hangs => held.push(stream),
+                }
+            }
+        });
+        Collector { url, received }
+    }
+
+    pub(crate) fn received(&self) -> Received {
+        self.received.lock().unwrap().clone()
+    }
+
+    /// Waits until it has so many spans that fit.
+    pub(crate) async fn spans(&self, count: usize, fits: impl Fn(&Span) -> bool) -> Vec<Span> {
+        eventually("spans", Duration::from_secs(60), async || {
+            let all = self.received().spans;
+            let found: Vec<Span> = all.iter().filter(|span| fits(span)).cloned().collect();
+            let names = || all.iter().map(|span| span.name.clone()).collect::<Vec<_>>();
+            if found.len() >= count {
+                Ok(found)
+            } else {
+                Err(format!("{} of {count}; there are {:?}", found.len(), names()))
+            }
+        })
+        .await
+    }
+}
+
+fn take(body: &[u8], into: &Mutex<Received>) {
+    let request = ExportTraceServiceRequest::decode(body).expect("OTLP as the specification has it");
+    let mut into = into.lock().unwrap();
+    for resource in request.resource_spans {
+        let attributes = resource.resource.map(|resource| resource.attributes).unwrap_or_default();
+        into.resource = attributes.iter().map(|pair| format!("{}={}", pair.key, text(pair))).collect();
+        into.spans.extend(resource.scope_spans.into_iter().flat_map(|scope| scope.spans));
+    }
+}
+
+/// HTTP/1.1, as much of it as the exporter uses.
+async fn plain(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let (mut length, mut first, mut line) = (0, String::new(), String::new());
+        loop {
+            line.clear();
+            if stream.read_line(&mut line).await.ok()? == 0 {
+                return None;
+            }
+            let said = line.trim_end().to_ascii_lowercase();
+            if let Some(bytes) = said.strip_prefix("content-length:") {
+                length = bytes.trim().parse().unwrap();
+            }
+            if said.starts_with("content-type:") {
+                assert_eq!(said, "content-type: application/x-protobuf");
+            }
+            match said.is_empty() {
+                true => break,
+                false if first.is_empty() => first = line.trim_end().to_owned(),
+                false => {}
+            }
+        }
+        assert_eq!(first, "POST /v1/traces HTTP/1.1");
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.ok()?;
+        take(&body, &into);
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .ok()?;
+    }
+}
+
+/// gRPC: one message a call, behind five bytes that say its length.
+async fn grpc(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
+    let mut connection = h2::server::handshake(stream).await.ok()?;
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        let into = Arc::clone(&into);
+        tokio::spawn(async move {
+            assert_eq!(request.uri().path(), "/opentelemetry.proto.collector.trace.v1.TraceService/Export");
+            let mut stream = request.into_body();
+            let mut body = Vec::new();
+            while let Some(Ok(part)) = stream.data().await {
+                let _ = stream.flow_control().release_capacity(part.len());
+                body.extend_from_slice(&part);
+            }
+            let mut rest = &body[1..];
+            let length = rest.get_u32() as usize;
+            take(&rest[..length], &into);
+            let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+            let mut send = respond.send_response(head, false).unwrap();
+            let answer = ExportTraceServiceResponse::default().encode_to_vec();
+            let framed = [&[0][..], &(answer.len() as u32).to_be_bytes()[..], &answer[..]].concat();
+            send.send_data(Bytes::from(framed), false).unwrap();
+            let trailers = http::Response::builder().header("grpc-status", "0").body(()).unwrap().headers().clone();
+            send.send_trailers(trailers).unwrap();
+        });
+    }
+    Some(())
+}
+
+/// The value of an attribute, as text; empty if there is none.
+pub(crate) fn attribute(span: &Span, key: &str) -> String {
+    span.attributes.iter().find(|pair| pair.key == key).map(text).unwrap_or_default()
+}
+
+fn text(pair: &KeyValue) -> String {
+    match &pair.value {
+        Some(AnyValue { value: Some(Value::StringValue(text)) }) => text.clone(),
+        Some(AnyValue { value: Some(Value::IntValue(number)) }) => number.to_string(),
+        Some(AnyValue { value: Some(Value::BoolValue(yes)) }) => yes.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// An id as others write it.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,232 @@
+//! One trace tells a job's whole way, and no collector can disturb a job.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use longshore_harness::{Job, NodeBuilder, Reply, Scrape, World, eventually};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::{served_by, world};
+
+mod collector;
+
+use collector::{Collector, Protocol, attribute, hex};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PUBLISHER: &str = "00f067aa0ba902b7";
+
+/// What a publisher says of its own span.
+fn context(flags: &str) -> String {
+    format!("00-{TRACE}-{PUBLISHER}-{flags}")
+}
+
+/// A node that exports to this collector as the environment says.
+fn traced<'w>(world: &'w World, collector: &Collector) -> NodeBuilder<'w> {
+    world.node().env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url)
+}
+
+fn is_error(span: &Span) -> bool {
+    span.status.as_ref().is_some_and(|status| status.code() == StatusCode::Error)
+}
+
+/// Fails this many times, and tells of each call with the context that it got.
+async fn failing_first(world: &World, times: u32) -> (longshore_harness::Handler, mpsc::UnboundedReceiver<Job>) {
+    let (tell, asked) = mpsc::unbounded_channel();
+    let calls = AtomicU32::new(0);
+    let handler = world.handler("mail.send").start(move |job: Job| {
+        let fails = calls.fetch_add(1, Ordering::Relaxed) < times;
+        tell.send(job).unwrap();
+        async move { if fails { Reply::error(503, "not now") } else { Reply::json(json!("sent")) } }
+    });
+    (handler.await, asked)
+}
+
+/// The context that a handler got: trace, span, flags.
+fn told(job: &Job) -> [String; 3] {
+    let text = job.headers.get("traceparent").unwrap().as_str().to_owned();
+    let parts: Vec<&str> = text.split('-').collect();
+    [parts[1], parts[2], parts[3]].map(str::to_owned)
+}
+
+/// Given a job with its publisher's context, when its remote handler fails twice, once with a short and once with a
+/// longer wait, then there is a span for each wait and attempt, all of the publisher's trace and with the publisher's
+/// span as parent, and the handler's own spans can hang from its attempt's.
+#[tokio::test]
+async fn a_job_with_two_failures_is_one_trace_from_its_publisher_to_its_handler() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let backoff = "backoff = { base = '300ms', factor = 5.0, max = '1500ms', jitter = 'none' }";
+    let node = traced(&world, &collector).env("OTEL_SERVICE_NAME", "jobs").with("types.\"mail.send\"", backoff);
+    let node = node.start().await;
+    let (_handler, mut asked) = failing_first(&world, 2).await;
+    let publish = world.publish("mail.send").tenant("acme").header("traceparent", &context("01"));
+    let run = publish.header("tracestate", "vendor=1").json(json!({"to": "a@b.c"})).await;
+    let end = world.wait_as("acme", &run, Duration::from_secs(60)).await;
+    assert_eq!((end.state.as_str(), end.attempts.len()), ("completed", 3));
+
+    let spans = collector.spans(6, |span| attribute(span, "longshore.run_id") == run).await;
+    for span in &spans {
+        assert_eq!((hex(&span.trace_id), hex(&span.parent_span_id)), (TRACE.to_owned(), PUBLISHER.to_owned()));
+        assert_eq!([attribute(span, "messaging.system"), attribute(span, "longshore.tenant")], ["nats", "acme"]);
+        assert!(span.end_time_unix_nano >= span.start_time_unix_nano);
+    }
+    let of = |name: &str| {
+        let mut found: Vec<&Span> = spans.iter().filter(|span| span.name == name).collect();
+        found.sort_by_key(|span| attribute(span, "longshore.attempt"));
+        found
+    };
+    let attempts = of("process main");
+    let waits = [of("wait main"), of("retry wait main")].concat();
+    assert_eq!((attempts.len(), waits.len()), (3, 3));
+    for (number, (span, wait)) in (1..).zip(attempts.iter().zip(&waits)) {
+        let [trace, id, flags] = told(&asked.recv().await.unwrap());
+        assert_eq!((trace.as_str(), id, flags.as_str()), (TRACE, hex(&span.span_id), "01"), "attempt {number}");
+        assert_eq!(span.kind(), SpanKind::Consumer);
+        assert_eq!(attribute(span, "messaging.operation.type"), "process");
+        assert_eq!(attribute(span, "longshore.attempt"), number.to_string());
+        assert_eq!(
+            (is_error(span), attribute(span, "error.type")),
+            match number {
+                3 => (false, String::new()),
+                _ => (true, "retryable".to_owned()),
+            }
+        );
+        assert_eq!(attribute(span, "longshore.state"), if number == 3 { "completed" } else { "retrying" });
+        assert_eq!(wait.end_time_unix_nano, span.start_time_unix_nano, "a wait ends where its attempt begins");
+        if number > 1 {
+            let before = attempts[number - 2];
+            assert_eq!(wait.start_time_unix_nano, before.end_time_unix_nano);
+        }
+    }
+    let resource = collector.received().resource;
+    assert!(resource.contains(&"service.name=jobs".to_owned()), "{resource:?}");
+    assert!(resource.contains(&format!("service.instance.id={}", node.name())), "{resource:?}");
+    let ids: std::collections::BTreeSet<_> = collector.received().spans.into_iter().map(|span| span.span_id).collect();
+    assert_eq!(ids.len(), 6, "each span has an id of its own, and none came twice");
+}
+
+/// Given a submission without a context, over gRPC, when its run dies and is replayed, then the trace begins with the
+/// submission, and has the dead letter below the last attempt and the replay, which links the dead letter, above the
+/// next one.
+#[tokio::test]
+async fn a_submission_a_dead_letter_and_its_replay_are_one_trace() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Grpc).await);
+    let settings = format!("endpoint = '{}'\nprotocol = 'grpc'", collector.url);
+    let node = world.node().with("telemetry", &settings).with("types.flaky", &served_by("fail", "max_attempts = 1"));
+    let _node = node.start().await;
+    let run = world.submit(json!({"type": "flaky", "payload": {"times": 1}})).await;
+    assert_eq!(world.wait(&run).await.state, "dead");
+    world.eventually_letters(1).await;
+    let replay = json!({"run_id": run, "set": {"payload": {"times": 0}}});
+    assert_eq!(world.request("dlq.replay", replay).await["replayed"], 1);
+    assert_eq!(world.wait(&run).await.state, "completed");
+
+    let spans = collector.spans(7, |span| attribute(span, "longshore.run_id") == run).await;
+    let one = |name: &str, round: &str| {
+        let found = spans.iter().find(|span| span.name == name && attribute(span, "longshore.round") == round);
+        found.unwrap_or_else(|| panic!("no {name} in round {round}")).clone()
+    };
+    let (root, first, letter) = (one("send main", ""), one("process main", "1"), one("send dead letters", "1"));
+    let (replay, second) = (one("replay main", "2"), one("process main", "2"));
+    assert!(spans.iter().all(|span| span.trace_id == root.trace_id));
+    assert_eq!((root.parent_span_id.len(), root.kind()), (0, SpanKind::Producer));
+    assert_eq!(first.parent_span_id, root.span_id);
+    assert_eq!(letter.parent_span_id, first.span_id);
+    assert_eq!(replay.parent_span_id, root.span_id);
+    assert_eq!(replay.links.iter().map(|link| link.span_id.clone()).collect::<Vec<_>>(), [letter.span_id]);
+    assert_eq!(second.parent_span_id, replay.span_id);
+    assert_eq!((is_error(&first), is_error(&second)), (true, false));
+    let resource = collector.received().resource;
+    assert!(resource.contains(&"service.name=longshore".to_owned()), "{resource:?}");
+}
+
+/// Given an attempt whose node is killed, when another node settles it and tries again, then all of this is in the same
+/// trace, and the dead node's attempt is the span that its handler was told.
+#[tokio::test]
+async fn a_trace_survives_the_death_of_a_node() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let of = |name: &str| traced(&world, &collector).name(name).with("node", "lease = '2s'");
+    let node = of("n1").start().await;
+    let (tell, mut asked) = mpsc::unbounded_channel();
+    let _handler = world
+        .handler("mail.send")
+        .start(move |job: Job| {
+            tell.send(job.clone()).unwrap();
+            async move { if job.attempt == 1 { Reply::silence() } else { Reply::json(json!(1)) } }
+        })
+        .await;
+    // No context: nodes must agree on a trace all the same.
+    let run = world.publish("mail.send").json(json!({})).await;
+    let first = told(&asked.recv().await.unwrap());
+    eventually("a record that says it runs", Duration::from_secs(60), async || {
+        let state = world.request("runs.get", json!({"run_id": run})).await["state"].clone();
+        if state == "running" { Ok(()) } else { Err(state) }
+    })
+    .await;
+    node.kill9().await;
+    let other = of("n2").start().await;
+    let end = world.wait_as("default", &run, Duration::from_secs(120)).await;
+    assert_eq!(end.state, "completed");
+
+    let spans = collector.spans(2, |span| span.name == "process main").await;
+    let of = |number: &str| spans.iter().find(|span| attribute(span, "longshore.attempt") == number).unwrap();
+    assert_eq!([hex(&of("1").trace_id), hex(&of("1").span_id)], first[..2], "the span of the attempt that was lost");
+    assert_eq!(attribute(of("1"), "error.type"), "lease_expired");
+    let line = other.log().since(0).into_iter().find(|line| line.contains("its holder lost the lease")).unwrap();
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&line["trace_id"], &line["run_id"]), (&json!(first[0]), &json!(run)), "{line}");
+    assert_eq!((&line["tenant"], &line["attempt"]), (&json!("default"), &json!(1)), "{line}");
+    let second = told(&asked.recv().await.unwrap());
+    assert_eq!([hex(&of("2").trace_id), hex(&of("2").span_id)], second[..2]);
+    assert_eq!(first[0], second[0], "one trace");
+    let root = collector.spans(1, |span| span.name == "send main").await;
+    assert_eq!((root.len(), &root[0].span_id), (1, &of("2").parent_span_id));
+}
+
+/// Given publishers that have decided against a trace, then nothing is exported, and the handler is told so.
+#[tokio::test]
+async fn a_publishers_decision_against_a_trace_holds() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let node = traced(&world, &collector).start().await;
+    let (_handler, mut asked) = failing_first(&world, 0).await;
+    let run = world.publish("mail.send").header("traceparent", &context("00")).json(json!({})).await;
+    world.wait(&run).await;
+    let [trace, _, flags] = told(&asked.recv().await.unwrap());
+    assert_eq!((trace.as_str(), flags.as_str()), (TRACE, "00"));
+    let traced = world.publish("mail.send").json(json!({})).await;
+    world.wait(&traced).await;
+    // Draining exports what is left.
+    assert!(node.stop().await.success());
+    let found = collector.received().spans;
+    assert!(!found.is_empty() && found.iter().all(|span| attribute(span, "longshore.run_id") == traced), "{found:?}");
+}
+
+/// Given a collector that nobody answers at, or that hangs, when thousands of jobs run, then none is lost or waits for
+/// it, and the node says how many spans were lost.
+#[tokio::test]
+async fn no_collector_can_disturb_a_job() {
+    let (world, hanging) = (world().await, Collector::start(Protocol::Hangs).await);
+    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = format!("http://{}", free.local_addr().unwrap());
+    drop(free);
+    for (url, reason) in [(nobody.as_str(), "not_exported"), (hanging.url.as_str(), "queue_full")] {
+        let node =
+            world.node().with("http", "listen = '127.0.0.1:0'").with("telemetry", &format!("endpoint = '{url}'"));
+        let node = node.start().await;
+        let receipts = world.publish("noop").many((0..3_000).map(|number| json!({"n": number}))).await;
+        for receipt in &receipts {
+            assert_eq!(world.wait(&receipt.run_id).await.state, "completed");
+        }
+        eventually("lost spans", Duration::from_secs(60), async || {
+            let lost = Scrape::of(&node).await.sum("longshore_spans_dropped_total", &[("reason", reason)]);
+            if lost > 0.0 { Ok(()) } else { Err(lost) }
+        })
+        .await;
+        assert_eq!(Scrape::of(&node).await.sum("longshore_spans_exported_total", &[]), 0.0);
+        assert!(node.log().tail(4_000).contains("spans are lost, jobs go on") || reason == "queue_full");
+        node.stop().await;
+    }
+}
