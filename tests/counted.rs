@@ -56,6 +56,8 @@ async fn a_thousand_jobs_are_counted_with_their_failures() {
             (STARTED, &flaky, 111.0),
             (FAILED, &[], 74.0),
             (FAILED, &[("queue", "main"), ("type", "flaky"), ("kind", "retryable")], 74.0),
+            ("longshore_attempts_retried_total", &flaky, 74.0),
+            ("longshore_leases_held", &[], 0.0),
             (FINISHED, &[("queue", "main"), ("type", "noop"), ("state", "completed")], 963.0),
             (FINISHED, &[("queue", "main"), ("type", "flaky"), ("state", "completed")], 37.0),
             (FINISHED, &[], 1_000.0),
@@ -71,6 +73,8 @@ async fn a_thousand_jobs_are_counted_with_their_failures() {
     )
     .await;
     assert!(scrape.sum("longshore_job_total_seconds_sum", &flaky) >= 37.0 * 0.02, "each waited twice for 10 ms");
+    assert!(scrape.sum("longshore_event_publish_seconds_count", &[]) >= 1.0);
+    assert!(scrape.value("longshore_pull_silence_seconds", &[("queue", "main")]).is_some_and(|silent| silent < 60.0));
     assert!(scrape.sum("process_cpu_seconds_total", &[]) > 0.0);
     assert!(scrape.sum("process_resident_memory_bytes", &[]) > 1e6);
     assert!(scrape.sum("process_open_fds", &[]) > 4.0);
@@ -269,4 +273,25 @@ async fn deaths_and_lost_leases_are_counted() {
     world.server().kill9().await;
 
     shows(&node, &[("longshore_leases_lost_total", &[], 1.0)]).await;
+}
+
+/// Given a type with a circuit breaker, when its handler keeps failing, then the breaker is shown as open, and as closed once
+/// an operator closes it.
+#[tokio::test]
+async fn the_state_of_a_breaker_is_shown() {
+    let world = world().await;
+    let policy = "max_attempts = 1\nbreaker = { failures = 2, cool_down = '10m' }";
+    let node = on_a_free_port(world.node()).with("types.flaky", &served_by("fail", policy)).start().await;
+    let of_type = [("type", "flaky")];
+    for number in 1..=2 {
+        assert_eq!(Scrape::of(&node).await.sum("longshore_breaker_state", &of_type), 0.0, "after {}", number - 1);
+        let run = world.publish("flaky").json(json!({})).await;
+        assert_eq!(world.wait(&run).await.state, "dead");
+    }
+    shows(&node, &[("longshore_breaker_state", &of_type, 2.0)]).await;
+
+    let breaker = json!({"tenant": "default", "type": "flaky"});
+    world.try_request("_all", "breakers.reset", breaker).await.unwrap();
+
+    shows(&node, &[("longshore_breaker_state", &of_type, 0.0)]).await;
 }

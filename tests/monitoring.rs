@@ -165,3 +165,93 @@ fn every_alert_rests_on_metrics_that_a_node_has() {
         }
     }
 }
+
+/// A board of Grafana, as far as it is checked.
+#[derive(Deserialize)]
+struct Board {
+    uid: String,
+    tags: Vec<String>,
+    panels: Vec<Panel>,
+    templating: Templating,
+}
+
+#[derive(Deserialize)]
+struct Panel {
+    title: String,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    expr: String,
+}
+
+#[derive(Deserialize)]
+struct Templating {
+    list: Vec<Variable>,
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    #[serde(default)]
+    definition: String,
+}
+
+/// An expression of a board as Prometheus gets it.
+fn filled_in(expression: &str) -> String {
+    expression.replace("$__rate_interval", "5m").replace("$queue", ".*").replace("$type", ".*")
+}
+
+/// Each expression of each board rests on metrics that there are, and every metric stands on a board.
+#[test]
+fn every_board_rests_on_metrics_that_a_node_has() {
+    let boards = [
+        include_str!("../config/grafana/dashboards/longshore-queues.json"),
+        include_str!("../config/grafana/dashboards/longshore-latency.json"),
+        include_str!("../config/grafana/dashboards/longshore-failures.json"),
+        include_str!("../config/grafana/dashboards/longshore-workers.json"),
+        include_str!("../config/grafana/dashboards/longshore-protection.json"),
+        include_str!("../config/grafana/dashboards/longshore-backbone.json"),
+    ];
+    let mut shown = BTreeSet::new();
+    let mut expressions = 0;
+    for text in boards {
+        let Board { uid, tags, panels, templating } = serde_json::from_str(text).unwrap();
+        assert!(tags.contains(&"longshore".to_owned()) && panels.len() >= 8, "{uid}");
+        for Panel { title, targets } in panels {
+            assert!(!targets.is_empty(), "{uid}: {title}");
+            for Target { expr } in targets {
+                let named = read(&filled_in(&expr));
+                assert!(named.wrong.is_empty(), "{uid}: {title}: {}: {expr}", named.wrong.join("; "));
+                assert!(!filled_in(&expr).contains('$'), "{uid}: {title} has an unknown variable: {expr}");
+                shown.extend(named.metrics);
+                expressions += 1;
+            }
+        }
+        for Variable { name, definition } in templating.list.iter().filter(|variable| !variable.definition.is_empty()) {
+            let inner = definition.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
+            let (series, label) = inner.rsplit_once(',').unwrap();
+            let named = read(&filled_in(series));
+            assert!(named.wrong.is_empty() && named.labels.contains(label.trim()), "{uid}: {name}: {definition}");
+        }
+    }
+    assert!(expressions >= 60, "{expressions}");
+    let base = |name: &str| {
+        ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned()
+    };
+    let shown: BTreeSet<String> = shown.iter().map(|name| base(name)).collect();
+    let missing: Vec<String> = Metrics::default()
+        .described()
+        .into_iter()
+        .map(|metric| metric.name)
+        .filter(|name| !shown.contains(name) && !NOT_ON_A_BOARD.contains(&name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "on no board: {missing:?}");
+}
+
+/// What no board needs to show.
+const NOT_ON_A_BOARD: [&str; 2] = [
+    "process_start_time_seconds",            // the age of a process is in `longshore nodes`
+    "longshore_handlers_unresponsive_total", // the gauge of the same name shows it
+];

@@ -133,6 +133,11 @@ impl Book {
         held.values().for_each(|held| held.stop.stop(RELEASED));
     }
 
+    /// How many jobs' leases are renewed.
+    pub(crate) fn count(&self) -> usize {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Whether a worker works on a run here.
     pub(crate) fn works_on(&self, tenant: &Tenant, run: &RunId) -> bool {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

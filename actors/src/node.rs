@@ -111,7 +111,7 @@ impl Node {
         let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
         parts.system_events.publish("node_joined", Value::Null).await;
         tracing::info!(node = %parts.identity.node, queues = parts.queues.len(), "taking work");
-        let observer = Observer::new(parts.readiness(), Arc::clone(&parts.metrics));
+        let observer = Observer::new(parts.readiness(), Arc::clone(&parts.metrics), Arc::clone(&parts.book));
         Ok(Self { parts, observer, root, life, reason, grace: shutdown_grace })
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::cluster::counts::Counts;
 use crate::cluster::readiness::Readiness;
+use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
 use crate::queue::dispatcher;
 
@@ -15,6 +16,7 @@ use crate::queue::dispatcher;
 pub struct Observer {
     readiness: Readiness,
     metrics: Arc<Metrics>,
+    book: Arc<Book>,
     counts: Arc<Counts>,
 }
 
@@ -25,8 +27,8 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(readiness: Readiness, metrics: Arc<Metrics>) -> Self {
-        Self { readiness, metrics, counts: Arc::default() }
+    pub(crate) fn new(readiness: Readiness, metrics: Arc<Metrics>, book: Arc<Book>) -> Self {
+        Self { readiness, metrics, book, counts: Arc::default() }
     }
 
     /// Why the node takes no work; empty if it does.
@@ -59,6 +61,7 @@ impl Observer {
             metrics.busy.with_label_values(&labels).set(number(queue.running()));
         }
         metrics.unresponsive_now.set(number(health.unresponsive()));
+        metrics.leases_held.set(number(self.book.count()));
         metrics.lanes_unanswered.set(number(backbone.unanswered().len()));
         metrics.ready.set(i64::from(self.reasons_not_ready().is_empty()));
     }

@@ -212,6 +212,13 @@ impl Puller {
         }
     }
 
+    /// How long the server has said nothing about a lane's pulls, of the lane that is silent longest.
+    #[must_use]
+    pub fn silence(&self, now: Instant) -> Duration {
+        let asked = self.lanes.iter().filter(|lane| lane.outstanding > 0);
+        asked.map(|lane| now.saturating_duration_since(lane.heard)).max().unwrap_or_default()
+    }
+
     /// Begins a new epoch on lanes about whose pulls the server is silent; returns how many.
     pub fn forget_silent(&mut self, now: Instant) -> usize {
         let silent = |lane: &Lane| lane.outstanding > 0 && now.duration_since(lane.heard) > SILENT;

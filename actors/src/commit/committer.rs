@@ -350,6 +350,7 @@ impl Committing {
         for at in 0..self.pending.len() {
             let Some(pending) = &self.pending[at] else { continue };
             if now.duration_since(pending.sent) >= overdue {
+                self.metrics.publishes_repeated.inc();
                 self.publish(self.base + at as u64, &pending.what, window).await;
                 if let Some(pending) = &mut self.pending[at] {
                     pending.sent = now;
@@ -358,30 +359,33 @@ impl Committing {
         }
     }
 
-    fn forget(&mut self, number: u64) -> Option<Sent> {
+    fn forget(&mut self, number: u64) -> Option<Pending> {
         let at = usize::try_from(number.checked_sub(self.base)?).ok()?;
         let pending = self.pending.get_mut(at)?.take();
         while let Some(None) = self.pending.front() {
             self.pending.pop_front();
             self.base += 1;
         }
-        pending.map(|pending| pending.what)
+        pending
     }
 
     async fn answered(&mut self, number: u64, answer: Answer, window: &mut Window) {
         match answer {
-            Answer::Stored(sequence) => match self.forget(number) {
-                Some(Sent::Record(mut commit)) => {
+            Answer::Stored(sequence) => match self.forget(number).map(|pending| (pending.first_sent, pending.what)) {
+                Some((_, Sent::Record(mut commit))) => {
                     fail_point::pass("after-record");
                     commit.written(sequence);
                     self.publish_events(commit).await;
                 }
-                Some(Sent::Batch { tenant, batch, .. }) => self.logged(&tenant, batch).await,
+                Some((sent, Sent::Batch { tenant, batch, .. })) => {
+                    self.metrics.event_publish.observe(sent.elapsed().as_secs_f64());
+                    self.logged(&tenant, batch).await;
+                }
                 None => {}
             },
             // The stream has no leader just now, or JetStream has no resources: it is sent again when it is overdue.
             Answer::Nobody => {}
-            Answer::Refused(refusal) => match self.forget(number) {
+            Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
                 Some(Sent::Record(commit)) => {
                     if refusal.err_code != WRONG_SEQUENCE {
                         tracing::debug!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id(), "record not written yet: {}", refusal.description);

@@ -6,11 +6,11 @@
 
 use std::collections::HashSet;
 
-use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, SmolStr};
+use longshore_domain::{ErrorKind, Job, JobType, Queue, Run, RunState, SmolStr};
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 pub mod jobs;
@@ -63,6 +63,15 @@ pub struct Metrics {
     pub in_flight: IntGauge,
     /// `longshore_event_log_lag_seconds`: how long the oldest batch of events has waited for its confirmation.
     pub log_lag: Gauge,
+    /// `longshore_event_publish_seconds`: from a batch of events being sent to its confirmation by the log.
+    pub event_publish: Histogram,
+    /// `longshore_publishes_repeated_total`: records and batches of events that were sent again, as no answer came.
+    pub publishes_repeated: IntCounter,
+    /// `longshore_pull_silence_seconds{queue}`: since the server last said anything about a lane's pull, of the lane that
+    /// is silent longest.
+    pub pull_silence: GaugeVec,
+    /// `longshore_leases_held`: jobs whose leases the node renews.
+    pub leases_held: IntGauge,
     /// `longshore_event_log_refused_total`: batches of events that the log refused and that were sent again.
     pub log_refused: IntCounter,
     /// `longshore_breaker_state{type}`: 0 closed, 1 half-open, 2 open; the worst of a type's breakers.
@@ -175,6 +184,12 @@ impl Metrics {
                 "Attempts failed",
                 &["queue", "type", "kind"]
             ),
+            retried: metric!(
+                IntCounterVec,
+                "longshore_attempts_retried_total",
+                "Failed attempts after which another is due",
+                of_job
+            ),
             finished: metric!(
                 IntCounterVec,
                 "longshore_runs_finished_total",
@@ -245,6 +260,23 @@ impl Metrics {
                 "longshore_event_log_lag_seconds",
                 "How long the oldest unconfirmed batch of events has waited"
             ),
+            event_publish: metric!(
+                Histogram,
+                "longshore_event_publish_seconds",
+                "From a batch of events being sent to its confirmation"
+            ),
+            publishes_repeated: metric!(
+                IntCounter,
+                "longshore_publishes_repeated_total",
+                "Records and batches of events sent again, as no answer came"
+            ),
+            pull_silence: metric!(
+                GaugeVec,
+                "longshore_pull_silence_seconds",
+                "Since the server last answered a lane's pull",
+                &["queue"]
+            ),
+            leases_held: metric!(IntGauge, "longshore_leases_held", "Jobs whose leases the node renews"),
             log_refused: metric!(
                 IntCounter,
                 "longshore_event_log_refused_total",
@@ -324,7 +356,11 @@ impl Metrics {
     }
 
     fn attempt_failed(&self, run: &Run, kind: ErrorKind) {
-        self.jobs.of(run.queue.as_str(), run.job_type.as_str()).failed(kind);
+        let metrics = self.jobs.of(run.queue.as_str(), run.job_type.as_str());
+        metrics.failed(kind);
+        if run.state.name() == RunState::Retrying {
+            metrics.retried.inc();
+        }
     }
 
     /// The end of a run is stored.

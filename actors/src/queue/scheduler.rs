@@ -293,6 +293,7 @@ impl Scheduler {
         }
         (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         let labels = [self.queue.name.as_str()];
+        self.metrics.pull_silence.with_label_values(&labels).set(self.puller.silence(now).as_secs_f64());
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
     }
