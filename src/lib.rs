@@ -26,6 +26,7 @@
 //! Features: `program` (default) is what the `longshore` program needs, `http` are probes and metrics, `traces` are those by OTLP. A program with
 //! handlers of its own takes `default-features = false`, and `http` or `traces` if it wants those.
 
+mod audit_files;
 mod client;
 pub mod config;
 pub mod handlers;

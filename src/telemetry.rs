@@ -1,10 +1,14 @@
 //! Logs: their destination and form. They go to stderr, since stdout is for data.
 
 use std::io::IsTerminal as _;
+use std::sync::Arc;
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use longshore_actors::LogControl;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, reload};
 
 use crate::cli::Usage;
 
@@ -20,18 +24,61 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// The filter's parts that keep the lines of libraries out, however much of Longshore's own is wanted.
+const QUIET: &str = ",async_nats=warn,h2=warn,hyper=warn,hyper_util=warn,rustls=warn,tonic=warn,tower=warn";
+
+/// The log on stderr, whose level can be changed.
+pub(crate) struct Log {
+    apply: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").finish_non_exhaustive()
+    }
+}
+
+impl LogControl for Log {
+    fn set(&self, level: &str) -> Result<String, String> {
+        let filter = filter_of(level)?;
+        let holds = filter.to_string();
+        (self.apply)(filter).map(|()| holds)
+    }
+}
+
+/// The filter of a level, which leaves libraries out, or the filter itself.
+fn filter_of(level: &str) -> Result<EnvFilter, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = level.trim();
+    let text = match LEVELS.into_iter().find(|known| known.eq_ignore_ascii_case(level)) {
+        Some(known @ ("off" | "error" | "warn")) => known.to_owned(),
+        Some(known) => format!("{known}{QUIET}"),
+        None if !level.contains(['=', ',', '[']) => {
+            return Err(format!(
+                "{level:?} is not one of {}, nor a filter such as info,longshore_actors=debug",
+                LEVELS.join(", ")
+            ));
+        }
+        None => level.to_owned(),
+    };
+    EnvFilter::try_new(text).map_err(|error| format!("{level:?} is not a valid filter: {error}"))
+}
+
 /// Starts logging to stderr.
-pub(crate) fn to_stderr(format: LogFormat) -> Result<(), Usage> {
+pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage> {
     let human = format == LogFormat::Human || (format == LogFormat::Auto && std::io::stderr().is_terminal());
     let colours = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter("info,async_nats=warn")?).with_writer(std::io::stderr);
+    let filter = filter(&format!("info{QUIET}"))?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
     if human {
-        builder.with_ansi(colours).init();
+        registry.with(lines.with_ansi(colours)).init();
     } else {
-        builder.json().flatten_event(true).with_span_list(false).init();
+        registry.with(lines.json().flatten_event(true).with_span_list(false)).init();
     }
-    Ok(())
+    let apply = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+    Ok(Arc::new(Log { apply: Box::new(apply) }))
 }
 
 /// Starts logging for people to `writer`, which shares the screen with a view: only lines that matter to them.
@@ -52,4 +99,19 @@ fn filter(default: &str) -> Result<EnvFilter, Usage> {
         return Ok(EnvFilter::new(default));
     };
     EnvFilter::try_new(&text).map_err(|error| Usage(format!("{name} is {text:?}, not a valid log filter: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_leaves_libraries_out_and_a_filter_is_taken_as_it_is() {
+        let holds = |level| filter_of(level).map(|filter| filter.to_string());
+        let debug = holds("DEBUG").unwrap();
+        assert!(debug.contains("async_nats=warn") && debug.contains("debug"), "{debug}");
+        assert_eq!(holds("longshore_actors=trace").unwrap(), "longshore_actors=trace");
+        assert!(holds("loud").unwrap_err().starts_with("\"loud\" is not one of off, error"));
+        assert!(holds("info,longshore=loud").unwrap_err().contains("is not a valid filter"));
+    }
 }

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn sampling_is_set_by_the_file_or_the_environment() {
         let by = |variables: Variables| Sampling::of(&Settings::default(), of(variables));
-        let (low, high) = (TraceId::from_bytes([0x11; 16]), TraceId::from_bytes([0x7f; 16]));
+        let (low, high) = (TraceId::from_bytes([0x11; 16]), TraceId::from_bytes([0xff; 16]));
         let all = by(&[]).unwrap();
         assert!(all.samples(high, None) && all.samples(high, Some(true)) && !all.samples(high, Some(false)));
         let always = by(&[("OTEL_TRACES_SAMPLER", "always_on")]).unwrap();

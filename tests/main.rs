@@ -6,6 +6,7 @@
 
 mod admission; // only jobs that the settings take are run
 mod api; // every endpoint answers as the contract has it
+mod audit; // what is asked beyond reading and submitting is written down
 mod breakers; // while a service fails, its jobs wait
 mod cancel; // a cancelled run ends as cancelled, in whatever state it is
 mod chaos; // faults of every kind at once lose nothing
@@ -27,6 +28,7 @@ mod keys; // a key is one run for as long as its scope says
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
 mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
 mod lists; // runs are listed and counted by what they have in common, and none is missed
+mod logs; // the log's level can be changed, and no secret or payload is in it
 mod main_job; // a job published with any NATS client runs, and its events are published in order
 mod metrics; // rare faults are counted and logged
 mod monitoring; // alert rules use only metrics and labels that there are

@@ -86,11 +86,11 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let Settings { name, shutdown_grace, policies, storage, schedules, traces } = settings;
+        let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, audit_file } = settings;
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
-        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, traces);
+        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, (traces, log, audit_file));
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));

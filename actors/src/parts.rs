@@ -10,6 +10,7 @@ use longshore_domain::{JobType, Queue, SmolStr};
 use tokio::sync::Mutex;
 
 use crate::address::Address;
+use crate::api::audit::Audit;
 use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
@@ -41,7 +42,10 @@ use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
-use crate::{DeclaredSchedules, Handlers};
+use crate::{AuditFile, DeclaredSchedules, Handlers, LogControl};
+
+/// Where a node writes beside NATS: traces, the log, files of the audit.
+pub(crate) type Outlets = (Option<Arc<dyn SpanExporter>>, Option<Arc<dyn LogControl>>, Option<Arc<dyn AuditFile>>);
 
 /// What the parts of a node are made of. Only the node sees this whole.
 pub(crate) struct Parts {
@@ -65,6 +69,10 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     /// Takes the spans of jobs, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
+    /// The log, as far as operators may change it.
+    pub(crate) log: Option<Arc<dyn LogControl>>,
+    /// Writes down what is asked of the API beyond reading and submitting.
+    pub(crate) audit: Arc<Audit>,
     pub(crate) system_events: SystemEvents,
     /// The recurring schedules that the configuration declares.
     pub(crate) declared: Arc<DeclaredSchedules>,
@@ -76,7 +84,7 @@ impl Parts {
         (backbone, name): (Backbone, SmolStr),
         (policies, schedules): (Policies, DeclaredSchedules),
         handlers: Handlers,
-        traces: Option<Arc<dyn SpanExporter>>,
+        (traces, log, audit_file): Outlets,
     ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
@@ -84,6 +92,8 @@ impl Parts {
             metrics.expect_types(queue, policies.types.keys());
         }
         let identity = Arc::new(Identity::new(name.clone()));
+        let audit = Audit::new(backbone.clone(), name.to_string(), Arc::clone(&metrics), audit_file);
+        let audit = Arc::new(audit);
         let tracer = traces.map(|exporter| Arc::new(Tracer::new(exporter, Arc::clone(&metrics))));
         let (committer, committing) = Committer::open(backbone.clone(), name, Arc::clone(&metrics), tracer.clone());
         let system_events = SystemEvents::new(backbone.clone(), Arc::clone(&identity));
@@ -127,6 +137,8 @@ impl Parts {
             health: Arc::default(),
             metrics,
             tracer,
+            log,
+            audit,
             system_events,
             declared: Arc::new(schedules),
         }
@@ -192,6 +204,7 @@ impl Parts {
             breakers: Arc::clone(&self.breakers),
             circuit_breaker: self.circuit_breaker.clone(),
             tracer: self.tracer.clone(),
+            audit: Arc::clone(&self.audit),
         })
     }
 

@@ -25,6 +25,28 @@ pub struct Settings {
     pub schedules: DeclaredSchedules,
     /// Where traces go; `None`: there are none, and nothing is done for them.
     pub traces: Option<Arc<dyn SpanExporter>>,
+    /// The log, whose level operators may change; `None`: it stays as it is.
+    pub log: Option<Arc<dyn LogControl>>,
+    /// Files that the audit is written to as well.
+    pub audit_file: Option<Arc<dyn AuditFile>>,
+}
+
+/// Files that the audit is written to as well.
+pub trait AuditFile: std::fmt::Debug + Send + Sync + 'static {
+    /// Appends a line, without its line break. May block for as long as the disk takes.
+    ///
+    /// # Errors
+    /// Why the line is not in the file.
+    fn append(&self, line: &str) -> Result<(), String>;
+}
+
+/// The log of this process, as far as a node may change it.
+pub trait LogControl: std::fmt::Debug + Send + Sync + 'static {
+    /// Has the log take only lines of this level, or by this filter, from now on; returns the filter that holds.
+    ///
+    /// # Errors
+    /// It is no valid level or filter: why not.
+    fn set(&self, level: &str) -> Result<String, String>;
 }
 
 /// The recurring schedules of a configuration file.

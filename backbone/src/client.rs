@@ -14,6 +14,7 @@ use crate::error::{Cause, Error};
 use crate::request;
 use crate::settings::Connection;
 use crate::wire::api::{ApiError, Code, Encoded, Endpoint};
+use crate::wire::header;
 use crate::wire::subject::Names;
 
 /// Talks to the nodes of one namespace.
@@ -22,6 +23,7 @@ pub struct Client {
     nats: Link,
     names: Names,
     jetstream_domain: Option<String>,
+    by: Option<String>,
 }
 
 impl Client {
@@ -31,7 +33,19 @@ impl Client {
     /// The server cannot be reached, or refuses the credentials.
     pub async fn connect(connection: &Connection, namespace: &str) -> Result<Self, Error> {
         let link = Link::open(connection, "client", "longshore client").await?;
-        Ok(Self { nats: link, names: Names::new(namespace), jetstream_domain: connection.jetstream_domain.clone() })
+        Ok(Self {
+            nats: link,
+            names: Names::new(namespace),
+            jetstream_domain: connection.jetstream_domain.clone(),
+            by: None,
+        })
+    }
+
+    /// Says who asks, for the audit: nothing proves it.
+    #[must_use]
+    pub fn asking_as(mut self, who: &str) -> Self {
+        self.by = Some(who.chars().filter(|c| !c.is_control()).collect());
+        self
     }
 
     /// The subjects of the namespace.
@@ -79,7 +93,12 @@ impl Client {
             );
             return Err(ApiError::new(Code::TooLarge, message));
         }
-        let request = async_nats::Request::new().payload(Bytes::from(body)).timeout(Some(timeout));
+        let mut request = async_nats::Request::new().payload(Bytes::from(body)).timeout(Some(timeout));
+        if let Some(by) = &self.by {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::names::BY, by.as_str());
+            request = request.headers(headers);
+        }
         let answer = self.nats.request(self.names.api(tenant, endpoint), request).await;
         let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
         let message = answer.map_err(|error| match kind(&error) {

@@ -39,6 +39,8 @@ pub enum Source {
     Schedules,
     /// Dead letters.
     DeadLetters,
+    /// The audit.
+    Audit,
 }
 
 impl Backbone {
@@ -48,6 +50,7 @@ impl Backbone {
             Source::Parked => self.names().parked_stream(),
             Source::Schedules => self.names().schedules_stream(),
             Source::DeadLetters => self.names().dlq_stream(),
+            Source::Audit => self.names().audit_stream(),
         }
     }
 

@@ -26,6 +26,8 @@ use crate::wire::json::Object;
 const AT_ONCE: usize = 1_024;
 /// Maximum bytes of an error's text. The text is sent in a header, too, and may quote the request.
 const MESSAGE_MAX: usize = 4_096;
+/// Maximum bytes of what a caller says of itself.
+const SAID_MAX: usize = 256;
 /// What a message may take beside its payload, of the server's `max_payload`.
 const BESIDE: usize = 1_024;
 
@@ -38,6 +40,10 @@ pub struct Request {
     pub endpoint: String,
     /// The caller's trace context, as its header has it.
     pub trace_parent: Option<String>,
+    /// Who asks, as the caller says itself.
+    pub by: Option<String>,
+    /// The inbox to which the answer goes, without its last part.
+    pub from: String,
     /// Its body.
     pub body: Bytes,
 }
@@ -166,6 +172,13 @@ impl<S: Serve> Service<S> {
             tenant: tenant.to_owned(),
             endpoint: name.to_owned(),
             trace_parent: trace_parent.map(str::to_owned),
+            by: message.headers.as_ref().and_then(|headers| header::value_of(headers, names::BY)).map(cut),
+            from: message
+                .reply
+                .as_deref()
+                .and_then(|reply| reply.rsplit_once('.'))
+                .map(|(inbox, _)| cut(inbox))
+                .unwrap_or_default(),
             body: message.payload,
         };
         let answer = self.serve.serve(request).await;
@@ -189,6 +202,11 @@ impl<S: Serve> Service<S> {
             }
         }
     }
+}
+
+/// What a caller says of itself, of which no more than a line is kept.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(SAID_MAX)].to_owned()
 }
 
 /// The answer, if it fits into one message.

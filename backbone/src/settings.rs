@@ -89,6 +89,10 @@ pub struct Storage {
     pub dlq_max_age: Duration,
     /// Maximum bytes of dead letters; the oldest are dropped first.
     pub dlq_max_bytes: u64,
+    /// How long the audit's entries are kept.
+    pub audit_max_age: Duration,
+    /// Maximum bytes of the audit; the oldest entries are dropped first.
+    pub audit_max_bytes: u64,
     /// How long an idempotency key holds if the client does not say.
     pub idempotency_window: Duration,
     /// How long a node may be silent before its jobs go to another.
@@ -114,6 +118,8 @@ impl Default for Storage {
             runs_max_records: 1_000_000,
             dlq_max_age: 90 * DAY,
             dlq_max_bytes: 1 << 30,
+            audit_max_age: 365 * DAY,
+            audit_max_bytes: 64 << 20,
             idempotency_window: DAY,
             lease: Duration::from_secs(30),
             reply_prefix: "_INBOX".to_owned(),

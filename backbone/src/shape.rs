@@ -98,6 +98,19 @@ pub fn dead_letters(names: &Names, storage: &Storage) -> Config {
     }
 }
 
+/// The audit. Nobody may take an entry out before its time.
+#[must_use]
+pub fn audit(names: &Names, storage: &Storage) -> Config {
+    Config {
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::Old,
+        max_age: storage.audit_max_age,
+        deny_delete: true,
+        deny_purge: true,
+        ..base(storage, names.audit_stream(), vec![names.audit("*")], storage.audit_max_bytes)
+    }
+}
+
 /// Parked jobs, which wait for what all jobs of their kind wait for. No consumer: they are read and removed one by one.
 /// As many as a lane holds, so that a flood of one kind still ends in a full lane, which refuses it.
 #[must_use]
@@ -155,6 +168,7 @@ pub fn streams(names: &Names, storage: &Storage) -> Vec<Config> {
         parked(names, storage),
         events(names, storage),
         dead_letters(names, storage),
+        audit(names, storage),
         // About 1.5 KiB for each record that is to be kept, at least a GiB.
         bucket("runs", (storage.runs_max_records * 1_536).max(GIB)),
         bucket("checkpoints", 512 * MIB),

@@ -12,6 +12,14 @@ use super::{Global, Usage};
 /// How long an answer may take. A node answers within milliseconds; servers that elect a leader take seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// Who asks, for the audit: the user and the machine, as far as this program can know them.
+fn who() -> String {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let user = variable("USER").or_else(|| variable("LOGNAME")).unwrap_or_else(|| "somebody".to_owned());
+    let machine = rustix::system::uname();
+    format!("{user}@{}", machine.nodename().to_string_lossy())
+}
+
 /// A connection, and the tenant that the requests are about.
 pub(crate) struct Api {
     pub(crate) client: Client,
@@ -22,7 +30,7 @@ impl Api {
     pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {
         let namespace = global.namespace();
         check_namespace(&namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;
-        let client = Client::connect(&global.nats.connection()?, &namespace).await?;
+        let client = Client::connect(&global.nats.connection()?, &namespace).await?.asking_as(&who());
         Ok(Self { client, tenant: global.tenant.clone() })
     }
 

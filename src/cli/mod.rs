@@ -29,6 +29,7 @@ mod why;
 
 pub(crate) mod events;
 
+mod audit;
 mod breakers;
 mod limits;
 mod nodes;
@@ -123,6 +124,8 @@ pub(crate) enum Command {
     /// Circuit breakers: list them, close or open one
     #[command(subcommand)]
     Breakers(breakers::Command),
+    /// What was asked of the nodes beyond reading and submitting: by whom, when, from where, and how it was answered
+    Audit(audit::Arguments),
     /// The cluster's nodes and their load
     Nodes(nodes::NodesArguments),
     /// Whether the node that answers takes work, and if not, why
@@ -192,6 +195,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Queues(arguments) => queues::run(&global, arguments).await,
         Command::Limits(arguments) => limits::run(&global, arguments).await,
         Command::Breakers(command) => breakers::run(&global, command).await,
+        Command::Audit(arguments) => audit::run(&global, arguments).await,
         Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
         Command::Config(command) => config::run(&global, command).await,

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, Subcommand};
 use longshore::http;
-use longshore_backbone::wire::api::{Health, HealthRequest, NodeStatus, Nodes, NodesList, Nothing};
+use longshore_backbone::wire::api::{
+    Health, HealthRequest, LogLevel, LogLevelRequest, NodeStatus, Nodes, NodesList, NodesLogLevel, Nothing,
+};
 use serde::Deserialize;
 
 use super::client::Api;
@@ -13,7 +15,29 @@ use super::output::{self, BAD, GOOD};
 use super::{Ended, Global};
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct NodesArguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Change which lines a node logs, until it ends (operators)
+    LogLevel(LogLevelArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogLevelArguments {
+    /// The node's name
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// off, error, warn, info, debug or trace, or a filter such as info,longshore_actors=debug
+    #[arg(value_name = "LEVEL")]
+    level: String,
     /// JSON for machines
     #[arg(long)]
     json: bool,
@@ -33,12 +57,27 @@ pub(crate) struct HealthArguments {
 }
 
 pub(crate) async fn nodes(global: &Global, arguments: NodesArguments) -> anyhow::Result<Ended> {
+    if let Some(Command::LogLevel(arguments)) = arguments.command {
+        return log_level(global, arguments).await;
+    }
     let api = Api::connect(global).await?;
     let answer = api.ask::<NodesList>(Nothing {}).await?;
     if arguments.json {
         output::json(&answer)?;
     } else {
         output::say(output::table(&rows(&answer.read()?), &[3]).trim_end())?;
+    }
+    Ok(Ended::Well)
+}
+
+async fn log_level(global: &Global, arguments: LogLevelArguments) -> anyhow::Result<Ended> {
+    let LogLevelArguments { node, level, json } = arguments;
+    let answer = Api::connect(global).await?.ask::<NodesLogLevel>(LogLevelRequest { node, level }).await?;
+    if json {
+        output::json(&answer)?;
+    } else {
+        let LogLevel { node, level } = answer.read()?;
+        output::say(&format!("{node} logs by {level} until it ends"))?;
     }
     Ok(Ended::Well)
 }

@@ -22,12 +22,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
-    telemetry::to_stderr(arguments.log_format)?;
+    let log = telemetry::to_stderr(arguments.log_format)?;
     let configuration = arguments.file.load(global)?;
     configuration.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let connection = global.nats.connection()?;
     let mut settings = configuration.settings().clone();
     let name = settings.name.clone();
+    settings.log = Some(log);
     settings.traces = traces::exporter(configuration.telemetry(), &name)?;
 
     let mut signals = Signals::new()?;

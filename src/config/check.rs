@@ -5,6 +5,7 @@
 //! are found all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_actors::Settings;
@@ -18,9 +19,9 @@ use longshore_domain::limit::{MIN_WINDOW, RateLimit, Scope, Window};
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
-use super::listen::Listen;
+use super::outlets;
 
-use super::entries::{self as entry, ROOT, breaker, telemetry};
+use super::entries::{self as entry, ROOT, audit as audit_entry, breaker};
 use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::{Origin, Problem};
@@ -28,7 +29,6 @@ use super::raw::{self, Content, Node, Tree, key};
 use super::schedules;
 use super::schema::Entry;
 use super::schemas::Compiled;
-use super::telemetry::Settings as Traces;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
 const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
@@ -50,29 +50,15 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         storage: checker.storage(&root),
         schedules: schedules::declared(&root, &mut checker.problems),
         traces: None,
+        log: None,
+        audit_file: outlets::audit_files(tree).map(|files| Arc::new(files) as _),
     };
     (settings, checker.problems)
 }
 
-/// Where traces go.
-pub(crate) fn telemetry(tree: &Tree) -> Traces {
-    let section = Section { path: vec![], tree: Some(tree), fallback: None }.table("telemetry");
-    Traces {
-        endpoint: section.get(&telemetry::ENDPOINT).map(|text| text.0),
-        protocol: section.get(&telemetry::PROTOCOL),
-        service_name: section.get(&telemetry::SERVICE_NAME).map(|text| text.0),
-        sample_ratio: section.get(&telemetry::SAMPLE_RATIO),
-    }
-}
-
-/// Where to serve HTTP.
-pub(crate) fn http(tree: &Tree) -> Listen {
-    let section = Section { path: vec![], tree: Some(tree), fallback: None }.table("http");
-    match section.get(&entry::HTTP_LISTEN).0 {
-        None => Listen::Off,
-        Some(address) if section.node(entry::HTTP_LISTEN.name).is_some() => Listen::At(address),
-        Some(address) => Listen::AtOrFree(address),
-    }
+/// A table at the top of the tree.
+pub(crate) fn section<'a>(tree: &'a Tree, name: &'a str) -> Section<'a> {
+    Section { path: vec![], tree: Some(tree), fallback: None }.table(name)
 }
 
 /// Settings that have no effect yet, or an effect that is hardly wanted. One sentence each.
@@ -397,6 +383,7 @@ impl Checker<'_> {
             );
             self.problems.push(section.problem(entry::REPLICAS.name, reason));
         }
+        let audit = root.table("audit");
         Storage {
             namespace,
             replicas,
@@ -410,6 +397,8 @@ impl Checker<'_> {
             runs_max_records: section.get(&entry::RUNS_MAX_RECORDS),
             dlq_max_age: section.get(&entry::DLQ_MAX_AGE),
             dlq_max_bytes: section.get(&entry::DLQ_MAX_BYTES).0,
+            audit_max_age: audit.get(&audit_entry::MAX_AGE),
+            audit_max_bytes: audit.get(&audit_entry::MAX_BYTES).0,
             idempotency_window: root.table("idempotency").get(&entry::IDEMPOTENCY_WINDOW),
             lease: node.get(&entry::LEASE),
             reply_prefix,

@@ -18,6 +18,7 @@ use super::schema::Field::{self, Named as Names, Setting as One};
 use super::schema::{Entry, Named, Table};
 use super::schemas::{SCHEMA, SCHEMA_VERSION, SCHEMAS};
 
+pub(crate) mod audit;
 pub(crate) mod breaker;
 mod intake;
 pub(crate) mod telemetry;
@@ -44,6 +45,7 @@ pub(crate) static ROOT: Table = Table::of(
         One(&NAMESPACE),
         Field::Table { name: "node", table: &NODE, or: None },
         Field::Table { name: "http", table: &HTTP, or: None },
+        Field::Table { name: "audit", table: &audit::AUDIT, or: None },
         Field::Table { name: "telemetry", table: &telemetry::TELEMETRY, or: None },
         Field::Table { name: "storage", table: &STORAGE, or: None },
         Field::Table { name: "idempotency", table: &IDEMPOTENCY, or: None },

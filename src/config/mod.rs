@@ -25,6 +25,7 @@ mod raw;
 mod check;
 mod listen;
 mod node_name;
+mod outlets;
 mod schedules;
 mod schemas;
 pub(crate) mod telemetry;
@@ -111,8 +112,8 @@ impl Configuration {
         problems.extend(more);
         if problems.is_empty() {
             let warnings = check::warnings(&tree, &settings);
-            let http = check::http(&tree);
-            let telemetry = check::telemetry(&tree);
+            let http = outlets::http(&tree);
+            let telemetry = telemetry::of(&tree);
             return Ok(Self { tree, settings, http, telemetry, warnings });
         }
         problems.sort_by_key(Problem::place);

@@ -1,5 +1,9 @@
 //! What `[telemetry]` says about traces. Which exporter that makes, `traces` decides.
 
+use super::check::section;
+use super::entries::telemetry as entry;
+use super::raw::Tree;
+
 /// How spans are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
@@ -20,4 +24,15 @@ pub struct Settings {
     pub service_name: Option<String>,
     /// The share of traces that is exported, 0 to 1, of those whose publisher has not decided it.
     pub sample_ratio: Option<f64>,
+}
+
+/// What the tree says.
+pub(super) fn of(tree: &Tree) -> Settings {
+    let section = section(tree, "telemetry");
+    Settings {
+        endpoint: section.get(&entry::ENDPOINT).map(|text| text.0),
+        protocol: section.get(&entry::PROTOCOL),
+        service_name: section.get(&entry::SERVICE_NAME).map(|text| text.0),
+        sample_ratio: section.get(&entry::SAMPLE_RATIO),
+    }
 }

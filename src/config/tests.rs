@@ -33,8 +33,8 @@ fn problems(text: &str) -> String {
 
 #[test]
 fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
-    let Settings { name, shutdown_grace, policies, storage, schedules, traces } = settings("");
-    assert!(traces.is_none());
+    let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, audit_file } = settings("");
+    assert!(traces.is_none() && log.is_none() && audit_file.is_none());
     assert!(!schedules.is_said && schedules.schedules.is_empty());
     assert!(Queue::parse(&name).is_ok(), "{name}");
     assert_eq!(shutdown_grace, Duration::from_secs(30));
@@ -187,7 +187,7 @@ longshore.toml:16:18: storage.jobs_max_bytes: "4GB" is not a number of bytes suc
   16 | jobs_max_bytes = "4GB"
      |                  ^^^^^
 
-longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, storage, idempotency, admission, queues, retries, defaults, types, limits, tenants, schedules
+longshore.toml:17:2: unknown: is not known; known here: namespace, node, http, audit, telemetry, storage, idempotency, admission, queues, retries, defaults, types, limits, tenants, schedules
   17 | [unknown]
      |  ^^^^^^^"#
     );

@@ -189,7 +189,7 @@ fn whose(api: &Api, place: &Source, stored: longshore_backbone::request::Stored)
             let job = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival()).job;
             Some((job.tenant.clone(), job.run_id.clone(), sequence))
         }
-        Source::Schedules | Source::Parked | Source::DeadLetters => {
+        Source::Schedules | Source::Parked | Source::DeadLetters | Source::Audit => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
             Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?, sequence))

@@ -16,12 +16,11 @@ use longshore_backbone::request::{STREAM_FULL, is_no_responders_error};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
 use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, names};
 use longshore_backbone::{Error, Headers};
-use longshore_domain::admission::{self, Refusal, Scope};
+use longshore_domain::admission::{self, Refusal};
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::publication::Published;
-use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
 
@@ -29,11 +28,11 @@ use crate::api::Api;
 use crate::api::debounce::Debounced;
 use crate::api::filter::unavailable;
 use crate::api::keyed::{self, OnConflict};
+use crate::api::refusals::{over_limit, too_many_wait};
 use crate::api::runs::is_stored;
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
 use crate::attempt::keys;
-use crate::cluster::waiting::Full;
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
 use crate::shared::{new_seal, now};
@@ -96,22 +95,6 @@ pub(crate) async fn submit(api: &Api, tenant: &Tenant, submit: SubmitRequest) ->
         api.metrics.jobs.of(job.queue.as_str(), job.job_type.as_str()).submitted.inc();
     }
     Ok(submitted)
-}
-
-/// The tenant submits more than its rate limit allows.
-fn over_limit(tenant: &Tenant, until: Instant) -> ApiError {
-    let after = whole_millis(until.saturating_duration_since(Instant::now())).max(1);
-    let message = format!("tenant {tenant}: submits more jobs than its rate limit allows");
-    ApiError { retry_after_ms: Some(after), ..ApiError::new(Code::RateLimited, message) }
-}
-
-/// As many jobs wait as may.
-fn too_many_wait(Full { scope, max }: &Full) -> ApiError {
-    let setting = match scope {
-        Scope::Queue(queue) => format!("queues.{queue}.max_waiting"),
-        Scope::Tenant(tenant) => format!("tenants.{tenant}.max_waiting"),
-    };
-    ApiError::unavailable(format!("{scope}: {max} jobs wait, and no more may ({setting}); try again later"))
 }
 
 /// When the job is to start, if that is later than now.

@@ -3,6 +3,8 @@
 pub(crate) mod filter;
 pub(crate) mod service;
 
+pub(crate) mod audit;
+
 pub(crate) mod breakers;
 pub(crate) mod cancel;
 pub(crate) mod erase;
@@ -10,6 +12,7 @@ pub(crate) mod intake;
 mod keyed;
 pub(crate) mod limits;
 pub(crate) mod list;
+mod refusals;
 pub(crate) mod runs;
 mod traced;
 pub(crate) mod waits;
@@ -30,6 +33,7 @@ use longshore_backbone::Backbone;
 use longshore_domain::policy::Policies;
 
 use crate::address::Address;
+use crate::api::audit::Audit;
 use crate::cluster::circuit_breaker;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
@@ -59,6 +63,7 @@ pub(crate) struct Api {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
+    pub(crate) audit: Arc<Audit>,
     /// Takes the spans of submissions and replays, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
 }

@@ -11,8 +11,8 @@ use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
     self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
-    NodeQueue, NodeStatus, Nodes, OPERATOR, PausedType, PutRequest, QueueStatus, Queues, QueuesRequest, Record,
-    RunRequest, ScheduleStatus, SubmitRequest, Submitted, WaitRequest,
+    LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, OPERATOR, PausedType, PutRequest, QueueStatus, Queues,
+    QueuesRequest, Record, RunRequest, ScheduleStatus, SubmitRequest, Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_domain::run::whole_millis;
@@ -22,7 +22,8 @@ use longshore_domain::{Lane, Queue, Tenant};
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::{
-    Api, breakers, cancel, dead_letters, erase, limits, list, pauses, replay, reschedule, runs, schedules, traced,
+    Api, audit, breakers, cancel, dead_letters, erase, limits, list, pauses, replay, reschedule, runs, schedules,
+    traced,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -140,7 +141,9 @@ fn routes() -> Vec<Route> {
         }),
         route::<api::BreakersReset>(|control, _, asked| Box::pin(breakers::reset(&control.part.api, asked))),
         route::<api::BreakersTrip>(|control, _, asked| Box::pin(breakers::trip(&control.part.api, asked))),
+        route::<api::AuditList>(|control, asker, asked| Box::pin(audit::list(&control.part.api, asker, asked))),
         route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
+        route::<api::NodesLogLevel>(|control, _, asked| Box::pin(control.log_level(asked))),
         route::<api::Health>(|control, _, asked| Box::pin(control.health(asked))),
     ]
 }
@@ -160,10 +163,14 @@ impl Serve for Control {
     }
 
     async fn serve(&self, request: Request) -> Result<Object, ApiError> {
+        let action = self.part.api.audit.asked(&request).await;
         let answer = match self.routes.iter().find(|route| route.name == request.endpoint) {
             Some(route) => traced::OUTER.scope(request.trace_parent.clone(), (route.serve)(self, &request)).await,
             None => Err(ApiError::not_found(format!("no endpoint {:?}", request.endpoint))),
         };
+        if let Some(action) = action {
+            self.part.api.audit.answered(action, &answer);
+        }
         if let Err(error) = &answer
             && [api::Submit::NAME, api::SubmitBatch::NAME].contains(&request.endpoint.as_str())
         {
@@ -293,6 +300,15 @@ impl Control {
         let health = node_name::ask_health(&self.part.api.backbone.nodes(), &name).await;
         let health = health.ok_or_else(|| ApiError::not_found(format!("node: no node {name:?} answers")))?;
         Ok(Encoded::of(&health))
+    }
+
+    async fn log_level(&self, asked: LogLevelRequest) -> Result<Encoded<LogLevel>, ApiError> {
+        let LogLevelRequest { node, level } = asked;
+        Tenant::parse(&node).map_err(|error| ApiError::malformed(format!("node: {node:?} {}", error.reason)))?;
+        let set = node_name::set_log_level(&self.part.api.backbone.nodes(), &node, &level).await;
+        let set = set.ok_or_else(|| ApiError::not_found(format!("node: no node {node:?} answers")))?;
+        let level = set.map_err(|reason| ApiError::malformed(format!("level: {reason}")))?;
+        Ok(Encoded::of(&LogLevel { level, node }))
     }
 
     async fn nodes(&self) -> Result<Encoded<Nodes>, ApiError> {

@@ -3,20 +3,25 @@
 //! running nodes and does not read when a node was last seen: so a node that was killed and started again need not wait
 //! until its presence is forgotten.
 //!
-//! The same subject takes the question how the node of that name is, for a client that asked another node.
+//! The same subject takes what a client asked another node: how the node of that name is, and that its log change.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::wire::api::HealthStatus;
 
+use crate::LogControl;
 use crate::cluster::readiness::Readiness;
 use crate::shared::identity::Identity;
 use crate::supervision::LoopEnd;
 
 /// The question how the node is. No instance is called so.
 const HEALTH: &[u8] = b"health";
+
+/// The order to change the level of the log, which follows.
+const LOG_LEVEL: &[u8] = b"log level ";
 
 /// How long a starting node waits for its name.
 const WAIT: Duration = Duration::from_secs(10);
@@ -58,8 +63,24 @@ pub(crate) async fn ask_health(nodes: &Nodes, name: &str) -> Option<HealthStatus
     serde_json::from_slice(&answer).ok()
 }
 
-/// Answers nodes that ask for this node's name or health, until the process ends.
-pub(crate) async fn answer(readiness: Readiness) -> LoopEnd {
+/// Has the node of that name change the level of its log: the filter that holds, or why not; `None`: no such node answers.
+pub(crate) async fn set_log_level(nodes: &Nodes, name: &str, level: &str) -> Option<Result<String, String>> {
+    let order = Bytes::from([LOG_LEVEL, level.as_bytes()].concat());
+    let answer = nodes.ask(nodes.names().node(name), order, ANSWER_WITHIN).await?;
+    serde_json::from_slice(&answer).ok()
+}
+
+/// Changes the level of this node's log.
+fn change_log(log: Option<&Arc<dyn LogControl>>, level: &[u8]) -> Result<String, String> {
+    let level = std::str::from_utf8(level).map_err(|error| error.to_string())?;
+    let log = log.ok_or("the log of this node is not its own to change")?;
+    let holds = log.set(level)?;
+    tracing::info!(filter = holds, "the level of the log was changed");
+    Ok(holds)
+}
+
+/// Answers nodes that ask for this node's name or health or want its log changed, until the process ends.
+pub(crate) async fn answer((readiness, log): (Readiness, Option<Arc<dyn LogControl>>)) -> LoopEnd {
     let (nodes, identity) = (readiness.backbone.nodes(), &readiness.identity);
     let questions = nodes.listen(nodes.names().node(&identity.node)).await;
     let mut questions = questions.map_err(|error| error.with_causes())?;
@@ -76,6 +97,11 @@ pub(crate) async fn answer(readiness: Readiness) -> LoopEnd {
         if question.payload == HEALTH {
             let health = serde_json::to_vec(&readiness.status()).unwrap_or_default();
             nodes.answer(question, Bytes::from(health)).await;
+            continue;
+        }
+        if let Some(level) = question.payload.strip_prefix(LOG_LEVEL) {
+            let answer = serde_json::to_vec(&change_log(log.as_ref(), level)).unwrap_or_default();
+            nodes.answer(question, Bytes::from(answer)).await;
             continue;
         }
         let other = String::from_utf8_lossy(&question.payload);

@@ -102,6 +102,10 @@ pub struct Metrics {
     /// `longshore_runs_stranded_total`: runs that wait for a time that is over, with no message that could bring them
     /// on.
     pub stranded: IntCounter,
+    /// `longshore_audit_records_total`: entries of the audit that were stored.
+    pub audit_records: IntCounter,
+    /// `longshore_audit_failures_total{to}`: entries that were not: `stream`, `file`.
+    pub audit_failures: IntCounterVec,
     /// `longshore_spans_exported_total`
     pub spans_exported: IntCounter,
     /// `longshore_spans_dropped_total{reason}`: `queue_full`, `not_exported`.
@@ -308,6 +312,13 @@ impl Metrics {
             lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
             overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules recovered"),
             stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without a message"),
+            audit_records: metric!(IntCounter, "longshore_audit_records_total", "Entries of the audit stored"),
+            audit_failures: metric!(
+                IntCounterVec,
+                "longshore_audit_failures_total",
+                "Entries of the audit that could not be stored",
+                &["to"]
+            ),
             spans_exported: metric!(IntCounter, "longshore_spans_exported_total", "Spans of traces exported"),
             spans_dropped: metric!(
                 IntCounterVec,

@@ -50,6 +50,8 @@ pub mod names {
     pub const HOLD: &str = "Longshore-Hold";
     /// In the answer to a signal: the run is cancelled.
     pub const CANCEL: &str = "Longshore-Cancel";
+    /// Who asks the API, as the caller says itself.
+    pub const BY: &str = "Longshore-By";
     /// Error code of a NATS service.
     pub const ERROR_CODE: &str = "Nats-Service-Error-Code";
     /// Error text of a NATS service.

@@ -92,6 +92,12 @@ impl Names {
         format!("{}_EVENTS", self.prefix)
     }
 
+    /// The stream of the audit.
+    #[must_use]
+    pub fn audit_stream(&self) -> String {
+        format!("{}_AUDIT", self.prefix)
+    }
+
     /// The stream of dead letters.
     #[must_use]
     pub fn dlq_stream(&self) -> String {
@@ -336,6 +342,12 @@ impl Names {
     #[must_use]
     pub fn event_log(&self, tenant: &str) -> String {
         format!("{}.eventlog.{tenant}", self.namespace)
+    }
+
+    /// The audit of a tenant; `*` for all.
+    #[must_use]
+    pub fn audit(&self, tenant: &str) -> String {
+        format!("{}.audit.{tenant}", self.namespace)
     }
 
     // Dead letters, handlers, API.

@@ -72,7 +72,9 @@ pub use breakers::{
     TripRequest,
 };
 mod nodes;
-pub use nodes::{NodeQueue, NodeStatus, Nodes, NodesList};
+pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, NodesList, NodesLogLevel};
+mod audit;
+pub use audit::{AuditEntry, AuditList, AuditPage, AuditRequest};
 mod health;
 pub use health::{Health, HealthRequest, HealthStatus};
 
@@ -107,7 +109,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 34] = [
+pub const ENDPOINTS: [&str; 36] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -140,6 +142,8 @@ pub const ENDPOINTS: [&str; 34] = [
     BreakersList::NAME,
     BreakersReset::NAME,
     BreakersTrip::NAME,
+    AuditList::NAME,
     NodesList::NAME,
+    NodesLogLevel::NAME,
     Health::NAME,
 ];

@@ -22,6 +22,36 @@ impl Endpoint for NodesList {
     }
 }
 
+/// `nodes.log_level`: which lines a node's log has from now on. For operators.
+#[derive(Debug)]
+pub struct NodesLogLevel;
+
+impl Endpoint for NodesLogLevel {
+    const NAME: &'static str = "nodes.log_level";
+    const FOR_OPERATORS: bool = true;
+    type Request = LogLevelRequest;
+    type Answer = LogLevel;
+}
+
+/// Which node, and what its log is to have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevelRequest {
+    /// The node's name.
+    pub node: String,
+    /// `error`, `warn`, `info`, `debug`, `trace` or `off`; or a filter such as `info,longshore_actors=debug`.
+    pub level: String,
+}
+
+/// What a node's log has, until the node ends or is asked again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLevel {
+    /// The filter that holds now.
+    pub level: String,
+    /// The node.
+    pub node: String,
+}
+
 /// The nodes, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nodes {

@@ -291,11 +291,33 @@ const LIMITED: &str = r#"{"configured":{"burst":100,"per_ms":1000,"rate":100,"wi
 const SHARED: &str = r#"{"holders":0,"left":5,"name":"crm","origin":"configuration","set_in":"longshore.toml:7","values":{"per_ms":1000,"rate":5,"window":"sliding"},"waiting":0}"#;
 const OF_TENANT: &str = r#"{"holders":0,"tenant":"acme","waiting":0}"#;
 
-#[test]
-fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
+fn check_nodes() -> [&'static str; 4] {
     let node = format!(
         r#"{{"node":"n1","queues":{{"main":{{"concurrency":64,"running":7}}}},"seen_at":"{TIME}","started_at":"{TIME}","state":"running","version":"0.1.0"}}"#
     );
+    [
+        check::<AuditList>(
+            &["{}", &format!(r#"{{"since":"{TIME}","limit":7,"cursor":"12"}}"#)],
+            &[&format!(
+                r#"{{"entries":[{{"v":1,"id":"a","stage":"asked","at":"{TIME}","endpoint":"dlq.replay","tenant":"acme","node":"n1","by":"anna@desk","from":"_INBOX.x","request":{{"all":true}}}},{{"v":1,"id":"a","stage":"refused","at":"{TIME}","endpoint":"dlq.replay","tenant":"acme","node":"n1","from":"_INBOX.x","outcome":{{"replayed":2}},"error":{{"code":409,"error":"conflict","message":"m"}}}}],"cursor":"13"}}"#
+            )],
+        ),
+        check::<NodesList>(&["{}"], &[&format!(r#"{{"nodes":[{node}]}}"#)]),
+        check::<NodesLogLevel>(
+            &[r#"{"node":"n1","level":"debug"}"#],
+            &[r#"{"level":"debug,async_nats=warn","node":"n1"}"#],
+        ),
+        check::<Health>(
+            &["{}", r#"{"node":"n1"}"#],
+            &[
+                r#"{"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
     let breaker = |cause: &str, state: &str, until: &str| {
         format!(
             r#"{{{cause}"failures":3,"probes":0,"since":"{TIME}","state":"{state}","successes":0,"tenant":"acme","times_opened":1,"type":"email.send"{until}}}"#
@@ -336,17 +358,17 @@ fn every_endpoint_has_types_that_read_and_write_what_the_contract_says() {
             ],
             &[&open],
         ),
-        check::<NodesList>(&["{}"], &[&format!(r#"{{"nodes":[{node}]}}"#)]),
-        check::<Health>(
-            &["{}", r#"{"node":"n1"}"#],
-            &[
-                r#"{"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
-            ],
-        ),
     ];
-    let checked =
-        [&check_submit()[..], &check_runs(), &check_dead_letters(), &check_schedules(), &check_queues(), &rest]
-            .concat();
+    let checked = [
+        &check_submit()[..],
+        &check_runs(),
+        &check_dead_letters(),
+        &check_schedules(),
+        &check_queues(),
+        &rest,
+        &check_nodes(),
+    ]
+    .concat();
     assert_eq!(checked, ENDPOINTS);
     let in_contract: BTreeSet<&str> = rows().iter().map(|row| row.name).collect();
     assert_eq!(in_contract, BTreeSet::from(ENDPOINTS));

@@ -1,0 +1,79 @@
+//! The audit: what operators and clients changed, other than by submitting jobs.
+
+use longshore_domain::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{ApiError, Endpoint, request};
+
+/// `audit.list`: the audit's entries of a tenant, oldest first.
+#[derive(Debug)]
+pub struct AuditList;
+
+impl Endpoint for AuditList {
+    const NAME: &'static str = "audit.list";
+    type Request = AuditRequest;
+    type Answer = AuditPage;
+
+    fn read(body: &[u8]) -> Result<AuditRequest, ApiError> {
+        request::read_or_default(body)
+    }
+}
+
+/// Which entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditRequest {
+    /// Those written since then; from the beginning if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Entries per page: 100 by default, at most 500.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Where the previous page ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// Some entries, in the order in which they were stored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AuditPage {
+    /// The entries.
+    pub entries: Vec<AuditEntry>,
+    /// Where the next page begins; absent: this is the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// An entry: an action was asked for, or was answered. Both have the same `id`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// The version of this form: 1.
+    pub v: u32,
+    /// Of the action.
+    pub id: String,
+    /// `asked`, before anything was done; then `done` or `refused`.
+    pub stage: String,
+    /// When this entry was written, by the node's clock.
+    pub at: Timestamp,
+    /// The endpoint.
+    pub endpoint: String,
+    /// The tenant under which it was asked; `_all` for an operator.
+    pub tenant: String,
+    /// The node that answers.
+    pub node: String,
+    /// Who asks, as the caller says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The inbox to which the answer goes, without its last part.
+    pub from: String,
+    /// What was asked, without payloads and headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Box<RawValue>>,
+    /// The counts in the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Box<RawValue>>,
+    /// Why it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ApiError>,
+}

@@ -1,0 +1,64 @@
+//! `longshore audit`: what was asked of the API beyond reading and submitting.
+
+use clap::Args;
+use longshore_backbone::wire::api::{AuditEntry, AuditList, AuditPage, AuditRequest};
+use longshore_domain::Timestamp;
+
+use super::client::Api;
+use super::output;
+use super::{Ended, Global};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Those since this time, 2027-01-31T09:30:00Z or 1h for an hour ago
+    #[arg(long, value_name = "TIME", value_parser = super::target::moment)]
+    since: Option<Timestamp>,
+    /// One JSON object per line, for machines
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(global: &Global, Arguments { since, json }: Arguments) -> anyhow::Result<Ended> {
+    let api = Api::connect(global).await?;
+    let mut request = AuditRequest { since, limit: Some(500), cursor: None };
+    let mut all = Vec::new();
+    loop {
+        let AuditPage { entries, cursor } = api.ask::<AuditList>(request.clone()).await?.read()?;
+        if json {
+            entries.iter().try_for_each(|entry| output::say(&serde_json::to_string(entry)?))?;
+        } else {
+            all.extend(entries);
+        }
+        if cursor.is_none() {
+            break;
+        }
+        request.cursor = cursor;
+    }
+    if !json {
+        output::say(output::table(&rows(&all), &[]).trim_end())?;
+    }
+    Ok(Ended::Well)
+}
+
+fn rows(entries: &[AuditEntry]) -> Vec<Vec<String>> {
+    let heading = ["at", "tenant", "by (claimed)", "from", "action", "", "what"].map(str::to_owned).to_vec();
+    std::iter::once(heading).chain(entries.iter().map(row)).collect()
+}
+
+fn row(entry: &AuditEntry) -> Vec<String> {
+    let what = match (&entry.error, &entry.outcome, &entry.request) {
+        (Some(error), ..) => format!("{} {}", error.code, error.message),
+        (None, Some(outcome), _) => outcome.get().to_owned(),
+        (None, None, Some(request)) => request.get().to_owned(),
+        (None, None, None) => String::new(),
+    };
+    vec![
+        entry.at.to_string(),
+        entry.tenant.clone(),
+        entry.by.clone().unwrap_or_default(),
+        entry.from.clone(),
+        entry.endpoint.clone(),
+        entry.stage.clone(),
+        what,
+    ]
+}

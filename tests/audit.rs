@@ -1,0 +1,99 @@
+//! What is asked of the API beyond reading and submitting is written down, and never stands in the way of the action.
+
+use std::time::Duration;
+
+use longshore_harness::{Scrape, World, eventually};
+use serde_json::{Value, json};
+
+use crate::http::on_a_free_port;
+use crate::{served_by, world};
+
+/// Waits until the audit has so many entries, and returns them as a tenant sees them.
+async fn entries(world: &World, tenant: &str, count: usize) -> Vec<Value> {
+    eventually("the audit", Duration::from_secs(60), async || {
+        let (mut all, mut cursor) = (Vec::new(), Value::Null);
+        loop {
+            let mut asked = json!({"limit": 3});
+            if cursor.is_string() {
+                asked["cursor"] = cursor;
+            }
+            let page = world.try_request(tenant, "audit.list", asked).await.unwrap();
+            all.extend(page["entries"].as_array().unwrap().iter().cloned());
+            cursor = page["cursor"].clone();
+            if cursor.is_null() {
+                break;
+            }
+        }
+        if all.len() >= count { Ok(all) } else { Err(json!(all)) }
+    })
+    .await
+}
+
+/// Given actions of a tenant, an operator and one who may not, when the audit is read, then each action has an entry from before
+/// it and one from after it, without payloads; reading and submitting have none; a tenant sees its own.
+#[tokio::test]
+async fn every_action_is_written_down_before_and_after_it() {
+    let world = world().await;
+    let file = world.dir().join("audit.jsonl");
+    let node = world.node().with("types.flaky", &served_by("fail", "max_attempts = 1"));
+    let node = node.with("audit", &format!("file = '{}'", file.display())).start().await;
+    let run = world.publish("flaky").json(json!({"card": "s3cret"})).await;
+    assert_eq!(world.wait(&run).await.state, "dead");
+    world.eventually_letters(1).await;
+    world.request("dlq.list", json!({})).await;
+    let later = world.submit(json!({"type": "noop", "delay_ms": 600_000, "payload": "s3cret"})).await;
+
+    let replay = json!({"run_id": run, "set": {"payload": "s3cret", "priority": 2}});
+    assert_eq!(world.request("dlq.replay", replay).await["replayed"], 1);
+    let cancel = world.command(["runs", "cancel", &later, "--yes"]).env("USER", "anna").output().await.unwrap();
+    assert!(cancel.status.success(), "{cancel:?}");
+    let forbidden = world.try_request("default", "breakers.trip", json!({"tenant": "default", "type": "noop"})).await;
+    assert_eq!(forbidden.unwrap_err().code, 403);
+    let level = json!({"node": "n1", "level": "debug"});
+    world.try_request("_all", "nodes.log_level", level).await.unwrap();
+
+    let all = entries(&world, "_all", 8).await;
+    let of = |endpoint: &str, stage: &str| {
+        let found: Vec<&Value> =
+            all.iter().filter(|entry| entry["endpoint"] == endpoint && entry["stage"] == stage).collect();
+        assert_eq!(found.len(), 1, "{endpoint} {stage}: {all:?}");
+        found[0].clone()
+    };
+    assert_eq!(all.len(), 8, "{all:?}");
+    let (asked, done) = (of("dlq.replay", "asked"), of("dlq.replay", "done"));
+    assert_eq!((&asked["id"], &asked["tenant"], &asked["node"]), (&done["id"], &json!("default"), &json!(node.name())));
+    assert_eq!(asked["request"]["set"], json!({"payload": "left out", "priority": 2}));
+    assert_eq!(done["outcome"]["replayed"], 1);
+    assert!(asked["from"].as_str().unwrap().starts_with("_INBOX"), "{asked}");
+    let by = of("runs.cancel", "asked")["by"].clone();
+    assert!(by.as_str().unwrap().starts_with("anna@"), "{by}");
+    assert_eq!(of("runs.cancel", "done")["outcome"]["state"], "cancelled");
+    assert_eq!(of("breakers.trip", "refused")["error"]["code"], 403);
+    assert_eq!(of("nodes.log_level", "done")["tenant"], "_all");
+    assert_eq!(entries(&world, "default", 6).await.len(), 6, "without the operator's");
+
+    let shown = world.command(["audit", "--since", "1h"]).output().await.unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("dlq.replay") && shown.contains("anna@") && !shown.contains("s3cret"), "{shown}");
+    node.stop().await;
+    let lines = std::fs::read_to_string(file).unwrap();
+    assert_eq!(lines.lines().count(), 8, "{lines}");
+    assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()) && !lines.contains("s3cret"));
+}
+
+/// Given a stream of the audit that takes no more entries, when an action is asked for, then it is carried out all the same, and
+/// its entries are in the log and counted.
+#[tokio::test]
+async fn an_action_is_carried_out_also_where_the_audit_cannot_be_written() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let later = world.submit(json!({"type": "noop", "delay_ms": 600_000})).await;
+    world.jetstream().delete_stream("LONGSHORE_AUDIT").await.unwrap();
+
+    assert_eq!(world.request("runs.cancel", json!({"run_id": later})).await["state"], "cancelled");
+
+    let lost = |line: &str| line.contains("an entry of the audit could not be stored");
+    tokio::time::timeout(Duration::from_secs(60), node.log().seen(0, lost)).await.unwrap();
+    let lost = Scrape::of(&node).await.sum("longshore_audit_failures_total", &[("to", "stream")]);
+    assert!(lost >= 1.0, "{lost}");
+}
