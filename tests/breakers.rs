@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use longshore_harness::{Handler, Live, LiveEvents, NodeBuilder, Reply, World, eventually};
+use longshore_harness::{Handler, Live, LiveEvents, NodeBuilder, Receipt, Reply, World, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -98,6 +98,18 @@ async fn is_in_state(world: &World, job_type: &str, state: &str) -> Value {
     .await
 }
 
+/// Jobs of another type, done one batch after the other for so long.
+async fn others_for(world: &World, lasts: Duration) -> Vec<Receipt> {
+    let (begun, mut done) = (tokio::time::Instant::now(), Vec::new());
+    while begun.elapsed() < lasts {
+        let jobs = world.publish("noop").many((0..50).map(|number| json!(number))).await;
+        let states = world.ends(&jobs, WITHIN).await;
+        assert!(states.iter().all(|state| state == "completed"), "{states:?}");
+        done.extend(jobs);
+    }
+    done
+}
+
 /// Given two nodes and a service that is switched off for some seconds while jobs wait for it, when it is on again, then
 /// it was called meanwhile no more than the settings imply, every job is completed, and jobs of other types were done
 /// all the time.
@@ -123,19 +135,21 @@ async fn a_service_that_is_off_is_left_alone_until_it_is_on() {
     let mut events = system_events(&world).await;
     let mut all = world.publish("call").many((0..20).map(|number| json!(number))).await;
     handler.called(5).await;
+    // What others get done while the service is on and called, to compare with.
+    let off_for = Duration::from_secs(times("LONGSHORE_TEST_OUTAGE_SECONDS", 6) as u64);
+    all.extend(world.publish("call").many((0..100 * off_for.as_secs()).map(|number| json!(number))).await);
+    let mut others = others_for(&world, off_for).await;
+    let usual = others.len();
 
     service.switch(false);
     let off_since = tokio::time::Instant::now();
     all.extend(world.publish("call").many((0..200).map(|number| json!(number))).await);
     until(&mut events, "breaker_opened", "call").await;
-    let mut others = Vec::new();
-    let off_for = Duration::from_secs(times("LONGSHORE_TEST_OUTAGE_SECONDS", 6) as u64);
-    while off_since.elapsed() < off_for {
-        let jobs = world.publish("noop").many((0..50).map(|number| json!(number))).await;
-        let states = world.ends(&jobs, WITHIN).await;
-        assert!(states.iter().all(|state| state == "completed"), "{states:?}");
-        others.extend(jobs);
-    }
+    let meanwhile = others_for(&world, off_for).await;
+    let ratio = meanwhile.len() as f64 / usual as f64;
+    println!("{} jobs of another type during the outage, {usual} in the same time before: {ratio:.2}", meanwhile.len());
+    assert!(ratio > 0.3, "{ratio}");
+    others.extend(meanwhile);
     let lasted = off_since.elapsed();
     service.switch(true);
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use longshore_harness::{Handler, Node, NodeBuilder, Reply, World};
 use serde_json::{Value, json};
@@ -432,4 +433,39 @@ async fn keys_submitted_by_many_clients_to_nodes_that_die_are_one_run_each() {
     let named: BTreeSet<String> = answers.into_iter().map(|(_, run, _)| run).collect();
     assert_eq!(called, named, "no other run did any work");
     println!("{keys} keys, {each} times each by {clients} clients, {kills} kills: {} runs", called.len());
+}
+
+/// Given a node, when many jobs are submitted with a key each, then every one is a run, and it takes not many times as long as
+/// without: a key costs its claim, a record, and the marks on both. What it costs is measured with
+/// `LONGSHORE_TEST_KEY_PAIRS=5 LONGSHORE_TEST_KEY_SUBMITS=5000` and a release build.
+#[tokio::test]
+async fn a_key_costs_a_few_writes() {
+    let (pairs, jobs) = (times("LONGSHORE_TEST_KEY_PAIRS", 1), times("LONGSHORE_TEST_KEY_SUBMITS", 300));
+    let world = world().await;
+    let _node = without_work(world.node()).start().await;
+    let mut ratios = Vec::new();
+    for pair in 0..pairs {
+        let with =
+            submitted(&world, jobs, |number| json!({"type": "work", "idempotency_key": format!("{pair}/{number}")}));
+        let with = with.await;
+        let without = submitted(&world, jobs, |_| json!({"type": "work"})).await;
+        ratios.push(without.as_secs_f64() / with.as_secs_f64());
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("submits with a key in a time, against those without: {ratios:.3?}");
+    assert!(ratios[pairs / 2] > 0.02, "{ratios:?}");
+}
+
+/// Nothing that is submitted is worked on: nobody serves the queue.
+fn without_work(node: NodeBuilder<'_>) -> NodeBuilder<'_> {
+    node.with("queues.main", "concurrency = 1").with("types.work", &served_by("remote", "no_handler_grace = '1h'"))
+}
+
+/// How long so many submissions take, 64 at once.
+async fn submitted(world: &World, jobs: usize, job: impl Fn(usize) -> Value) -> Duration {
+    let begun = tokio::time::Instant::now();
+    let asked = futures_util::stream::iter(0..jobs).map(|number| world.try_request("default", "submit", job(number)));
+    let answers: Vec<_> = asked.buffer_unordered(64).collect().await;
+    assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(is_new)));
+    begun.elapsed()
 }
