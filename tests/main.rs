@@ -16,6 +16,7 @@ mod concurrency; // no more attempts at once than a type or key allows, whoever 
 mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
 mod debounce; // of changes that follow each other soon, the last one runs, once
+mod deploy; // what is shipped for operating a node fits the program
 mod elections; // while servers elect, nodes start, answer correctly and go on
 mod events; // events are published live and kept in order
 mod fail_points; // death between any two steps loses nothing
@@ -51,6 +52,7 @@ mod shutdown; // a node that is asked to end finishes what it can and returns th
 mod three_servers; // any one of three servers may freeze, be cut off or die
 mod time; // no job starts before its time or after its expiry, or runs beyond its limit
 mod traces; // one trace tells a job's whole way, and no collector disturbs a job
+mod tutorial; // the tutorial works as it is printed
 mod unresponsive; // an unresponsive handler costs its attempt, not the node
 mod values; // values arrive byte for byte, and every request gets an answer
 mod why; // the story of one run, in words

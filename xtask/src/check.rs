@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::tidy;
+use crate::{release, tidy};
 
 /// Runs every check on the workspace at `root`.
 pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
@@ -23,6 +23,7 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     // `--workspace` although one program is wanted: with another choice of features, cargo would build everything once
     // more.
     step("the longshore binary", || cargo(root, &["build", "--workspace", "--bin", "longshore"], &[]))?;
+    step("the release archive", || release::pack(root, &binary()?, "unoptimised").map(drop))?;
     let found = [("LONGSHORE_NATS_SERVER", server.into()), ("LONGSHORE_BIN", binary()?.into())];
     step("tests", || cargo(root, &["test", "--workspace"], &found))?;
     step("simulation", || worlds(root))?;

@@ -2,9 +2,10 @@
 //! python3 with pip, and that only if no new enough nats-server is on PATH.
 //!
 //! `cargo xtask tidy` runs only the rules of `tidy`, without compiling; `cargo xtask simulation` only the simulation, in
-//! full.
+//! full; `cargo xtask release` makes the archive of a release.
 
 mod check;
+mod release;
 mod tidy;
 
 use std::path::Path;
@@ -12,7 +13,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask check        all checks, in the order in which they fail soonest
        cargo xtask tidy         only the rules that no compiler checks
-       cargo xtask simulation   720,000 simulated runs, and every mutation";
+       cargo xtask simulation   720,000 simulated runs, and every mutation
+       cargo xtask release [TARGET]   an archive of the optimised program, with its checksum";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
         ["check"] => check::all(root),
         ["tidy"] => tidy::check(root),
         ["simulation"] => check::simulation(root),
+        ["release"] => release::make(root, None),
+        ["release", target] => release::make(root, Some(target)),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
     match outcome {

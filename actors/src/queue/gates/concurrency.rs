@@ -23,8 +23,9 @@ pub(crate) fn applies_to(slots: &Slots, assignment: &Assignment) -> bool {
 /// Whether the job may start, and with which slots.
 pub(crate) fn ask(slots: &Arc<Slots>, routing: &Routing, assignment: &Assignment) -> Answer {
     let job = &assignment.job;
-    // A handler in this node is stopped with the node's session; another has until its time limit.
-    let elsewhere = routing.handler(job).is_none().then(|| routing.time_limit(job));
+    // A handler in this node is stopped with the node's session. Another may go on until its time limit, which counts
+    // anew from its word that it has begun.
+    let elsewhere = routing.handler(job).is_none().then(|| 2 * routing.time_limit(job));
     match slots.take(job, elsewhere) {
         Ok(permit) => Answer::Go(Permits { slots: Some(Arc::new(permit)), ..Permits::default() }),
         Err(NoSlot::Full) => Answer::WhenFreed(Some(DeferReason::Concurrency)),

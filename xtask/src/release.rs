@@ -1,0 +1,117 @@
+//! A release: one archive with everything that a machine needs, and its checksum.
+//!
+//! `target/release-archives/longshore-<version>-<target>.tar.gz` holds the program, completions, manual pages, the systemd
+//! unit, the commented configuration and the licences; `SHA256SUMS` beside it is what `sha256sum --check` reads. Files are in
+//! order, with the time of the last commit and no owner, so that the same source makes the same archive.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+/// Files that are packed as they are.
+const PACKED: [&str; 6] =
+    ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "config/longshore.toml", "deploy/longshore.service"];
+/// The shells that completions are made for, each with the file's usual name.
+const SHELLS: [(&str, &str); 3] = [("bash", "longshore.bash"), ("zsh", "_longshore"), ("fish", "longshore.fish")];
+
+/// Builds the program for `target`, or for this machine, and packs it.
+pub(crate) fn make(root: &Path, target: Option<&str>) -> anyhow::Result<()> {
+    let host = host()?;
+    let target = target.unwrap_or(&host);
+    let mut build = cargo(root);
+    build.args(["build", "--release", "--locked", "--package", "longshore", "--target", target]);
+    run(&mut build)?;
+    let binary = root.join("target").join(target).join("release/longshore");
+    let archive = pack(root, &binary, target)?;
+    println!("{}", archive.display());
+    Ok(())
+}
+
+/// Packs a program that was built for `target`. It must run here, because it writes its own completions.
+pub(crate) fn pack(root: &Path, binary: &Path, target: &str) -> anyhow::Result<PathBuf> {
+    let name = format!("longshore-{}-{target}", env!("CARGO_PKG_VERSION"));
+    let archives = root.join("target/release-archives");
+    let folder = archives.join(&name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {}", folder.display()))?;
+    }
+    for part in ["completions", "man"] {
+        fs::create_dir_all(folder.join(part)).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    copy(binary, &folder.join("longshore"))?;
+    for file in PACKED {
+        let base = Path::new(file).file_name().context("a file that is packed has a name")?;
+        copy(&root.join(file), &folder.join(base))?;
+    }
+    for (shell, file) in SHELLS {
+        let script = Command::new(binary).args(["completions", shell]).output();
+        let script = script.with_context(|| format!("cannot run {}", binary.display()))?;
+        if !script.status.success() || script.stdout.is_empty() {
+            bail!("`longshore completions {shell}` ended with {}", script.status);
+        }
+        fs::write(folder.join("completions").join(file), script.stdout)?;
+    }
+    run(Command::new(binary).arg("man").arg(folder.join("man")))?;
+
+    let archive = archives.join(format!("{name}.tar.gz"));
+    let time = text_of(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?;
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]).arg(format!("--mtime=@{}", time.trim()));
+    // gzip itself writes the time of its run into the file.
+    tar.args(["--use-compress-program=gzip -n", "--create", "--file"]).arg(&archive);
+    run(tar.arg("--directory").arg(&archives).arg(&name))?;
+    fs::remove_dir_all(&folder)?;
+    sums(&archives)?;
+    Ok(archive)
+}
+
+/// Writes the checksums of all archives.
+fn sums(archives: &Path) -> anyhow::Result<()> {
+    let mut names: Vec<_> = fs::read_dir(archives)?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    names.retain(|name| name.to_string_lossy().ends_with(".tar.gz"));
+    names.sort();
+    let sums = text_of(Command::new("sha256sum").args(&names).current_dir(archives))?;
+    fs::write(archives.join("SHA256SUMS"), sums).context("cannot write SHA256SUMS")
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// The target that this machine's compiler builds for.
+fn host() -> anyhow::Result<String> {
+    let version = text_of(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not say what it builds for")?.to_owned())
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root);
+    cargo
+}
+
+fn text_of(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {}", shown(command)))?;
+    if !output.status.success() {
+        bail!("{} ended with {}: {}", shown(command), output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{} did not print text", shown(command)))
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_string_lossy);
+    format!("`{}`", words.collect::<Vec<_>>().join(" "))
+}
