@@ -112,18 +112,30 @@ async fn serve(own: Own, call: IncomingCall, open: OpenCall, (lease, handed_back
     // The call itself may panic as well as the future it returns.
     let work = AssertUnwindSafe(async { own.handler.call(context).await }).catch_unwind();
     let mut work = std::pin::pin!(work);
-    tokio::select! {
-        ended = &mut work => reply_to.send(reply_of(ended)).await,
-        () = open.stop.cancelled() => {
-            // What the handler returns now no longer counts. Its caller has ended the attempt by then; if the word to stop
-            // was not about this attempt, the caller is not kept waiting.
-            let _ = tokio::join!(tokio::time::sleep(STOPS_WITHIN), tokio::time::timeout(STOPS_WITHIN, work));
-            let message = "the handler was told to stop".to_owned();
-            reply_to.send(OwnReply::Failed { permanent: false, message, retry_after: None }).await;
-        }
+    let ended = tokio::select! {
+        biased;
+        () = open.stop.cancelled() => None,
         () = handed_back.cancelled() => {
             open.stop.cancel();
-            reply_to.send(OwnReply::Busy("the node drains")).await;
+            return reply_to.send(OwnReply::Busy("the node drains")).await;
+        }
+        ended = &mut work => Some(ended),
+    };
+    match ended {
+        Some(ended) if !open.stop.is_cancelled() => reply_to.send(reply_of(ended)).await,
+        ended => {
+            // What the handler returns now no longer counts. Its caller has ended the attempt by then; if the word to stop
+            // was not about this attempt, the caller is not kept waiting.
+            let has_ended = ended.is_some();
+            drop(ended);
+            let rest = async {
+                if !has_ended {
+                    let _ = tokio::time::timeout(STOPS_WITHIN, work).await;
+                }
+            };
+            tokio::join!(tokio::time::sleep(STOPS_WITHIN), rest);
+            let message = "the handler was told to stop".to_owned();
+            reply_to.send(OwnReply::Failed { permanent: false, message, retry_after: None }).await;
         }
     }
 }
