@@ -13,17 +13,18 @@ use longshore_backbone::control::Presence;
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{KeyPolicy, Policies, TypePolicy};
-use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
+use longshore_domain::protocol::{self, Arrival, Holder, Repeat, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
-use crate::api::Api;
+use crate::api::{Api, intake};
 use crate::commit::committer::{Committer, Input};
 use crate::commit::encode::{Author, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
@@ -62,6 +63,10 @@ pub(crate) trait Rules {
 
     fn is_claimed_again(&self, unique: Unique, release_on: ReleaseOn) -> bool {
         key::is_claimed_again(unique, release_on)
+    }
+
+    fn on_repeat(&self, run: &Run) -> Repeat {
+        protocol::on_repeat(run)
     }
 
     fn published_at_arrival(&self, found: &Run) -> Published {
@@ -213,6 +218,34 @@ pub(crate) trait KeyPorts {
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged>;
 }
 
+/// What accepting a job asks, beside what its key does.
+pub(crate) trait SubmitPorts: KeyPorts {
+    /// Maximum number of attempts in a round of this job.
+    fn max_attempts(&self, job: &Job) -> u32;
+    /// A seal that nobody can guess.
+    fn seal(&self) -> SmolStr;
+    /// How long a delivery belongs to the node that got it.
+    fn lease(&self) -> Duration;
+    /// In whose name records and events are written.
+    fn author(&self) -> Author<'_, Self::Server>;
+
+    /// Publishes a job into its lane, under this message id.
+    ///
+    /// # Errors
+    /// It was refused, or nobody answered.
+    async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError>;
+    /// Has a commit without a delivery carried out; returns the revision of its record.
+    ///
+    /// # Errors
+    /// Another write of the record was first, or nobody knows how far it was carried out.
+    async fn carry_out(&self, commit: Commit) -> Result<u64, Unlogged>;
+
+    /// Whether the server has the schedule of the wait that this record speaks of.
+    async fn has_schedule(&self, run: &Run) -> Result<bool, Error>;
+    /// Deletes that schedule.
+    async fn unschedule(&self, run: &Run) -> Result<(), Error>;
+}
+
 impl<P: Ports> KeyPorts for P {
     type Server = P::Server;
 
@@ -274,6 +307,44 @@ impl KeyPorts for Api {
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
         self.committer.publish(run, published).await
+    }
+}
+
+impl SubmitPorts for Api {
+    fn max_attempts(&self, job: &Job) -> u32 {
+        self.policies.max_attempts(job)
+    }
+
+    fn seal(&self) -> SmolStr {
+        new_seal()
+    }
+
+    fn lease(&self) -> Duration {
+        self.backbone.storage().lease
+    }
+
+    fn author(&self) -> Author<'_, Backbone> {
+        self.committer.author()
+    }
+
+    async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError> {
+        let subject = self.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
+        match self.backbone.move_to_lane(subject, headers, payload, id).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(intake::refusal(self, job, &error).await),
+        }
+    }
+
+    async fn carry_out(&self, commit: Commit) -> Result<u64, Unlogged> {
+        self.committer.carry_out(commit).await
+    }
+
+    async fn has_schedule(&self, run: &Run) -> Result<bool, Error> {
+        self.backbone.find_schedule(run).await.map(|found| found.is_some())
+    }
+
+    async fn unschedule(&self, run: &Run) -> Result<(), Error> {
+        self.backbone.unschedule(run).await.map(drop)
     }
 }
 

@@ -152,8 +152,8 @@ fn on_own_arrival(run: &Run, arrival: &Arrival) -> Verdict {
         State::Running if is_holder => Verdict::HeldElsewhere,
         State::Running => Verdict::Drop,
         State::Cancelled { .. } => Verdict::PublishEnd,
-        // A job of its key ended it, which its own message publishes: nobody may have done so before.
-        State::Duplicate { .. } if !is_holder && was_still_to_come(run) => Verdict::PublishEnd,
+        // A job of its key ended it, which the message of its last wait publishes: nobody may have done so before.
+        State::Duplicate { .. } if !is_holder && was_still_to_come(run) && speaks_for_it => Verdict::PublishEnd,
         state if state.is_terminal() => {
             if is_holder && run.round == arrival.round {
                 Verdict::CarryOut

@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
-use longshore_backbone::wire::header::names;
+use longshore_backbone::wire::header::{self, names};
 use longshore_backbone::wire::record;
 use longshore_domain::publication::Published;
 use longshore_domain::run::Wait;
@@ -260,7 +260,7 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
                 api.backbone.notify_cancelled(tenant, run_id).await;
                 // If the log may lack events, of this run or of one whose key a node took over for it, the message stays
                 // where it is: its delivery publishes them.
-                if logged.is_ok() && !may_take_over(api, job.as_deref()).await {
+                if logged.is_ok() && !may_take_over(api, job.as_deref(), &before).await {
                     clear_away(api, &before, carried).await;
                 }
                 if let Some(key) = key_given_back(&run)
@@ -276,12 +276,51 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
     }
 }
 
-/// Whether a node has perhaps begun to take a key over for the job, and died.
-async fn may_take_over(api: &Api, job: Option<&Job>) -> bool {
-    match job {
-        Some(job) => keys::is_taking_over(api, job).await.unwrap_or(true),
-        None => false,
+/// Whether a node has perhaps begun to take a key over for the job, and died: before the run's record says that the key
+/// is claimed.
+async fn may_take_over(api: &Api, job: Option<&Job>, before: &Run) -> bool {
+    if before.key_claimed_ms.is_some() || before.round > 1 || before.has_started() {
+        return false;
     }
+    let taking_over = match job {
+        Some(job) => keys::is_taking_over(api, job).await,
+        None => match waiting_job(api, before).await {
+            Ok(Some(job)) => keys::is_taking_over(api, &job).await,
+            Ok(None) => return false,
+            Err(_) => return true,
+        },
+    };
+    taking_over.unwrap_or(true)
+}
+
+/// The job of a run that has a record, by the message that waits.
+async fn waiting_job(api: &Api, before: &Run) -> Result<Option<Job>, ApiError> {
+    let names = api.backbone.names();
+    let (tenant, queue, priority, job_type) = (&before.tenant, &before.queue, before.priority, &before.job_type);
+    let headers = match before.state.wait() {
+        Some(Wait::Until(_)) => {
+            let found = api.backbone.standing_schedule(before).await.map_err(|error| unavailable(&error))?;
+            found.and_then(|(headers, _)| headers)
+        }
+        Some(Wait::Parked { .. }) => {
+            let subject = names.parked_of(tenant, queue, priority, job_type);
+            find_in(api, &Source::Parked, &subject, &before.run_id).await?.map(|stored| stored.headers)
+        }
+        None => {
+            let (place, subject) =
+                (Source::Lane(queue.clone(), priority.into()), names.job(tenant, queue, priority, job_type));
+            find_in(api, &place, &subject, &before.run_id).await?.map(|stored| stored.headers)
+        }
+    };
+    let options = headers.and_then(|headers| header::read_job(&headers).ok()).and_then(|read| read.options);
+    Ok(options.map(|options| Job {
+        tenant: tenant.clone(),
+        queue: queue.clone(),
+        priority,
+        job_type: job_type.clone(),
+        run_id: before.run_id.clone(),
+        options: Some(options),
+    }))
 }
 
 /// A run that may be cancelled.

@@ -8,11 +8,10 @@ use longshore_domain::job::{Unique, When};
 use longshore_domain::{JobOptions, Timestamp};
 
 use crate::api::intake::{positive, span, wrong};
-use crate::shared::now;
 
 /// How long a job waits for others of its key, each of which takes the place of the one before.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Debounced {
+pub(crate) struct Debounced {
     wait: Duration,
     max_wait: Option<Duration>,
 }
@@ -47,7 +46,7 @@ impl Debounced {
     }
 
     /// By when the last of the jobs is to start, the first of which comes now.
-    pub(super) fn starts_by(&self) -> Option<Timestamp> {
-        self.max_wait.map(|wait| now().plus(wait))
+    pub(super) fn starts_by(&self, now: Timestamp) -> Option<Timestamp> {
+        self.max_wait.map(|wait| now.plus(wait))
     }
 }

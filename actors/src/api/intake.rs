@@ -5,64 +5,27 @@
 //! published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same submit that
 //! finds it publishes the job again.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use bytes::Bytes;
-use longshore_backbone::claims::fingerprint;
-use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::{STREAM_FULL, is_no_responders_error};
 use longshore_backbone::wire::api::{ApiError, Code, SubmitRequest, Submitted};
-use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX, names};
+use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TAG_MAX};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::admission::{self, Refusal};
-use longshore_domain::follow_up::FollowUp;
 use longshore_domain::job::When;
-use longshore_domain::protocol::{Repeat, on_repeat};
-use longshore_domain::publication::Published;
-use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, duration};
+use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, duration};
 
 use crate::api::Api;
 use crate::api::debounce::Debounced;
 use crate::api::filter::unavailable;
 use crate::api::keyed::{self, OnConflict};
 use crate::api::refusals::{over_limit, too_many_wait};
-use crate::api::runs::is_stored;
+use crate::api::submission::{Submission, answer};
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
-use crate::attempt::keys;
-use crate::commit::{Commit, Payload};
-use crate::fail_point;
-use crate::shared::{new_seal, now};
-use crate::trace::Submission;
-
-/// A submission, read and checked.
-pub(super) struct Checked {
-    pub(super) job: Job,
-    pub(super) own_id: Option<RunId>,
-    /// What happens if another run has the job's key.
-    pub(super) on_conflict: OnConflict,
-    /// It waits for others of its key, which take its place.
-    pub(super) debounce: Option<Debounced>,
-    headers: Headers,
-    payload: Bytes,
-    /// Its trace, with the span above its own, if the node writes traces.
-    trace: Option<Submission>,
-}
-
-impl Checked {
-    /// Distinguishes this job from another one with the same key.
-    pub(super) fn print(&self) -> String {
-        fingerprint(self.job.job_type.as_str(), &self.payload)
-    }
-
-    pub(super) fn payload(&self) -> Payload {
-        let trace = self.trace.map(|submission| submission.trace);
-        Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone(), trace }
-    }
-}
+use crate::shared::now;
 
 pub(super) fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
     ApiError::malformed(format!("{field}: {reason}"))
@@ -103,7 +66,7 @@ fn due(job: &Job) -> Option<Timestamp> {
     run_at.map(|when| when.from(now)).filter(|due| *due > now)
 }
 
-async fn take(api: &Api, checked: Checked, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
+async fn take(api: &Api, checked: Submission, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
     let keyed = checked.job.options.as_ref().is_some_and(|options| options.idempotency_key.is_some());
     if checked.own_id.is_none() && !keyed && due.is_none() {
         return publish_plain(api, checked).await;
@@ -122,7 +85,7 @@ pub(crate) async fn may_be_submitted(api: &Api, tenant: &Tenant, submit: SubmitR
     must_be_declared(api, &checked.job.queue).await
 }
 
-fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, ApiError> {
+fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission, ApiError> {
     let queue = match &submit.queue {
         Some(queue) => Queue::parse(queue).map_err(name)?,
         None => Queue::main(),
@@ -168,7 +131,7 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Checked, A
     let run_id = RunId::parse(&uuid()).map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
     let options = (options != JobOptions::default()).then(|| Box::new(options));
     let job = Job { tenant: tenant.clone(), queue, priority, job_type, run_id, options };
-    Ok(Checked { job, own_id, on_conflict, debounce, headers, payload, trace })
+    Ok(Submission { job, own_id, on_conflict, debounce, headers, payload, trace })
 }
 
 fn on_conflict(submit: &SubmitRequest) -> Result<OnConflict, ApiError> {
@@ -298,8 +261,8 @@ fn headers(submit: &SubmitRequest, options: &JobOptions) -> Result<Headers, ApiE
 }
 
 /// One publish; the run's id comes from its answer.
-async fn publish_plain(api: &Api, checked: Checked) -> Result<Submitted, ApiError> {
-    let Checked { job, headers, payload, .. } = checked;
+async fn publish_plain(api: &Api, checked: Submission) -> Result<Submitted, ApiError> {
+    let Submission { job, headers, payload, .. } = checked;
     let subject = api.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
     match api.backbone.publish(subject, headers, payload).await {
         Ok(ack) => Ok(answer(&RunId::derived(&job.queue, job.priority, ack.seq), RunState::Enqueued, false)),
@@ -307,11 +270,7 @@ async fn publish_plain(api: &Api, checked: Checked) -> Result<Submitted, ApiErro
     }
 }
 
-pub(super) fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Submitted {
-    Submitted { deduplicated, run_id: run_id.clone(), state: state.into() }
-}
-
-async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
+pub(crate) async fn refusal(api: &Api, job: &Job, error: &Error) -> ApiError {
     match error {
         Error::Refused { code, .. } if STREAM_FULL.contains(code) => {
             ApiError::unavailable(format!("queue {} is full at priority {}", job.queue, job.priority.number()))
@@ -339,152 +298,4 @@ pub(crate) async fn must_be_declared(api: &Api, queue: &Queue) -> Result<(), Api
 
 fn undeclared(queue: &Queue) -> ApiError {
     ApiError::not_found(format!("queue: {:?} is not declared by any node", queue.as_str()))
-}
-
-/// Writes the pre-created record, publishes the job or schedule, and marks both record and claim as published. Until
-/// that is done, a repeat of the submission may publish the job again, in this way or another.
-pub(super) async fn note_and_publish(
-    api: &Api,
-    checked: &Checked,
-    due: Option<Timestamp>,
-    claim: Option<u64>,
-) -> Result<Submitted, ApiError> {
-    let job = &checked.job;
-    let mut run = Run::new(job, api.policies.max_attempts(job), now());
-    run.seal = new_seal();
-    run.token = api.identity.token();
-    if let Some(key) = keys::key_of(api, job) {
-        key.note_wanted(&mut run);
-    }
-    run.starts_by = checked.debounce.and_then(|debounce| debounce.starts_by());
-    if let Some(at) = due {
-        return schedule(api, checked, run, (at, claim)).await;
-    }
-    fail_point::pass("before-note");
-    match api.backbone.write_record(&run, 0).await {
-        Ok(Written::Won(revision)) => {
-            fail_point::pass("after-note");
-            publish_noted(api, checked, &run).await?;
-            mark(api, checked, run, (revision, claim)).await
-        }
-        Ok(Written::Lost(Some(found))) => found_before(api, checked, *found, claim).await,
-        Ok(Written::Lost(None)) => Err(ApiError::unavailable("the run's record changes; try again")),
-        Err(error) => Err(unavailable(&error)),
-    }
-}
-
-/// Publishes a job whose record is stored, under the record's seal.
-pub(super) async fn publish_noted(api: &Api, checked: &Checked, run: &Run) -> Result<(), ApiError> {
-    let job = &checked.job;
-    let mut headers = checked.headers.clone();
-    headers.insert(names::RUN_ID, job.run_id.as_str());
-    headers.insert(names::SEAL, run.seal.as_str());
-    let subject = api.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
-    // The message id is of this record, not of this run id: a later run with the same id is another one.
-    let id = format!("{}/{}/{}", job.tenant, job.run_id, run.seal);
-    let moved = api.backbone.move_to_lane(subject, headers, checked.payload.clone(), &id).await;
-    if let Err(error) = moved {
-        return Err(refusal(api, job, &error).await);
-    }
-    fail_point::pass("after-publish");
-    Ok(())
-}
-
-/// The job or schedule is durable: marks its claim and its record as published. Answers with the run, or with the run
-/// that has taken the claim over meanwhile.
-async fn mark(
-    api: &Api,
-    checked: &Checked,
-    mut run: Run,
-    (revision, claim): (u64, Option<u64>),
-) -> Result<Submitted, ApiError> {
-    let job = &checked.job;
-    let other = match claim {
-        Some(claim) => {
-            keys::mark_published(api, job, claim, checked.print()).await.map_err(|error| unavailable(&error))?
-        }
-        None => None,
-    };
-    if let Some(key) = keys::key_of(api, job).filter(|_| claim.is_some() && other.is_none()) {
-        key.note_claimed(&mut run);
-    }
-    run.published = true;
-    run.token = api.identity.token();
-    // If another write was first, a node has taken the run up already.
-    api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
-    fail_point::pass("after-mark");
-    let Some(other) = other else { return Ok(answer(&job.run_id, run.state.name(), false)) };
-    let state = mark_other(api, &job.tenant, &other).await?;
-    Ok(answer(&other, state, true))
-}
-
-/// The claim is another run's, whose job is durable: its record must not go away by itself once a client knows of it.
-async fn mark_other(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<RunState, ApiError> {
-    let Some(Found { mut run, revision }) = is_stored(api, tenant, run_id).await? else {
-        return Ok(RunState::Enqueued);
-    };
-    let state = run.state.name();
-    if on_repeat(&run) != Repeat::Nothing {
-        (run.published, run.token) = (true, api.identity.token());
-        api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
-    }
-    Ok(state)
-}
-
-/// The run exists already: answers with it as it stands. If its job may never have been published, it is published now.
-pub(super) async fn found_before(
-    api: &Api,
-    checked: &Checked,
-    found: Found,
-    claim: Option<u64>,
-) -> Result<Submitted, ApiError> {
-    let Found { run, revision } = found;
-    match on_repeat(&run) {
-        Repeat::Publish => publish_noted(api, checked, &run).await?,
-        Repeat::Schedule(at) => schedule_noted(api, checked, &run, at).await?,
-        Repeat::Nothing => return Ok(answer(&run.run_id, run.state.name(), true)),
-    }
-    let first = mark(api, checked, run, (revision, claim)).await?;
-    Ok(Submitted { deduplicated: true, ..first })
-}
-
-/// The record says that the run waits for its time. If there is no schedule, either it has fired, and another message
-/// of the run does no harm; or the node that wrote the record died before it wrote the schedule.
-async fn schedule_noted(api: &Api, checked: &Checked, run: &Run, at: Timestamp) -> Result<(), ApiError> {
-    match api.backbone.find_schedule(run).await {
-        Ok(Some(_)) => return Ok(()),
-        Ok(None) => {}
-        Err(error) => return Err(unavailable(&error)),
-    }
-    let payload = checked.payload();
-    let published = Published::at_redelivery(run);
-    let mut commit = Commit::of_stored(Box::new(run.clone()), payload, published, api.committer.author());
-    commit.follow_up = Some(FollowUp::Schedule(at));
-    api.committer
-        .carry_out(commit)
-        .await
-        .map(drop)
-        .map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
-}
-
-/// Stores the run as scheduled, publishes its events, and writes its schedule; in this order, by the committer.
-async fn schedule(
-    api: &Api,
-    checked: &Checked,
-    mut run: Run,
-    (at, claim): (Timestamp, Option<u64>),
-) -> Result<Submitted, ApiError> {
-    run.settle(Settlement::Schedule { at }, now());
-    let payload = checked.payload();
-    let written = Box::new(run.clone());
-    let mut commit = Commit::to_write(written, payload, 0, Published::nothing(), api.committer.author());
-    commit.follow_up = Some(FollowUp::Schedule(at));
-    if let Ok(revision) = api.committer.carry_out(commit).await {
-        return mark(api, checked, run, (revision, claim)).await;
-    }
-    // The record is not ours: there is another run with that id.
-    match is_stored(api, &checked.job.tenant, &checked.job.run_id).await? {
-        Some(found) => found_before(api, checked, found, claim).await,
-        None => Err(ApiError::unavailable("the run's record changes; try again")),
-    }
 }

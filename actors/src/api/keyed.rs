@@ -7,29 +7,24 @@
 //! makes way: until then the other runs, from then on this one.
 
 use longshore_backbone::claims::{Claimed, FoundClaim};
-use longshore_backbone::records::{Found, Written};
+use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
-use longshore_domain::follow_up::FollowUp;
 use longshore_domain::key;
 use longshore_domain::policy::OnMismatch;
-use longshore_domain::protocol::{Repeat, on_repeat};
+use longshore_domain::protocol::Repeat;
 use longshore_domain::publication::Published;
 use longshore_domain::run::Wait;
-use longshore_domain::settlement::Settlement;
 use longshore_domain::{Run, RunId, RunState, Timestamp};
 
-use crate::api::Api;
 use crate::api::filter::unavailable;
-use crate::api::intake::{self, Checked, answer};
-use crate::api::runs::is_stored;
-use crate::attempt::keys::{self, Key, Wanted};
-use crate::commit::Commit;
+use crate::api::submission::{self, Submission, answer, is_stored};
+use crate::attempt::keys::{self, Key, OwnClaim, Wanted};
 use crate::fail_point;
-use crate::shared::{new_seal, now};
+use crate::ports::{Rules as _, Server as _, SubmitPorts};
 
 /// What happens if another run has the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum OnConflict {
+pub(crate) enum OnConflict {
     /// The answer is that run.
     #[default]
     Return,
@@ -63,49 +58,54 @@ enum Next {
 }
 
 /// Takes a job that has a key.
-pub(super) async fn submit(api: &Api, mut checked: Checked, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
+pub(crate) async fn submit<P: SubmitPorts>(
+    ports: &P,
+    mut submission: Submission,
+    due: Option<Timestamp>,
+) -> Result<Submitted, ApiError> {
     loop {
-        let Some(key) = keys::key_of(api, &checked.job) else {
-            return intake::note_and_publish(api, &checked, due, None).await;
+        let Some(key) = keys::key_of(ports, &submission.job) else {
+            return submission::record_first(ports, &submission, due, None).await;
         };
-        let tenant = &checked.job.tenant;
-        let mut claim = key.claim_of(checked.job.run_id.clone(), checked.print(), false);
-        let claimed = api.backbone.claim_key(tenant, key.text, &claim, key.window).await;
+        let tenant = &submission.job.tenant;
+        let mut claim = key.claim_of(submission.job.run_id.clone(), submission.print(), false);
+        let claimed = ports.server().claim_key(tenant, key.text, &claim, key.window).await;
         let found = match claimed.map_err(|error| unavailable(&error))? {
-            Claimed::Mine(revision) => return intake::note_and_publish(api, &checked, due, Some(revision)).await,
+            Claimed::Mine(revision) => {
+                let claim = OwnClaim { revision, taken_from: Vec::new() };
+                return submission::record_first(ports, &submission, due, Some(claim)).await;
+            }
             Claimed::Found(found) => found,
         };
-        match next(api, &checked, &found).await? {
+        match next(ports, &submission, &found).await? {
             Next::Take(from) => {
                 claim.taken_from = from;
                 let over = (found.revision, key.window);
-                let taken = api.backbone.write_claim(tenant, key.text, &claim, over).await;
+                let taken = ports.server().write_claim(tenant, key.text, &claim, over).await;
                 let Some(revision) = taken.map_err(|error| unavailable(&error))? else { continue };
-                let ended = keys::end_all(api, &checked.job, claim.taken_from).await;
-                ended.map_err(|error| unavailable(&error))?;
-                return intake::note_and_publish(api, &checked, due, Some(revision)).await;
+                let claim = OwnClaim { revision, taken_from: claim.taken_from };
+                return submission::record_first(ports, &submission, due, Some(claim)).await;
             }
             Next::GoOn => {
-                checked.job.run_id = found.claim.run_id;
-                let ended = keys::end_all(api, &checked.job, found.claim.taken_from).await;
-                ended.map_err(|error| unavailable(&error))?;
-                return go_on(api, &checked, found.revision, due).await;
+                submission.job.run_id = found.claim.run_id;
+                let claim = OwnClaim { revision: found.revision, taken_from: found.claim.taken_from };
+                return go_on(ports, &submission, claim, due).await;
             }
-            Next::Is(run_id, record) => return is_taken(api, checked, found, (run_id, record)).await,
-            Next::Replace(before) => return replace(api, &checked, &key, before, due).await,
+            Next::Is(run_id, record) => return is_taken(ports, found, (run_id, record)).await,
+            Next::Replace(before) => return replace(ports, &submission, &key, before, due).await,
         }
     }
 }
 
 /// Judges a claim by the records of its runs.
-async fn next(api: &Api, checked: &Checked, found: &FoundClaim) -> Result<Next, ApiError> {
-    let (job, claim) = (&checked.job, &found.claim);
-    let differs = claim.fingerprint != checked.print();
-    let rejects = api.policies.keys.on_mismatch == OnMismatch::Reject;
-    let replaces = checked.on_conflict == OnConflict::Replace;
+async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundClaim) -> Result<Next, ApiError> {
+    let (job, claim) = (&submission.job, &found.claim);
+    let differs = claim.fingerprint != submission.print();
+    let rejects = ports.key_policy().on_mismatch == OnMismatch::Reject;
+    let replaces = submission.on_conflict == OnConflict::Replace;
     if !claim.published {
-        let stored = is_stored(api, &job.tenant, &claim.run_id).await?;
-        if stored.is_none_or(|found| on_repeat(&found.run) != Repeat::Nothing) {
+        let stored = is_stored(ports, &job.tenant, &claim.run_id).await?;
+        if stored.is_none_or(|found| ports.server().on_repeat(&found.run) != Repeat::Nothing) {
             // No run yet: a client that has changed its mind is not bound by it.
             return Ok(if differs && (rejects || replaces) {
                 Next::Take([&claim.taken_from[..], std::slice::from_ref(&claim.run_id)].concat())
@@ -114,13 +114,13 @@ async fn next(api: &Api, checked: &Checked, found: &FoundClaim) -> Result<Next, 
             });
         }
     }
-    let holder = keys::holder(api, (&job.tenant, &job.run_id), claim).await.map_err(|error| unavailable(&error))?;
+    let holder = keys::holder(ports, (&job.tenant, &job.run_id), claim).await.map_err(|error| unavailable(&error))?;
     let Some((run_id, record)) = holder else { return Ok(Next::Take(claim.taken_from.clone())) };
     // The very run that the client named, submitted again.
-    if checked.own_id.as_ref() == Some(&run_id) {
+    if submission.own_id.as_ref() == Some(&run_id) {
         return Ok(Next::Is(run_id, record));
     }
-    match (checked.on_conflict, record) {
+    match (submission.on_conflict, record) {
         (OnConflict::Replace, Some(record)) if claim.published && key::is_replaceable(&record.run) => {
             Ok(Next::Replace(record.run))
         }
@@ -132,7 +132,7 @@ async fn next(api: &Api, checked: &Checked, found: &FoundClaim) -> Result<Next, 
             Err(ApiError::new(Code::KeyTaken, format!("idempotency_key: belongs to run {run_id}")))
         }
         // The change must not be lost, and the run that has the key did not take it in.
-        (_, Some(record)) if checked.debounce.is_some() && differs && !record.run.has_started() => {
+        (_, Some(record)) if submission.debounce.is_some() && differs && !record.run.has_started() => {
             Err(ApiError::unavailable("debounce: the run that has the key is being taken up; try again"))
         }
         (_, record) => Ok(Next::Is(run_id, record)),
@@ -140,113 +140,93 @@ async fn next(api: &Api, checked: &Checked, found: &FoundClaim) -> Result<Next, 
 }
 
 /// Goes on with the run of a claim that was never marked.
-async fn go_on(api: &Api, checked: &Checked, revision: u64, due: Option<Timestamp>) -> Result<Submitted, ApiError> {
-    let first = match is_stored(api, &checked.job.tenant, &checked.job.run_id).await? {
-        Some(found) => intake::found_before(api, checked, found, Some(revision)).await?,
-        None => intake::note_and_publish(api, checked, due, Some(revision)).await?,
+async fn go_on<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    claim: OwnClaim,
+    due: Option<Timestamp>,
+) -> Result<Submitted, ApiError> {
+    let first = match is_stored(ports, &submission.job.tenant, &submission.job.run_id).await? {
+        Some(found) => submission::found_before(ports, submission, found, Some(claim)).await?,
+        None => submission::record_first(ports, submission, due, Some(claim)).await?,
     };
     Ok(Submitted { deduplicated: true, ..first })
 }
 
 /// Answers with the run that has the key.
-async fn is_taken(
-    api: &Api,
-    mut checked: Checked,
+async fn is_taken<P: SubmitPorts>(
+    ports: &P,
     found: FoundClaim,
     (run_id, record): (RunId, Option<Found>),
 ) -> Result<Submitted, ApiError> {
-    let unmarked = (!found.claim.published && run_id == found.claim.run_id).then_some(found.revision);
-    checked.job.run_id = run_id;
-    match record {
-        Some(record) => intake::found_before(api, &checked, record, unmarked).await,
+    let state = match record {
+        Some(record) => submission::mark_found(ports, record).await?,
         // The run's record is gone before its claim. Only completed runs may be kept for shorter than a claim, so it
         // has completed. If it was claimed a moment ago, its record is only just being written.
-        None => {
-            let is_young = now().since(found.at) < api.backbone.storage().lease;
-            let state = if is_young { RunState::Enqueued } else { RunState::Completed };
-            Ok(answer(&checked.job.run_id, state, true))
-        }
-    }
+        None if ports.now().since(found.at) < ports.lease() => RunState::Enqueued,
+        None => RunState::Completed,
+    };
+    Ok(answer(&run_id, state, true))
 }
 
 /// Puts the job in the place of the run `before`, which has the key and has not started. The job is durable first; then
 /// the other run makes way; then the key is taken. Should this node die, the job does the rest when it comes.
-async fn replace(
-    api: &Api,
-    checked: &Checked,
+async fn replace<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
     key: &Key<'_>,
     before: Run,
     due: Option<Timestamp>,
 ) -> Result<Submitted, ApiError> {
-    let job = &checked.job;
-    let mut run = Run::new(job, api.policies.max_attempts(job), now());
-    (run.seal, run.token, run.replaces) = (new_seal(), api.identity.token(), true);
-    key.note_wanted(&mut run);
-    run.starts_by = before.starts_by.or_else(|| checked.debounce.and_then(|debounce| debounce.starts_by()));
+    let job = &submission.job;
+    let mut run = submission::new_run(ports, submission);
+    run.replaces = true;
+    run.starts_by = before.starts_by.or(run.starts_by);
     // A time that is over is as good as any other: the job goes through its schedule.
     let due = due.map(|due| due.min(run.starts_by.unwrap_or(due)));
-    let Some(revision) = make_durable(api, checked, &mut run, due).await? else {
+    let Some(revision) = submission::make_durable(ports, submission, &mut run, due).await? else {
         // A run of this id is there already.
-        let found = is_stored(api, &job.tenant, &job.run_id).await?;
+        let found = is_stored(ports, &job.tenant, &job.run_id).await?;
         let found = found.ok_or_else(|| ApiError::unavailable("the run's record changes; try again"))?;
-        return intake::found_before(api, checked, found, None).await;
+        return submission::found_before(ports, submission, found, None).await;
     };
     // This is the latest submission, whatever the clocks of other nodes say.
-    let wanted = Wanted { key, print: checked.print(), replaces: Some(Timestamp::LAST_SCHEDULE), again: false };
-    let holder = keys::own(api, job, wanted).await.map_err(|error| unavailable(&error))?;
-    tidy(api, before, &job.run_id).await;
+    let wanted = Wanted { key, print: submission.print(), replaces: Some(Timestamp::LAST_SCHEDULE), again: false };
+    let holder = keys::own(ports, job, wanted).await.map_err(|error| unavailable(&error))?;
+    tidy(ports, before, &job.run_id).await;
     let Some(holder) = holder else {
         key.note_claimed(&mut run);
-        (run.published, run.token) = (true, api.identity.token());
+        (run.published, run.token) = (true, ports.token());
         // If another write was first, a node has taken the run up already.
-        api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
+        ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
         fail_point::pass("after-mark");
         return Ok(answer(&job.run_id, run.state.name(), false));
     };
     // The other run started meanwhile: this one makes way, unless a node has found that out already.
     let own = Found { run: run.clone(), revision };
-    keys::make_way(api, own, &holder).await.map_err(|error| unavailable(&error))?;
-    tidy(api, run, &holder).await;
-    let state = is_stored(api, &job.tenant, &holder).await?.map_or(RunState::Completed, |found| found.run.state.name());
+    keys::make_way(ports, own, &holder).await.map_err(|error| unavailable(&error))?;
+    tidy(ports, run, &holder).await;
+    let state =
+        is_stored(ports, &job.tenant, &holder).await?.map_or(RunState::Completed, |found| found.run.state.name());
     Ok(answer(&holder, state, true))
-}
-
-/// Stores the record of a run, and its job or schedule. `None`: another write came first.
-async fn make_durable(
-    api: &Api,
-    checked: &Checked,
-    run: &mut Run,
-    due: Option<Timestamp>,
-) -> Result<Option<u64>, ApiError> {
-    if let Some(at) = due {
-        run.settle(Settlement::Schedule { at }, now());
-        let written = Box::new(run.clone());
-        let mut commit = Commit::to_write(written, checked.payload(), 0, Published::nothing(), api.committer.author());
-        commit.follow_up = Some(FollowUp::Schedule(at));
-        return Ok(api.committer.carry_out(commit).await.ok());
-    }
-    fail_point::pass("before-note");
-    match api.backbone.write_record(run, 0).await.map_err(|error| unavailable(&error))? {
-        Written::Won(revision) => {
-            fail_point::pass("after-note");
-            intake::publish_noted(api, checked, run).await?;
-            Ok(Some(revision))
-        }
-        Written::Lost(_) => Ok(None),
-    }
 }
 
 /// A run that waited for its time and made way for `of`: publishes that now, and deletes its schedule. If it does not
 /// succeed, the run's message does so when it comes.
-async fn tidy(api: &Api, before: Run, of: &RunId) {
+async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
     if !matches!(before.state.wait(), Some(Wait::Until(_))) {
         return;
     }
     // The schedule proves what the log has of the run.
-    let Ok(Some(_)) = api.backbone.find_schedule(&before).await else { return };
-    let Ok(Some(Found { run, .. })) = is_stored(api, &before.tenant, &before.run_id).await else { return };
-    if run.state.duplicate_of() == Some(of) && api.committer.publish(&run, Published::at_made_way(&run)).await.is_ok() {
-        let removed = api.backbone.unschedule(&before).await;
+    let Ok(true) = ports.has_schedule(&before).await else { return };
+    let Ok(Some(Found { run, .. })) = is_stored(ports, &before.tenant, &before.run_id).await else { return };
+    // Deferred meanwhile, it has events that the schedule proves nothing of; its message publishes them.
+    let is_as_before = run.deferrals == before.deferrals;
+    if is_as_before
+        && run.state.duplicate_of() == Some(of)
+        && ports.publish(&run, Published::at_made_way(&run)).await.is_ok()
+    {
+        let removed = ports.unschedule(&before).await;
         if let Err(error) = removed {
             tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, attempt = before.attempt, "the schedule of a replaced run stays: {}", error.with_causes());
         }

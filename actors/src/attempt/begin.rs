@@ -344,8 +344,8 @@ async fn not_begun<P: Ports>(ports: &P, assignment: Box<Assignment>, found: Foun
         Verdict::HeldElsewhere => return held_elsewhere(ports, assignment, run, revision).await,
         Verdict::TakeOver => take_over(ports, assignment, run, revision).await,
         Verdict::CarryOut | Verdict::PublishEnd => {
-            // It may have been cancelled just after a node had taken a key over for it.
-            if verdict == Verdict::PublishEnd
+            // It may have been cancelled, or have made way, just after a node had taken a key over for it.
+            if (verdict == Verdict::PublishEnd || run.state.duplicate_of().is_some())
                 && let Err(error) = keys::finish_take_over(ports, &assignment.job, &run).await
             {
                 return put_off(ports, assignment, &error);

@@ -255,7 +255,7 @@ pub(crate) async fn is_taking_over<P: KeyPorts>(ports: &P, job: &Job) -> Result<
 }
 
 /// Ends the runs that a job's key was taken from.
-pub(crate) async fn end_all<P: KeyPorts>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
+async fn end_all<P: KeyPorts>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
     // A run may take back the key that was taken from it.
     for run_id in runs.iter().filter(|run_id| **run_id != job.run_id) {
         end_unpublished(ports, job, run_id).await?;
@@ -267,6 +267,7 @@ pub(crate) async fn end_all<P: KeyPorts>(ports: &P, job: &Job, runs: Vec<RunId>)
 /// its `submit` has died, or is about to learn of this. If a job of that run turns up all the same, it finds that
 /// another run has its key.
 async fn end_unpublished<P: KeyPorts>(ports: &P, job: &Job, run_id: &RunId) -> Result<(), Error> {
+    let mut is_ended_here = false;
     loop {
         let record = ports.server().read_record(&job.tenant, run_id).await?;
         let Some(Found { mut run, revision }) = record else { return Ok(()) };
@@ -274,7 +275,12 @@ async fn end_unpublished<P: KeyPorts>(ports: &P, job: &Job, run_id: &RunId) -> R
         // If a job of that run has turned up and ended it, its message is not acknowledged before the log has that end.
         // It may be the duplicate of a run that took the key before this one, and whose node died then.
         if run.state.duplicate_of().is_some() && is_without_message {
-            if ports.publish(&run, Published::nothing()).await.is_ok() {
+            // Another node that ended it has published that live, or has died.
+            let published = match is_ended_here {
+                true => Published::nothing(),
+                false => ports.server().published_at_redelivery(&run),
+            };
+            if ports.publish(&run, published).await.is_ok() {
                 return Ok(());
             }
             continue;
@@ -290,28 +296,54 @@ async fn end_unpublished<P: KeyPorts>(ports: &P, job: &Job, run_id: &RunId) -> R
         run.settle(Settlement::Duplicate { of: job.run_id.clone() }, ports.now());
         run.token = ports.token();
         if matches!(ports.server().write_record(&run, revision).await?, Written::Won(_)) {
+            is_ended_here = true;
             ports.metrics().run_ended(&run);
             fail_point::pass("after-takeover");
         }
     }
 }
 
-/// The job or schedule of a submitted run is durable: marks its claim as published. Says which other run has taken the
-/// claim over meanwhile; then this run ends as its duplicate.
+/// The claim of a key for a submission under way.
+pub(crate) struct OwnClaim {
+    pub(crate) revision: u64,
+    /// The runs that the key was taken from.
+    pub(crate) taken_from: Vec<RunId>,
+}
+
+/// Whose the key of a submitted run is once its job is durable.
+pub(crate) enum Marked {
+    /// The run has it.
+    Own,
+    /// Another run has taken the claim over meanwhile.
+    TakenBy(Claim),
+    /// Nobody knows before the job claims the key as it begins: the claim is another one of this run, or it is gone.
+    Open,
+}
+
+/// The job or schedule of a submitted run is durable: marks its claim as published, and then ends the runs that the key
+/// was taken from. Not before: until the claim is marked, any of them may take the key back, and two runs that end as
+/// each other's duplicates are both lost.
 pub(crate) async fn mark_published<P: KeyPorts>(
     ports: &P,
     job: &Job,
-    revision: u64,
+    own: OwnClaim,
     print: String,
-) -> Result<Option<RunId>, Error> {
-    let Some(key) = key_of(ports, job) else { return Ok(None) };
-    let claim = key.claim_of(job.run_id.clone(), print, true);
-    if ports.server().write_claim(&job.tenant, key.text, &claim, (revision, key.window)).await?.is_some() {
+) -> Result<Marked, Error> {
+    let Some(key) = key_of(ports, job) else { return Ok(Marked::Open) };
+    let OwnClaim { mut revision, taken_from } = own;
+    let mut claim = Claim { taken_from, ..key.claim_of(job.run_id.clone(), print, true) };
+    loop {
+        let written = ports.server().write_claim(&job.tenant, key.text, &claim, (revision, key.window)).await?;
+        let Some(written) = written else { break };
         fail_point::pass("after-key-mark");
-        return Ok(None);
+        if claim.taken_from.is_empty() {
+            return Ok(Marked::Own);
+        }
+        end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?;
+        revision = written;
     }
-    let found = ports.server().read_claim(&job.tenant, key.text).await?;
-    Ok(found.map(|found| found.claim.run_id).filter(|run_id| *run_id != job.run_id))
+    let found = ports.server().read_claim(&job.tenant, key.text).await?.map(|found| found.claim);
+    Ok(found.filter(|claim| claim.run_id != job.run_id).map_or(Marked::Open, Marked::TakenBy))
 }
 
 /// The run that has the key of a dead job, if the job needs its key to be replayed and another run has it. Nothing is

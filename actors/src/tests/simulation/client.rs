@@ -40,12 +40,6 @@ pub(crate) enum Written {
     Unclear,
 }
 
-/// The result of a claim of a key.
-pub(crate) enum Claimed {
-    Mine(u64),
-    Found(Claim),
-}
-
 /// No answer came.
 pub(crate) struct Unclear;
 
@@ -183,20 +177,6 @@ impl<'w> Client<'w> {
         match self.read(key).await {
             Some(found) if protocol::was_mine(Some(&found.run), token) => Written::Won(found.revision),
             found => Written::Lost(found),
-        }
-    }
-
-    /// Claims an idempotency key for a run, if no run has it.
-    pub(crate) async fn claim_key(&self, key: usize, plan: usize, published: bool) -> Result<Claimed, Unclear> {
-        loop {
-            let claimed = self.write_claim(key, 0, (plan, published, false), TakenFrom::default()).await?;
-            if let Some(revision) = claimed {
-                return Ok(Claimed::Mine(revision));
-            }
-            // It may be given back between the two calls.
-            if let Some(found) = self.read_claim(key).await {
-                return Ok(Claimed::Found(found));
-            }
         }
     }
 

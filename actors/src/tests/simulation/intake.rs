@@ -1,16 +1,23 @@
-//! The intake and the timekeeper, as far as they move jobs into their lane.
+//! The intake, by the code that ships; and the timekeeper, as far as it moves jobs into their lane.
 
-use longshore_domain::Run;
-use longshore_domain::key::is_replaceable;
+use bytes::Bytes;
+use longshore_backbone::wire::api::{ApiError, Code, Submitted};
+use longshore_backbone::wire::header::names;
+use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
-use longshore_domain::publication::Published;
-use longshore_domain::settlement::Settlement;
+use longshore_domain::{Job, Run, RunId, SmolStr};
+use std::time::Duration;
 
+use crate::api::keyed::{self, OnConflict};
+use crate::api::submission::Submission;
+use crate::commit::encode::Author;
+use crate::commit::{AfterCommit, Commit, Unlogged};
+use crate::ports::{Ports, SubmitPorts};
 use crate::tests::simulation::attempt::schedule_of;
-use crate::tests::simulation::client::{Claimed, Client, Unclear};
+use crate::tests::simulation::client::Client;
 use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::server::{Claim, Due, Key, Message, MessageId, Place, Stored, TakenFrom};
-use crate::tests::simulation::worker::{seal_of, seal_text};
+use crate::tests::simulation::server::{Due, Message, MessageId, Place};
+use crate::tests::simulation::worker::{Delivery, Hand};
 use crate::tests::simulation::world::World;
 
 /// A job at its first attempt, just published.
@@ -21,191 +28,94 @@ pub(crate) fn job(plan: usize, at: i64) -> Message {
 
 /// Accepts a job. A client that got no answer asks again.
 pub(crate) async fn submit(world: &World, node: usize, index: usize) {
-    let intake = Intake { client: Client { world, node } };
-    let answered = match world.plans[index].key {
-        None => intake.note_and_publish(index, None).await,
-        Some(key) => match intake.client.claim_key(key, index, false).await {
-            Ok(Claimed::Mine(revision)) => intake.note_and_publish(index, Some((key, revision))).await,
-            Ok(Claimed::Found(found)) if found.published && world.plans[index].replaces && found.plan != index => {
-                intake.replace(index, found).await
-            }
-            Ok(Claimed::Found(found)) => {
-                let unmarked = (!found.published).then_some((key, found.revision));
-                intake.repeated(found.plan, unmarked).await
-            }
-            Err(Unclear) => Err(Unclear),
-        },
+    let now = world.clock.get();
+    let hand = Hand::new(world, node, Delivery::of_stored(job(index, now), now));
+    let plan = &world.plans[index];
+    let submission = Submission {
+        job: plan.job().clone(),
+        own_id: Some(plan.job().run_id.clone()),
+        on_conflict: if plan.replaces { OnConflict::Replace } else { OnConflict::Return },
+        debounce: None,
+        headers: Headers::new(),
+        payload: Bytes::from_static(plan.payload),
+        trace: None,
     };
-    if let Ok(answered) = answered {
-        let stored = world.server.borrow().read(world.key(answered));
-        if stored.is_some_and(|stored| on_repeat(&stored.run) != Repeat::Nothing) {
-            world.ledger.borrow_mut().accuse(answered, "its client was answered, but its record goes away by itself");
+    let due = plan.options.as_ref().and_then(|options| options.run_at).map(|when| when.from(world.now()));
+    match keyed::submit(&hand, submission, due).await {
+        Ok(Submitted { run_id, .. }) => {
+            check_answer(&hand, &run_id);
+            world.submitted(index);
         }
-        world.submitted(index);
+        // Another job has the key. If this one was published by an earlier try, it ends as the duplicate of that one.
+        Err(error) if error.error == Code::IdempotencyMismatch.word() => world.submitted(index),
+        Err(_) => {}
     }
 }
 
-/// The claim that has to be marked, and its revision.
-type Unmarked = Option<(usize, u64)>;
-
-/// The job or schedule of a submitted run is durable: marks its claim accordingly. Returns the run that owns the key by
-/// then.
-async fn mark_published(client: &Client<'_>, key: usize, revision: u64, plan: usize) -> Result<usize, Unclear> {
-    match client.write_claim(key, revision, (plan, true, false), TakenFrom::default()).await? {
-        Some(_) => Ok(plan),
-        None => Ok(client.read_claim(key).await.map_or(plan, |claim| claim.plan)),
+/// There is a run whose id was answered, and it stays.
+fn check_answer(hand: &Hand<'_>, answered: &RunId) {
+    let world = hand.world;
+    let (plan, key) = hand.place_of(answered);
+    let (server, mut ledger) = (world.server.borrow(), world.ledger.borrow_mut());
+    match server.read(key) {
+        Some(stored) if on_repeat(&stored.run) != Repeat::Nothing => {
+            ledger.accuse(plan, "its client was answered, but its record goes away by itself");
+        }
+        None if !ledger.has_run(plan) && !server.has_message_of(plan) => {
+            ledger.accuse(plan, "its client was answered, but it does not exist: lost as nothing");
+        }
+        _ => {}
     }
 }
 
-struct Intake<'w> {
-    client: Client<'w>,
-}
-
-impl<'w> Intake<'w> {
-    fn world(&self) -> &'w World {
-        self.client.world
+impl SubmitPorts for Hand<'_> {
+    fn max_attempts(&self, job: &Job) -> u32 {
+        Ports::max_attempts(self, job)
     }
 
-    fn key(&self, index: usize) -> Key {
-        self.world().key(index)
+    fn seal(&self) -> SmolStr {
+        Ports::seal(self)
     }
 
-    /// Writes the record first, then its message or schedule, then marks record and claim.
-    async fn note_and_publish(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
-        let world = self.world();
-        let plan = &world.plans[index];
-        let now = world.now();
-        let mut run = Run::new(plan.job(), plan.max_attempts, now);
-        run.seal = seal_text(world.number());
-        let run_at = plan.options.as_ref().and_then(|options| options.run_at);
-        if let Some(at) = run_at {
-            run.settle(Settlement::Schedule { at: at.from(now) }, now);
-        }
-        match self.client.write(index, self.key(index), 0, &mut run).await {
-            Ok(revision) if run_at.is_some() => self.schedule(index, run, revision, Published::nothing()).await?,
-            Ok(revision) => self.publish(index, run, revision).await?,
-            Err(Some(found)) => return self.found_before(index, found, claim).await,
-            Err(None) => return Err(Unclear),
-        }
-        self.mark_claim(index, claim).await
+    fn lease(&self) -> Duration {
+        Ports::lease(self)
     }
 
-    /// Puts the job in the place of the run that has its key: the job is durable first, then the other run makes way, and
-    /// then the key is taken. Often its node does no more than the first step; then the job does the rest as it begins.
-    async fn replace(&self, index: usize, found: Claim) -> Result<usize, Unclear> {
-        let (world, plan) = (self.world(), &self.world().plans[index]);
-        let key = plan.key.expect("only keys are taken");
-        let before = match self.client.read(self.key(found.plan)).await {
-            Some(before) if is_replaceable(&before.run) => before,
-            _ => return self.repeated(found.plan, None).await,
-        };
-        let mut run = Run::new(plan.job(), plan.max_attempts, world.now());
-        (run.seal, run.replaces) = (seal_text(world.number()), true);
-        let revision = match self.client.write(index, self.key(index), 0, &mut run).await {
-            Ok(revision) => revision,
-            Err(Some(found)) => return self.found_before(index, found, None).await,
-            Err(None) => return Err(Unclear),
-        };
-        let seal = seal_of(&run);
-        let message = Message { seal, ..job(index, world.clock.get()) };
+    fn author(&self) -> Author<'_, Self> {
+        Ports::author(self)
+    }
+
+    async fn publish_job(&self, job: &Job, headers: Headers, _: Bytes, _: &str) -> Result<(), ApiError> {
+        let world = self.world;
+        let plan = self.place_of(&job.run_id).0;
+        let seal = headers.get(names::SEAL).map_or("", |seal| seal.as_str());
+        let seal = u64::from_str_radix(seal, 16).expect("every submitted job has a seal");
+        let sealed = if world.is(Mutation::SubmittedUnsealed) { 0 } else { seal };
+        let message = Message { seal: sealed, ..self::job(plan, world.clock.get()) };
         self.client.publish(message, MessageId::Submitted(seal)).await;
-        if world.chance.hits(3_000) && !world.is(Mutation::ReplacedRunKept) {
-            return Err(Unclear);
+        // Often the node does no more for a job that replaces another one; then the job does the rest as it begins.
+        if self.plan.replaces && world.chance.hits(3_000) {
+            return Err(ApiError::unavailable("its node has died"));
         }
-        let mut old = (*before.run).clone();
-        old.make_way(plan.job().run_id.clone(), world.now());
-        let made_way = world.is(Mutation::ReplacedRunKept)
-            || self.client.write(found.plan, self.key(found.plan), before.revision, &mut old).await.is_ok();
-        if !made_way {
-            // It has started, or something else has happened: the job finds that out as it begins.
-            return Err(Unclear);
-        }
-        // The runs that the key was taken from before are still to be ended: the job does so as it begins.
-        let taken_from = found.taken_from.map(|from| from.filter(|from| *from != index));
-        self.client.write_claim(key, found.revision, (index, true, false), taken_from).await?;
-        self.mark_record(index, run, revision).await?;
-        Ok(index)
+        Ok(())
     }
 
-    /// Publishes a job whose record is stored, under the record's seal, and marks the record.
-    async fn publish(&self, index: usize, run: Run, revision: u64) -> Result<(), Unclear> {
-        let seal = seal_of(&run);
-        let sealed = if self.world().is(Mutation::SubmittedUnsealed) { 0 } else { seal };
-        let message = Message { seal: sealed, ..job(index, self.world().clock.get()) };
-        self.client.publish(message, MessageId::Submitted(seal)).await;
-        self.mark_record(index, run, revision).await
+    async fn carry_out(&self, mut commit: Commit) -> Result<u64, Unlogged> {
+        let (done, mut carried_out) = tokio::sync::oneshot::channel();
+        commit.after = AfterCommit::Report(done);
+        self.take(Box::new(commit)).await;
+        carried_out.try_recv().map_err(|_| Unlogged)
     }
 
-    async fn schedule(&self, index: usize, run: Run, revision: u64, published: Published) -> Result<(), Unclear> {
-        self.client.publish_events(index, &run, published).await;
-        self.client.schedule(schedule_of(self.world(), index, &run)).await;
-        self.mark_record(index, run, revision).await
+    async fn has_schedule(&self, run: &Run) -> Result<bool, Error> {
+        let plan = self.place_of(&run.run_id).0;
+        Ok(self.client.has_schedule(schedule_of(self.world, plan, run).place).await)
     }
 
-    /// If another write was first, a node has taken the run up already. A client whose record may not be marked gets no
-    /// answer, and asks again.
-    async fn mark_record(&self, index: usize, mut run: Run, revision: u64) -> Result<(), Unclear> {
-        if self.world().is(Mutation::RecordNeverMarkedPublished) {
-            return Ok(());
-        }
-        run.published = true;
-        match self.client.write(index, self.key(index), revision, &mut run).await {
-            Err(None) => Err(Unclear),
-            Err(Some(found)) if on_repeat(&found.run) != Repeat::Nothing => Err(Unclear),
-            Ok(_) | Err(Some(_)) => Ok(()),
-        }
-    }
-
-    async fn mark_claim(&self, index: usize, claim: Unmarked) -> Result<usize, Unclear> {
-        match claim {
-            Some((key, revision)) => {
-                let has_it = mark_published(&self.client, key, revision, index).await?;
-                if has_it != index {
-                    self.mark_other(has_it).await?;
-                }
-                Ok(has_it)
-            }
-            None => Ok(index),
-        }
-    }
-
-    /// The claim is another run's, whose job is durable, so its record must not go away by itself.
-    async fn mark_other(&self, index: usize) -> Result<(), Unclear> {
-        match self.client.read(self.key(index)).await {
-            Some(found) if on_repeat(&found.run) != Repeat::Nothing => {
-                self.mark_record(index, (*found.run).clone(), found.revision).await
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The run is there already. If its job may never have been published, it is published now.
-    async fn found_before(&self, index: usize, found: Stored, claim: Unmarked) -> Result<usize, Unclear> {
-        let run = (*found.run).clone();
-        match on_repeat(&run) {
-            Repeat::Publish if self.world().is(Mutation::NotedRunNeverPublishedAgain) => {}
-            Repeat::Schedule(_) if self.world().is(Mutation::ScheduledRunNeverScheduledAgain) => {}
-            Repeat::Publish => self.publish(index, run, found.revision).await?,
-            Repeat::Schedule(_) => {
-                if self.client.has_schedule(schedule_of(self.world(), index, &run).place).await {
-                    self.mark_record(index, run, found.revision).await?;
-                } else {
-                    let published = self.world().published_at_redelivery(&run);
-                    self.schedule(index, run, found.revision, published).await?;
-                }
-            }
-            Repeat::Nothing => {}
-        }
-        self.mark_claim(index, claim).await
-    }
-
-    /// The run `index` has claimed the key and is the answer. If it may never have been published, it is published now.
-    async fn repeated(&self, index: usize, unmarked: Unmarked) -> Result<usize, Unclear> {
-        match self.client.read(self.key(index)).await {
-            Some(found) => self.found_before(index, found, unmarked).await,
-            None if unmarked.is_none() && !self.world().is(Mutation::RepeatRunsAgainOnceTheRecordIsGone) => Ok(index),
-            None => self.note_and_publish(index, unmarked).await,
-        }
+    async fn unschedule(&self, run: &Run) -> Result<(), Error> {
+        let plan = self.place_of(&run.run_id).0;
+        self.client.unschedule(schedule_of(self.world, plan, run).place).await;
+        Ok(())
     }
 }
 

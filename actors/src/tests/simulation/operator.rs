@@ -62,14 +62,12 @@ pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_a
 /// Whether a node has begun to take a key over for the run's job, as the code that ships finds out.
 async fn is_taking_over(client: &Client<'_>, index: usize, before: &Run) -> bool {
     let Client { world, node } = *client;
-    let waits = before.is_unseen() && before.held_by.is_none() && world.plans[index].key.is_some();
-    if !waits || world.is(Mutation::JobThatTakesAKeyOverTakenOut) {
+    let may = before.key_claimed_ms.is_none() && before.round == 1 && !before.has_started();
+    if !may || world.plans[index].key.is_none() || world.is(Mutation::JobThatTakesAKeyOverTakenOut) {
         return false;
     }
-    let Some(message) = client.look_in_lane(|message| message.plan == index && message.seal == 0).await else {
-        return false;
-    };
-    let hand = Hand::new(world, node, Delivery::of_stored(message, world.clock.get()));
+    let now = world.clock.get();
+    let hand = Hand::new(world, node, Delivery::of_stored(job(index, now), now));
     keys::is_taking_over(&hand, world.plans[index].job()).await.unwrap_or(true)
 }
 

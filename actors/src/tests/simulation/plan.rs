@@ -74,6 +74,8 @@ pub(crate) struct Plan {
     pub(crate) scope: Unique,
     /// It takes the place of the run that has its key, if that has not started.
     pub(crate) replaces: bool,
+    /// Two submissions of a key with the same payload are the same job, with the same options.
+    pub(crate) payload: &'static [u8],
     /// When it is published, counted from the start of its part of the world.
     pub(crate) at: i64,
     pub(crate) behaviour: Behaviour,
@@ -150,6 +152,7 @@ impl Plan {
         let bare_at = at + chance.pick(&[0, 10, 30, 100, 1_000, 5_000]);
         let first = Self { way: Way::Submitted, at, besides, ..plain() };
         let second = Self { way: Way::Submitted, at: at + chance.between(0, 4_000), ..plain() };
+        let second = Self { options: first.options.clone(), max_attempts: first.max_attempts, ..second };
         let third = Self { at: bare_at, expires_at: None, ..plain() };
         first.name_as(index);
         second.name_as(index + 1);
@@ -173,8 +176,8 @@ impl Plan {
         let (at, scope) = (chance.between(0, 9_000), chance.pick(&[Unique::Window, Unique::Active]));
         let plain = || Self { key: Some(index), scope, behaviour: Behaviour::Succeeds, ..Self::draw_bare(chance) };
         let later = || at + chance.pick(&[5, 50, 500, 3_000]);
-        let first = Self { way: Way::Submitted, at, ..plain() };
-        let second = Self { way: Way::Submitted, replaces: true, at: later(), options: None, ..plain() };
+        let first = Self { way: Way::Submitted, at, payload: b"1", ..plain() };
+        let second = Self { way: Way::Submitted, replaces: true, at: later(), payload: b"2", ..plain() };
         let third = Self { at: later(), ..plain() };
         first.name_as(index);
         second.name_as(index + 1);
@@ -191,6 +194,7 @@ impl Plan {
             key: None,
             scope: Unique::Window,
             replaces: false,
+            payload: b"",
             at,
             behaviour: behaviour(chance),
             takes: chance.pick(&[5, 20, 60, 300, 900, 2_500]),

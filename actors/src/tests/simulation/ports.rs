@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::control::{PRESENCE_EVERY as REAL_PRESENCE_EVERY, Presence};
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
@@ -15,7 +15,7 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
-use longshore_domain::protocol::{self, Arrival, Holder, Verdict};
+use longshore_domain::protocol::{self, Arrival, Holder, Repeat, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
@@ -124,8 +124,21 @@ impl Rules for Hand<'_> {
 
     fn on_claim(&self, found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict {
         let verdict = key::on_claim(found, unique, release_on);
-        let is_taken = self.world.is(Mutation::KeyOfALiveRunTaken) && unique != Unique::Window;
+        let is_taken = match self.world.mutation {
+            Some(Mutation::KeyOfALiveRunTaken) => unique != Unique::Window,
+            Some(Mutation::ReplacedRunKept) => self.plan.replaces && found.is_some_and(key::is_replaceable),
+            Some(Mutation::RepeatRunsAgainOnceTheRecordIsGone) => found.is_none(),
+            _ => false,
+        };
         if is_taken && verdict == KeyVerdict::Held { KeyVerdict::Free } else { verdict }
+    }
+
+    fn on_repeat(&self, run: &Run) -> Repeat {
+        match (protocol::on_repeat(run), self.world.mutation) {
+            (Repeat::Publish, Some(Mutation::NotedRunNeverPublishedAgain))
+            | (Repeat::Schedule(_), Some(Mutation::ScheduledRunNeverScheduledAgain)) => Repeat::Nothing,
+            (other, _) => other,
+        }
     }
 
     fn is_recorded_first(&self, unique: Unique) -> bool {
@@ -182,7 +195,9 @@ impl Server for Hand<'_> {
 
     async fn write_record(&self, run: &Run, mut expected: u64) -> Result<Written, Error> {
         let (plan, key) = self.place_of_run(run);
-        if self.takes_up.take() {
+        let is_marked = run.published && run.round == 1 && !run.has_started() && run.held_by.is_none();
+        let is_never_marked = self.world.is(Mutation::RecordNeverMarkedPublished);
+        if self.takes_up.take() || is_never_marked && is_marked && !run.state.is_terminal() {
             return Ok(Written::Won(expected));
         }
         if key == World::timed_key(plan) {
@@ -232,7 +247,9 @@ impl Server for Hand<'_> {
             false => id(found.plan),
         };
         let unique = world.plans[found.plan].scope;
-        let claim = Claim { run_id, fingerprint: String::new(), unique, published, taken_from };
+        let of = &world.plans[found.plan];
+        let fingerprint = fingerprint(of.job().job_type.as_str(), of.payload);
+        let claim = Claim { run_id, fingerprint, unique, published, taken_from };
         Ok(Some(FoundClaim { claim, revision: found.revision, at: stamp(0) }))
     }
 

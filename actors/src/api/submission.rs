@@ -1,0 +1,255 @@
+//! A submission whose run has an id, a key or a later time of its own: its record is written first, then its job or
+//! schedule, then record and claim are marked as published. Until that is done, a repeat of the submission may publish
+//! the job again, in this way or another.
+//!
+//! The simulation drives these functions, too; [`SubmitPorts`] is what they ask for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use longshore_backbone::Headers;
+use longshore_backbone::claims::fingerprint;
+use longshore_backbone::records::{Found, Written};
+use longshore_backbone::wire::api::{ApiError, Submitted};
+use longshore_backbone::wire::header::names;
+use longshore_domain::follow_up::FollowUp;
+use longshore_domain::protocol::Repeat;
+use longshore_domain::publication::Published;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
+
+use crate::api::debounce::Debounced;
+use crate::api::filter::unavailable;
+use crate::api::keyed::OnConflict;
+use crate::attempt::keys::{self, Marked, OwnClaim};
+use crate::commit::{Commit, Payload};
+use crate::fail_point;
+use crate::ports::{Rules as _, Server as _, SubmitPorts};
+use crate::trace;
+
+/// A submission, read and checked.
+pub(crate) struct Submission {
+    pub(crate) job: Job,
+    /// The id that the client chose for its run.
+    pub(crate) own_id: Option<RunId>,
+    /// What happens if another run has the job's key.
+    pub(crate) on_conflict: OnConflict,
+    /// It waits for others of its key, which take its place.
+    pub(crate) debounce: Option<Debounced>,
+    pub(crate) headers: Headers,
+    pub(crate) payload: Bytes,
+    /// Its trace, with the span above its own, if the node writes traces.
+    pub(crate) trace: Option<trace::Submission>,
+}
+
+impl Submission {
+    /// Distinguishes this job from another one with the same key.
+    pub(super) fn print(&self) -> String {
+        fingerprint(self.job.job_type.as_str(), &self.payload)
+    }
+
+    fn payload(&self) -> Payload {
+        let trace = self.trace.map(|submission| submission.trace);
+        Payload { headers: Some(Arc::new(self.headers.clone())), body: self.payload.clone(), trace }
+    }
+}
+
+pub(super) fn answer(run_id: &RunId, state: RunState, deduplicated: bool) -> Submitted {
+    Submitted { deduplicated, run_id: run_id.clone(), state: state.into() }
+}
+
+/// Another write came in between: the client asks again.
+fn changes() -> ApiError {
+    ApiError::unavailable("the run's record changes; try again")
+}
+
+/// The run that these ids name, as it is stored.
+pub(super) async fn is_stored<P: SubmitPorts>(
+    ports: &P,
+    tenant: &Tenant,
+    run_id: &RunId,
+) -> Result<Option<Found>, ApiError> {
+    ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
+}
+
+/// Writes the record, publishes the job or schedule, and marks both record and claim as published.
+pub(super) async fn record_first<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    due: Option<Timestamp>,
+    claim: Option<OwnClaim>,
+) -> Result<Submitted, ApiError> {
+    let mut run = new_run(ports, submission);
+    if let Some(at) = due {
+        return match schedule(ports, submission, &mut run, at).await {
+            Some(revision) => mark(ports, submission, run, (revision, claim)).await,
+            // The record is not ours: there is another run with that id.
+            None => match is_stored(ports, &submission.job.tenant, &submission.job.run_id).await? {
+                Some(found) => found_before(ports, submission, found, claim).await,
+                None => Err(changes()),
+            },
+        };
+    }
+    fail_point::pass("before-note");
+    match ports.server().write_record(&run, 0).await.map_err(|error| unavailable(&error))? {
+        Written::Won(revision) => {
+            fail_point::pass("after-note");
+            publish_recorded(ports, submission, &run).await?;
+            mark(ports, submission, run, (revision, claim)).await
+        }
+        Written::Lost(Some(found)) => found_before(ports, submission, *found, claim).await,
+        Written::Lost(None) => Err(changes()),
+    }
+}
+
+/// Stores the record of a run that replaces another one, and its job or schedule. `None`: another write came first.
+pub(super) async fn make_durable<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    run: &mut Run,
+    due: Option<Timestamp>,
+) -> Result<Option<u64>, ApiError> {
+    if let Some(at) = due {
+        return Ok(schedule(ports, submission, run, at).await);
+    }
+    fail_point::pass("before-note");
+    match ports.server().write_record(run, 0).await.map_err(|error| unavailable(&error))? {
+        Written::Won(revision) => {
+            fail_point::pass("after-note");
+            publish_recorded(ports, submission, run).await?;
+            Ok(Some(revision))
+        }
+        Written::Lost(_) => Ok(None),
+    }
+}
+
+/// The run of a submission as it is before anything is stored.
+pub(super) fn new_run<P: SubmitPorts>(ports: &P, submission: &Submission) -> Run {
+    let job = &submission.job;
+    let mut run = Run::new(job, ports.max_attempts(job), ports.now());
+    (run.seal, run.token) = (ports.seal(), ports.token());
+    if let Some(key) = keys::key_of(ports, job) {
+        key.note_wanted(&mut run);
+    }
+    run.starts_by = submission.debounce.and_then(|debounce| debounce.starts_by(ports.now()));
+    run
+}
+
+/// Publishes a job whose record is stored, under the record's seal.
+async fn publish_recorded<P: SubmitPorts>(ports: &P, submission: &Submission, run: &Run) -> Result<(), ApiError> {
+    let job = &submission.job;
+    let mut headers = submission.headers.clone();
+    headers.insert(names::RUN_ID, job.run_id.as_str());
+    headers.insert(names::SEAL, run.seal.as_str());
+    // The message id is of this record, not of this run id: a later run with the same id is another one.
+    let id = format!("{}/{}/{}", job.tenant, job.run_id, run.seal);
+    ports.publish_job(job, headers, submission.payload.clone(), &id).await?;
+    fail_point::pass("after-publish");
+    Ok(())
+}
+
+/// The job or schedule is durable: marks its claim and its record as published. Answers with the run, or with the run
+/// that has taken its key over meanwhile.
+async fn mark<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    mut run: Run,
+    (revision, claim): (u64, Option<OwnClaim>),
+) -> Result<Submitted, ApiError> {
+    let job = &submission.job;
+    let marked = match claim {
+        Some(claim) => keys::mark_published(ports, job, claim, submission.print()).await,
+        None => Ok(Marked::Open),
+    };
+    let marked = marked.map_err(|error| unavailable(&error))?;
+    if let (Marked::Own, Some(key)) = (&marked, keys::key_of(ports, job)) {
+        key.note_claimed(&mut run);
+    }
+    let before = mark_record(ports, &mut run, revision).await?;
+    fail_point::pass("after-mark");
+    let Marked::TakenBy(taken_by) = marked else { return Ok(answer(&job.run_id, run.state.name(), false)) };
+    let holder = match before.as_ref().map(|own| (own, own.state.duplicate_of())) {
+        Some((_, Some(of))) => of.clone(),
+        // Its key was free again before it was taken: this run is nobody's duplicate.
+        Some((own, None)) if has_begun(own) => return Ok(answer(&job.run_id, own.state.name(), false)),
+        // The other submission has died, or is under way: whose run has the key in the end is not known yet.
+        _ if !taken_by.published => return Err(changes()),
+        _ => taken_by.run_id,
+    };
+    // The other run is about to write its record, or it has ended and its record is gone.
+    let Some(found) = is_stored(ports, &job.tenant, &holder).await? else { return Err(changes()) };
+    Ok(answer(&holder, mark_found(ports, found).await?, true))
+}
+
+/// Whether an attempt of the run has started, or it has ended.
+fn has_begun(run: &Run) -> bool {
+    run.has_started() || run.round > 1 || run.state.is_terminal()
+}
+
+/// Marks a record as published, so that it does not go away by itself. If another write was first, returns that record:
+/// most often a node has taken the run up already.
+///
+/// # Errors
+/// The record may not be marked: a client that were answered could not rely on its run.
+async fn mark_record<P: SubmitPorts>(ports: &P, run: &mut Run, revision: u64) -> Result<Option<Run>, ApiError> {
+    (run.published, run.token) = (true, ports.token());
+    match ports.server().write_record(run, revision).await.map_err(|error| unavailable(&error))? {
+        Written::Won(_) => Ok(None),
+        Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => Ok(Some(found.run)),
+        Written::Lost(_) => Err(changes()),
+    }
+}
+
+/// The run has a key, so its job is durable: its record must not go away by itself once a client knows of it.
+pub(super) async fn mark_found<P: SubmitPorts>(ports: &P, found: Found) -> Result<RunState, ApiError> {
+    let Found { mut run, revision } = found;
+    let state = run.state.name();
+    if ports.server().on_repeat(&run) != Repeat::Nothing {
+        mark_record(ports, &mut run, revision).await?;
+    }
+    Ok(state)
+}
+
+/// The run exists already: answers with it as it stands. If its job may never have been published, it is published now.
+pub(super) async fn found_before<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    found: Found,
+    claim: Option<OwnClaim>,
+) -> Result<Submitted, ApiError> {
+    let Found { run, revision } = found;
+    match ports.server().on_repeat(&run) {
+        Repeat::Publish => publish_recorded(ports, submission, &run).await?,
+        Repeat::Schedule(at) => schedule_again(ports, submission, &run, at).await?,
+        Repeat::Nothing => return Ok(answer(&run.run_id, run.state.name(), true)),
+    }
+    let first = mark(ports, submission, run, (revision, claim)).await?;
+    Ok(Submitted { deduplicated: true, ..first })
+}
+
+/// The record says that the run waits for its time. If there is no schedule, either it has fired, and another message
+/// of the run does no harm; or the node that wrote the record died before it wrote the schedule.
+async fn schedule_again<P: SubmitPorts>(
+    ports: &P,
+    submission: &Submission,
+    run: &Run,
+    at: Timestamp,
+) -> Result<(), ApiError> {
+    if ports.has_schedule(run).await.map_err(|error| unavailable(&error))? {
+        return Ok(());
+    }
+    let published = ports.server().published_at_redelivery(run);
+    let mut commit = Commit::of_stored(Box::new(run.clone()), submission.payload(), published, ports.author());
+    commit.follow_up = Some(FollowUp::Schedule(at));
+    let scheduled = ports.carry_out(commit).await;
+    scheduled.map(drop).map_err(|_| ApiError::unavailable("the schedule could not be written; try again"))
+}
+
+/// Stores the run as scheduled, publishes its events, and writes its schedule; in this order, by the committer.
+async fn schedule<P: SubmitPorts>(ports: &P, submission: &Submission, run: &mut Run, at: Timestamp) -> Option<u64> {
+    run.settle(Settlement::Schedule { at }, ports.now());
+    let written = Box::new(run.clone());
+    let mut commit = Commit::to_write(written, submission.payload(), 0, Published::nothing(), ports.author());
+    commit.follow_up = Some(FollowUp::Schedule(at));
+    ports.carry_out(commit).await.ok()
+}
