@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask check        all checks, in the order in which they fail soonest
        cargo xtask tidy         only the rules that no compiler checks
-       cargo xtask simulation   720,000 simulated runs, and every mutation
+       cargo xtask simulation   a million simulated runs, and every mutation
        cargo xtask release [TARGET]   an archive of the optimised program, with its checksum";
 
 fn main() -> ExitCode {

@@ -397,6 +397,13 @@ pub(crate) fn set(world: &World, plan: usize, (key, expected): (Key, u64), run: 
         if let Some(other) = before.as_ref().filter(|before| before.plan != plan) {
             ledger.overwritten(other.plan, &other.run);
         }
+        let was_nobodys = run.state.duplicate_of().is_some() && !run.published && run.held_by.is_none();
+        if let Some(key) = world.plans[plan].key.filter(|_| was_nobodys) {
+            let claim = server.claim_of(key);
+            if claim.is_none_or(|claim| !claim.taken_from.contains(&Some(plan))) {
+                ledger.ended_late(plan);
+            }
+        }
         let before = before.as_ref().map(|stored| &*stored.run);
         ledger.written(plan, before, run, world.now());
     }

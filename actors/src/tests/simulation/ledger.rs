@@ -54,6 +54,8 @@ struct Page {
     /// was rescheduled: then two of its messages may come at once, and if a node has just stored that its bare job waits,
     /// that is in the log, but nobody publishes it live.
     live_again: bool,
+    /// A frozen node ended it when nobody was about to do so any more.
+    ended_late: bool,
     /// Its last record, if another run, of a lane that was created again, has its id now.
     overwritten: Option<Rc<Run>>,
     /// The final check is done.
@@ -244,7 +246,7 @@ impl Ledger {
         // Cancelled before a client was answered or a message of it was there: if the node died while it published, no
         // other node continues.
         let was_nobodys = run.state == RunState::Cancelled && !run.published && run.held_by.is_none();
-        let was_nobodys = was_nobodys && run.round == 1 && !run.seal.is_empty();
+        let was_nobodys = was_nobodys && run.round == 1 && !run.seal.is_empty() || page.ended_late;
         // Overwritten by a run of a lane that was created again, before all of its events were published: known, and
         // not part of any promise.
         let is_gone = page.overwritten.is_some();
@@ -281,6 +283,12 @@ impl Ledger {
 }
 
 impl Ledger {
+    /// Its client was not answered and it had no message when a node that had been frozen ended it, as the duplicate of a
+    /// run that had its key. By then that run needed no message any more: if the node died as well, nobody goes on.
+    pub(crate) fn ended_late(&mut self, plan: usize) {
+        self.pages[plan].ended_late = true;
+    }
+
     /// A person gave the run another time.
     pub(crate) fn was_rescheduled(&mut self, plan: usize) {
         self.pages[plan].live_again = true;
