@@ -13,6 +13,7 @@ use longshore_backbone::control::Presence;
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::work::Caller;
@@ -20,7 +21,7 @@ use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{KeyPolicy, Policies, TypePolicy};
-use longshore_domain::protocol::{self, Arrival, Holder, Repeat, Verdict};
+use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
@@ -91,6 +92,14 @@ pub(crate) trait Rules {
 
     fn published_when_held(&self, run: &Run) -> Published {
         Published::held_locally(run)
+    }
+
+    fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
+        protocol::on_dead_letter(found, round, origin)
+    }
+
+    fn published_at_dead_letter(&self, run: &Run, round: u32) -> Published {
+        Published::at_dead_letter(run, round)
     }
 }
 
@@ -246,6 +255,20 @@ pub(crate) trait SubmitPorts: KeyPorts {
     async fn unschedule(&self, run: &Run) -> Result<(), Error>;
 }
 
+/// What replaying or discarding a dead letter asks, beside what its key does.
+pub(crate) trait LetterPorts: KeyPorts {
+    fn policies(&self) -> &Policies;
+    /// Writes the span of a replay, if the node writes traces.
+    fn tracer(&self) -> Option<&Tracer>;
+    /// A seal that nobody can guess.
+    fn seal(&self) -> SmolStr;
+
+    /// Publishes the job of a run into its lane, under this message id.
+    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error>;
+    /// Deletes the dead letter with this sequence, if it is there.
+    async fn remove_letter(&self, sequence: u64) -> Result<(), Error>;
+}
+
 impl<P: Ports> KeyPorts for P {
     type Server = P::Server;
 
@@ -345,6 +368,29 @@ impl SubmitPorts for Api {
 
     async fn unschedule(&self, run: &Run) -> Result<(), Error> {
         self.backbone.unschedule(run).await.map(drop)
+    }
+}
+
+impl LetterPorts for Api {
+    fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_deref()
+    }
+
+    fn seal(&self) -> SmolStr {
+        new_seal()
+    }
+
+    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error> {
+        let subject = self.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
+        self.backbone.move_to_lane(subject, headers, payload, id).await.map(drop)
+    }
+
+    async fn remove_letter(&self, sequence: u64) -> Result<(), Error> {
+        self.backbone.take_out(&Source::DeadLetters, sequence).await.map(drop)
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod audit;
 
 pub(crate) mod breakers;
 pub(crate) mod cancel;
+mod debounce;
 pub(crate) mod erase;
 pub(crate) mod intake;
 pub(crate) mod keyed;
@@ -20,7 +21,7 @@ pub(crate) mod waits;
 mod walk;
 
 pub(crate) mod dead_letters;
-mod debounce;
+pub(crate) mod letter;
 pub(crate) mod replay;
 
 pub(crate) mod pauses;

@@ -242,7 +242,10 @@ pub(crate) async fn make_way<P: KeyPorts>(ports: &P, found: Found, of: &RunId) -
 pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) -> Result<(), Error> {
     let Some(key) = key_to_claim(ports, job, run) else { return Ok(()) };
     match ports.server().read_claim(&job.tenant, key.text).await? {
-        Some(FoundClaim { claim, .. }) if claim.run_id == job.run_id => end_all(ports, job, claim.taken_from).await,
+        // Until the claim is marked, nobody knows whether the run has the key.
+        Some(FoundClaim { claim, .. }) if claim.run_id == job.run_id && claim.published => {
+            end_all(ports, job, claim.taken_from).await
+        }
         _ => Ok(()),
     }
 }

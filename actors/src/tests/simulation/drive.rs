@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_repeat};
-use longshore_domain::{Priority, Queue, Run, RunId, RunState};
+use longshore_domain::{ErrorKind, Priority, Queue, Run, RunId, RunState};
 
 use crate::tests::simulation::client::set;
 use crate::tests::simulation::intake::{job, submit, take_due};
@@ -408,25 +408,31 @@ impl<'w> Drive<'w> {
     fn attend_letters(&mut self, now: i64) {
         let wanted: Vec<DeadLetter> = {
             let server = self.world.server.borrow();
-            server.letters.iter().filter(|letter| self.wants_attention(**letter)).copied().collect()
+            server.letters.iter().filter(|letter| self.wants_attention(letter)).cloned().collect()
         };
         let quiet = now >= self.world.quiet_from.get();
         if quiet && wanted.is_empty() && self.tasks.is_empty() && self.world.server.borrow().is_idle() {
             return;
         }
         if let (false, Some(node)) = (wanted.is_empty(), self.node_alive(now)) {
-            let letter = self.world.chance.pick(&wanted);
+            let nth = self.world.chance.below(u32::try_from(wanted.len()).unwrap_or(1)) as usize;
+            let letter = wanted[nth].clone();
             self.spawn(node, false, attend(self.world, node, letter));
         }
         self.plan_for(now + self.world.chance.between(300, 1_500), Event::AttendLetters);
     }
 
-    fn wants_attention(&self, letter: DeadLetter) -> bool {
+    fn wants_attention(&self, letter: &DeadLetter) -> bool {
         let world = self.world;
         let found = self.run_of(letter.plan).or_else(|| Some(world.server.borrow().read(world.key(letter.plan))?.run));
         let wish = world.plans[letter.plan].letter;
         match on_dead_letter(found.as_deref(), letter.round, letter.origin) {
-            DeadLetterVerdict::Stands => wish == Letter::Discard || wish == Letter::Replay && letter.round <= REPLAYS,
+            DeadLetterVerdict::Stands => {
+                // What could not be read is not replayed unless somebody mends it.
+                let is_invalid = letter.run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
+                let may_be_replayed = letter.round <= REPLAYS && !is_invalid;
+                wish == Letter::Discard || wish == Letter::Replay && may_be_replayed
+            }
             DeadLetterVerdict::OtherRun => wish == Letter::Discard,
             _ => true,
         }

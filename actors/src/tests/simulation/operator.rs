@@ -1,18 +1,25 @@
 //! The operations of people: they cancel runs, and replay or discard dead letters.
 
-use longshore_domain::Run;
-use longshore_domain::protocol::{DeadLetterVerdict, on_dead_letter};
+use bytes::Bytes;
+use longshore_backbone::dead_letters::StoredDeadLetter;
+use longshore_backbone::wire::header::{self, Moved};
+use longshore_backbone::{Error, Headers};
+use longshore_domain::policy::Policies;
 use longshore_domain::settlement::Settlement;
+use longshore_domain::{Run, SmolStr};
 
+use crate::api::letter::{self, Action, Change};
 use crate::attempt::keys;
+use crate::ports::LetterPorts;
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Letter;
-use crate::tests::simulation::server::{DeadLetter, Key, Message, MessageId, Stored};
-use crate::tests::simulation::worker::{Delivery, Hand, seal_of, seal_text};
+use crate::tests::simulation::server::{DeadLetter, Key, Message, MessageId, Place, Stored};
+use crate::tests::simulation::worker::{Delivery, Hand, seal_text};
 use crate::tests::simulation::world::{HEARD_WITHIN, ToldToStop, World, stamp};
+use crate::trace::Tracer;
 
 /// A run is replayed at most this often.
 pub(crate) const REPLAYS: u32 = 2;
@@ -194,65 +201,64 @@ async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
 }
 
 /// Attends to a dead letter: replays or discards it, as its plan says, completes what another node began, removes it if
-/// it is stale.
-pub(crate) async fn attend(world: &World, node: usize, letter: DeadLetter) {
-    let client = Client { world, node };
-    let index = letter.plan;
-    let timed = World::timed_key(index);
-    let (key, found) = match client.read(timed).await {
-        Some(found) => (timed, Some(found)),
-        None => (world.key(index), client.read(world.key(index)).await),
+/// it is stale; by the code that ships.
+pub(crate) async fn attend(world: &World, node: usize, dead: DeadLetter) {
+    let DeadLetter { sequence, plan: index, run, origin, .. } = dead;
+    let action = match world.plans[index].letter {
+        Letter::Discard => Action::Discard,
+        // Asked to keep it, a person does no more than finish what was begun.
+        Letter::Replay | Letter::Keep => Action::Replay(Change::default()),
     };
-    let Some(found) = found else { return };
-    let mut run = (*found.run).clone();
-    let mut verdict = on_dead_letter(Some(&run), letter.round, letter.origin);
-    if verdict == DeadLetterVerdict::StaleRecord
-        && (world.is(Mutation::StaleRecordTakenForTheNewest) || world.is(Mutation::RecordsReadFromAnyReplica))
-    {
-        verdict = DeadLetterVerdict::Stale;
+    let at = origin.millis();
+    let hand = Hand::new(world, node, Delivery::of_stored(job(index, at), world.clock.get()));
+    hand.letter.set(Some(sequence));
+    let mut headers = Headers::new();
+    if let Some(options) = &world.plans[index].job().options {
+        header::write_options(options, &mut headers);
     }
-    if verdict == DeadLetterVerdict::Stands {
-        match world.plans[index].letter {
-            Letter::Replay if letter.round <= REPLAYS => run.replay(world.now()),
-            Letter::Discard => run.discard(world.now()),
-            _ => return,
-        }
-        if run.seal.is_empty() {
-            run.seal = seal_text(world.number());
-        }
-        if world.is(Mutation::ReplayPublishedBeforeItIsOnRecord) && !run.state.is_terminal() {
-            publish_again(&client, &run, index).await;
-        }
-        if client.write(index, key, found.revision, &mut run).await.is_err() {
-            return;
-        }
-        verdict = on_dead_letter(Some(&run), letter.round, letter.origin);
-    } else {
-        world.ledger.borrow_mut().may_be_live_again(index);
+    let payload = Bytes::from_static(world.plans[index].payload);
+    let letter = StoredDeadLetter { sequence, run: (*run).clone(), headers, payload, left_out: None };
+    // What could not be done is tried again.
+    if let Err(error) = letter::one(&hand, letter, &action).await {
+        world.say(|| format!("{} cannot do it to the dead letter of run {index}: {error}", hand.client.name()));
     }
-    match verdict {
-        DeadLetterVerdict::Stands | DeadLetterVerdict::StaleRecord => return,
-        DeadLetterVerdict::OtherRun if world.plans[index].letter == Letter::Discard => {}
-        DeadLetterVerdict::OtherRun => return,
-        DeadLetterVerdict::Replayed if world.is(Mutation::ReplayNeverResumed) => {}
-        DeadLetterVerdict::Replayed => {
-            client.publish_events(index, &run, world.published_at_dead_letter(&run, letter.round)).await;
-            if world.is(Mutation::LetterDeletedBeforeTheJobIsPublished) {
-                client.delete_letter(letter.sequence).await;
-            }
-            publish_again(&client, &run, index).await;
-        }
-        DeadLetterVerdict::Stale if world.is(Mutation::StaleLetterKept) => return,
-        DeadLetterVerdict::Stale if run.state.is_terminal() && !world.is(Mutation::StaleLetterDeletedUntold) => {
-            client.publish_events(index, &run, world.published_at_dead_letter(&run, letter.round)).await;
-        }
-        DeadLetterVerdict::Stale => {}
-    }
-    client.delete_letter(letter.sequence).await;
 }
 
-async fn publish_again(client: &Client<'_>, run: &Run, index: usize) {
-    let place = schedule_of(client.world, index, run).place;
-    let message = Message { place, moved: true, seal: seal_of(run), ..job(index, client.world.clock.get()) };
-    client.publish(message, MessageId::Replayed(seal_of(run), run.round)).await;
+impl LetterPorts for Hand<'_> {
+    fn policies(&self) -> &Policies {
+        self.plan.policies()
+    }
+
+    fn tracer(&self) -> Option<&Tracer> {
+        None
+    }
+
+    fn seal(&self) -> SmolStr {
+        seal_text(self.world.number())
+    }
+
+    async fn move_to_lane(&self, run: &Run, headers: Headers, _: Bytes, _: &str) -> Result<(), Error> {
+        let world = self.world;
+        if let Some(letter) = self.letter.get().filter(|_| world.is(Mutation::LetterDeletedBeforeTheJobIsPublished)) {
+            self.client.delete_letter(letter).await;
+        }
+        let read = header::read_job(&headers).expect("a node's headers can be read");
+        let (plan, key) = self.place_of_run(run);
+        let Some(Moved { round, attempt, deferrals, .. }) = read.moved else {
+            world.ledger.borrow_mut().accuse(plan, "a replayed job does not say which round it is");
+            return Ok(());
+        };
+        let seal = read.seal.and_then(|seal| u64::from_str_radix(&seal, 16).ok()).unwrap_or(0);
+        let place = Place { plan, round, attempt, deferrals, timed: key == World::timed_key(plan) };
+        let message = Message { place, moved: true, seal, ..job(plan, world.clock.get()) };
+        self.client.publish(message, MessageId::Replayed(seal, round)).await;
+        Ok(())
+    }
+
+    async fn remove_letter(&self, sequence: u64) -> Result<(), Error> {
+        if !(self.is_stale.get() && self.world.is(Mutation::StaleLetterKept)) {
+            self.client.delete_letter(sequence).await;
+        }
+        Ok(())
+    }
 }

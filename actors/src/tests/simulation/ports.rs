@@ -15,7 +15,7 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
-use longshore_domain::protocol::{self, Arrival, Holder, Repeat, Verdict};
+use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
@@ -30,9 +30,12 @@ use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::{self, Unclear};
+use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::server::{Message, Stored, TakenFrom, Word};
-use crate::tests::simulation::worker::{Hand, LENGTH, seal_text};
+use crate::tests::simulation::operator::REPLAYS;
+use crate::tests::simulation::plan::Letter;
+use crate::tests::simulation::server::{Message, MessageId, Stored, TakenFrom, Word};
+use crate::tests::simulation::worker::{Hand, LENGTH, seal_of, seal_text};
 use crate::tests::simulation::world::{LEASE, PRESENCE_EVERY, World, stamp};
 
 /// A node has this long to say whether it holds a job.
@@ -173,6 +176,34 @@ impl Rules for Hand<'_> {
     fn published_when_held(&self, run: &Run) -> Published {
         self.world.published_when_held(run)
     }
+
+    fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
+        let mut verdict = protocol::on_dead_letter(found, round, origin);
+        let takes_any = [Mutation::StaleRecordTakenForTheNewest, Mutation::RecordsReadFromAnyReplica];
+        if verdict == DeadLetterVerdict::StaleRecord && takes_any.iter().any(|mutation| self.world.is(*mutation))
+            || verdict == DeadLetterVerdict::Replayed && self.world.is(Mutation::ReplayNeverResumed)
+        {
+            verdict = DeadLetterVerdict::Stale;
+        }
+        // The world's people leave a letter alone that nobody wants replayed any more.
+        let is_wished = match self.plan.letter {
+            Letter::Keep => false,
+            Letter::Replay => round <= REPLAYS,
+            Letter::Discard => true,
+        };
+        if verdict == DeadLetterVerdict::Stands && !is_wished {
+            return DeadLetterVerdict::StaleRecord;
+        }
+        if verdict != DeadLetterVerdict::Stands {
+            self.world.ledger.borrow_mut().may_be_live_again(self.index);
+        }
+        self.is_stale.set(verdict == DeadLetterVerdict::Stale);
+        verdict
+    }
+
+    fn published_at_dead_letter(&self, run: &Run, round: u32) -> Published {
+        self.world.published_at_dead_letter(run, round)
+    }
 }
 
 impl Server for Hand<'_> {
@@ -202,6 +233,12 @@ impl Server for Hand<'_> {
         }
         if key == World::timed_key(plan) {
             self.world.ledger.borrow_mut().may_be_live_again(plan);
+        }
+        let is_replayed = self.letter.get().is_some() && !run.state.is_terminal();
+        if is_replayed && self.world.is(Mutation::ReplayPublishedBeforeItIsOnRecord) {
+            let place = schedule_of(self.world, plan, run).place;
+            let message = Message { place, moved: true, seal: seal_of(run), ..job(plan, self.world.clock.get()) };
+            self.client.publish(message, MessageId::Replayed(seal_of(run), run.round)).await;
         }
         if self.world.is(Mutation::ClaimOverwrites) && run.state == RunState::Running {
             expected = self.client.read(key).await.map_or(0, |stored| stored.revision);
@@ -434,7 +471,8 @@ impl Ports for Hand<'_> {
     }
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        if !self.world.is(Mutation::PutBackBeginsAgainUntold) {
+        let is_untold = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
+        if !is_untold && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
             let plan = self.place_of_run(run).0;
             self.client.publish_events(plan, run, published).await;
         }

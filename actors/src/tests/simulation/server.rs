@@ -109,13 +109,15 @@ pub(crate) struct Stored {
     pub(crate) run: Rc<Run>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct DeadLetter {
     pub(crate) sequence: u64,
     pub(crate) plan: usize,
     pub(crate) round: u32,
     /// When its run was first published.
     pub(crate) origin: Timestamp,
+    /// The run as it died.
+    pub(crate) run: Rc<Run>,
 }
 
 /// A write of a record, perhaps one that its sender has given up on and that arrives all the same.
@@ -310,7 +312,8 @@ impl Server {
         let (round, origin) = (run.round, run.origin);
         if !self.is_known(MessageId::Letter(plan, round, origin), chance) {
             self.sequence += 1;
-            self.letters.push(DeadLetter { sequence: self.sequence, plan, round, origin });
+            let run = Rc::new(run.clone());
+            self.letters.push(DeadLetter { sequence: self.sequence, plan, round, origin, run });
         }
     }
 

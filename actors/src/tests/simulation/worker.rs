@@ -76,6 +76,9 @@ pub(crate) struct Hand<'w> {
     pub(crate) takes_over: Cell<bool>,
     pub(crate) looks_up: Cell<bool>,
     pub(crate) takes_up: Cell<bool>,
+    /// The dead letter that is attended to, and whether the run is past it.
+    pub(crate) letter: Cell<Option<u64>>,
+    pub(crate) is_stale: Cell<bool>,
     /// The attempt that it works on.
     pub(crate) current: CurrentAttempt,
     /// Commits without a decision that the committer, which is slow at times, has not come to.
@@ -131,6 +134,8 @@ impl<'w> Hand<'w> {
             takes_over: Cell::new(false),
             looks_up: Cell::new(false),
             takes_up: Cell::new(false),
+            letter: Cell::new(None),
+            is_stale: Cell::new(false),
             current: CurrentAttempt::default(),
             uncommitted: RefCell::default(),
             mutant: RefCell::new(None),
