@@ -247,7 +247,7 @@ impl Keeper {
                 session.confirmed(sent, lease);
                 if is_first {
                     self.part.slots.look_again();
-                    self.part.slots.news.tell();
+                    self.part.slots.ask_jobs_again();
                 }
             }
             Renewed::Behind(revision) => self.session.revision = *revision,

@@ -12,8 +12,9 @@ mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::future::{Future, poll_fn};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -34,6 +35,12 @@ use crate::shared::kind::Kind;
 
 /// Limits of which something is known at once; keys make many.
 const MAX_LIMITS: usize = 16_384;
+/// With more limits to ask the cluster about than this, no further jobs are taken out of their order, as long as the last
+/// answer is not older than this.
+const BACKLOG: usize = 128;
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// Limits have so many numbers.
+const NUMBERS: u16 = 4_096;
 
 /// The slots of a node.
 pub(crate) struct Slots {
@@ -42,6 +49,12 @@ pub(crate) struct Slots {
     limits: Arc<Limits>,
     known: Mutex<Known>,
     news: Arc<GateNews>,
+    /// Counts what happens to limits, by the number of each: most jobs need not be asked about again at every news.
+    versions: Box<[AtomicU32]>,
+    /// How many limits the keeper has still to look at, and how many milliseconds after `made` the last answer came.
+    backlog: AtomicUsize,
+    answered: AtomicU64,
+    made: Instant,
     /// Notified when the keeper has to look at the limits that are due.
     due: Notify,
     /// The keeper's address.
@@ -68,6 +81,14 @@ pub(crate) enum NoSlot {
     Full,
     /// Too many limits are known here.
     NoPlace,
+}
+
+/// What a job waits for: a limit, as it was when the job was asked about. Limits may share a number, which costs a
+/// question in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waits {
+    number: u16,
+    version: u32,
 }
 
 /// The slots of one attempt; they go back when this is dropped.
@@ -103,6 +124,7 @@ impl Drop for SlotPermit {
                 continue;
             };
             holder.put_back(now);
+            self.of.changed(id);
             if holder.gives_back(now) {
                 due |= known.due.insert(id.clone());
             }
@@ -142,7 +164,41 @@ impl Slots {
             watches: HashMap::new(),
         };
         let (known, due, address) = (Mutex::new(known), Notify::new(), Address::default());
-        Self { policies, limits, known, news, due, address }
+        let versions = (0..NUMBERS).map(|_| AtomicU32::new(0)).collect();
+        let (backlog, answered, made) = (AtomicUsize::new(0), AtomicU64::new(0), Instant::now());
+        Self { policies, limits, known, news, versions, backlog, answered, made, due, address }
+    }
+
+    fn number_of(id: &ConcurrencyId) -> u16 {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        (hasher.finish() % u64::from(NUMBERS)) as u16
+    }
+
+    /// Jobs that wait for this limit may have another answer. Said while the table is locked.
+    fn changed(&self, id: &ConcurrencyId) {
+        self.versions[usize::from(Self::number_of(id))].fetch_add(1, Ordering::Release);
+    }
+
+    /// The cluster has answered.
+    fn answered(&self) {
+        let at = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.answered.store(at, Ordering::Relaxed);
+    }
+
+    /// Whether the cluster answers, but has so many questions left that further jobs are better left in their lanes: those
+    /// that wait here for an answer would be parked.
+    pub(crate) fn are_behind(&self) -> bool {
+        if self.backlog.load(Ordering::Relaxed) <= BACKLOG {
+            return false;
+        }
+        let answered = self.made + Duration::from_millis(self.answered.load(Ordering::Relaxed));
+        answered.elapsed() < ANSWERS_WITHIN
+    }
+
+    /// Whether something happened to what a job waits for.
+    pub(crate) fn have_changed(&self, waits: Waits) -> bool {
+        self.versions[usize::from(waits.number)].load(Ordering::Acquire) != waits.version
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -178,14 +234,20 @@ impl Slots {
     ///
     /// # Errors
     /// There are none here. The cluster is asked.
-    pub(crate) fn take(self: &Arc<Self>, job: &Job, elsewhere: Option<Duration>) -> Result<SlotPermit, NoSlot> {
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        job: &Job,
+        elsewhere: Option<Duration>,
+    ) -> Result<SlotPermit, (NoSlot, Waits)> {
         let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
         let (now, runs_for) = (Instant::now(), elsewhere.unwrap_or_default());
         let mut known = self.known();
         let lasts = known.session.lasts(now);
         // First it is seen whether there are all: a slot that is taken and put back looks used.
         for (id, max) in &ids {
-            let Some(holder) = holder(&mut known, id, *max, now) else { return Err(NoSlot::NoPlace) };
+            let number = Self::number_of(id);
+            let waits = Waits { number, version: self.versions[usize::from(number)].load(Ordering::Acquire) };
+            let Some(holder) = holder(&mut known, id, *max, now) else { return Err((NoSlot::NoPlace, waits)) };
             if lasts && holder.has_one(now, runs_for) {
                 continue;
             }
@@ -194,11 +256,12 @@ impl Slots {
                 Refused::Unknown => NoSlot::Unknown(holder.max() as usize),
             };
             let is_new = known.due.insert(id.clone());
+            self.backlog.store(known.due.len(), Ordering::Relaxed);
             drop(known);
             if is_new {
                 self.due.notify_one();
             }
-            return Err(no_slot);
+            return Err((no_slot, waits));
         }
         for (id, _) in &ids {
             if let Some(holder) = known.holders.get_mut(id) {
@@ -243,6 +306,8 @@ impl Slots {
         let Some(holder) = known.holders.get_mut(id) else { return };
         let watches = &known.watches;
         holder.learned(record, revision, |session, block| self.is_over(watches, session, block));
+        self.changed(id);
+        self.answered();
         known.due.insert(id.clone());
     }
 
@@ -253,6 +318,7 @@ impl Slots {
         let watches = &known.watches;
         holder.won(ask, written, Instant::now(), |session, block| self.is_over(watches, session, block));
         known.due.insert(id.clone());
+        self.changed(id);
         self.news.tell();
     }
 }

@@ -68,6 +68,7 @@ impl Slots {
             }
             false
         });
+        self.backlog.store(due.len(), std::sync::atomic::Ordering::Relaxed);
         (steps, lacking)
     }
 
@@ -80,7 +81,14 @@ impl Slots {
     /// Has the jobs that wait ask again.
     pub(super) fn ask_jobs_again(&self) {
         let now = Instant::now();
-        if self.known().holders.values().any(|holder| holder.wants(now)) {
+        let known = self.known();
+        let mut any = false;
+        for (id, _) in known.holders.iter().filter(|(_, holder)| holder.wants(now)) {
+            self.changed(id);
+            any = true;
+        }
+        drop(known);
+        if any {
             self.news.tell();
         }
     }
@@ -140,6 +148,7 @@ impl Slots {
         let former = std::mem::replace(session, Arc::new(OwnSession::new()));
         holders.values_mut().for_each(|holder| holder.begin_again(session.id().clone(), now));
         due.extend(holders.keys().cloned());
+        holders.keys().for_each(|id| self.changed(id));
         former
     }
 

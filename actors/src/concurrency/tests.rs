@@ -39,7 +39,10 @@ impl Scene {
             options: Some(Box::new(options)),
         };
         assert!(self.slots.applies_to(&job));
-        self.slots.take(&job, None)
+        self.slots.take(&job, None).map_err(|(no_slot, waits)| {
+            assert!(!self.slots.have_changed(waits));
+            no_slot
+        })
     }
 
     /// Does what the keeper would do; returns how many records were written.
@@ -103,6 +106,31 @@ fn a_lost_session_has_no_slots_and_what_rests_on_it_stops() {
     scene.keep();
     assert!(scene.take("call", None).is_ok(), "the other slot: one is still the former session's");
     assert_eq!(scene.take("call", None).map(|_| ()).err(), None);
+}
+
+#[test]
+fn a_job_that_waits_is_asked_about_again_once_its_limit_has_changed() {
+    let mut scene = Scene::new();
+    let _ = scene.take("call", Some("a"));
+    let key = KindKey::of_keys(None, Some("a"));
+    let id = scene.slots.ids(&Tenant::default_tenant(), &JobType::parse("call").unwrap(), &key).remove(0).0;
+    let number = Slots::number_of(&id);
+    let waits = Waits { number, version: scene.slots.versions[usize::from(number)].load(Ordering::Relaxed) };
+    assert!(!scene.slots.have_changed(waits) && !scene.slots.are_behind());
+    scene.keep();
+    assert!(scene.slots.have_changed(waits));
+}
+
+#[test]
+fn many_limits_without_an_answer_hold_further_jobs_back_only_while_answers_come() {
+    let mut scene = Scene::new();
+    for key in 0..=BACKLOG {
+        let _ = scene.take("other", Some(&key.to_string()));
+    }
+    scene.slots.answered();
+    assert!(scene.slots.are_behind());
+    scene.keep();
+    assert!(!scene.slots.are_behind());
 }
 
 #[test]

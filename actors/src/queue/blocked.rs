@@ -320,10 +320,12 @@ impl<T> Blocked<T> {
 
     /// Takes the first in order of the kinds' first jobs that may start. Types may share capacity: the job that is
     /// first in order gets it. `news` counts what the gates had to tell: while it stays the same and no job's time has
-    /// come, the jobs are not asked about again, because every start on this node would pay for it.
+    /// come, the jobs are not asked about again, because every start on this node would pay for it. Nor are those that
+    /// `may_be_asked` leaves out: keys make many kinds, and news are of one of them.
     pub(crate) fn take(
         &mut self,
         (now, news): (Instant, u64),
+        may_be_asked: impl Fn(&T) -> bool,
         mut may_start: impl FnMut(&mut T) -> Result<(), HeldUp>,
     ) -> Option<(Kind, T)> {
         if let Some((asked_at, known)) = self.none_could
@@ -335,7 +337,8 @@ impl<T> Blocked<T> {
         }
         (self.none_could, self.opens, self.is_told) = (None, None, false);
         let (mut opens, over) = (None, self.counted_over);
-        let fronts = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.jobs.is_empty());
+        let is_front = |waiting: &Waiting<T>| waiting.jobs.front().is_some_and(|(_, job)| may_be_asked(job));
+        let fronts = self.kinds.iter_mut().filter(|(_, waiting)| is_front(waiting));
         let mut fronts: Vec<(&Kind, &mut Waiting<T>)> = fronts.collect();
         fronts.sort_unstable_by_key(|(_, waiting)| waiting.jobs.front().map(|(place, _)| *place));
         for (kind, waiting) in fronts {
@@ -435,7 +438,7 @@ mod tests {
         assert!(fill(&mut blocked, "other", 5..7, now).is_empty());
         assert_eq!(blocked.held(), 4);
         assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("quick"), false));
-        while blocked.take((now, 0), |_| Ok(())).is_some() {}
+        while blocked.take((now, 0), |_| true, |_| Ok(())).is_some() {}
         assert_eq!(fill(&mut blocked, "full", 7..8, now), [7], "behind those that are parked");
         assert!(blocked.has_others_before(&kind("full"), false) && !blocked.has_others_before(&kind("full"), true));
     }
@@ -445,19 +448,21 @@ mod tests {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
         blocked.keep(kind("a"), place(1), 1);
         let opens = now + Duration::from_millis(2);
-        let later = |_: &mut u64| Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited), soon: 0 });
-        assert_eq!(blocked.take((now, 7), later), None);
+        let later = |_: &mut u64| {
+            Err(HeldUp { until: Some(opens), reason: Some(DeferReason::RateLimited), soon: 0, waits: None })
+        };
+        assert_eq!(blocked.take((now, 7), |_| true, later), None);
         assert_eq!((blocked.opens(), blocked.opens()), (Some(opens), None), "answered once");
         assert_eq!(blocked.reason(&kind("a")), Some(DeferReason::RateLimited));
-        assert_eq!(blocked.take((now, 7), |_| panic!("nothing has changed")), None);
-        assert_eq!(blocked.take((now, 8), later), None, "a gate has news");
-        assert_eq!(blocked.take((opens, 8), |_| Ok(())), Some((kind("a"), 1)), "its time has come");
+        assert_eq!(blocked.take((now, 7), |_| true, |_| panic!("nothing has changed")), None);
+        assert_eq!(blocked.take((now, 8), |_| true, later), None, "a gate has news");
+        assert_eq!(blocked.take((opens, 8), |_| true, |_| Ok(())), Some((kind("a"), 1)), "its time has come");
     }
 
     #[test]
     fn a_job_that_cannot_start_soon_is_parked_and_wanted_back_only_when_it_can() {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
-        let until = |until, soon| Some(HeldUp { until: Some(until), reason: None, soon });
+        let until = |until, soon| Some(HeldUp { until: Some(until), reason: None, soon, waits: None });
         assert_eq!(blocked.place_for(&kind("a"), false, until(now + SOON, 0), now), Goes::Here);
         let late = until(now + SOON * 2, 0);
         assert_eq!(blocked.place_for(&kind("a"), false, late, now), Goes::Parked);
@@ -465,11 +470,11 @@ mod tests {
         assert_eq!(blocked.wants(&kind("a"), Room::NotYet, now), 0);
         assert_eq!(fill(&mut blocked, "a", 0..5, now), [2, 3, 4]);
         blocked.keep(kind("c"), place(5), 5);
-        blocked.held_up(&kind("c"), HeldUp { until: Some(now), reason: None, soon: 1_000 });
+        blocked.held_up(&kind("c"), HeldUp { until: Some(now), reason: None, soon: 1_000, waits: None });
         assert!(fill(&mut blocked, "c", 6..500, now).is_empty(), "what may start in a moment is not sent away");
         let held = blocked.held();
-        let known = HeldUp { until: Some(now), reason: None, soon: 100 };
-        assert_eq!(blocked.take((now, 1), |_| Err(known)), None);
+        let known = HeldUp { until: Some(now), reason: None, soon: 100, waits: None };
+        assert_eq!(blocked.take((now, 1), |_| true, |_| Err(known)), None);
         assert_eq!(blocked.take_overdue().map(|(_, number)| number), Some(105), "once it is known how many may, it is");
         assert_eq!(blocked.held(), held - 1);
         drop(blocked.take_all());
@@ -509,11 +514,14 @@ mod tests {
         for (of, number) in [("a", 4), ("b", 2), ("a", 1), ("b", 3)] {
             blocked.keep(kind(of), place(number), number);
         }
-        let full = |is_full: bool| if is_full { Err(HeldUp { until: None, reason: None, soon: 0 }) } else { Ok(()) };
-        let taken = blocked.take((now, 0), |number| full(*number == 1));
+        let full = |is_full: bool| {
+            if is_full { Err(HeldUp { until: None, reason: None, soon: 0, waits: None }) } else { Ok(()) }
+        };
+        assert_eq!(blocked.take((now, 7), |_| false, |_| panic!("it was not to be asked about")), None);
+        let taken = blocked.take((now, 0), |_| true, |number| full(*number == 1));
         assert_eq!(taken, Some((kind("b"), 2)), "1 cannot start, and 4 is behind it");
-        assert_eq!(blocked.take((now, 0), |_| full(false)), Some((kind("a"), 1)));
-        assert_eq!(blocked.take((now, 0), |_| full(true)), None);
+        assert_eq!(blocked.take((now, 0), |_| true, |_| full(false)), Some((kind("a"), 1)));
+        assert_eq!(blocked.take((now, 0), |_| true, |_| full(true)), None);
         blocked.set_aside(|number| *number == 4);
         assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some((kind("a"), 4)), None));
         assert_eq!(fill(&mut blocked, "a", 5..6, now), [5], "behind the one that waited for too long");
@@ -526,7 +534,7 @@ mod tests {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
         fill(&mut blocked, "full", 0..2, now);
         let arrived = blocked.parks(kind("full"));
-        while blocked.take((now, 0), |_| Ok(())).is_some() {}
+        while blocked.take((now, 0), |_| true, |_| Ok(())).is_some() {}
         let asks = |blocked: &mut Blocked<u64>, kinds: &[Kind]| {
             blocked.before_asking();
             blocked.are_parked(kinds, now);

@@ -324,7 +324,10 @@ impl Jobs {
     /// long.
     fn next_blocked(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let news = buffer.gates.news.count();
-        if let Some((kind, assignment)) = self.blocked.take((now, news), |front| pass(&buffer.gates, front)) {
+        let may_be_asked = |front: &Box<Assignment>| buffer.gates.may_be_asked(&front.permits);
+        if let Some((kind, assignment)) =
+            self.blocked.take((now, news), may_be_asked, |front| pass(&buffer.gates, front))
+        {
             self.starts(&kind, buffer, now);
             return Some(assignment);
         }
@@ -356,15 +359,22 @@ impl Jobs {
     }
 
     /// Whether another job may be taken out of the order: if it can neither start nor be parked, it stays here, and
-    /// there is a bound on those.
+    /// there is a bound on those. Jobs whose slots the cluster is about to be asked for wait in their order, too: beyond
+    /// those kept here they would be parked for an answer that comes in a moment.
     fn has_room(&self, buffer: &JobBuffer) -> bool {
-        buffer.park.is_open() || self.blocked.held() < buffer.policy.concurrency
+        (buffer.park.is_open() || self.blocked.held() < buffer.policy.concurrency) && !buffer.gates.slots.are_behind()
     }
 }
 
 /// Has the job start, with the gates' permits, if they let it.
 fn pass(gates: &Gates, assignment: &mut Assignment) -> Result<(), HeldUp> {
-    assignment.permits = gates.ask(assignment)?;
+    match gates.ask(assignment) {
+        Ok(permits) => assignment.permits = permits,
+        Err(held_up) => {
+            assignment.permits.waits = held_up.waits;
+            return Err(held_up);
+        }
+    }
     Ok(())
 }
 

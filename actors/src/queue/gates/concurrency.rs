@@ -28,8 +28,8 @@ pub(crate) fn ask(slots: &Arc<Slots>, routing: &Routing, assignment: &Assignment
     let elsewhere = routing.handler(job).is_none().then(|| 2 * routing.time_limit(job));
     match slots.take(job, elsewhere) {
         Ok(permit) => Answer::Go(Permits { slots: Some(Arc::new(permit)), ..Permits::default() }),
-        Err(NoSlot::Full) => Answer::WhenFreed(Some(DeferReason::Concurrency)),
-        Err(NoSlot::Unknown(most)) => Answer::WhenAnswered(most.min(KEPT)),
-        Err(NoSlot::NoPlace) => Answer::NotBefore(Instant::now() + NO_PLACE, DeferReason::Concurrency, 0),
+        Err((NoSlot::Full, waits)) => Answer::ForSlot(waits, Some(DeferReason::Concurrency), 0),
+        Err((NoSlot::Unknown(most), waits)) => Answer::ForSlot(waits, None, most.min(KEPT)),
+        Err((NoSlot::NoPlace, _)) => Answer::NotBefore(Instant::now() + NO_PLACE, DeferReason::Concurrency, 0),
     }
 }

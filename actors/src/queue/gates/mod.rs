@@ -14,7 +14,7 @@ use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::concurrency::{SlotPermit, Slots};
+use crate::concurrency::{SlotPermit, Slots, Waits};
 use crate::limits::{Expected, Limits, Tokens};
 use crate::queue::blocked::Room;
 use crate::shared::breakers::{BreakerPass, Breakers};
@@ -33,8 +33,8 @@ pub(crate) enum Answer {
     NotBefore(Instant, DeferReason, usize),
     /// It may start only after another job gives its permit back. Without a reason, its wait is not told as a deferral.
     WhenFreed(Option<DeferReason>),
-    /// The cluster is being asked, and may let up to so many of its kind start in a moment.
-    WhenAnswered(usize),
+    /// It waits for a slot, for this reason. While the cluster is being asked, up to so many may start in a moment.
+    ForSlot(Waits, Option<DeferReason>, usize),
 }
 
 /// What the gates gave a job that may start. Each permit goes back when it is dropped.
@@ -46,6 +46,8 @@ pub(crate) struct Permits {
     pub(crate) breaker: Option<BreakerPass>,
     /// Of its concurrency limits. Whoever calls the handler has it, too, until the handler is done.
     pub(crate) slots: Option<Arc<SlotPermit>>,
+    /// Of a job that has to wait: the slot that it waits for.
+    pub(crate) waits: Option<Waits>,
     /// Of its rate limits.
     pub(crate) tokens: Option<Box<Tokens>>,
 }
@@ -71,14 +73,16 @@ pub(crate) struct HeldUp {
     pub(crate) reason: Option<DeferReason>,
     /// About how many of its kind start within a second once some may, if that is known.
     pub(crate) soon: usize,
+    /// The slot that it waits for.
+    pub(crate) waits: Option<Waits>,
 }
 
 fn granted(answer: Answer) -> Result<Permits, HeldUp> {
     match answer {
         Answer::Go(permits) => Ok(permits),
-        Answer::NotBefore(at, reason, soon) => Err(HeldUp { until: Some(at), reason: Some(reason), soon }),
-        Answer::WhenFreed(reason) => Err(HeldUp { until: None, reason, soon: 0 }),
-        Answer::WhenAnswered(soon) => Err(HeldUp { until: None, reason: None, soon }),
+        Answer::NotBefore(at, reason, soon) => Err(HeldUp { until: Some(at), reason: Some(reason), soon, waits: None }),
+        Answer::WhenFreed(reason) => Err(HeldUp { until: None, reason, soon: 0, waits: None }),
+        Answer::ForSlot(waits, reason, soon) => Err(HeldUp { until: None, reason, soon, waits: Some(waits) }),
     }
 }
 
@@ -113,7 +117,7 @@ impl Gates {
     /// It cannot start now: says why, and until when if that is known.
     pub(crate) fn ask(&self, assignment: &Assignment) -> Result<Permits, HeldUp> {
         if let Some(until) = pause::held_until(&self.run_time_settings, &assignment.job) {
-            return Err(HeldUp { until: Some(until), reason: Some(DeferReason::Paused), soon: 0 });
+            return Err(HeldUp { until: Some(until), reason: Some(DeferReason::Paused), soon: 0, waits: None });
         }
         let is_remote = handler_capacity::applies_to(&self.routing, assignment);
         let is_limited = rate_limit::applies_to(&self.limits, &assignment.job);
@@ -125,7 +129,7 @@ impl Gates {
             && (is_limited || may_break || is_counted)
             && !handler_capacity::has_room(&self.routing, assignment)
         {
-            return Err(HeldUp { until: None, reason: None, soon: 0 });
+            return Err(HeldUp { until: None, reason: None, soon: 0, waits: None });
         }
         let mut permits = Permits::default();
         if is_limited {
@@ -142,6 +146,11 @@ impl Gates {
             permits._capacity = granted(handler_capacity::ask(&self.routing, assignment))?._capacity;
         }
         Ok(permits)
+    }
+
+    /// Whether asking about a job that had to wait may have another answer by now.
+    pub(crate) fn may_be_asked(&self, permits: &Permits) -> bool {
+        permits.waits.is_none_or(|waits| self.slots.have_changed(waits))
     }
 
     /// How many parked jobs of a kind in a queue could start: `max` where no gate bounds them.
