@@ -17,6 +17,7 @@ mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
 mod debounce; // of changes that follow each other soon, the last one runs, once
 mod deploy; // what is shipped for operating a node fits the program
+mod doctor; // faults of a set-up are found, each with its remedy
 mod elections; // while servers elect, nodes start, answer correctly and go on
 mod events; // events are published live and kept in order
 mod fail_points; // death between any two steps loses nothing

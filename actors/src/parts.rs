@@ -226,6 +226,7 @@ impl Parts {
             queues: self.queues.clone(),
             lifecycle: self.lifecycle.clone(),
             health: Arc::clone(&self.health),
+            metrics: Arc::clone(&self.metrics),
         }
     }
 

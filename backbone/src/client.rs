@@ -48,6 +48,18 @@ impl Client {
         self
     }
 
+    pub(crate) fn link(&self) -> &Link {
+        &self.nats
+    }
+
+    /// First tokens of JetStream's own subjects.
+    pub(crate) fn jetstream_api(&self) -> String {
+        match &self.jetstream_domain {
+            Some(domain) => format!("$JS.{domain}.API"),
+            None => "$JS.API".to_owned(),
+        }
+    }
+
     /// The subjects of the namespace.
     #[must_use]
     pub fn names(&self) -> &Names {

@@ -63,6 +63,7 @@ pub mod service;
 pub mod work;
 
 pub mod client;
+pub mod inspect;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -21,6 +21,11 @@ pub(crate) struct File {
 }
 
 impl File {
+    /// Whether a file is named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.config.as_deref().is_some_and(|path| !path.as_os_str().is_empty())
+    }
+
     /// Reads file, environment and command line.
     pub(crate) fn load(&self, global: &Global) -> Result<Configuration, config::Error> {
         let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());

@@ -36,6 +36,7 @@ mod nodes;
 pub(crate) mod queues;
 
 mod config;
+mod doctor;
 
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub(crate) use hints::hint;
 const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 failure, 2 the command line is wrong;
 runs wait and submit --wait: 3 the run ended other than completed, 4 the time-out came first;
+doctor: 1 something fails, 3 there are only warnings;
 serve: 70 a part of the node kept dying, 130 or 143 ended at once by a second signal";
 
 /// A distributed job queue: one binary, an actor tree, NATS JetStream underneath.
@@ -130,6 +132,8 @@ pub(crate) enum Command {
     Nodes(nodes::NodesArguments),
     /// Whether the node that answers takes work, and if not, why
     Health(nodes::HealthArguments),
+    /// Look for faults in the set-up: server, rights, streams, storage, clocks, durability, nodes; each with its remedy
+    Doctor(doctor::Arguments),
     /// Check, show or print the configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -156,6 +160,8 @@ pub(crate) enum Ended {
     RunEndedBadly,
     /// The time-out came first.
     TimedOut,
+    /// There are warnings, and no failure.
+    Warned,
     /// A part of the node kept dying.
     RestartLimit,
     /// The command line is wrong in a way that only shows while the command runs.
@@ -168,7 +174,7 @@ impl From<Ended> for ExitCode {
             Ended::Well => 0,
             Ended::Badly => 1,
             Ended::Usage => 2,
-            Ended::RunEndedBadly => 3,
+            Ended::RunEndedBadly | Ended::Warned => 3,
             Ended::TimedOut => 4,
             Ended::RestartLimit => 70, // EX_SOFTWARE of sysexits.h: an internal error
         })
@@ -198,6 +204,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
         Command::Audit(arguments) => audit::run(&global, arguments).await,
         Command::Nodes(arguments) => nodes::nodes(&global, arguments).await,
         Command::Health(arguments) => nodes::health(&global, arguments).await,
+        Command::Doctor(arguments) => doctor::run(&global, arguments).await,
         Command::Config(command) => config::run(&global, command).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

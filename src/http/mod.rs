@@ -23,7 +23,7 @@ mod pages;
 mod probe;
 
 pub use crate::config::Listen;
-pub use probe::ready;
+pub use probe::{page, ready};
 
 /// Why HTTP cannot be served.
 #[derive(Debug, thiserror::Error)]

@@ -38,15 +38,23 @@ pub enum Error {
 /// # Errors
 /// There is no answer within 3 s.
 pub async fn ready(address: SocketAddr) -> Result<String, Error> {
-    let answer = tokio::time::timeout(WITHIN, ask(address)).await.map_err(|_| Error::TooLate(address))?;
+    page(address, "/readyz").await
+}
+
+/// The body of any page there, at most 64 KiB.
+///
+/// # Errors
+/// There is no answer within 3 s.
+pub async fn page(address: SocketAddr, path: &str) -> Result<String, Error> {
+    let answer = tokio::time::timeout(WITHIN, ask(address, path)).await.map_err(|_| Error::TooLate(address))?;
     answer.map_err(|source| Error::NoAnswer { address, source })
 }
 
-async fn ask(address: SocketAddr) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+async fn ask(address: SocketAddr, path: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     let stream = TokioIo::new(TcpStream::connect(address).await?);
     let (mut sender, connection) = http1::handshake(stream).await?;
     let connection = tokio::spawn(connection);
-    let request = Request::get("/readyz").header(header::HOST, address.to_string()).body(Body::empty())?;
+    let request = Request::get(path).header(header::HOST, address.to_string()).body(Body::empty())?;
     let answer = sender.send_request(request).await?;
     let body = to_bytes(Body::new(answer.into_body()), MAX_BYTES).await?;
     connection.abort();

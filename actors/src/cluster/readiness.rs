@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use longshore_backbone::Backbone;
-use longshore_backbone::wire::api::HealthStatus;
+use longshore_backbone::connect::Link;
+use longshore_backbone::wire::api::{Counters, HealthStatus};
 
+use crate::metrics::Metrics;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::unresponsive::SPARE_THREADS;
 use crate::shared::health::Health;
@@ -22,6 +24,7 @@ pub(crate) struct Readiness {
     pub(crate) queues: Vec<Arc<Dispatcher>>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Readiness {
@@ -49,7 +52,15 @@ impl Readiness {
         let full = full.iter().map(|(queue, priority)| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
         });
+        let rebuilt = self.backbone.connections().into_iter().map(Link::rebuilt).sum();
+        let counters = Counters {
+            connections_rebuilt: rebuilt,
+            overdue_restored: self.metrics.overdue_restored.get(),
+            poison_removed: self.backbone.poison_removed(),
+            stale_reads: self.metrics.stale_reads.get(),
+        };
         HealthStatus {
+            counters,
             live: true,
             node: self.identity.node.to_string(),
             queues: self.queues.iter().map(|queue| queue.name.to_string()).collect(),

@@ -29,9 +29,26 @@ pub struct HealthRequest {
     pub node: Option<String>,
 }
 
+/// Rare events that a node counts from its start on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    /// Connections to NATS that were made anew.
+    pub connections_rebuilt: u64,
+    /// Jobs whose schedule had not fired, and that were moved into their lanes all the same.
+    pub overdue_restored: u64,
+    /// Messages that no client can read and that became dead letters.
+    pub poison_removed: u64,
+    /// Records that were older than the job that came.
+    pub stale_reads: u64,
+}
+
 /// The health of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthStatus {
+    /// What has happened to it since it started. Absent from nodes of older versions.
+    #[serde(default)]
+    pub counters: Counters,
     /// Whether it can work at all.
     pub live: bool,
     /// Its name.

@@ -76,7 +76,7 @@ pub use nodes::{LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, NodesLi
 mod audit;
 pub use audit::{AuditEntry, AuditList, AuditPage, AuditRequest};
 mod health;
-pub use health::{Health, HealthRequest, HealthStatus};
+pub use health::{Counters, Health, HealthRequest, HealthStatus};
 
 #[cfg(test)]
 mod tests;

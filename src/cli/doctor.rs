@@ -1,0 +1,145 @@
+//! `longshore doctor`: looks for faults in the set-up of a cluster, and says what to do about each.
+//!
+//! It only reads. Rights are those of the user that it runs as: run it with the credentials of a node.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use longshore::config::{Configuration, check_namespace};
+use longshore::http;
+use longshore_backbone::Client;
+use longshore_backbone::wire::api::{
+    Health, HealthRequest, HealthStatus, NodeStatus, NodesList, Nothing, OPERATOR, QueueStatus, QueuesList,
+    QueuesRequest,
+};
+use longshore_domain::Queue;
+use serde_json::json;
+
+use super::output::{self, BAD, FAINT, GOOD, PENDING, styled};
+use super::{Ended, File, Global, Usage};
+
+mod findings;
+
+use findings::{Facts, Finding, Level, Monitored};
+
+/// How long a node's answer may take. What a user may not ask is not answered at all.
+const WITHIN: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    file: File,
+    /// Where the NATS server answers HTTP (its `http` setting): only there it says how it syncs its files
+    #[arg(long, value_name = "ADDRESS")]
+    monitor: Option<SocketAddr>,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    let configuration = arguments.file.load(global)?;
+    let namespace = configuration.settings().storage.namespace.clone();
+    check_namespace(&namespace).map_err(|reason| Usage(format!("the namespace cannot be one: {reason}")))?;
+    let monitored = match arguments.monitor {
+        Some(address) => Some(monitored(address).await),
+        None => None,
+    };
+    let findings = match Client::connect(&global.nats.connection()?, &namespace).await {
+        Ok(client) => facts(&client, &configuration, arguments.file.is_given(), monitored).await.findings(),
+        Err(error) => vec![findings::no_connection(&super::told(&error.into()))],
+    };
+    let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Fine);
+    if arguments.json {
+        output::json(&json!({"findings": findings, "worst": worst}))?;
+    } else {
+        output::say(shown(&findings, worst).trim_end())?;
+    }
+    Ok(match worst {
+        Level::Fine | Level::Note => Ended::Well,
+        Level::Warning => Ended::Warned,
+        Level::Failure => Ended::Badly,
+    })
+}
+
+async fn facts(
+    client: &Client,
+    configuration: &Configuration,
+    has_settings: bool,
+    monitored: Option<Result<Monitored, String>>,
+) -> Facts {
+    let settings = configuration.settings();
+    let mut queues: BTreeSet<Queue> = settings.policies.queues.keys().cloned().collect();
+    let account = client.account().await;
+    queues.extend(client.declared().await.unwrap_or_default());
+    let rights = client.names().rights_of_a_node(queues.iter());
+    let nodes = nodes(client).await;
+    Facts {
+        server: client.server_facts(),
+        user: client.user().await,
+        rights,
+        streams: match &account {
+            Ok(_) => client.streams(&settings.storage, &queues).await,
+            Err(error) => Err(error.clone()),
+        },
+        account,
+        has_settings,
+        clocks: client.clocks_of_nodes().await.unwrap_or_default(),
+        monitored,
+        healths: healths(client, nodes.as_deref().unwrap_or_default()).await,
+        nodes,
+        queues: queues_of(client).await,
+    }
+}
+
+async fn nodes(client: &Client) -> Result<Vec<NodeStatus>, String> {
+    let answer = client.ask::<NodesList>(OPERATOR, &Nothing {}, WITHIN).await;
+    let answer = answer.and_then(|answer| answer.read()).map_err(|error| error.message)?;
+    Ok(answer.nodes)
+}
+
+async fn healths(client: &Client, nodes: &[NodeStatus]) -> Vec<HealthStatus> {
+    let mut healths = Vec::new();
+    for node in nodes {
+        let asked = HealthRequest { node: Some(node.node.clone()) };
+        let answer = client.ask::<Health>(OPERATOR, &asked, WITHIN).await;
+        healths.extend(answer.and_then(|answer| answer.read()).ok());
+    }
+    healths
+}
+
+async fn queues_of(client: &Client) -> Vec<QueueStatus> {
+    let answer = client.ask::<QueuesList>(OPERATOR, &QueuesRequest::default(), WITHIN).await;
+    answer.and_then(|answer| answer.read()).map(|answer| answer.queues).unwrap_or_default()
+}
+
+/// What the server says of itself by HTTP.
+async fn monitored(address: SocketAddr) -> Result<Monitored, String> {
+    let page = http::page(address, "/jsz?config=true").await;
+    let page = page.map_err(|error| super::told(&error.into()))?;
+    serde_json::from_str(&page).map_err(|error| format!("what {address} answers is not a NATS server's: {error}"))
+}
+
+fn shown(findings: &[Finding], worst: Level) -> String {
+    let mut out = String::new();
+    for Finding { check, level, text, remedy } in findings {
+        let style = match level {
+            Level::Fine => GOOD,
+            Level::Note => FAINT,
+            Level::Warning => PENDING,
+            Level::Failure => BAD,
+        };
+        out += &format!("{}  {check:<11}  {}\n", styled(level.word(), style, 7), output::plain(text));
+        if let Some(remedy) = remedy {
+            out += &format!("{:22}{} {}\n", "", styled("do:", FAINT, 0), output::plain(remedy));
+        }
+    }
+    let count = |wanted: Level| findings.iter().filter(|finding| finding.level == wanted).count();
+    let (failures, warnings) = (count(Level::Failure), count(Level::Warning));
+    out + &match worst {
+        Level::Fine | Level::Note => "\nNothing is wrong.\n".to_owned(),
+        Level::Warning | Level::Failure => format!("\nfailures: {failures}, warnings: {warnings}\n"),
+    }
+}

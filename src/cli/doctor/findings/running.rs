@@ -1,0 +1,160 @@
+//! What is found of the running cluster: what its copies promise, its nodes and queues, and what the nodes have counted.
+
+use longshore_backbone::wire::api::HealthStatus;
+
+use super::super::super::output::{number, took};
+use super::{Facts, Finding, Level, finding, fine, listed};
+
+impl Facts {
+    pub(super) fn of_durability(&self) -> Vec<Finding> {
+        const CHECK: &str = "durability";
+        let Some(replicas) = self.found().map(|stream| stream.replicas).min() else { return Vec::new() };
+        let monitored = match &self.monitored {
+            Some(Ok(monitored)) if monitored.disabled => {
+                return vec![finding(
+                    CHECK,
+                    Level::Failure,
+                    "JetStream is switched off on this server",
+                    "free space on its disk, then restart it: it stays off until then",
+                )];
+            }
+            Some(Ok(monitored)) => Some(&monitored.config),
+            Some(Err(error)) => {
+                return vec![finding(
+                    CHECK,
+                    Level::Warning,
+                    format!("the server cannot be asked how it syncs: {error}"),
+                    "name the address of its http setting with --monitor",
+                )];
+            }
+            None => None,
+        };
+        let sync_always = monitored.map(|config| config.sync_always);
+        let synced = match monitored {
+            Some(config) if config.sync_always => "each write is synced".to_owned(),
+            Some(config) => format!("files are synced every {}", took(config.sync_interval / 1_000_000)),
+            None => "how files are synced is not known, by default every 2 min".to_owned(),
+        };
+        let (promise, remedy) = match (replicas >= 3, sync_always.unwrap_or(false)) {
+            (false, false) => (
+                "kill -9 and freezes of anything lose nothing; loss of power may lose what was accepted since the last sync",
+                "sync_interval: always, or three servers with storage.replicas = 3, for more",
+            ),
+            (false, true) => (
+                "kill -9 of anything and loss of power lose nothing; loss of the disk loses all",
+                "three servers with storage.replicas = 3, for more",
+            ),
+            (true, false) => (
+                "any one server may fail in any way; if all lose power at once, what was accepted since the last sync may be lost",
+                "sync_interval: always, for more",
+            ),
+            (true, true) => ("any kills, cuts and losses of power that leave two disks lose nothing", ""),
+        };
+        let text = format!("{replicas} {}, {synced}: {promise}", if replicas == 1 { "copy" } else { "copies" });
+        let mut found = vec![match monitored {
+            Some(_) => finding(CHECK, Level::Fine, text, remedy),
+            None => finding(CHECK, Level::Note, text, "name the server's http address with --monitor, to know"),
+        }];
+        if self.found().any(|stream| stream.replicas != replicas) {
+            let fewer: Vec<String> =
+                self.found().filter(|stream| stream.replicas == replicas).map(|stream| stream.name.clone()).collect();
+            let text = format!("streams have different numbers of copies; {replicas} have {}", listed(&fewer, 4));
+            found.push(finding(CHECK, Level::Warning, text, "start all nodes with the same storage.replicas"));
+        }
+        found
+    }
+
+    pub(super) fn of_nodes(&self) -> Vec<Finding> {
+        const CHECK: &str = "nodes";
+        let nodes = match &self.nodes {
+            Ok(nodes) => nodes,
+            Err(error) => {
+                return vec![finding(
+                    CHECK,
+                    Level::Failure,
+                    error,
+                    "start a node, or ask as a user who may use longshore.api._all.>",
+                )];
+            }
+        };
+        let mut found = Vec::new();
+        let mut versions: Vec<&str> = nodes.iter().map(|node| node.version.as_str()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        if versions.len() > 1 {
+            let text = format!("nodes have different versions: {}", versions.join(", "));
+            found.push(finding(CHECK, Level::Warning, text, "finish the upgrade"));
+        }
+        for node in nodes.iter().filter(|node| !self.healths.iter().any(|health| health.node == node.node)) {
+            let text = format!("node {} does not answer", node.node);
+            found.push(finding(CHECK, Level::Warning, text, "look at its log: it may be frozen, or just gone"));
+        }
+        for health in &self.healths {
+            if !health.ready {
+                let text = format!("node {} takes no work: {}", health.node, health.reasons.join("; "));
+                found.push(finding(
+                    CHECK,
+                    Level::Failure,
+                    text,
+                    "as the reason says; docs/operations.md explains log lines",
+                ));
+            }
+            found.extend(health.warnings.iter().map(|warning| {
+                finding(
+                    CHECK,
+                    Level::Warning,
+                    format!("node {}: {warning}", health.node),
+                    "more workers, or a larger bound",
+                )
+            }));
+        }
+        if found.is_empty() {
+            found.push(fine(CHECK, format!("{} there, all ready", nodes.len())));
+        }
+        found
+    }
+
+    pub(super) fn of_queues(&self) -> Vec<Finding> {
+        let unserved = self.queues.iter().filter(|queue| !queue.served && queue.depth > 0);
+        let each = unserved.map(|queue| {
+            let text = format!("no node serves queue {}; jobs that wait there: {}", queue.queue, number(queue.depth));
+            finding("queues", Level::Warning, text, "start a node whose configuration names this queue")
+        });
+        each.collect()
+    }
+
+    pub(super) fn of_counters(&self) -> Vec<Finding> {
+        let sum = |of: fn(&HealthStatus) -> u64| self.healths.iter().map(of).sum::<u64>();
+        let counted = [
+            (
+                sum(|health| health.counters.poison_removed),
+                Level::Warning,
+                "messages that no client can read were taken out",
+                "find who publishes them: longshore dlq list --error-kind invalid",
+            ),
+            (
+                sum(|health| health.counters.stale_reads),
+                Level::Note,
+                "records were read that were older than their job",
+                "if it grows: a replica lags, check the servers",
+            ),
+            (
+                sum(|health| health.counters.overdue_restored),
+                Level::Note,
+                "schedules had not fired and were made up for",
+                "if it grows: the schedules' stream loses its leader, check the servers",
+            ),
+            (
+                sum(|health| health.counters.connections_rebuilt),
+                Level::Note,
+                "connections to NATS were made anew",
+                "if it grows: check the network, and who sends bytes that no client can read",
+            ),
+        ];
+        let moved = counted.into_iter().filter(|(count, ..)| *count > 0);
+        let each = moved.map(|(count, level, what, remedy)| {
+            finding("counters", level, format!("since the nodes started, {what}: {}", number(count)), remedy)
+        });
+        each.collect()
+    }
+}

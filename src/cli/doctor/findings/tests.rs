@@ -1,0 +1,132 @@
+use longshore_backbone::inspect::Limits;
+use serde_json::json;
+
+use super::*;
+
+fn stream(name: &str, replicas: usize, fill: u64) -> (String, Option<FoundStream>) {
+    let found = FoundStream {
+        name: name.to_owned(),
+        messages: fill,
+        bytes: 0,
+        max_bytes: None,
+        max_messages: Some(100),
+        replicas,
+        lagging: Vec::new(),
+        has_consumer: true,
+        change: Change::None { kept: Vec::new() },
+    };
+    (name.to_owned(), Some(found))
+}
+
+fn facts() -> Facts {
+    let user = User { account: "$G".to_owned(), permissions: None };
+    Facts {
+        server: ServerFacts { version: "2.15.1".to_owned(), name: "s".to_owned(), max_payload: 1 << 20 },
+        account: Ok(Account::default()),
+        user: Ok((user, Some(Skew { ahead_ms: 0, within_ms: 1 }))),
+        rights: (Vec::new(), Vec::new()),
+        streams: Ok(vec![stream("LONGSHORE_DLQ", 1, 0)]),
+        has_settings: false,
+        clocks: Vec::new(),
+        monitored: None,
+        nodes: Ok(Vec::new()),
+        healths: Vec::new(),
+        queues: Vec::new(),
+    }
+}
+
+/// The findings of a check, as `level text`.
+fn of(facts: &Facts, check: &str) -> Vec<String> {
+    let found = facts.findings().into_iter().filter(|finding| finding.check == check);
+    found.map(|finding| format!("{} {}", finding.level.word(), finding.text)).collect()
+}
+
+#[test]
+fn a_clock_is_judged_by_what_is_certain() {
+    for (ahead_ms, within_ms, level) in
+        [(900, 1, None), (1_500, 700, None), (-1_500, 1, Some("warning")), (60_000, 1, Some("failure"))]
+    {
+        let mut facts = facts();
+        facts.user.as_mut().unwrap().1 = Some(Skew { ahead_ms, within_ms });
+        let found = of(&facts, "clocks");
+        assert_eq!(found[0].split(' ').next(), Some(level.unwrap_or("ok")), "{ahead_ms}: {found:?}");
+    }
+    let mut facts = facts();
+    facts.user.as_mut().unwrap().1 = Some(Skew { ahead_ms: -3_000, within_ms: 1 });
+    assert_eq!(of(&facts, "clocks"), ["warning the clock of this machine is 3.0 s ahead of the server's"]);
+}
+
+#[test]
+fn the_promise_is_that_of_copies_and_syncs() {
+    let monitored = |sync_always| {
+        let config = MonitoredConfig { sync_always, sync_interval: 120_000_000_000, max_storage: 0 };
+        Some(Ok(Monitored { config, ..Monitored::default() }))
+    };
+    for (replicas, sync_always, promise) in [
+        (
+            1,
+            false,
+            "ok 1 copy, files are synced every 2 min 0 s: kill -9 and freezes of anything lose nothing; loss of power",
+        ),
+        (1, true, "ok 1 copy, each write is synced: kill -9 of anything and loss of power lose nothing"),
+        (3, false, "ok 3 copies, files are synced every 2 min 0 s: any one server may fail"),
+        (3, true, "ok 3 copies, each write is synced: any kills, cuts and losses of power"),
+    ] {
+        let mut facts = facts();
+        facts.streams = Ok(vec![stream("LONGSHORE_DLQ", replicas, 0)]);
+        facts.monitored = monitored(sync_always);
+        let found = of(&facts, "durability");
+        assert!(found.len() == 1 && found[0].starts_with(promise), "{found:?}");
+    }
+    let mut facts = facts();
+    facts.streams = Ok(vec![stream("LONGSHORE_DLQ", 3, 0), stream("LONGSHORE_EVENTS", 1, 0)]);
+    assert_eq!(
+        of(&facts, "durability")[1],
+        "warning streams have different numbers of copies; 1 have LONGSHORE_EVENTS"
+    );
+    facts.monitored = Some(Ok(Monitored { disabled: true, ..Monitored::default() }));
+    assert!(of(&facts, "durability")[0].starts_with("failure JetStream is switched off"));
+}
+
+#[test]
+fn what_fills_up_is_named_before_it_is_full() {
+    let mut facts = facts();
+    let streams =
+        [("LONGSHORE_DLQ", 79), ("KV_longshore_runs", 85), ("LONGSHORE_JOBS_main_P5", 99), ("LONGSHORE_EVENTS", 99)];
+    facts.streams = Ok(streams.map(|(name, fill)| stream(name, 1, fill)).into());
+    let limits = Limits { max_storage: 100 << 30, ..Limits::default() };
+    facts.account = Ok(Account { storage: 90 << 30, limits, ..Account::default() });
+    assert_eq!(
+        of(&facts, "storage"),
+        [
+            "warning KV_longshore_runs is 85 % full",
+            "failure LONGSHORE_JOBS_main_P5 is 99 % full",
+            "warning the account stores 90 % of its 100.0 GiB"
+        ]
+    );
+    facts.account.as_mut().unwrap().storage = 0;
+    facts.account.as_mut().unwrap().reserved_storage = 95 << 30;
+    assert_eq!(of(&facts, "storage")[2], "note the account has reserved 95 % of its 100.0 GiB");
+}
+
+#[test]
+fn a_node_that_takes_no_work_is_a_failure() {
+    let mut facts = facts();
+    facts.nodes = Ok(serde_json::from_value(json!([{"node": "n1", "version": "0.1.0", "state": "running",
+        "started_at": "2026-11-21T12:00:00Z", "seen_at": "2026-11-21T12:00:00Z", "queues": {}}]))
+    .unwrap());
+    facts.healths = serde_json::from_value(json!([{"live": true, "ready": false, "reasons": ["draining"], "warnings":
+        ["queue main is full"], "node": "n1", "version": "0.1.0", "queues": [],
+        "counters": {"stale_reads": 2, "overdue_restored": 1_234}}]))
+    .unwrap();
+    assert_eq!(of(&facts, "nodes"), ["failure node n1 takes no work: draining", "warning node n1: queue main is full"]);
+    assert_eq!(
+        of(&facts, "counters"),
+        [
+            "note since the nodes started, records were read that were older than their job: 2",
+            "note since the nodes started, schedules had not fired and were made up for: 1,234"
+        ]
+    );
+    let faults = facts.findings().into_iter().filter(|finding| finding.level > Level::Note);
+    assert!(faults.into_iter().all(|finding| finding.remedy.is_some()));
+}
