@@ -87,7 +87,7 @@ async fn is_running(world: &World, run: &str) {
 }
 
 async fn waiting_of(world: &World, queue: &str) -> u64 {
-    let queues = world.request("queues.list", json!({"queue": queue})).await;
+    let queues = world.try_request("_all", "queues.list", json!({"queue": queue})).await.unwrap();
     queues["queues"][0]["depth"].as_u64().unwrap()
 }
 

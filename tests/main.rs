@@ -43,6 +43,7 @@ mod pauses; // from the answer on nothing starts of what is paused
 mod permissions; // a node needs no more rights than the documents grant
 mod poison; // bytes that no client can read cost no more than their own message
 mod provision; // streams are brought into the configured shape, and no message is discarded for it
+mod queues; // what waits is shown, and for what
 mod remote; // a handler in any language, over plain NATS
 mod replay; // dead runs can be replayed, discarded, erased
 mod reschedule; // a waiting run starts now or at another time, once

@@ -225,6 +225,7 @@ impl Parts {
             identity: Arc::clone(&self.identity),
             queues: self.queues.clone(),
             lifecycle: self.lifecycle.clone(),
+            routing: Arc::clone(&self.routing),
             health: Arc::clone(&self.health),
             metrics: Arc::clone(&self.metrics),
         }
@@ -269,6 +270,7 @@ impl Parts {
             identity: Arc::clone(&self.identity),
             draining: self.lifecycle.draining.clone(),
             queues: self.queues.clone(),
+            routing: Arc::clone(&self.routing),
             waiting: Arc::clone(&self.waiting),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
             metrics: Arc::clone(&self.metrics),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use longshore_domain::run::DeferReason;
 use longshore_domain::{Lane, Queue, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +18,12 @@ use crate::sweep::Standing;
 use crate::wire::header::{self, names};
 
 /// The jobs of one lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LaneBacklog {
     /// Jobs in it: waiting, buffered by a node, or running.
     pub messages: u64,
+    /// When the oldest of them was stored.
+    pub oldest: Option<Timestamp>,
     /// When the oldest job was stored that was delivered to no node yet.
     pub oldest_undelivered: Option<Timestamp>,
 }
@@ -64,36 +67,103 @@ pub enum WaitsFor {
     Schedule,
     /// Its next attempt.
     Retry,
-    /// Another try to start the attempt.
-    Deferral,
+    /// Another try to start the attempt; why, as far as that is known.
+    Deferral(Option<DeferReason>),
+}
+
+/// A job that has a schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingJob {
+    /// Its tenant.
+    pub tenant: Tenant,
+    /// Its queue.
+    pub queue: Queue,
+    /// For what it waits.
+    pub waits_for: WaitsFor,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Jobs that wait for the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Several {
+    /// How many.
+    pub count: u64,
+    /// Since when the first of them waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+}
+
+impl Several {
+    fn add(&mut self, since: Timestamp) {
+        self.count += 1;
+        self.since = Some(self.since.map_or(since, |first| first.min(since)));
+    }
 }
 
 /// The jobs of one queue that wait for a time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
     /// Those of a client's schedule.
-    pub scheduled: u64,
+    pub scheduled: Several,
     /// Those that failed.
-    pub retrying: u64,
+    pub retrying: Several,
     /// Those that were put off.
-    pub deferred: u64,
+    pub deferred: Several,
+    /// How many of these for which reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reasons: BTreeMap<String, u64>,
 }
+
+impl Timed {
+    fn count(&mut self, job: &WaitingJob) {
+        match job.waits_for {
+            WaitsFor::Schedule => self.scheduled.add(job.since),
+            WaitsFor::Retry => self.retrying.add(job.since),
+            WaitsFor::Deferral(reason) => {
+                self.deferred.add(job.since);
+                let reason = reason.map_or("unknown", DeferReason::as_str);
+                *self.reasons.entry(reason.to_owned()).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// At most so many tenants have counts of their own.
+const MAX_TENANTS: usize = 500;
 
 /// What a node counted when it last read all schedules, by queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimedCounts {
-    /// By queue.
+    /// By queue, all tenants' together.
     pub queues: BTreeMap<String, Timed>,
+    /// By tenant and queue.
+    #[serde(default)]
+    pub tenants: BTreeMap<Tenant, BTreeMap<String, Timed>>,
+    /// There are more tenants than have counts of their own.
+    #[serde(default)]
+    pub has_others: bool,
 }
 
 impl TimedCounts {
-    /// Counts a schedule.
-    pub fn count(&mut self, queue: &Queue, waits_for: WaitsFor) {
-        let timed = self.queues.entry(queue.to_string()).or_default();
-        match waits_for {
-            WaitsFor::Schedule => timed.scheduled += 1,
-            WaitsFor::Retry => timed.retrying += 1,
-            WaitsFor::Deferral => timed.deferred += 1,
+    /// Counts a job.
+    pub fn count(&mut self, job: &WaitingJob) {
+        self.queues.entry(job.queue.to_string()).or_default().count(job);
+        if self.tenants.len() >= MAX_TENANTS && !self.tenants.contains_key(&job.tenant) {
+            self.has_others = true;
+            return;
+        }
+        let of_tenant = self.tenants.entry(job.tenant.clone()).or_default();
+        of_tenant.entry(job.queue.to_string()).or_default().count(job);
+    }
+
+    /// The counts of a queue, of one tenant or of all; `None`: that tenant has none of its own.
+    #[must_use]
+    pub fn of(&self, queue: &Queue, tenant: Option<&Tenant>) -> Option<Timed> {
+        let Some(tenant) = tenant else { return Some(self.queues.get(queue.as_str()).cloned().unwrap_or_default()) };
+        match self.tenants.get(tenant) {
+            Some(queues) => Some(queues.get(queue.as_str()).cloned().unwrap_or_default()),
+            None => (!self.has_others).then(Timed::default),
         }
     }
 }
@@ -102,30 +172,48 @@ impl TimedCounts {
 const TIMED: &str = "timed";
 
 impl Backbone {
-    /// The jobs of a lane.
+    /// The jobs of a lane, of one tenant or of all.
     ///
     /// # Errors
     /// The lane cannot be read.
-    pub async fn lane_backlog(&self, queue: &Queue, lane: Lane) -> Result<LaneBacklog, Error> {
+    pub async fn lane_backlog(&self, queue: &Queue, lane: Lane, tenant: Option<&Tenant>) -> Result<LaneBacklog, Error> {
         let stream = self.names().lane_stream(queue, lane);
         let failed = |source| Error::Read { subject: stream.clone(), source };
         let found = self.jetstream().get_stream(&stream).await.map_err(|error| failed(Box::new(error)))?;
         let state = &found.cached_info().state;
         if state.messages == 0 {
-            return Ok(LaneBacklog { messages: 0, oldest_undelivered: None });
+            return Ok(LaneBacklog::default());
+        }
+        let filter = match (tenant, lane) {
+            (None, _) => ">".to_owned(),
+            (tenant, Lane::Of(priority)) => self.names().jobs_where(tenant, queue, priority, None),
+            (tenant, Lane::Returned) => self.names().returned_where(tenant, queue, None),
+        };
+        let (messages, oldest) = match tenant {
+            None => (state.messages, oldest_in(state)),
+            Some(_) => {
+                let subjects = self.subjects_in(&stream, Some(&filter)).await?.subjects;
+                (subjects.values().sum(), self.first_after(&stream, 0, &filter).await?)
+            }
+        };
+        if messages == 0 {
+            return Ok(LaneBacklog::default());
         }
         let delivered = self.delivered_up_to(&stream).await?;
         let oldest_undelivered = match () {
             () if delivered >= state.last_sequence => None,
-            () if delivered < state.first_sequence => oldest_in(state),
+            () if delivered < state.first_sequence => oldest,
             // The first jobs are running: the oldest that waits stands behind them.
-            () => {
-                let query = format!(r#"{{"seq":{},"next_by_subj":">"}}"#, delivered + 1);
-                let next = request::direct_get(self.control(), self.api(), &stream, query).await?;
-                next.and_then(|next| Timestamp::parse(&next.at).ok())
-            }
+            () => self.first_after(&stream, delivered, &filter).await?,
         };
-        Ok(LaneBacklog { messages: state.messages, oldest_undelivered })
+        Ok(LaneBacklog { messages, oldest, oldest_undelivered })
+    }
+
+    /// When the first message after a sequence was stored.
+    async fn first_after(&self, stream: &str, sequence: u64, filter: &str) -> Result<Option<Timestamp>, Error> {
+        let query = format!(r#"{{"seq":{},"next_by_subj":"{filter}"}}"#, sequence + 1);
+        let next = request::direct_get(self.control(), self.api(), stream, query).await?;
+        Ok(next.and_then(|next| Timestamp::parse(&next.at).ok()))
     }
 
     /// The jobs in a lane, running ones included; one question. By tenant, at most 100,000 pairs of tenant and type are
@@ -164,8 +252,8 @@ impl Backbone {
     ///
     /// # Errors
     /// The stream of parked jobs cannot be read.
-    pub async fn oldest_parked(&self, queue: &Queue) -> Result<Option<Timestamp>, Error> {
-        let filter = self.names().parked_where(None, Some(queue), None);
+    pub async fn oldest_parked(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Option<Timestamp>, Error> {
+        let filter = self.names().parked_where(tenant, Some(queue), None);
         let query = format!(r#"{{"seq":1,"next_by_subj":"{filter}"}}"#);
         let first = request::direct_get(self.control(), self.api(), &self.names().parked_stream(), query).await?;
         Ok(first.and_then(|first| header::read_job(&first.headers).ok()?.moved?.due_at))
@@ -207,20 +295,22 @@ impl Backbone {
         Ok(stored.and_then(|stored| serde_json::from_slice(&stored.payload).ok()))
     }
 
-    /// The queue of a schedule, and for what its job waits.
+    /// The job of a schedule, and for what it waits.
     #[must_use]
-    pub fn waits_for(&self, standing: &Standing) -> Option<(Queue, WaitsFor)> {
-        let queue = Queue::parse(self.names().read_job(&standing.due)?.queue).ok()?;
+    pub fn waits_for(&self, standing: &Standing) -> Option<WaitingJob> {
+        let read = self.names().read_job(&standing.due)?;
+        let (tenant, queue) = (Tenant::parse(read.tenant).ok()?, Queue::parse(read.queue).ok()?);
+        let since = Timestamp::parse(&standing.stored.at).unwrap_or_default();
         let retries = format!("{}.retries.", self.names().namespace());
         let waits_for = match standing.stored.subject.starts_with(&retries) {
             false => WaitsFor::Schedule,
             true => {
                 let moved = header::read_job(&standing.stored.headers).ok()?.moved?;
                 // A retry that was put off stays a retry.
-                if moved.attempt > 1 { WaitsFor::Retry } else { WaitsFor::Deferral }
+                if moved.attempt > 1 { WaitsFor::Retry } else { WaitsFor::Deferral(moved.deferred_for) }
             }
         };
-        Some((queue, waits_for))
+        Some(WaitingJob { tenant, queue, waits_for, since })
     }
 }
 
@@ -229,17 +319,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_are_counted_by_queue_and_reason() {
-        let (mut counts, main) = (TimedCounts::default(), Queue::main());
-        counts.count(&main, WaitsFor::Schedule);
-        counts.count(&main, WaitsFor::Schedule);
-        counts.count(&main, WaitsFor::Retry);
-        counts.count(&Queue::parse("bulk").unwrap(), WaitsFor::Deferral);
+    fn schedules_are_counted_by_queue_tenant_and_reason() {
+        let mut counts = TimedCounts::default();
+        let mut count = |tenant: &str, queue: &str, waits_for, since| {
+            let (tenant, queue) = (Tenant::parse(tenant).unwrap(), Queue::parse(queue).unwrap());
+            counts.count(&WaitingJob { tenant, queue, waits_for, since: Timestamp::from_millis(since) });
+        };
+        count("a", "main", WaitsFor::Schedule, 7_000);
+        count("b", "main", WaitsFor::Schedule, 5_000);
+        count("a", "main", WaitsFor::Retry, 9_000);
+        count("a", "bulk", WaitsFor::Deferral(Some(DeferReason::Busy)), 8_000);
+        count("a", "bulk", WaitsFor::Deferral(None), 8_500);
         let written = serde_json::to_string(&counts).unwrap();
-        assert_eq!(
-            written,
-            r#"{"queues":{"bulk":{"scheduled":0,"retrying":0,"deferred":1},"main":{"scheduled":2,"retrying":1,"deferred":0}}}"#
-        );
         assert_eq!(serde_json::from_str::<TimedCounts>(&written).unwrap(), counts);
+        let (main, bulk) = (Queue::main(), Queue::parse("bulk").unwrap());
+        let (a, c) = (Tenant::parse("a").unwrap(), Tenant::parse("c").unwrap());
+        let all = counts.of(&main, None).unwrap();
+        assert_eq!((all.scheduled.count, all.retrying.count, all.deferred.count), (2, 1, 0));
+        assert_eq!(all.scheduled.since, Some(Timestamp::from_millis(5_000)));
+        assert_eq!(counts.of(&main, Some(&a)).unwrap().scheduled.since, Some(Timestamp::from_millis(7_000)));
+        let reasons = counts.of(&bulk, Some(&a)).unwrap().reasons;
+        assert_eq!(reasons, [("busy".to_owned(), 1), ("unknown".to_owned(), 1)].into());
+        assert_eq!(counts.of(&bulk, Some(&c)), Some(Timed::default()));
+        counts.has_others = true;
+        assert_eq!(counts.of(&bulk, Some(&c)), None, "it may be one of those that are not counted");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Lane, Priority, Queue, SmolStr, Tenant, Timestamp};
+use longshore_domain::{JobType, Lane, Priority, Queue, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::Backbone;
@@ -31,10 +31,13 @@ pub struct Presence {
     /// Jobs that it runs of tenants whose waiting jobs are bounded. Absent from nodes of older versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub running_of: BTreeMap<Tenant, usize>,
+    /// The types for which it finds no handler, at most [`MAX_MISSING`]. Absent from nodes of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_handlers: Vec<MissingHandler>,
 }
 
 /// How busy a node is with a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueLoad {
     /// Jobs it runs at once, at most.
     pub concurrency: usize,
@@ -46,7 +49,30 @@ pub struct QueueLoad {
     /// Since when the job has waited that has waited longest of those that it has pulled and not started.
     #[serde(default)]
     pub oldest_buffered: Option<Timestamp>,
+    /// Jobs whose attempt has begun, by tenant and priority, of at most [`MAX_TENANTS`] tenants.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_tenant: BTreeMap<Tenant, [usize; Priority::COUNT]>,
 }
+
+/// At most so many tenants' running jobs are published of a queue.
+pub const MAX_TENANTS: usize = 128;
+
+/// A type for which a node finds no handler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingHandler {
+    /// The tenant whose jobs it looked for a handler for.
+    pub tenant: Tenant,
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+    /// Since when it has found none.
+    pub since: Timestamp,
+    /// When it last looked.
+    pub looked_at: Timestamp,
+}
+
+/// At most so many types without handler are published.
+pub const MAX_MISSING: usize = 64;
 
 /// How often a node says that it is there.
 pub const PRESENCE_EVERY: Duration = Duration::from_secs(2);

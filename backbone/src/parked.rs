@@ -84,17 +84,17 @@ impl Backbone {
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn parked_kinds(&self, queue: &Queue) -> Result<Vec<ParkedKind>, Error> {
-        self.kinds_in(&self.names().parked_stream(), &self.names().parked_where(None, Some(queue), None)).await
+    pub async fn parked_kinds(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Vec<ParkedKind>, Error> {
+        self.kinds_in(&self.names().parked_stream(), &self.names().parked_where(tenant, Some(queue), None)).await
     }
 
     /// The kinds of the jobs that were parked and are in the queue's lane of returned jobs.
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn returned_kinds(&self, queue: &Queue) -> Result<Vec<ParkedKind>, Error> {
+    pub async fn returned_kinds(&self, queue: &Queue, tenant: Option<&Tenant>) -> Result<Vec<ParkedKind>, Error> {
         let stream = self.names().lane_stream(queue, Lane::Returned);
-        self.kinds_in(&stream, &self.names().returned_where(None, queue, None)).await
+        self.kinds_in(&stream, &self.names().returned_where(tenant, queue, None)).await
     }
 
     async fn kinds_in(&self, stream: &str, filter: &str) -> Result<Vec<ParkedKind>, Error> {

@@ -11,7 +11,7 @@ use longshore_backbone::wire::api::{
 use serde::Deserialize;
 
 use super::client::Api;
-use super::output::{self, BAD, GOOD};
+use super::output::{self, BAD, GOOD, PENDING};
 use super::{Ended, Global};
 
 #[derive(Debug, Args)]
@@ -116,6 +116,9 @@ pub(crate) async fn health(global: &Global, arguments: HealthArguments) -> anyho
         output::json(&answer)?;
     } else {
         say(health.ready, &health.reasons)?;
+        for warning in &health.warnings {
+            anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
+        }
     }
     Ok(ended(health.ready))
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Encoded, PauseRequest, PauseStatus, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest, QueuesResume,
-    ResumeRequest,
+    Encoded, NoHandler, PauseRequest, PauseStatus, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest,
+    QueuesResume, ResumeRequest,
 };
 use longshore_domain::{JobType, Queue, Timestamp, duration};
 
@@ -119,44 +119,68 @@ async fn list(api: &Api, arguments: &Arguments) -> anyhow::Result<Ended> {
         return Ok(Ended::Well);
     }
     let answer = answer.read()?;
-    output::say(output::table(&rows(&answer), &[1, 2, 3]).trim_end())?;
-    for queue in unserved(&answer) {
-        anstream::eprintln!("{PENDING}warning:{PENDING:#} jobs wait in {queue} and no node serves it");
+    output::say(output::table(&rows(&answer), &[1, 2, 3, 4, 5, 6]).trim_end())?;
+    for warning in warnings(&answer, now()) {
+        anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
     }
     Ok(Ended::Well)
 }
 
 fn rows(answer: &Queues) -> Vec<Vec<String>> {
-    let heading = ["queue", "waiting", "running", "oldest", "by priority", ""].map(str::to_owned).to_vec();
-    std::iter::once(heading).chain(answer.queues.iter().map(row)).collect()
+    let heading =
+        ["queue", "waiting", "running", "scheduled", "retrying", "deferred", "oldest", "by priority", "served by", ""];
+    std::iter::once(heading.map(str::to_owned).to_vec()).chain(answer.queues.iter().map(row)).collect()
 }
 
-/// Jobs of a queue that have not begun: its lanes also hold the running ones, until their end.
+/// Jobs of a queue that have not begun.
 pub(crate) fn waiting(queue: &QueueStatus) -> u64 {
-    queue.depth.saturating_sub(queue.running)
+    queue.waiting.values().sum()
+}
+
+/// Jobs of a queue that could not start; `None`: not known yet.
+pub(crate) fn deferred(queue: &QueueStatus) -> Option<u64> {
+    queue.deferred.as_ref().map(|reasons| reasons.values().sum())
 }
 
 fn row(queue: &QueueStatus) -> Vec<String> {
-    let lanes = queue.depths.iter().filter(|(_, depth)| **depth > 0);
-    let lanes = lanes.map(|(name, depth)| format!("{} {}", output::cut(name, 20), number(*depth))).collect::<Vec<_>>();
+    let lanes = queue.waiting.iter().filter(|(_, waiting)| **waiting > 0);
+    let lanes = lanes.map(|(name, waiting)| format!("{} {}", output::cut(name, 20), number(*waiting)));
+    let paused = queue.paused_types.iter().map(|paused| format!("{} paused", paused.job_type));
     let state = match (queue.paused, queue.served) {
-        (true, _) => "paused",
-        (false, false) => "not served",
-        (false, true) => "",
+        (true, _) => Some("paused".to_owned()),
+        (false, false) => Some("not served".to_owned()),
+        (false, true) => None,
     };
+    let or_unknown = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), number);
     vec![
         queue.queue.to_string(),
         number(waiting(queue)),
         number(queue.running),
-        queue.oldest_age_ms.map(output::took).unwrap_or_default(),
-        lanes.join("  "),
-        state.to_owned(),
+        or_unknown(queue.scheduled),
+        or_unknown(queue.retrying),
+        or_unknown(deferred(queue)),
+        queue.oldest_ms.get("waiting").copied().map(output::took).unwrap_or_default(),
+        lanes.collect::<Vec<_>>().join("  "),
+        output::cut(&queue.served_by.join(" "), 40),
+        state.into_iter().chain(paused).collect::<Vec<_>>().join(", "),
     ]
 }
 
-fn unserved(answer: &Queues) -> impl Iterator<Item = &str> {
-    let lost = |queue: &&QueueStatus| !queue.served && waiting(queue) > 0;
-    answer.queues.iter().filter(lost).map(|queue| queue.queue.as_str())
+/// What keeps jobs from being done: queues without node, types without handler.
+pub(crate) fn warnings(answer: &Queues, now: Timestamp) -> Vec<String> {
+    let unserved = answer.queues.iter().filter(|queue| !queue.served && waiting(queue) > 0);
+    let unserved = unserved.map(|queue| format!("jobs wait in {} and no node serves it", queue.queue));
+    let no_handler = answer.no_handler.iter().map(|missing| without_handler(missing, now));
+    unserved.chain(no_handler).collect()
+}
+
+fn without_handler(missing: &NoHandler, now: Timestamp) -> String {
+    let NoHandler { job_type, jobs, since, subject, .. } = missing;
+    let jobs = match jobs {
+        0 => String::new(),
+        jobs => format!(", {} jobs wait", number(*jobs)),
+    };
+    format!("no handler for {job_type} for {}{jobs}; handlers subscribe to {subject}", output::age(*since, now))
 }
 
 #[cfg(test)]
@@ -185,24 +209,37 @@ mod tests {
     }
 
     #[test]
-    fn waiting_jobs_are_summed_and_unserved_queues_are_named() {
-        let answer = serde_json::from_value(json!({"queues": [
-            {"queue": "main", "concurrency": 64, "depth": 1_202, "depths": {"p1": 2, "p2": 0, "p5": 1_200}, "oldest_age_ms": 65_000, "running": 8,
-             "paused": false, "served": true},
-            {"queue": "bulk", "concurrency": 0, "depth": 1, "depths": {"p5": 1}, "oldest_age_ms": 10, "running": 0, "paused": false, "served": false},
-            {"queue": "idle", "concurrency": 4, "depth": 0, "depths": {"p5": 0}, "oldest_age_ms": null, "running": 0, "paused": false, "served": true},
-        ]}));
-        let answer: Queues = answer.unwrap();
-        let shown = anstream::adapter::strip_str(&output::table(&rows(&answer), &[1, 2, 3])).to_string();
+    fn queues_are_shown_with_what_waits_and_what_keeps_it() {
+        let queue = |name: &str, waiting: serde_json::Value, running: u64, served_by: &[&str]| {
+            json!({"queue": name, "concurrency": 64, "depth": 0, "depths": {}, "oldest_age_ms": null, "waiting": waiting,
+                "running": running, "paused": false, "served": !served_by.is_empty(), "served_by": served_by})
+        };
+        let mut main = queue("main", json!({"p1": 2, "p2": 0, "p5": 1_192}), 8, &["n1", "n2"]);
+        main["oldest_ms"] = json!({"waiting": 65_000, "scheduled": 1});
+        (main["scheduled"], main["retrying"]) = (json!(3), json!(4));
+        main["deferred"] = json!({"no_handler_online": 5, "busy": 1});
+        let bulk = queue("bulk", json!({"p5": 1}), 0, &[]);
+        let mut idle = queue("idle", json!({}), 0, &["n1"]);
+        idle["paused_types"] = json!([{"type": "call"}]);
+        let answer = json!({"queues": [main, bulk, idle], "no_handler": [
+            {"tenant": "acme", "type": "mail", "jobs": 200, "since": "2026-11-21T11:58:00Z", "looked_at": "2026-11-21T12:00:00Z",
+             "subject": "longshore.work.acme.mail"},
+        ]});
+        let answer: Queues = serde_json::from_value(answer).unwrap();
+        let table = output::table(&rows(&answer), &[1, 2, 3, 4, 5, 6]);
         assert_eq!(
-            shown,
+            anstream::adapter::strip_str(&table).to_string(),
             "\
-queue  waiting  running     oldest  by priority
-main     1,194        8  1 min 5 s  p1 2  p5 1,200
-bulk         1        0      10 ms  p5 1            not served
-idle         0        0
+queue  waiting  running  scheduled  retrying  deferred     oldest  by priority    served by
+main     1,194        8          3         4         6  1 min 5 s  p1 2  p5 1,192  n1 n2
 "
         );
-        assert_eq!(unserved(&answer).collect::<Vec<_>>(), ["bulk"]);
+        assert_eq!(
+            warnings(&answer, Timestamp::parse("2026-11-21T12:00:00Z").unwrap()),
+            [
+                "jobs wait in bulk and no node serves it",
+                "no handler for mail for 2 min, 200 jobs wait; handlers subscribe to longshore.work.acme.mail",
+            ]
+        );
     }
 }

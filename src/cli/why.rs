@@ -118,7 +118,7 @@ async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Op
 }
 
 async fn queue(api: &Api, record: &Record) -> Option<QueueStatus> {
-    let asked = QueuesRequest { queue: Some(record.queue.to_string()) };
+    let asked = QueuesRequest { queue: Some(record.queue.to_string()), tenant: None };
     api.ask::<QueuesList>(asked).await.ok()?.read().ok()?.queues.pop()
 }
 

@@ -184,7 +184,8 @@ impl<'s> View<'s> {
     pub(crate) fn queues(&mut self, answer: &Queues) {
         let queue = |queue: &QueueStatus| {
             let [waiting, running] = [queues::waiting(queue), queue.running].map(number);
-            format!("{} {waiting} waiting, {running} running", queue.queue)
+            let paused = if queue.paused { ", paused" } else { "" };
+            format!("{} {waiting} waiting, {running} running{paused}", queue.queue)
         };
         self.queues = answer.queues.iter().map(queue).collect::<Vec<_>>().join("   ");
     }

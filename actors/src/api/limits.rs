@@ -105,7 +105,7 @@ fn scopes(api: &Api) -> BTreeSet<Scope> {
 async fn parked(api: &Api, tenant: Option<&Tenant>) -> Result<BTreeMap<JobType, u64>, Error> {
     let mut jobs = BTreeMap::new();
     for queue in api.backbone.declared_queues().await? {
-        let kinds = api.backbone.parked_kinds(&queue).await?.into_iter();
+        let kinds = api.backbone.parked_kinds(&queue, None).await?.into_iter();
         for kind in kinds.filter(|kind| tenant.is_none_or(|tenant| *tenant == kind.tenant)) {
             *jobs.entry(kind.job_type).or_default() += kind.jobs;
         }

@@ -1,6 +1,5 @@
 //! The API: its endpoints, served as the NATS micro service `longshore`.
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +10,15 @@ use longshore_backbone::control::{Presence, QueueLoad};
 use longshore_backbone::service::{self, Request, Serve};
 use longshore_backbone::wire::api::{
     self, ApiError, BatchAnswer, BatchItem, BatchRequest, Code, Encoded, Endpoint, Erased, HealthRequest, HealthStatus,
-    LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, OPERATOR, PausedType, PutRequest, QueueStatus, Queues,
-    QueuesRequest, Record, RunRequest, ScheduleStatus, SubmitRequest, Submitted, WaitRequest,
+    LogLevel, LogLevelRequest, NodeQueue, NodeStatus, Nodes, OPERATOR, PutRequest, Record, RunRequest, ScheduleStatus,
+    SubmitRequest, Submitted, WaitRequest,
 };
 use longshore_backbone::wire::json::Object;
-use longshore_domain::run::whole_millis;
-use longshore_domain::setting::{Pause, PauseOf};
-use longshore_domain::{Lane, Queue, Tenant};
+use longshore_domain::Tenant;
 
 use crate::api::filter::{self, unavailable};
 use crate::api::intake;
+use crate::api::queues;
 use crate::api::{
     Api, audit, breakers, cancel, dead_letters, erase, limits, list, pauses, replay, reschedule, runs, schedules,
     traced,
@@ -130,7 +128,7 @@ fn routes() -> Vec<Route> {
         route::<api::SchedulesBackfill>(|control, asker, asked| {
             Box::pin(schedules::backfill(&control.part.api, asker, asked))
         }),
-        route::<api::QueuesList>(|control, _, asked| Box::pin(control.queues(asked))),
+        route::<api::QueuesList>(|control, asker, asked| Box::pin(queues::list(&control.part.api, asker, asked))),
         route::<api::QueuesPause>(|control, _, asked| Box::pin(pauses::pause(&control.part.api, asked))),
         route::<api::QueuesResume>(|control, _, asked| Box::pin(pauses::resume(&control.part.api, asked))),
         route::<api::LimitsList>(|control, asker, asked| Box::pin(limits::list(&control.part.api, asker, asked))),
@@ -244,53 +242,6 @@ impl Control {
         runs::wait(&self.part.api, &tenant, &run_id, timeout).await
     }
 
-    async fn queues(&self, asked: QueuesRequest) -> Result<Encoded<Queues>, ApiError> {
-        let only = asked.queue.as_deref().map(Queue::parse).transpose();
-        let only = only.map_err(|error| ApiError::malformed(format!("queue: {error}")))?;
-        let nodes = self.part.api.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
-        let mut queues = Vec::new();
-        for queue in self.part.api.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
-            if only.as_ref().is_some_and(|only| *only != queue) {
-                continue;
-            }
-            let backbone = &self.part.api.backbone;
-            let asked = tokio::try_join!(
-                backbone.lanes_of(&queue),
-                backbone.lane_of(&queue, Lane::Returned),
-                backbone.parked_kinds(&queue),
-            );
-            let (lanes, returned, parked) = asked.map_err(|error| unavailable(&error))?;
-            let loads = || nodes.iter().filter_map(|node| node.queues.get(queue.as_str()));
-            let served = nodes.iter().any(|node| node.queues.contains_key(queue.as_str()) && node.state == "running");
-            let mut depths: BTreeMap<String, u64> =
-                (1..).zip(&lanes).map(|(number, lane)| (format!("p{number}"), lane.messages)).collect();
-            for parked in parked {
-                *depths.entry(parked.priority.to_string()).or_default() += parked.jobs;
-            }
-            let pauses = self.part.api.run_time_settings.pauses();
-            let pause = self.part.api.run_time_settings.pause_of_queue(&queue);
-            let oldest = lanes.iter().filter_map(|lane| lane.oldest).min();
-            queues.push(QueueStatus {
-                concurrency: loads().map(|load| load.concurrency as u64).sum(),
-                depth: depths.values().sum::<u64>() + returned.messages,
-                depths,
-                oldest_age_ms: oldest.map(|oldest| whole_millis(now().since(oldest))),
-                paused: pause.is_some(),
-                paused_types: paused_types(&pauses, &queue),
-                paused_until: pause.and_then(|pause| pause.until),
-                running: loads().map(|load| load.running as u64).sum(),
-                queue,
-                served,
-            });
-        }
-        match only {
-            Some(queue) if queues.is_empty() => {
-                Err(ApiError::not_found(format!("queue: {:?} is not declared", queue.as_str())))
-            }
-            _ => Ok(Encoded::of(&Queues { queues })),
-        }
-    }
-
     /// The health of this node, or of the one that was asked for.
     async fn health(&self, asked: HealthRequest) -> Result<Encoded<HealthStatus>, ApiError> {
         let own = self.part.readiness.status();
@@ -319,17 +270,10 @@ impl Control {
 
 /// A node as an answer shows it.
 fn status(node: Presence) -> NodeStatus {
-    let Presence { node, version, started_at, seen_at, state, queues, running_of: _ } = node;
+    let Presence { node, version, started_at, seen_at, state, queues, running_of: _, missing_handlers: _ } = node;
     let load = |load: QueueLoad| NodeQueue { concurrency: load.concurrency, running: load.running };
     let queues = queues.into_iter().map(|(name, of)| (name, load(of))).collect();
     NodeStatus { node, queues, seen_at, started_at, state, version }
-}
-
-/// The types whose jobs are paused in a queue.
-fn paused_types(pauses: &[(PauseOf, Pause)], queue: &Queue) -> Vec<PausedType> {
-    let here = pauses.iter().filter(|(of, _)| of.queue().is_none_or(|of| of == queue));
-    let here = here.filter_map(|(of, pause)| Some(PausedType { job_type: of.job_type()?.clone(), until: pause.until }));
-    here.collect()
 }
 
 /// The tenant that submits.

@@ -99,6 +99,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                 Err(_) => failed(ErrorKind::Retryable, "the connection to the handler was lost"),
             },
             Ok(()) = &mut call.found, if !announced => {
+                ports.routing.found_handlers(&context.job);
                 heard = Instant::now();
                 announced = true;
                 announce(ports, current).await;
@@ -147,6 +148,7 @@ async fn end_of(
         }
         Reply::Answer(reply) => reply,
     };
+    ports.routing.found_handlers(&context.job);
     if let Some(lasts) = reply.hold.filter(|_| reply.unreadable.is_none()) {
         ports.limits.hold(&context.job, lasts);
     }

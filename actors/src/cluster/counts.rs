@@ -14,7 +14,7 @@ use longshore_backbone::backlog::LaneBacklog;
 use longshore_backbone::control::QueueLoad;
 use longshore_backbone::parked::ParkedKind;
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::{Lane, Queue, Timestamp};
+use longshore_domain::{Lane, Queue, Tenant, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -74,54 +74,74 @@ async fn count(backbone: &Backbone, node: &str, own: BTreeMap<String, QueueLoad>
     let others = nodes.into_iter().filter(|presence| presence.node != node).map(|presence| presence.queues);
     let loads: Vec<BTreeMap<String, QueueLoad>> = others.chain([own]).collect();
     let each = try_join_all(queues.into_iter().map(|queue| async {
-        let loads: Vec<QueueLoad> = loads.iter().filter_map(|load| load.get(queue.as_str()).copied()).collect();
-        let mut counts = count_queue(backbone, &queue, &loads).await?;
+        let loads: Vec<QueueLoad> = loads.iter().filter_map(|load| load.get(queue.as_str()).cloned()).collect();
+        let stored = stored(backbone, &queue, None).await?;
+        let mut counts = counts_of(&stored, &loads, None, now());
         counts.timed = timed.as_ref().map(|timed| {
-            let of = timed.queues.get(queue.as_str()).copied().unwrap_or_default();
-            TimedCounts { scheduled: of.scheduled, retrying: of.retrying, deferred: of.deferred }
+            let of = timed.of(&queue, None).unwrap_or_default();
+            TimedCounts { scheduled: of.scheduled.count, retrying: of.retrying.count, deferred: of.deferred.count }
         });
         Ok::<_, Error>((queue, counts))
     }));
     Ok(ClusterCounts { queues: each.await?.into_iter().collect(), dead_letters: dead.count })
 }
 
-async fn count_queue(backbone: &Backbone, queue: &Queue, loads: &[QueueLoad]) -> Result<QueueCounts, Error> {
+/// What the streams have of a queue, of one tenant or of all.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StoredQueue {
+    /// By lane.
+    pub(crate) lanes: Vec<LaneBacklog>,
+    pub(crate) parked: Vec<ParkedKind>,
+    /// Those that were taken back; a lane has them as well.
+    pub(crate) returned: Vec<ParkedKind>,
+    pub(crate) oldest_parked: Option<Timestamp>,
+}
+
+/// Asks what the streams have of a queue: some questions per lane, however many jobs there are.
+pub(crate) async fn stored(backbone: &Backbone, queue: &Queue, tenant: Option<&Tenant>) -> Result<StoredQueue, Error> {
     let (lanes, parked) = tokio::try_join!(
-        try_join_all(Lane::all().map(|lane| backbone.lane_backlog(queue, lane))),
-        backbone.parked_kinds(queue),
+        try_join_all(Lane::all().map(|lane| backbone.lane_backlog(queue, lane, tenant))),
+        backbone.parked_kinds(queue, tenant),
     )?;
     let returned = match lanes[Lane::Returned.index()].messages {
         0 => Vec::new(),
-        _ => backbone.returned_kinds(queue).await?,
+        _ => backbone.returned_kinds(queue, tenant).await?,
     };
-    let oldest_parked = if parked.is_empty() { None } else { backbone.oldest_parked(queue).await? };
-    Ok(counts_of(&lanes, parked.iter().chain(&returned), loads, oldest_parked, now()))
+    let oldest_parked = if parked.is_empty() { None } else { backbone.oldest_parked(queue, tenant).await? };
+    Ok(StoredQueue { lanes, parked, returned, oldest_parked })
 }
 
 /// Puts together what was asked. Lanes hold running jobs as well, until their end.
-fn counts_of<'k>(
-    lanes: &[LaneBacklog],
-    elsewhere: impl Iterator<Item = &'k ParkedKind>,
+pub(crate) fn counts_of(
+    stored: &StoredQueue,
     loads: &[QueueLoad],
-    oldest_parked: Option<Timestamp>,
+    tenant: Option<&Tenant>,
     now: Timestamp,
 ) -> QueueCounts {
     let mut counts = QueueCounts::default();
-    for (waiting, lane) in counts.waiting.iter_mut().zip(lanes) {
+    for (waiting, lane) in counts.waiting.iter_mut().zip(&stored.lanes) {
         *waiting = lane.messages;
     }
-    for kind in elsewhere {
+    for kind in stored.parked.iter().chain(&stored.returned) {
         counts.waiting[Lane::Of(kind.priority).index()] += kind.jobs;
     }
     for load in loads {
-        counts.running += load.running as u64;
-        for (waiting, running) in counts.waiting.iter_mut().zip(load.by_priority) {
+        let (running, by_priority) = match tenant {
+            None => (load.running, load.by_priority),
+            Some(tenant) => {
+                let by_priority = load.by_tenant.get(tenant).copied().unwrap_or_default();
+                (by_priority.iter().sum(), by_priority)
+            }
+        };
+        counts.running += running as u64;
+        for (waiting, running) in counts.waiting.iter_mut().zip(by_priority) {
             *waiting = waiting.saturating_sub(running as u64);
         }
     }
-    let undelivered = lanes.iter().filter_map(|lane| lane.oldest_undelivered);
-    let buffered = loads.iter().filter_map(|load| load.oldest_buffered);
-    let oldest = undelivered.chain(buffered).chain(oldest_parked).min();
+    let undelivered = stored.lanes.iter().filter_map(|lane| lane.oldest_undelivered);
+    // Which tenant's job a node has buffered for longest, it does not say.
+    let buffered = loads.iter().filter(|_| tenant.is_none()).filter_map(|load| load.oldest_buffered);
+    let oldest = undelivered.chain(buffered).chain(stored.oldest_parked).min();
     counts.oldest = oldest.map(|oldest| now.since(oldest)).unwrap_or_default();
     counts
 }
@@ -129,15 +149,18 @@ fn counts_of<'k>(
 #[cfg(test)]
 mod tests {
     use longshore_backbone::wire::kind_key::KindKey;
-    use longshore_domain::{JobType, Priority, Tenant};
+    use longshore_domain::{JobType, Priority};
 
     use super::*;
 
     #[test]
     fn what_runs_does_not_wait_and_what_is_parked_does() {
         let at = Timestamp::from_millis;
-        let lane = |messages, oldest: Option<i64>| LaneBacklog { messages, oldest_undelivered: oldest.map(at) };
-        let mut lanes = [lane(0, None); Lane::COUNT];
+        let lane = |messages, oldest: Option<i64>| {
+            let oldest = oldest.map(at);
+            LaneBacklog { messages, oldest, oldest_undelivered: oldest }
+        };
+        let mut lanes = vec![lane(0, None); Lane::COUNT];
         (lanes[0], lanes[4]) = (lane(2, None), lane(10, Some(7_000)));
         let parked = ParkedKind {
             tenant: Tenant::parse("acme").unwrap(),
@@ -152,9 +175,11 @@ mod tests {
             running,
             by_priority,
             oldest_buffered: oldest.map(at),
+            by_tenant: [(Tenant::parse("acme").unwrap(), [0, 0, 0, 0, running, 0, 0, 0, 0])].into(),
         };
         let loads = [load(3, [1, 0, 0, 0, 2, 0, 0, 0, 0], Some(6_000)), load(1, [1, 0, 0, 0, 0, 0, 0, 0, 0], None)];
-        let counts = counts_of(&lanes, [&parked].into_iter(), &loads, Some(at(5_000)), at(10_000));
+        let stored = StoredQueue { lanes, parked: vec![parked], returned: Vec::new(), oldest_parked: Some(at(5_000)) };
+        let counts = counts_of(&stored, &loads, None, at(10_000));
         assert_eq!(
             counts,
             QueueCounts {
@@ -164,7 +189,10 @@ mod tests {
                 oldest: Duration::from_secs(5),
             }
         );
-        let nothing = counts_of(&[lane(0, None); Lane::COUNT], [].into_iter(), &[], None, at(10_000));
+        let of_tenant = counts_of(&stored, &loads, Some(&Tenant::parse("acme").unwrap()), at(10_000));
+        assert_eq!((of_tenant.waiting, of_tenant.running), ([2, 0, 0, 0, 6, 0, 0, 0, 4], 4));
+        let nothing = StoredQueue { lanes: vec![lane(0, None); Lane::COUNT], ..StoredQueue::default() };
+        let nothing = counts_of(&nothing, &[], None, at(10_000));
         assert_eq!(nothing, QueueCounts::default());
     }
 }

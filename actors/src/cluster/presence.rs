@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::control::{PRESENCE_EVERY, Presence};
+use longshore_backbone::control::{MAX_MISSING, PRESENCE_EVERY, Presence};
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::{Backbone, Error};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,7 @@ use crate::queue::dispatcher::{self, Dispatcher};
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::now;
+use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::supervision::LoopEnd;
 
@@ -31,6 +32,8 @@ pub(crate) struct Part {
     pub(crate) queues: Vec<Arc<Dispatcher>>,
     /// Whose running jobs it publishes as well.
     pub(crate) waiting: Arc<WaitingJobs>,
+    /// Which handlers it does not find.
+    pub(crate) routing: Arc<Routing>,
     /// What the node knows of run-time settings counts only while other nodes know that it is there.
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
     pub(crate) metrics: Arc<Metrics>,
@@ -39,6 +42,8 @@ pub(crate) struct Part {
 
 /// This node's presence now.
 fn of(part: &Part) -> Presence {
+    let mut missing = part.routing.discovery.missing_handlers();
+    missing.truncate(MAX_MISSING);
     Presence {
         node: part.identity.node.to_string(),
         version: crate::VERSION.to_owned(),
@@ -47,6 +52,7 @@ fn of(part: &Part) -> Presence {
         state: if part.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
         queues: dispatcher::loads(&part.queues),
         running_of: part.waiting.running_of(),
+        missing_handlers: missing,
     }
 }
 

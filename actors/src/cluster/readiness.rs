@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use longshore_backbone::Backbone;
 use longshore_backbone::connect::Link;
+use longshore_backbone::control::MissingHandler;
 use longshore_backbone::wire::api::{Counters, HealthStatus};
 
 use crate::metrics::Metrics;
@@ -14,6 +15,7 @@ use crate::queue::unresponsive::SPARE_THREADS;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
+use crate::shared::routing::Routing;
 
 /// What readiness rests on.
 #[derive(Clone)]
@@ -23,6 +25,7 @@ pub(crate) struct Readiness {
     /// The queues that this node serves.
     pub(crate) queues: Vec<Arc<Dispatcher>>,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) routing: Arc<Routing>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -67,7 +70,16 @@ impl Readiness {
             ready: reasons.is_empty(),
             reasons,
             version: crate::VERSION.to_owned(),
-            warnings: full.collect(),
+            warnings: full.chain(self.without_handler()).collect(),
         }
+    }
+
+    /// The types for which this node finds no handler.
+    fn without_handler(&self) -> impl Iterator<Item = String> {
+        self.routing.discovery.missing_handlers().into_iter().map(|missing| {
+            let MissingHandler { tenant, job_type, since, .. } = missing;
+            let subject = self.routing.subject_of(&tenant, &job_type);
+            format!("no handler for {job_type} of tenant {tenant} since {since}: handlers subscribe to {subject}")
+        })
     }
 }

@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use longshore_backbone::control::QueueLoad;
+use longshore_backbone::control::{MAX_TENANTS, QueueLoad};
 use longshore_domain::policy::QueuePolicy;
-use longshore_domain::{Job, Lane, Priority, Queue};
+use longshore_domain::{Job, Lane, Priority, Queue, Tenant};
 use ractor::{ActorRef, MessagingErr};
 use tokio::sync::{Mutex, mpsc};
 
@@ -35,6 +35,7 @@ pub(crate) fn loads(queues: &[Arc<Dispatcher>]) -> BTreeMap<String, QueueLoad> {
             running: queue.running(),
             by_priority: queue.running_by_priority(),
             oldest_buffered: queue.buffer.oldest(),
+            by_tenant: queue.running_by_tenant(),
         };
         (queue.name.to_string(), load)
     };
@@ -159,6 +160,18 @@ impl Dispatcher {
         let mut counts = [0; Priority::COUNT];
         self.for_each_running(|job| counts[Lane::Of(job.priority).index()] += 1);
         counts
+    }
+
+    /// The same by tenant, of the first tenants that are met.
+    fn running_by_tenant(&self) -> BTreeMap<Tenant, [usize; Priority::COUNT]> {
+        let mut tenants: BTreeMap<Tenant, [usize; Priority::COUNT]> = BTreeMap::new();
+        self.for_each_running(|job| {
+            if tenants.len() < MAX_TENANTS || tenants.contains_key(&job.tenant) {
+                let counts = tenants.entry(job.tenant.clone()).or_insert([0; Priority::COUNT]);
+                counts[Lane::Of(job.priority).index()] += 1;
+            }
+        });
+        tenants
     }
 
     /// Looks at each job whose attempt has begun.

@@ -109,7 +109,7 @@ impl Parking {
     /// Takes back the jobs that are wanted; says when to look again.
     async fn look(&mut self) -> Result<Duration, Error> {
         self.part.queue.buffer.before_asking();
-        let found = self.part.backbone.parked_kinds(&self.part.queue.name).await?;
+        let found = self.part.backbone.parked_kinds(&self.part.queue.name, None).await?;
         let mut kinds: BTreeMap<Kind, Parked> = BTreeMap::new();
         for parked in found.into_iter().filter(|parked| parked.jobs > 0) {
             let kind = Kind { tenant: parked.tenant, job_type: parked.job_type, key: parked.key };

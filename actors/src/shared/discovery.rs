@@ -2,17 +2,26 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use longshore_backbone::control::MissingHandler;
 use longshore_backbone::work::{Announced, falls_under};
+use longshore_domain::Job;
 use tokio::sync::Notify;
+
+use crate::shared::now;
 
 /// Handlers are asked every few seconds while there are jobs for them. Older answers say little about which handlers
 /// are there now.
 const HOLDS_FOR: Duration = Duration::from_secs(15);
 /// After no handler was there for a job, no other job is tried for so long: thousands may wait for that handler.
 const MISSED_FOR: Duration = Duration::from_millis(250);
+/// A type counts as without handler for so long after a job of it was last tried: the longest pause between two attempts
+/// is shorter, as a rule.
+const MISSING_FOR: Duration = Duration::from_secs(900);
+/// Maximum number of types without handler that are remembered.
+const MAX_MISSING: usize = 1_024;
 /// Maximum number of subjects that are remembered with the time when they were first met; beyond that all are met anew.
 const MAX_MET: usize = 16_384;
 
@@ -24,6 +33,9 @@ pub(crate) struct Discovery {
     remote_seen: AtomicBool,
     /// Notified when a job is met whose handlers are not known yet.
     new_subject_met: Notify,
+    /// The types for which no handler was found, by subject, and whether there are any.
+    missing: Mutex<HashMap<String, MissingHandler>>,
+    any_missing: AtomicBool,
 }
 
 /// What the node knows of the handlers of one subject.
@@ -54,8 +66,55 @@ impl Discovery {
         self.new_subject_met.notified().await;
     }
 
+    /// No handler was found for a job of this subject.
+    pub(crate) fn missed(&self, subject: &str, job: &Job) {
+        let (now, mut missing) = (now(), self.missing());
+        if let Some(known) = missing.get_mut(subject) {
+            known.looked_at = now;
+        } else if missing.len() < MAX_MISSING {
+            let (tenant, job_type) = (job.tenant.clone(), job.job_type.clone());
+            tracing::warn!(%tenant, %job_type, "no handler is online: its jobs wait; handlers subscribe to {subject}");
+            missing.insert(subject.to_owned(), MissingHandler { tenant, job_type, since: now, looked_at: now });
+        }
+        self.any_missing.store(true, Ordering::Relaxed);
+    }
+
+    /// A handler was found for a job of the subject that `subject` returns. Costs one load if none was missing.
+    pub(crate) fn found(&self, subject: impl FnOnce() -> String) {
+        if self.any_missing.load(Ordering::Relaxed) {
+            let subject = subject();
+            self.retain_missing(|missing, _| *missing != subject);
+        }
+    }
+
+    /// The types for which no handler was found, since a handler was last found.
+    pub(crate) fn missing_handlers(&self) -> Vec<MissingHandler> {
+        if !self.any_missing.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let forgotten = now().minus(MISSING_FOR);
+        self.retain_missing(|_, known| known.looked_at > forgotten);
+        let mut missing: Vec<MissingHandler> = self.missing().values().cloned().collect();
+        missing.sort_by_key(|missing| missing.since);
+        missing
+    }
+
+    fn retain_missing(&self, mut stays: impl FnMut(&String, &MissingHandler) -> bool) {
+        let mut missing = self.missing();
+        missing.retain(|subject, known| stays(subject, known));
+        self.any_missing.store(!missing.is_empty(), Ordering::Relaxed);
+    }
+
+    fn missing(&self) -> MutexGuard<'_, HashMap<String, MissingHandler>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Handlers were asked at `at`, and announced this.
     pub(crate) fn replace(&self, announced: Vec<Announced>, at: Instant) {
+        if self.any_missing.load(Ordering::Relaxed) {
+            let is_announced = |subject: &str| announced.iter().any(|service| falls_under(subject, &service.subject));
+            self.retain_missing(|subject, _| !is_announced(subject));
+        }
         self.announcements.write().unwrap_or_else(PoisonError::into_inner).replace(announced, at);
     }
 

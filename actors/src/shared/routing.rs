@@ -81,7 +81,19 @@ impl Routing {
 
     /// No handler was there for this job: the next ones are asked before they get jobs.
     pub(crate) fn forget_handlers(&self, job: &Job) {
-        self.discovery.forget(&self.names.work(&job.tenant, &job.job_type));
+        let subject = self.names.work(&job.tenant, &job.job_type);
+        self.discovery.missed(&subject, job);
+        self.discovery.forget(&subject);
+    }
+
+    /// A handler was there for this job.
+    pub(crate) fn found_handlers(&self, job: &Job) {
+        self.discovery.found(|| self.names.work(&job.tenant, &job.job_type));
+    }
+
+    /// The subject on which the handlers of a type listen.
+    pub(crate) fn subject_of(&self, tenant: &Tenant, job_type: &JobType) -> String {
+        self.names.work(tenant, job_type)
     }
 
     /// How many jobs may be with the remote handlers of this job at once, of all types that these serve together: the

@@ -107,8 +107,8 @@ impl Sweep {
         for _ in 0..PAGES {
             let page = self.part.backbone.standing_schedules(self.schedules_from).await?;
             let before = self.overdue_before(1);
-            for (queue, waits_for) in page.found.iter().filter_map(|found| self.part.backbone.waits_for(found)) {
-                self.timed.count(&queue, waits_for);
+            for job in page.found.iter().filter_map(|found| self.part.backbone.waits_for(found)) {
+                self.timed.count(&job);
             }
             overdue.extend(page.found.into_iter().filter(|standing| standing.at < before));
             bytes += page.bytes;

@@ -1,5 +1,6 @@
 //! The headers that only nodes write on a job: which round and attempt it is about, and the proof of it.
 
+use longshore_domain::run::DeferReason;
 use longshore_domain::{SmolStr, Timestamp};
 
 use super::header::{ATTEMPTS_MAX, HeaderError, Moved, TAG_MAX, names, number, text};
@@ -16,6 +17,7 @@ pub(super) struct ByNode {
     attempt: Option<u32>,
     deferrals: Option<u32>,
     due_at: Option<Timestamp>,
+    deferred_for: Option<DeferReason>,
     pub(super) seal: Option<SmolStr>,
 }
 
@@ -36,6 +38,10 @@ impl ByNode {
                 self.deferrals = Some(value.parse().map_err(no_number)?);
                 names::DEFERRALS
             }
+            "deferred-for" => {
+                self.deferred_for = Some(DeferReason::parse(value).ok_or_else(|| RESERVED.to_owned())?);
+                names::DEFERRED_FOR
+            }
             "due-at" => {
                 self.due_at = Some(Timestamp::from_millis(value.parse().map_err(no_number)?));
                 names::DUE_AT
@@ -52,12 +58,14 @@ impl ByNode {
 
     /// All or nothing: the headers that a node wrote on a job are complete, and proven by a seal.
     pub(super) fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
-        let Self { first: Some(first), round, attempt, deferrals, due_at, seal } = self else {
+        let Self { first: Some(first), round, attempt, deferrals, due_at, deferred_for, seal } = self else {
             return Ok((None, None));
         };
         let moved = match (round, attempt) {
-            (Some(round), Some(attempt)) => Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at }),
-            (None, None) if deferrals.is_none() && due_at.is_none() => None,
+            (Some(round), Some(attempt)) => {
+                Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at, deferred_for })
+            }
+            (None, None) if deferrals.is_none() && due_at.is_none() && deferred_for.is_none() => None,
             _ => return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() }),
         };
         if seal.is_none() || !has_run_id {

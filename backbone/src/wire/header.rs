@@ -5,7 +5,7 @@
 
 use async_nats::{HeaderMap, HeaderValue};
 use longshore_domain::job::{Unique, When};
-use longshore_domain::run::Run;
+use longshore_domain::run::{DeferReason, Run};
 use longshore_domain::{DurationText, JobOptions, RunId, SmolStr, Timestamp, duration};
 use smallvec::SmallVec;
 
@@ -24,6 +24,8 @@ pub mod names {
     pub const SEAL: &str = "Longshore-Seal";
     /// How often the run of a moved job had been deferred in its round.
     pub const DEFERRALS: &str = "Longshore-Deferrals";
+    /// Why a job had to wait, written by nodes.
+    pub const DEFERRED_FOR: &str = "Longshore-Deferred-For";
     /// When a moved job fell due, in Unix milliseconds.
     pub const DUE_AT: &str = "Longshore-Due-At";
     /// The job's tenant.
@@ -110,6 +112,8 @@ pub struct Moved {
     pub deferrals: u32,
     /// When it fell due; its rank counts from there.
     pub due_at: Option<Timestamp>,
+    /// Why it had to wait, if that was told as a deferral.
+    pub deferred_for: Option<DeferReason>,
 }
 
 /// A header that does not parse.
@@ -333,6 +337,9 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
     if run.deferrals > 0 {
         headers.insert(names::DEFERRALS, run.deferrals.to_string());
     }
+    if let Some(deferral) = run.deferral.as_ref().filter(|deferral| deferral.nth == run.deferrals) {
+        headers.insert(names::DEFERRED_FOR, deferral.reason.as_str());
+    }
     if let Some(at) = due_at {
         headers.insert(names::DUE_AT, at.millis().to_string());
     }
@@ -342,7 +349,7 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
 /// The headers that a client gave its job: neither the server's, nor those that nodes wrote when they moved it.
 #[must_use]
 pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
-    let by_node = ["run-id", "round", "attempt", "deferrals", "seal", "due-at"];
+    let by_node = ["run-id", "round", "attempt", "deferrals", "deferred-for", "seal", "due-at"];
     let is_nodes = |name: &str| short_name(name).is_some_and(|short| by_node.contains(&short.as_str()));
     kept(original, |name| !is_servers(name) && !is_nodes(name))
 }

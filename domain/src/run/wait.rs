@@ -28,6 +28,24 @@ pub enum DeferReason {
 }
 
 impl DeferReason {
+    /// Every reason.
+    pub const ALL: [Self; 8] = [
+        Self::RateLimited,
+        Self::BreakerOpen,
+        Self::Concurrency,
+        Self::Held,
+        Self::Paused,
+        Self::NoHandlerOnline,
+        Self::Busy,
+        Self::Snoozed,
+    ];
+
+    /// The reason of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == name)
+    }
+
     /// Its name on the wire and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {

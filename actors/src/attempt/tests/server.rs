@@ -181,6 +181,7 @@ impl MemoryServer {
             state,
             queues: BTreeMap::new(),
             running_of: BTreeMap::new(),
+            missing_handlers: Vec::new(),
         };
         self.presences.borrow_mut().insert(node, presence);
     }

@@ -340,7 +340,16 @@ impl Server for Hand<'_> {
         let Some(number) = world.names.iter().position(|other| other == node) else { return Ok(None) };
         let presence = |started_at, seen_at| {
             let (node, version, state, queues) = (node.to_owned(), String::new(), String::new(), Default::default());
-            Some(Presence { node, version, started_at, seen_at, state, queues, running_of: Default::default() })
+            Some(Presence {
+                node,
+                version,
+                started_at,
+                seen_at,
+                state,
+                queues,
+                running_of: Default::default(),
+                missing_handlers: Vec::new(),
+            })
         };
         if world.is(Mutation::SilentHolderTakenForDead) {
             return Ok(presence(stamp(i64::MAX / 2), stamp(0)));

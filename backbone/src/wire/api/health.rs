@@ -61,6 +61,6 @@ pub struct HealthStatus {
     pub reasons: Vec<String>,
     /// Its version.
     pub version: String,
-    /// Problems that do not keep it from work: lanes that are full.
+    /// Problems that do not keep it from work: lanes that are full, types without handler.
     pub warnings: Vec<String>,
 }

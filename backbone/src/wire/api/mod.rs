@@ -58,8 +58,8 @@ pub use schedules::{
 
 mod queues;
 pub use queues::{
-    PauseRequest, PauseStatus, PausedType, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest, QueuesResume,
-    ResumeRequest,
+    NoHandler, PauseRequest, PauseStatus, PausedType, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest,
+    QueuesResume, ResumeRequest,
 };
 mod limits;
 pub use limits::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use longshore_domain::{JobType, Queue, Timestamp};
+use longshore_domain::{JobType, Queue, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Endpoint, request};
@@ -18,6 +18,10 @@ impl Endpoint for QueuesList {
 
     fn read(body: &[u8]) -> Result<QueuesRequest, ApiError> {
         request::read_or_default(body)
+    }
+
+    fn name_tenant(request: &mut QueuesRequest, tenant: Tenant) {
+        request.tenant = Some(tenant);
     }
 }
 
@@ -89,13 +93,16 @@ pub struct PauseStatus {
     pub until: Option<Timestamp>,
 }
 
-/// Which queues.
+/// Which queues, and whose jobs in them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueuesRequest {
     /// Only this queue; all by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// Under [`OPERATOR`](super::OPERATOR): only this tenant's jobs; by default those of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
 }
 
 /// A type whose jobs are paused.
@@ -112,21 +119,48 @@ pub struct PausedType {
 /// The queues, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queues {
+    /// Types for which a node finds no handler, the one first that has been missing for longest.
+    #[serde(default)]
+    pub no_handler: Vec<NoHandler>,
     /// One entry for each queue.
     pub queues: Vec<QueueStatus>,
 }
 
-/// The state of one queue, over all tenants.
+/// A type without handler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoHandler {
+    /// How many of its jobs wait out of the way of others, in the listed queues.
+    pub jobs: u64,
+    /// When a node last looked for a handler.
+    pub looked_at: Timestamp,
+    /// Since when none has been found.
+    pub since: Timestamp,
+    /// The subject on which a handler would listen.
+    pub subject: String,
+    /// The tenant of its jobs.
+    pub tenant: Tenant,
+    /// The type.
+    #[serde(rename = "type")]
+    pub job_type: JobType,
+}
+
+/// The state of one queue: of all tenants' jobs in it, or of one tenant's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStatus {
     /// Jobs that its nodes run at once, at most.
     pub concurrency: u64,
+    /// Jobs that could not start and wait for another try, by reason; absent until all schedules were read once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deferred: Option<BTreeMap<String, u64>>,
     /// Jobs that wait or run.
     pub depth: u64,
     /// The same by priority, `p1` to `p9`.
     pub depths: BTreeMap<String, u64>,
     /// Age of the oldest of them in milliseconds; `null` if there is none.
     pub oldest_age_ms: Option<u64>,
+    /// Age of the oldest in each state in milliseconds, where there is one.
+    #[serde(default)]
+    pub oldest_ms: BTreeMap<String, u64>,
     /// Whether it is paused.
     pub paused: bool,
     /// The types whose jobs are paused in it.
@@ -137,8 +171,20 @@ pub struct QueueStatus {
     pub paused_until: Option<Timestamp>,
     /// Its name.
     pub queue: Queue,
+    /// Jobs that wait for their next attempt; absent until all schedules were read once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retrying: Option<u64>,
     /// Jobs that run, on all nodes.
     pub running: u64,
+    /// Jobs that wait for the time that their client set; absent until all schedules were read once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<u64>,
     /// Whether a node that is not draining serves it.
     pub served: bool,
+    /// The nodes that do.
+    #[serde(default)]
+    pub served_by: Vec<String>,
+    /// Jobs that wait for a worker, by priority, `p1` to `p9`.
+    #[serde(default)]
+    pub waiting: BTreeMap<String, u64>,
 }

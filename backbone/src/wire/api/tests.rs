@@ -52,7 +52,10 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
             for (name, value) in object {
                 found.insert(name.clone());
                 match (name.as_str(), value) {
-                    ("headers" | "depths" | "payload" | "result" | "progress", _) => {}
+                    (
+                        "headers" | "depths" | "waiting" | "deferred" | "oldest_ms" | "payload" | "result" | "progress",
+                        _,
+                    ) => {}
                     ("queues", Value::Object(map)) => map.values().for_each(|value| fields(value, found)),
                     _ => fields(value, found),
                 }
@@ -262,10 +265,16 @@ fn check_queues() -> [&'static str; 3] {
     let depths: Vec<String> = (1..=9).map(|number| format!(r#""p{number}":0"#)).collect();
     let depths = depths.join(",");
     let queue = format!(
-        r#"{{"concurrency":64,"depth":0,"depths":{{{depths}}},"oldest_age_ms":null,"paused":true,"paused_types":[{{"type":"email.send","until":"{TIME}"}}],"paused_until":"{TIME}","queue":"main","running":0,"served":true}}"#
+        r#"{{"concurrency":64,"deferred":{{"busy":1}},"depth":0,"depths":{{{depths}}},"oldest_age_ms":null,"oldest_ms":{{"waiting":7}},"paused":true,"paused_types":[{{"type":"email.send","until":"{TIME}"}}],"paused_until":"{TIME}","queue":"main","retrying":2,"running":0,"scheduled":1,"served":true,"served_by":["n1"],"waiting":{{{depths}}}}}"#
+    );
+    let missing = format!(
+        r#"{{"jobs":3,"looked_at":"{TIME}","since":"{TIME}","subject":"longshore.work.acme.a","tenant":"acme","type":"a"}}"#
     );
     [
-        check::<QueuesList>(&["{}", r#"{"queue":"main"}"#], &[&format!(r#"{{"queues":[{queue}]}}"#)]),
+        check::<QueuesList>(
+            &["{}", r#"{"queue":"main","tenant":"acme"}"#],
+            &[&format!(r#"{{"no_handler":[{missing}],"queues":[{queue}]}}"#)],
+        ),
         check::<QueuesPause>(
             &[
                 r#"{"queue":"main"}"#,

@@ -1,0 +1,107 @@
+//! What waits is shown: where, in which state, for what, and since when.
+
+use std::time::Duration;
+
+use longshore_harness::{NodeBuilder, Reply, World, eventually};
+use serde_json::{Value, json};
+
+use crate::{served_by, workers, world};
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// One worker for the queue `main`; what waits for a time is counted every second.
+fn node(world: &World) -> NodeBuilder<'_> {
+    let later = "max_attempts = 9\nbackoff = { base = '1h', factor = 1.0, max = '1h', jitter = 'none' }";
+    let node = workers(world.node(), 1).with("node", "lease = '2s'").with("types.later", &served_by("fail", later));
+    node.with("types.lost", &served_by("remote", "no_handler_grace = '10m'"))
+}
+
+/// The queue `main` as a tenant sees it, once `is_so`.
+async fn main_as(world: &World, tenant: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually("the queue to be listed so", WITHIN, async || {
+        let answer = world.try_request(tenant, "queues.list", json!({"queue": "main"})).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        let main = answer["queues"][0].clone();
+        if is_so(&main) { Ok(main) } else { Err(answer.to_string()) }
+    })
+    .await
+}
+
+/// Given jobs of two tenants in every state, when the queues are listed, then a tenant sees its own and the operator all.
+#[tokio::test]
+async fn a_tenant_sees_its_own_jobs_and_the_operator_all() {
+    let world = world().await;
+    let node = node(&world).name("only").start().await;
+    let mut events = world.live_events("*").await;
+    let (acme, other) = ("acme", "other");
+    let fails = world.publish("later").tenant(acme).json(json!({})).await;
+    events.until_told("failed", &fails).await;
+    for tenant in [acme, other, other] {
+        world.publish("noop").tenant(tenant).header("Longshore-Delay", "1h").json(json!({})).await;
+    }
+    let busy = world.publish("sleep").tenant(acme).json(json!({"ms": 600_000})).await;
+    events.until_told("started", &busy).await;
+    world.publish("noop").tenant(acme).priority(2).many((0..3).map(|_| json!({}))).await;
+    world.publish("noop").tenant(other).priority(7).many((0..4).map(|_| json!({}))).await;
+
+    let own =
+        main_as(&world, acme, |main| main["running"] == 1 && main["scheduled"] == 1 && main["retrying"] == 1).await;
+    assert_eq!(
+        (&own["waiting"]["p2"], &own["waiting"]["p5"], &own["waiting"]["p7"]),
+        (&json!(3), &json!(0), &json!(0))
+    );
+    assert_eq!((&own["depth"], &own["served_by"], &own["deferred"]), (&json!(4), &json!(["only"]), &json!({})));
+    let ages = own["oldest_ms"].as_object().unwrap();
+    assert_eq!(ages.keys().collect::<Vec<_>>(), ["retrying", "scheduled", "waiting"]);
+
+    let others = main_as(&world, other, |main| main["scheduled"] == 2).await;
+    assert_eq!((&others["running"], &others["retrying"], &others["waiting"]["p7"]), (&json!(0), &json!(0), &json!(4)));
+    assert_eq!((&others["waiting"]["p2"], &others["depth"]), (&json!(0), &json!(4)));
+
+    let all = main_as(&world, "_all", |main| main["running"] == 1 && main["scheduled"] == 3).await;
+    assert_eq!((&all["waiting"]["p2"], &all["waiting"]["p7"], &all["depth"]), (&json!(3), &json!(4), &json!(8)));
+    assert_eq!((&all["retrying"], &all["served"]), (&json!(1), &json!(true)));
+    let named = world.try_request("_all", "queues.list", json!({"tenant": acme})).await.unwrap();
+    assert_eq!(named["queues"][0]["depth"], 4);
+    assert_eq!(world.try_request(acme, "queues.list", json!({"tenant": other})).await.unwrap_err().code, 403);
+    world.try_request(acme, "runs.cancel", json!({"run_id": busy})).await.unwrap();
+    assert!(node.stop().await.success());
+}
+
+/// Given jobs whose type nobody serves, when queues, health and runs are looked at, then each says so; once a handler is
+/// there, they are done and nothing says so any more.
+#[tokio::test]
+async fn work_without_a_handler_is_seen_everywhere() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let runs = world.publish("lost").many((0..40).map(|_| json!({}))).await;
+    let listed = async |is_so: &dyn Fn(&Value) -> bool| {
+        eventually("types without handler", WITHIN, async || {
+            let list = world.request("queues.list", json!({})).await;
+            if is_so(&list) { Ok(list) } else { Err(list.to_string()) }
+        })
+        .await
+    };
+    let list = listed(&|list| list["no_handler"][0]["jobs"].as_u64().is_some_and(|jobs| jobs >= 20)).await;
+    let missing = &list["no_handler"][0];
+    assert_eq!((&missing["type"], &missing["tenant"]), (&json!("lost"), &json!("default")));
+    assert_eq!(missing["subject"], "longshore.work.default.lost");
+    let unseen = world.try_request("acme", "queues.list", json!({})).await.unwrap();
+    assert_eq!(unseen["no_handler"], json!([]));
+    main_as(&world, "default", |main| main["deferred"]["no_handler_online"].as_u64().is_some_and(|jobs| jobs > 0))
+        .await;
+    let health = world.request("health", json!({})).await;
+    let warning = health["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with("no handler for lost of tenant default since "), "{warning}");
+    let output = world.command(["queues"]).output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no handler for lost for ") && said.contains("longshore.work.default.lost"), "{said}");
+
+    let handler = world.handler("lost").start(|_| async { Reply::json(json!("ok")) }).await;
+    let ends = world.ends(&runs, WITHIN).await;
+    assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
+    listed(&|list| list["no_handler"] == json!([])).await;
+    assert_eq!(world.request("health", json!({})).await["warnings"], json!([]));
+    drop(handler);
+    assert!(node.stop().await.success());
+}
