@@ -43,6 +43,7 @@ mod concurrency;
 mod lease_keeper;
 mod limits;
 mod node;
+mod node_ports;
 mod observer;
 mod parts;
 mod ports;

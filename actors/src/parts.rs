@@ -22,7 +22,7 @@ use crate::lease_keeper::{self, Book};
 use crate::limits::Limits;
 use crate::limits::limiter;
 use crate::metrics::Metrics;
-use crate::ports::NodePorts;
+use crate::node_ports::NodePorts;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;

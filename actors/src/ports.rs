@@ -1,8 +1,8 @@
-//! What an attempt and its commit ask of the world outside them. In a node [`NodePorts`] and the [`Backbone`] answer; a
-//! test may answer from memory, without NATS, a clock or chance.
+//! What an attempt, its commit, a submission and the replay of a dead letter ask of the world outside them. In a node
+//! [`NodePorts`](crate::node_ports::NodePorts), the API and the [`Backbone`] answer; a test may answer from memory, without NATS, a clock or chance.
 //!
-//! Both traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
-//! or acknowledged is decided by the attempt and by the rules in `domain`.
+//! The traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
+//! or acknowledged is decided by those who ask and by the rules in `domain`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,8 @@ use longshore_backbone::control::Presence;
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
-use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::subject::Names;
-use longshore_backbone::work::Caller;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
@@ -25,22 +23,14 @@ use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repea
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
-use crate::api::{Api, intake};
-use crate::commit::committer::{Committer, Input};
 use crate::commit::encode::{Author, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
-use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::shared::identity::Identity;
-use crate::shared::lifecycle::Lifecycle;
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
-use crate::shared::routing::Routing;
-use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
-use crate::shared::{new_seal, now};
 use crate::trace::Tracer;
 
 /// The rules of `domain` by which an attempt goes. They are not to be answered in any other way: only the simulation
@@ -301,99 +291,6 @@ impl<P: Ports> KeyPorts for P {
     }
 }
 
-impl KeyPorts for Api {
-    type Server = Backbone;
-
-    fn server(&self) -> &Backbone {
-        &self.backbone
-    }
-
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    fn token(&self) -> SmolStr {
-        self.identity.token()
-    }
-
-    fn idempotency_window(&self) -> Duration {
-        self.backbone.storage().idempotency_window
-    }
-
-    fn key_policy(&self) -> KeyPolicy {
-        self.policies.keys
-    }
-
-    fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        self.committer.publish(run, published).await
-    }
-}
-
-impl SubmitPorts for Api {
-    fn max_attempts(&self, job: &Job) -> u32 {
-        self.policies.max_attempts(job)
-    }
-
-    fn seal(&self) -> SmolStr {
-        new_seal()
-    }
-
-    fn lease(&self) -> Duration {
-        self.backbone.storage().lease
-    }
-
-    fn author(&self) -> Author<'_, Backbone> {
-        self.committer.author()
-    }
-
-    async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError> {
-        let subject = self.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
-        match self.backbone.move_to_lane(subject, headers, payload, id).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(intake::refusal(self, job, &error).await),
-        }
-    }
-
-    async fn carry_out(&self, commit: Commit) -> Result<u64, Unlogged> {
-        self.committer.carry_out(commit).await
-    }
-
-    async fn has_schedule(&self, run: &Run) -> Result<bool, Error> {
-        self.backbone.find_schedule(run).await.map(|found| found.is_some())
-    }
-
-    async fn unschedule(&self, run: &Run) -> Result<(), Error> {
-        self.backbone.unschedule(run).await.map(drop)
-    }
-}
-
-impl LetterPorts for Api {
-    fn policies(&self) -> &Policies {
-        &self.policies
-    }
-
-    fn tracer(&self) -> Option<&Tracer> {
-        self.tracer.as_deref()
-    }
-
-    fn seal(&self) -> SmolStr {
-        new_seal()
-    }
-
-    async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error> {
-        let subject = self.backbone.names().job(&run.tenant, &run.queue, run.priority, &run.job_type);
-        self.backbone.move_to_lane(subject, headers, payload, id).await.map(drop)
-    }
-
-    async fn remove_letter(&self, sequence: u64) -> Result<(), Error> {
-        self.backbone.take_out(&Source::DeadLetters, sequence).await.map(drop)
-    }
-}
-
 impl Server for Backbone {
     fn names(&self) -> &Names {
         self.names()
@@ -465,129 +362,5 @@ impl Server for Backbone {
 
     async fn pause(&self, wait: Duration) {
         tokio::time::sleep(wait).await;
-    }
-}
-
-/// The ports of a real node's attempts.
-pub(crate) struct NodePorts {
-    pub(crate) backbone: Backbone,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) lifecycle: Lifecycle,
-    pub(crate) routing: Arc<Routing>,
-    /// Gives the tokens of rate limits, and holds types and keys.
-    pub(crate) limits: Arc<Limits>,
-    /// Says which queues and types are paused.
-    pub(crate) run_time_settings: Arc<RunTimeSettings>,
-    /// Calls remote handlers.
-    pub(crate) caller: Caller,
-    pub(crate) committer: Committer,
-    pub(crate) book: Arc<Book>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
-    pub(crate) unstored_ends: Arc<UnstoredEnds>,
-    /// Takes the spans of jobs, if the node writes traces.
-    pub(crate) tracer: Option<Arc<Tracer>>,
-    /// Claims whose answers were lost.
-    pub(crate) unclear_claims: UnclearClaims,
-    /// Permits of short retries that are held locally.
-    pub(crate) local_retries: Arc<LocalRetryPermits>,
-}
-
-impl NodePorts {
-    /// Whether an attempt of this job may start now: neither its queue nor its type is paused, as far as this node knows,
-    /// and it knows that.
-    pub(crate) fn may_start(&self, job: &Job) -> bool {
-        self.run_time_settings.may_start(&job.queue, &job.job_type, Instant::now())
-    }
-}
-
-impl Ports for NodePorts {
-    type Server = Backbone;
-
-    fn server(&self) -> &Backbone {
-        &self.backbone
-    }
-
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    fn instant(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn chance(&self) -> f64 {
-        rand::random()
-    }
-
-    fn seal(&self) -> SmolStr {
-        new_seal()
-    }
-
-    fn node(&self) -> &SmolStr {
-        &self.identity.node
-    }
-
-    fn token(&self) -> SmolStr {
-        self.identity.token()
-    }
-
-    fn writer(&self) -> &str {
-        self.identity.writer()
-    }
-
-    fn lease(&self) -> Duration {
-        self.backbone.storage().lease
-    }
-
-    fn idempotency_window(&self) -> Duration {
-        self.backbone.storage().idempotency_window
-    }
-
-    fn policies(&self) -> &Policies {
-        &self.routing.policies
-    }
-
-    fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    fn book(&self) -> &Arc<Book> {
-        &self.book
-    }
-
-    fn recently_cancelled(&self) -> &RecentlyCancelled {
-        &self.recently_cancelled
-    }
-
-    fn unclear_claims(&self) -> &UnclearClaims {
-        &self.unclear_claims
-    }
-
-    fn unstored_ends(&self) -> &UnstoredEnds {
-        &self.unstored_ends
-    }
-
-    fn local_retries(&self) -> &Arc<LocalRetryPermits> {
-        &self.local_retries
-    }
-
-    async fn commit(&self, commit: Box<Commit>) {
-        self.committer.send(Input::Commit(commit)).await;
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        self.committer.publish(run, published).await
-    }
-
-    async fn wait_or_drain(&self, wait: Duration) {
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = self.lifecycle.draining.cancelled() => {}
-        }
-    }
-
-    fn is_draining(&self) -> bool {
-        self.lifecycle.is_draining()
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod letter;
 pub(crate) mod replay;
 
 pub(crate) mod pauses;
+mod ports;
 pub(crate) mod queues;
 
 pub(crate) mod reschedule;

@@ -8,7 +8,8 @@ use longshore_backbone::questions::Question;
 use longshore_domain::Run;
 use longshore_domain::protocol::Holder;
 
-use crate::ports::{NodePorts, Ports, Server as _};
+use crate::node_ports::NodePorts;
+use crate::ports::{Ports, Server as _};
 
 /// How long a node has to answer whether it holds a job. If it takes longer, it is asked again with the next delivery.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);

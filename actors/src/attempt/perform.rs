@@ -27,7 +27,8 @@ use crate::commit::follow_up::has_other_id;
 use crate::concurrency::{SlotPermit, while_it_lasts};
 use crate::handler::{BoxFuture, Context, HandlerError, Success};
 use crate::lease_keeper::Stop;
-use crate::ports::{NodePorts, Ports, Rules as _, Server as _};
+use crate::node_ports::NodePorts;
+use crate::ports::{Ports, Rules as _, Server as _};
 use crate::supervision::panic_text;
 use crate::trace::TRACE_PARENT;
 

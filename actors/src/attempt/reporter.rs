@@ -10,7 +10,7 @@ use longshore_domain::Job;
 
 use crate::attempt::progress;
 use crate::attempt::running::CurrentAttempt;
-use crate::ports::NodePorts;
+use crate::node_ports::NodePorts;
 
 /// Where a handler's reports go.
 #[derive(Clone)]

@@ -324,10 +324,11 @@ impl Jobs {
     /// long.
     fn next_blocked(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let news = buffer.gates.news.count();
-        let may_be_asked = |front: &Box<Assignment>| buffer.gates.may_be_asked(&front.permits);
-        if let Some((kind, assignment)) =
-            self.blocked.take((now, news), may_be_asked, |front| pass(&buffer.gates, front))
-        {
+        if let Some((kind, assignment)) = self.blocked.take(
+            (now, news),
+            |front| buffer.gates.may_be_asked(&front.permits),
+            |front| pass(&buffer.gates, front),
+        ) {
             self.starts(&kind, buffer, now);
             return Some(assignment);
         }

@@ -17,7 +17,8 @@ use tokio::sync::mpsc;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin;
-use crate::ports::{NodePorts, Ports as _};
+use crate::node_ports::NodePorts;
+use crate::ports::Ports as _;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 

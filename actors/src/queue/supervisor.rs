@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::ports::NodePorts;
+use crate::node_ports::NodePorts;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};

@@ -15,7 +15,7 @@ use longshore_domain::{ErrorKind, Failure, Queue};
 use crate::attempt::conclude;
 use crate::attempt::perform::{STOPS_WITHIN, enter};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::ports::NodePorts;
+use crate::node_ports::NodePorts;
 use crate::shared::health::Health;
 
 /// How many handlers may block a thread each before the node is not ready. A runtime needs more threads than this.

@@ -19,7 +19,8 @@ use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::perform::{self, End};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
-use crate::ports::{NodePorts, Ports as _};
+use crate::node_ports::NodePorts;
+use crate::ports::Ports as _;
 use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
 

@@ -480,8 +480,8 @@ impl Ports for Hand<'_> {
     }
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        let is_untold = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
-        if !is_untold && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
+        let is_unpublished = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
+        if !is_unpublished && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
             let plan = self.place_of_run(run).0;
             self.client.publish_events(plan, run, published).await;
         }

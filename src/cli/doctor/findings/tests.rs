@@ -1,3 +1,5 @@
+//! Every finding of the doctor, by the state of a cluster that has it.
+
 use longshore_backbone::inspect::Limits;
 use serde_json::json;
 

@@ -1,0 +1,151 @@
+//! The ports of a real node's attempts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longshore_backbone::Backbone;
+use longshore_backbone::work::Caller;
+use longshore_domain::policy::Policies;
+use longshore_domain::publication::Published;
+use longshore_domain::{Job, Run, SmolStr, Timestamp};
+
+use crate::commit::committer::{Committer, Input};
+use crate::commit::{Commit, Unlogged};
+use crate::lease_keeper::Book;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::ports::Ports;
+use crate::shared::identity::Identity;
+use crate::shared::lifecycle::Lifecycle;
+use crate::shared::permits::LocalRetryPermits;
+use crate::shared::recently_cancelled::RecentlyCancelled;
+use crate::shared::routing::Routing;
+use crate::shared::run_time_settings::RunTimeSettings;
+use crate::shared::unclear_claims::UnclearClaims;
+use crate::shared::unstored_ends::UnstoredEnds;
+use crate::shared::{new_seal, now};
+use crate::trace::Tracer;
+
+/// The ports of a real node's attempts.
+pub(crate) struct NodePorts {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) routing: Arc<Routing>,
+    /// Gives the tokens of rate limits, and holds types and keys.
+    pub(crate) limits: Arc<Limits>,
+    /// Says which queues and types are paused.
+    pub(crate) run_time_settings: Arc<RunTimeSettings>,
+    /// Calls remote handlers.
+    pub(crate) caller: Caller,
+    pub(crate) committer: Committer,
+    pub(crate) book: Arc<Book>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) recently_cancelled: Arc<RecentlyCancelled>,
+    pub(crate) unstored_ends: Arc<UnstoredEnds>,
+    /// Takes the spans of jobs, if the node writes traces.
+    pub(crate) tracer: Option<Arc<Tracer>>,
+    /// Claims whose answers were lost.
+    pub(crate) unclear_claims: UnclearClaims,
+    /// Permits of short retries that are held locally.
+    pub(crate) local_retries: Arc<LocalRetryPermits>,
+}
+
+impl NodePorts {
+    /// Whether an attempt of this job may start now: neither its queue nor its type is paused, as far as this node knows,
+    /// and it knows that.
+    pub(crate) fn may_start(&self, job: &Job) -> bool {
+        self.run_time_settings.may_start(&job.queue, &job.job_type, Instant::now())
+    }
+}
+
+impl Ports for NodePorts {
+    type Server = Backbone;
+
+    fn server(&self) -> &Backbone {
+        &self.backbone
+    }
+
+    fn now(&self) -> Timestamp {
+        now()
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn chance(&self) -> f64 {
+        rand::random()
+    }
+
+    fn seal(&self) -> SmolStr {
+        new_seal()
+    }
+
+    fn node(&self) -> &SmolStr {
+        &self.identity.node
+    }
+
+    fn token(&self) -> SmolStr {
+        self.identity.token()
+    }
+
+    fn writer(&self) -> &str {
+        self.identity.writer()
+    }
+
+    fn lease(&self) -> Duration {
+        self.backbone.storage().lease
+    }
+
+    fn idempotency_window(&self) -> Duration {
+        self.backbone.storage().idempotency_window
+    }
+
+    fn policies(&self) -> &Policies {
+        &self.routing.policies
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn book(&self) -> &Arc<Book> {
+        &self.book
+    }
+
+    fn recently_cancelled(&self) -> &RecentlyCancelled {
+        &self.recently_cancelled
+    }
+
+    fn unclear_claims(&self) -> &UnclearClaims {
+        &self.unclear_claims
+    }
+
+    fn unstored_ends(&self) -> &UnstoredEnds {
+        &self.unstored_ends
+    }
+
+    fn local_retries(&self) -> &Arc<LocalRetryPermits> {
+        &self.local_retries
+    }
+
+    async fn commit(&self, commit: Box<Commit>) {
+        self.committer.send(Input::Commit(commit)).await;
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        self.committer.publish(run, published).await
+    }
+
+    async fn wait_or_drain(&self, wait: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.lifecycle.draining.cancelled() => {}
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.lifecycle.is_draining()
+    }
+}
