@@ -93,6 +93,13 @@ async fn work_without_a_handler_is_seen_everywhere() {
     let health = world.request("health", json!({})).await;
     let warning = health["warnings"][0].as_str().unwrap();
     assert!(warning.starts_with("no handler for lost of tenant default since "), "{warning}");
+    let waiting_for = waits_for(&world, &runs[39].run_id).await;
+    assert_eq!(waiting_for["reason"], "no_handler_online");
+    let message = waiting_for["message"].as_str().unwrap();
+    assert!(message.starts_with("waits for a handler of lost: none online since "), "{message}");
+    let output = world.command(["submit", "lost", "{}", "--wait=5s"]).output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("waits for a handler of lost: none online since "), "{said}");
     let output = world.command(["queues"]).output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("no handler for lost for ") && said.contains("longshore.work.default.lost"), "{said}");
@@ -103,5 +110,58 @@ async fn work_without_a_handler_is_seen_everywhere() {
     listed(&|list| list["no_handler"] == json!([])).await;
     assert_eq!(world.request("health", json!({})).await["warnings"], json!([]));
     drop(handler);
+    assert!(node.stop().await.success());
+}
+
+/// Waits until the run's record says that it runs: it is written once an attempt lasts.
+async fn runs(world: &World, run: &str) {
+    eventually("a record that says so", WITHIN, async || {
+        let record = world.request("runs.get", json!({"run_id": run})).await;
+        if record["state"] == "running" { Ok(()) } else { Err(record) }
+    })
+    .await;
+}
+
+/// What a run waits for.
+async fn waits_for(world: &World, run: &str) -> Value {
+    world.request("runs.get", json!({"run_id": run})).await["waiting_for"].clone()
+}
+
+/// Given runs that wait for different things, when they are looked at, then each says what it waits for; one that runs or
+/// has ended says nothing.
+#[tokio::test]
+async fn a_run_says_what_it_waits_for() {
+    let world = world().await;
+    let node = node(&world).start().await;
+    let mut events = world.live_events("default").await;
+    let scheduled = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
+    events.until_told("scheduled", &scheduled).await;
+    assert_eq!(waits_for(&world, &scheduled).await["reason"], "schedule");
+    let running = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    events.until_told("started", &running).await;
+    runs(&world, &running).await;
+    assert_eq!(waits_for(&world, &running).await, Value::Null);
+    let behind = world.publish("noop").many((0..30).map(|_| json!({}))).await;
+    let last = waits_for(&world, &behind[29].run_id).await;
+    assert_eq!(last["reason"], "worker");
+    assert!(last["message"].as_str().unwrap().contains(" jobs of its lane (priority 5)"), "{last}");
+
+    let pause = async |endpoint: &str, of: Value| world.try_request("_all", endpoint, of).await.unwrap();
+    pause("queues.pause", json!({"type": "noop"})).await;
+    let of_type = waits_for(&world, &behind[29].run_id).await;
+    assert_eq!(of_type["message"], "waits for the end of a pause: its type noop is paused");
+    pause("queues.resume", json!({"type": "noop"})).await;
+    let until = crate::in_future(Duration::from_secs(3_600));
+    pause("queues.pause", json!({"queue": "main", "until": until})).await;
+    let of_queue = waits_for(&world, &behind[29].run_id).await;
+    assert_eq!(of_queue["message"], format!("waits for the end of a pause: its queue main is paused until {until}"));
+    let output = world.command(["runs", "get", &behind[29].run_id]).output().await.unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("the end of a pause: its queue main is paused until "), "{shown}");
+    pause("queues.resume", json!({"queue": "main"})).await;
+    world.request("runs.cancel", json!({"run_id": running})).await;
+    let ends = world.ends(&behind, WITHIN).await;
+    assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
+    assert_eq!(waits_for(&world, &behind[29].run_id).await, Value::Null);
     assert!(node.stop().await.success());
 }

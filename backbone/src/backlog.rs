@@ -22,6 +22,8 @@ use crate::wire::header::{self, names};
 pub struct LaneBacklog {
     /// Jobs in it: waiting, buffered by a node, or running.
     pub messages: u64,
+    /// The last sequence that was delivered to a node.
+    pub delivered: u64,
     /// When the oldest of them was stored.
     pub oldest: Option<Timestamp>,
     /// When the oldest job was stored that was delivered to no node yet.
@@ -206,7 +208,7 @@ impl Backbone {
             // The first jobs are running: the oldest that waits stands behind them.
             () => self.first_after(&stream, delivered, &filter).await?,
         };
-        Ok(LaneBacklog { messages, oldest, oldest_undelivered })
+        Ok(LaneBacklog { messages, delivered, oldest, oldest_undelivered })
     }
 
     /// When the first message after a sequence was stored.

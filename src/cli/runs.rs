@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
     ApiError, Attempt, Encoded, NewStart, Record, RescheduleRequest, Rescheduled, RunError, RunRequest, RunsCancel,
-    RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, Word,
+    RunsErase, RunsGet, RunsReschedule, RunsRunNow, RunsWait, Selection, Target, WaitRequest, WaitingFor, Word,
 };
 use longshore_domain::run::whole_millis;
 use longshore_domain::{Queue, RunId, RunState, Timestamp};
@@ -190,6 +190,8 @@ async fn erase(api: &Api, ids: &[RunId], yes: bool, json: bool) -> anyhow::Resul
 
 /// One request to the node lasts this long; a node that drains answers at once, and the next one is asked.
 const ONE_WAIT: Duration = Duration::from_secs(20);
+/// The first request; each one after it lasts twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
 
 /// Nodes may restart while the command waits: how long it goes on without any node, once one has answered.
 const NOBODY_FOR: Duration = Duration::from_secs(60);
@@ -198,20 +200,29 @@ const NOBODY_FOR: Duration = Duration::from_secs(60);
 pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bool) -> anyhow::Result<Ended> {
     let deadline = most.map(|most| Instant::now() + most);
     let mut answered: Option<Instant> = None;
+    // The first answers come sooner, so that it is soon seen what the run waits for.
+    let (mut one_wait, mut said) = (FIRST_WAIT, None);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let now = left.unwrap_or(ONE_WAIT).min(ONE_WAIT);
+        let now = left.unwrap_or(one_wait).min(one_wait);
         let asked = WaitRequest { run_id: id.clone(), tenant: None, timeout_ms: Some(whole_millis(now)) };
         match api.ask_patiently::<RunsWait>(asked, now).await {
             Ok(answer) => {
                 answered = Some(Instant::now());
-                let state = answer.read()?.state;
+                let Record { state, waiting_for, .. } = answer.read()?;
                 if has_ended(&state) {
                     tell(&answer, json)?;
                     let completed = state == RunState::Completed.into();
                     return Ok(if completed { Ended::Well } else { Ended::RunEndedBadly });
                 }
-                if left.is_some_and(|left| left <= ONE_WAIT) {
+                let reason = waiting_for.as_ref().map(|waiting_for| waiting_for.reason.clone());
+                if let Some(waiting_for) = waiting_for.filter(|_| said != reason) {
+                    eprintln!("{id} {}", output::cut(&output::plain(&waiting_for.message), 400));
+                }
+                said = reason;
+                let was_last = left.is_some_and(|left| left <= one_wait);
+                one_wait = (one_wait * 2).min(ONE_WAIT);
+                if was_last {
                     eprintln!("{id} has not ended yet: {state}");
                     return Ok(Ended::TimedOut);
                 }
@@ -226,6 +237,11 @@ pub(crate) async fn wait(api: &Api, id: &RunId, most: Option<Duration>, json: bo
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// What a run waits for, without "waits for".
+fn what(waiting_for: &WaitingFor) -> &str {
+    waiting_for.message.strip_prefix("waits for ").unwrap_or(&waiting_for.message)
 }
 
 /// A state that only a newer node knows counts as an end: waiting for another state could last for ever.
@@ -249,6 +265,9 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
     if let Some(attempt) = record.attempt {
         let round = if record.round > 1 { format!(", round {}", record.round) } else { String::new() };
         lines.push(("attempt", format!("{attempt} of {}{round}", record.max_attempts)));
+    }
+    if let Some(waiting_for) = &record.waiting_for {
+        lines.push(("waits for", output::cut(what(waiting_for), 400)));
     }
     let times = [
         ("enqueued", record.enqueued_at),

@@ -17,6 +17,7 @@ mod refusals;
 pub(crate) mod runs;
 pub(crate) mod submission;
 mod traced;
+pub(crate) mod waiting_for;
 pub(crate) mod waits;
 mod walk;
 

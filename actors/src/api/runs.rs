@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::api::Api;
 use crate::api::filter::{self, unavailable};
-use crate::api::waits;
+use crate::api::{waiting_for, waits};
 use crate::attempt::assignment::Assignment;
 
 /// Maximum wait for a run's end.
@@ -27,9 +27,14 @@ const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     match find(api, &tenant, &run_id).await? {
-        Some(run) => Ok(record::show(&run)),
+        Some(run) => Ok(shown(api, &run).await),
         None => Err(missing(api, &tenant, &run_id).await),
     }
+}
+
+/// The run as an answer shows it.
+async fn shown(api: &Api, run: &Run) -> Encoded<Record> {
+    record::show_waiting(run, waiting_for::of(api, run).await.as_ref())
 }
 
 async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
@@ -97,7 +102,7 @@ pub(crate) async fn wait(
         }
         let now = tokio::time::Instant::now();
         match run {
-            Some(run) if run.state.is_terminal() || now >= until => return Ok(record::show(&run)),
+            Some(run) if run.state.is_terminal() || now >= until => return Ok(shown(api, &run).await),
             Some(_) => {}
             None => {
                 // Perhaps the end was published before this wait listened.
@@ -191,6 +196,7 @@ impl Ended {
             keep_ms: None,
             erased_at: None,
             attempts_left_out: None,
+            waiting_for: None,
         }
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         let at = Timestamp::from_millis;
         let lane = |messages, oldest: Option<i64>| {
             let oldest = oldest.map(at);
-            LaneBacklog { messages, oldest, oldest_undelivered: oldest }
+            LaneBacklog { messages, delivered: 0, oldest, oldest_undelivered: oldest }
         };
         let mut lanes = vec![lane(0, None); Lane::COUNT];
         (lanes[0], lanes[4]) = (lane(2, None), lane(10, Some(7_000)));

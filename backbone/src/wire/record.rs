@@ -1,6 +1,6 @@
 //! The run record's bytes: written by hand, for speed, and read with serde (`fields`).
 
-use super::api::{Encoded, Record};
+use super::api::{Encoded, Record, WaitingFor};
 use super::json::{Object, compact, field, maybe, number, quoted, text};
 use bytes::Bytes;
 use fields::Fields;
@@ -190,6 +190,16 @@ pub fn read(bytes: &[u8]) -> Result<Run, serde_json::Error> {
 #[must_use]
 pub fn show(run: &Run) -> Encoded<Record> {
     Encoded::written(shown(run))
+}
+
+/// The same, with what the run waits for.
+#[must_use]
+pub fn show_waiting(run: &Run, waiting_for: Option<&WaitingFor>) -> Encoded<Record> {
+    let shown = shown(run);
+    Encoded::written(match waiting_for {
+        Some(waiting_for) => shown.with("waiting_for", waiting_for),
+        None => shown,
+    })
 }
 
 fn shown(run: &Run) -> Object {

@@ -203,6 +203,18 @@ pub struct Record {
     /// How many attempts were left out, because the answer would have been too large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_left_out: Option<u64>,
+    /// What it waits for, while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
+}
+
+/// What a run waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingFor {
+    /// The reason of a deferral, or `schedule`, `retry`, `worker`, `queue_unserved`.
+    pub reason: String,
+    /// In words: begins with "waits for".
+    pub message: String,
 }
 
 /// Why an attempt or a run failed.

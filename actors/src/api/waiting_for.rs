@@ -1,0 +1,156 @@
+//! What a run waits for, as a reason and in words: from its record, from what this node knows of pauses, breakers and
+//! nodes, and from where its job stands in its lane. It decides nothing, and what it says may be a moment old.
+
+use longshore_backbone::Error;
+use longshore_backbone::control::{MissingHandler, Presence};
+use longshore_backbone::wire::api::WaitingFor;
+use longshore_domain::breaker::record::{BreakerKey, State as BreakerState};
+use longshore_domain::run::{DeferReason, Wait};
+use longshore_domain::setting::Pause;
+use longshore_domain::{Lane, Run, State, Timestamp};
+
+use crate::api::Api;
+use crate::shared::now;
+
+/// What a run waits for; `None`: it runs, has ended, or is about to start.
+pub(crate) async fn of(api: &Api, run: &Run) -> Option<WaitingFor> {
+    match &run.state {
+        State::Scheduled { at } => Some(said("schedule", format!("its time, {at}"))),
+        State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => {
+            Some(said("retry", format!("its attempt {}, at {at}", run.next_attempt())))
+        }
+        State::Enqueued { wait: Some(Wait::Until(at)) } | State::Retrying { wait: Wait::Until(at) } => {
+            let reason = run.deferral.as_ref().map(|deferral| deferral.reason)?;
+            Some(put_off(api, run, reason, Some(*at)).await)
+        }
+        State::Enqueued { .. } | State::Retrying { .. } => match in_general(api, run).await {
+            Ok(waiting_for) => waiting_for,
+            Err(error) => {
+                tracing::debug!("cannot say what a run waits for: {}", error.with_causes());
+                None
+            }
+        },
+        _ => None,
+    }
+}
+
+fn said(reason: &str, what: String) -> WaitingFor {
+    WaitingFor { reason: reason.to_owned(), message: format!("waits for {what}") }
+}
+
+/// Whether its last wait is a deferral.
+fn is_deferred(run: &Run) -> bool {
+    run.deferral.as_ref().is_some_and(|deferral| deferral.nth == run.deferrals)
+}
+
+/// What a job waits for that is in its lane or parked: the first that keeps it from starting.
+async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
+    let settings = &api.run_time_settings;
+    if let Some(pause) = settings.pause_of_queue(&run.queue) {
+        return Ok(Some(paused(&format!("queue {}", run.queue), pause)));
+    }
+    let nodes = api.backbone.nodes().present(now()).await?;
+    let serves = |node: &Presence| node.state == "running" && node.queues.contains_key(run.queue.as_str());
+    if !nodes.iter().any(serves) {
+        return Ok(Some(said("queue_unserved", format!("a node: none serves its queue {}", run.queue))));
+    }
+    if let Some(pause) = settings.pause_of_type(&run.queue, &run.job_type) {
+        return Ok(Some(paused(&format!("type {}", run.job_type), pause)));
+    }
+    if let Some(missing) = missing(&nodes, run) {
+        return Ok(Some(no_handler(api, run, missing.since)));
+    }
+    if let Some(waiting_for) = breaker(api, run) {
+        return Ok(Some(waiting_for));
+    }
+    let parked = matches!(run.state, State::Enqueued { wait: Some(_) } | State::Retrying { .. });
+    if let Some(deferral) = run.deferral.as_ref().filter(|_| parked && is_deferred(run)) {
+        return Ok(Some(put_off(api, run, deferral.reason, None).await));
+    }
+    if parked {
+        return Ok(Some(said("concurrency", "room: as many jobs of its kind run as may".to_owned())));
+    }
+    in_lane(api, run).await
+}
+
+/// What the jobs in its lane wait for that can start: a worker, and those before it.
+async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
+    let lane = api.backbone.lane_backlog(&run.queue, Lane::Of(run.priority), None).await?;
+    let own = run.run_id.as_derived().map(|(.., sequence)| sequence);
+    let own = own.or_else(|| run.held_by.as_ref().map(|held| held.message.sequence));
+    let (queue, priority) = (&run.queue, run.priority.number());
+    let before = match own {
+        Some(own) => own.saturating_sub(lane.delivered + 1).min(lane.messages),
+        // Where it stands is not known.
+        None => lane.messages.saturating_sub(1),
+    };
+    if lane.messages == 0 {
+        return Ok(None);
+    }
+    let about = if own.is_some() { "" } else { "at most " };
+    Ok(Some(match before {
+        0 => said("worker", format!("a worker of the queue {queue}: it is next in its lane (priority {priority})")),
+        before => said(
+            "worker",
+            format!("a worker of the queue {queue}, behind {about}{before} jobs of its lane (priority {priority})"),
+        ),
+    }))
+}
+
+fn paused(what: &str, Pause { until, .. }: Pause) -> WaitingFor {
+    let until = until.map_or_else(String::new, |until| format!(" until {until}"));
+    said("paused", format!("the end of a pause: its {what} is paused{until}"))
+}
+
+/// The node that has found no handler for longest.
+fn missing<'n>(nodes: &'n [Presence], run: &Run) -> Option<&'n MissingHandler> {
+    let all = nodes.iter().flat_map(|node| &node.missing_handlers);
+    let of_run = all.filter(|missing| missing.tenant == run.tenant && missing.job_type == run.job_type);
+    of_run.min_by_key(|missing| missing.since)
+}
+
+fn no_handler(api: &Api, run: &Run, since: Timestamp) -> WaitingFor {
+    let subject = api.backbone.names().work(&run.tenant, &run.job_type);
+    let what = format!("a handler of {}: none online since {since}; handlers subscribe to {subject}", run.job_type);
+    said(DeferReason::NoHandlerOnline.as_str(), what)
+}
+
+/// The breaker of its type, if that is not closed. Which limit key the job has, its record does not say.
+fn breaker(api: &Api, run: &Run) -> Option<WaitingFor> {
+    let of = BreakerKey { tenant: run.tenant.clone(), job_type: run.job_type.clone(), key: None };
+    let what = match api.breakers.stored(&of).0?.state {
+        BreakerState::Open { until, .. } if until > now() => {
+            format!("the breaker of {}, open until {until}", run.job_type)
+        }
+        BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => {
+            format!("the breaker of {}, which lets a few jobs try", run.job_type)
+        }
+        BreakerState::Closed { .. } => return None,
+    };
+    Some(said(DeferReason::BreakerOpen.as_str(), what))
+}
+
+/// A job that was put off for this reason, and is looked at again at a time if that is set.
+async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp>) -> WaitingFor {
+    let next = at.map_or_else(String::new, |at| format!(", next at {at}"));
+    let job_type = &run.job_type;
+    let what = match reason {
+        DeferReason::NoHandlerOnline => {
+            let since = run.deferral.as_ref().map(|deferral| deferral.since).unwrap_or_default();
+            let nodes = api.backbone.nodes().present(now()).await.unwrap_or_default();
+            let since = missing(&nodes, run).map_or(since, |missing| missing.since.min(since));
+            return no_handler(api, run, since);
+        }
+        DeferReason::RateLimited => format!("its rate limit{next}"),
+        DeferReason::BreakerOpen => {
+            return breaker(api, run)
+                .unwrap_or_else(|| said(reason.as_str(), format!("the breaker of {job_type}{next}")));
+        }
+        DeferReason::Concurrency => format!("its turn: as many of {job_type} or of its key run as may{next}"),
+        DeferReason::Held => format!("the end of a hold: a handler holds {job_type} or its key{next}"),
+        DeferReason::Paused => format!("the end of a pause{next}"),
+        DeferReason::Busy => format!("a handler of {job_type} with room{next}"),
+        DeferReason::Snoozed => format!("the time that its handler asked for{next}"),
+    };
+    said(reason.as_str(), what)
+}
