@@ -7,8 +7,8 @@
 //! run, round and attempt. So no span lives in memory while a job runs, a remote handler can be told the id beforehand,
 //! and the node that settles a dead node's attempt writes the very span that the handler's own spans hang from.
 //!
-//! Jobs never wait for this: spans go through a channel of [`QUEUE`], beyond which they are counted and dropped; an
-//! exporter that fails, hangs or panics costs its spans. Without an exporter there is no [`Tracer`], and nothing here
+//! Jobs never wait for this: spans go through a channel of `QUEUE`, beyond which they are counted and dropped; an
+//! exporter that fails, hangs or panics costs its spans. Without an exporter there is no `Tracer`, and nothing here
 //! runs.
 
 use std::sync::Arc;
