@@ -103,8 +103,7 @@ fn said(status: &PauseStatus, now: Timestamp) -> String {
     };
     match (status.paused, status.since, status.until) {
         (true, _, Some(until)) => {
-            let at = output::moment(until, now);
-            format!("{what}: {PENDING}paused{PENDING:#} until {at}, for {}", output::span(now, until))
+            format!("{what}: {PENDING}paused{PENDING:#} until {}", output::moment(until, now))
         }
         (true, ..) => format!("{what}: {PENDING}paused{PENDING:#}"),
         (false, Some(since), _) => format!("{what}: {GOOD}resumed{GOOD:#}, paused for {}", output::span(since, now)),
@@ -199,7 +198,7 @@ mod tests {
         assert_eq!(shown(json!({"paused": true, "queue": "main", "since": "2026-11-21T12:00:00Z"})), "main: paused");
         assert_eq!(
             shown(json!({"paused": true, "queue": "main", "type": "call", "until": "2026-11-21T12:05:00Z"})),
-            "call in main: paused until 12:05:00, for 5 min 0 s"
+            "call in main: paused until 2026-11-21T12:05:00.000Z (in 5 min)"
         );
         assert_eq!(
             shown(json!({"paused": false, "type": "call", "since": "2026-11-21T11:59:00Z"})),
@@ -230,8 +229,10 @@ mod tests {
         assert_eq!(
             anstream::adapter::strip_str(&table).to_string(),
             "\
-queue  waiting  running  scheduled  retrying  deferred     oldest  by priority    served by
+queue  waiting  running  scheduled  retrying  deferred     oldest  by priority     served by
 main     1,194        8          3         4         6  1 min 5 s  p1 2  p5 1,192  n1 n2
+bulk         1        0          ?         ?         ?             p5 1                       not served
+idle         0        0          ?         ?         ?                             n1         call paused
 "
         );
         assert_eq!(

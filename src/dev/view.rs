@@ -361,7 +361,7 @@ mod tests {
             tally.count(&event, start);
             view.happened(event);
         }
-        let queues = json!({"queues": [{"queue": "main", "concurrency": 12, "depth": 1_512, "depths": {}, "running": 12,
+        let queues = json!({"queues": [{"queue": "main", "concurrency": 12, "depth": 1_512, "depths": {}, "waiting": {"p5": 1_500}, "running": 12,
             "oldest_age_ms": null, "paused": false, "served": true}]});
         view.queues(&serde_json::from_value(queues).unwrap());
         let rows = view.rows(&tally, start, (120, 24));
