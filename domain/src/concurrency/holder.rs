@@ -330,7 +330,11 @@ impl Holder {
         if self.known.as_ref().is_some_and(|known| known.revision > revision) {
             return false;
         }
-        let taken = record.taken_beside(&self.session, is_over).saturating_add(record.of(&self.session).slots);
+        let own = record.of(&self.session).slots;
+        // A write that was late has found no record any more, as the one before was forgotten, and was taken for the first:
+        // nobody would give back what it lists. Written once more, the record lists what the node has.
+        self.is_unclear |= self.writing.is_none() && own > self.granted;
+        let taken = record.taken_beside(&self.session, is_over).saturating_add(own);
         let free = self.max.saturating_sub(taken);
         self.known = Some(Known { record, revision, free });
         free > 0
