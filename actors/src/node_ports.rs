@@ -14,7 +14,7 @@ use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::ports::Ports;
+use crate::ports::{Ports, RunPorts};
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::permits::LocalRetryPermits;
@@ -59,7 +59,7 @@ impl NodePorts {
     }
 }
 
-impl Ports for NodePorts {
+impl RunPorts for NodePorts {
     type Server = Backbone;
 
     fn server(&self) -> &Backbone {
@@ -68,14 +68,6 @@ impl Ports for NodePorts {
 
     fn now(&self) -> Timestamp {
         now()
-    }
-
-    fn instant(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn chance(&self) -> f64 {
-        rand::random()
     }
 
     fn seal(&self) -> SmolStr {
@@ -88,10 +80,6 @@ impl Ports for NodePorts {
 
     fn token(&self) -> SmolStr {
         self.identity.token()
-    }
-
-    fn writer(&self) -> &str {
-        self.identity.writer()
     }
 
     fn lease(&self) -> Duration {
@@ -108,6 +96,24 @@ impl Ports for NodePorts {
 
     fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        self.committer.publish(run, published).await
+    }
+}
+
+impl Ports for NodePorts {
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn chance(&self) -> f64 {
+        rand::random()
+    }
+
+    fn writer(&self) -> &str {
+        self.identity.writer()
     }
 
     fn book(&self) -> &Arc<Book> {
@@ -132,10 +138,6 @@ impl Ports for NodePorts {
 
     async fn commit(&self, commit: Box<Commit>) {
         self.committer.send(Input::Commit(commit)).await;
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        self.committer.publish(run, published).await
     }
 
     async fn wait_or_drain(&self, wait: Duration) {

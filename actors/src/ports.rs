@@ -18,7 +18,7 @@ use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
-use longshore_domain::policy::{KeyPolicy, Policies, TypePolicy};
+use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
@@ -133,8 +133,8 @@ pub(crate) trait Server: Rules {
     async fn pause(&self, wait: Duration);
 }
 
-/// The node in which an attempt runs: its clocks, its chance, its settings, and what its parts remember together.
-pub(crate) trait Ports {
+/// What every decision about a run asks of the node that makes it.
+pub(crate) trait RunPorts {
     /// The servers that this node works with.
     type Server: Server;
 
@@ -142,18 +142,12 @@ pub(crate) trait Ports {
 
     /// The time of day, for what is stored.
     fn now(&self) -> Timestamp;
-    /// The monotonic clock, for leases.
-    fn instant(&self) -> Instant;
-    /// Evenly 0 ≤ x < 1.
-    fn chance(&self) -> f64;
     /// A seal that nobody can guess.
     fn seal(&self) -> SmolStr;
 
     fn node(&self) -> &SmolStr;
     /// A write token that no other write has.
     fn token(&self) -> SmolStr;
-    /// The part of those tokens that names this process.
-    fn writer(&self) -> &str;
 
     /// How long a delivery belongs to the node that got it.
     fn lease(&self) -> Duration;
@@ -162,24 +156,11 @@ pub(crate) trait Ports {
     fn policies(&self) -> &Policies;
     fn metrics(&self) -> &Metrics;
 
-    fn book(&self) -> &Arc<Book>;
-    fn recently_cancelled(&self) -> &RecentlyCancelled;
-    fn unclear_claims(&self) -> &UnclearClaims;
-    fn unstored_ends(&self) -> &UnstoredEnds;
-    fn local_retries(&self) -> &Arc<LocalRetryPermits>;
-
-    /// Hands a commit over to the committer.
-    async fn commit(&self, commit: Box<Commit>);
     /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
     ///
     /// # Errors
     /// The log may lack the events.
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged>;
-
-    /// Waits for so long, or until the node drains.
-    async fn wait_or_drain(&self, wait: Duration);
-    /// Whether the node takes no new work.
-    fn is_draining(&self) -> bool;
 
     /// In whose name records and events are written.
     fn author(&self) -> Author<'_, Self::Server> {
@@ -197,37 +178,32 @@ pub(crate) trait Ports {
     }
 }
 
-/// What taking a key asks: less than an attempt does, as the API takes keys, too.
-pub(crate) trait KeyPorts {
-    /// The servers that this node works with.
-    type Server: Server;
+/// What an attempt asks besides: clocks, chance, and what the node's parts remember together.
+pub(crate) trait Ports: RunPorts {
+    /// The monotonic clock, for leases.
+    fn instant(&self) -> Instant;
+    /// Evenly 0 ≤ x < 1.
+    fn chance(&self) -> f64;
+    /// The part of the write tokens that names this process.
+    fn writer(&self) -> &str;
 
-    fn server(&self) -> &Self::Server;
-    fn now(&self) -> Timestamp;
-    /// A write token that no other write has.
-    fn token(&self) -> SmolStr;
-    /// How long a key stays claimed, unless its job says otherwise.
-    fn idempotency_window(&self) -> Duration;
-    fn key_policy(&self) -> KeyPolicy;
-    fn metrics(&self) -> &Metrics;
-    /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
-    ///
-    /// # Errors
-    /// The log may lack the events.
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged>;
+    fn book(&self) -> &Arc<Book>;
+    fn recently_cancelled(&self) -> &RecentlyCancelled;
+    fn unclear_claims(&self) -> &UnclearClaims;
+    fn unstored_ends(&self) -> &UnstoredEnds;
+    fn local_retries(&self) -> &Arc<LocalRetryPermits>;
+
+    /// Hands a commit over to the committer.
+    async fn commit(&self, commit: Box<Commit>);
+
+    /// Waits for so long, or until the node drains.
+    async fn wait_or_drain(&self, wait: Duration);
+    /// Whether the node takes no new work.
+    fn is_draining(&self) -> bool;
 }
 
-/// What accepting a job asks, beside what its key does.
-pub(crate) trait SubmitPorts: KeyPorts {
-    /// Maximum number of attempts in a round of this job.
-    fn max_attempts(&self, job: &Job) -> u32;
-    /// A seal that nobody can guess.
-    fn seal(&self) -> SmolStr;
-    /// How long a delivery belongs to the node that got it.
-    fn lease(&self) -> Duration;
-    /// In whose name records and events are written.
-    fn author(&self) -> Author<'_, Self::Server>;
-
+/// What accepting a job asks besides.
+pub(crate) trait SubmitPorts: RunPorts {
     /// Publishes a job into its lane, under this message id.
     ///
     /// # Errors
@@ -245,50 +221,15 @@ pub(crate) trait SubmitPorts: KeyPorts {
     async fn unschedule(&self, run: &Run) -> Result<(), Error>;
 }
 
-/// What replaying or discarding a dead letter asks, beside what its key does.
-pub(crate) trait LetterPorts: KeyPorts {
-    fn policies(&self) -> &Policies;
+/// What replaying or discarding a dead letter asks besides.
+pub(crate) trait LetterPorts: RunPorts {
     /// Writes the span of a replay, if the node writes traces.
     fn tracer(&self) -> Option<&Tracer>;
-    /// A seal that nobody can guess.
-    fn seal(&self) -> SmolStr;
 
     /// Publishes the job of a run into its lane, under this message id.
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error>;
     /// Deletes the dead letter with this sequence, if it is there.
     async fn remove_letter(&self, sequence: u64) -> Result<(), Error>;
-}
-
-impl<P: Ports> KeyPorts for P {
-    type Server = P::Server;
-
-    fn server(&self) -> &Self::Server {
-        self.server()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.now()
-    }
-
-    fn token(&self) -> SmolStr {
-        self.token()
-    }
-
-    fn idempotency_window(&self) -> Duration {
-        self.idempotency_window()
-    }
-
-    fn key_policy(&self) -> KeyPolicy {
-        self.policies().keys
-    }
-
-    fn metrics(&self) -> &Metrics {
-        self.metrics()
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        self.publish(run, published).await
-    }
 }
 
 impl Server for Backbone {

@@ -109,7 +109,7 @@ pub(crate) async fn submit<P: SubmitPorts>(
 async fn next<P: SubmitPorts>(ports: &P, submission: &Submission, found: &FoundClaim) -> Result<Next, ApiError> {
     let (job, claim) = (&submission.job, &found.claim);
     let differs = claim.fingerprint != submission.print();
-    let rejects = ports.key_policy().on_mismatch == OnMismatch::Reject;
+    let rejects = ports.policies().keys.on_mismatch == OnMismatch::Reject;
     let replaces = submission.on_conflict == OnConflict::Replace;
     if !claim.published {
         let stored = is_stored(ports, &job.tenant, &claim.run_id).await?;

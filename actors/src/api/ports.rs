@@ -6,19 +6,18 @@ use bytes::Bytes;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::{Backbone, Error, Headers};
-use longshore_domain::policy::{KeyPolicy, Policies};
+use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, SmolStr, Timestamp};
 
 use crate::api::{Api, intake};
-use crate::commit::encode::Author;
 use crate::commit::{Commit, Unlogged};
 use crate::metrics::Metrics;
-use crate::ports::{KeyPorts, LetterPorts, SubmitPorts};
+use crate::ports::{LetterPorts, RunPorts, SubmitPorts};
 use crate::shared::{new_seal, now};
 use crate::trace::Tracer;
 
-impl KeyPorts for Api {
+impl RunPorts for Api {
     type Server = Backbone;
 
     fn server(&self) -> &Backbone {
@@ -29,16 +28,28 @@ impl KeyPorts for Api {
         now()
     }
 
+    fn seal(&self) -> SmolStr {
+        new_seal()
+    }
+
+    fn node(&self) -> &SmolStr {
+        &self.identity.node
+    }
+
     fn token(&self) -> SmolStr {
         self.identity.token()
+    }
+
+    fn lease(&self) -> Duration {
+        self.backbone.storage().lease
     }
 
     fn idempotency_window(&self) -> Duration {
         self.backbone.storage().idempotency_window
     }
 
-    fn key_policy(&self) -> KeyPolicy {
-        self.policies.keys
+    fn policies(&self) -> &Policies {
+        &self.policies
     }
 
     fn metrics(&self) -> &Metrics {
@@ -51,22 +62,6 @@ impl KeyPorts for Api {
 }
 
 impl SubmitPorts for Api {
-    fn max_attempts(&self, job: &Job) -> u32 {
-        self.policies.max_attempts(job)
-    }
-
-    fn seal(&self) -> SmolStr {
-        new_seal()
-    }
-
-    fn lease(&self) -> Duration {
-        self.backbone.storage().lease
-    }
-
-    fn author(&self) -> Author<'_, Backbone> {
-        self.committer.author()
-    }
-
     async fn publish_job(&self, job: &Job, headers: Headers, payload: Bytes, id: &str) -> Result<(), ApiError> {
         let subject = self.backbone.names().job(&job.tenant, &job.queue, job.priority, &job.job_type);
         match self.backbone.move_to_lane(subject, headers, payload, id).await {
@@ -89,16 +84,8 @@ impl SubmitPorts for Api {
 }
 
 impl LetterPorts for Api {
-    fn policies(&self) -> &Policies {
-        &self.policies
-    }
-
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
-    }
-
-    fn seal(&self) -> SmolStr {
-        new_seal()
     }
 
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error> {

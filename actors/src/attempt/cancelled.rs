@@ -9,7 +9,7 @@ use crate::address::Address;
 use crate::attempt::holders;
 use crate::lease_keeper::{self, Message};
 use crate::node_ports::NodePorts;
-use crate::ports::Ports as _;
+use crate::ports::RunPorts as _;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::LoopEnd;
 

@@ -21,7 +21,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant, Timestamp, d
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::AttemptState;
 use crate::fail_point;
-use crate::ports::{KeyPorts, Ports, Rules as _, Server};
+use crate::ports::{Ports, Rules as _, RunPorts, Server};
 
 /// How many runs in a row may have made way, each for the next, before the last counts as the holder. Each but the last
 /// two comes from a `submit` that died.
@@ -38,7 +38,7 @@ pub(crate) struct Key<'j> {
 }
 
 /// The key of a job. If its run gives it back, there is no window but the job's own.
-pub(crate) fn key_of<'j, P: KeyPorts>(ports: &P, job: &'j Job) -> Option<Key<'j>> {
+pub(crate) fn key_of<'j, P: RunPorts>(ports: &P, job: &'j Job) -> Option<Key<'j>> {
     let options = job.options.as_ref()?;
     let set = match options.unique {
         Unique::Window => ports.idempotency_window(),
@@ -70,8 +70,8 @@ impl Key<'_> {
 
 /// Which key a job has to claim before this start, if any: just before its first, and before the first of a later round
 /// if it may have lost the key.
-fn key_to_claim<'j, P: KeyPorts>(ports: &P, job: &'j Job, run: &Run) -> Option<Key<'j>> {
-    let release_on = ports.key_policy().release_on;
+fn key_to_claim<'j, P: RunPorts>(ports: &P, job: &'j Job, run: &Run) -> Option<Key<'j>> {
+    let release_on = ports.policies().keys.release_on;
     key_of(ports, job).filter(|key| match run.round {
         1 => run.key_claimed_ms.is_none(),
         _ => !run.has_started() && ports.server().is_claimed_again(key.unique, release_on),
@@ -156,7 +156,7 @@ pub(crate) struct Wanted<'k> {
 
 /// Takes a key for a job that is durable and whose record, if its scope needs one, says that it has not ended. Says
 /// which other run has the key.
-pub(crate) async fn own<P: KeyPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -> Result<Option<RunId>, Error> {
+pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -> Result<Option<RunId>, Error> {
     let Wanted { key, print, replaces, again } = wanted;
     let mut claim = key.claim_of(job.run_id.clone(), print, true);
     loop {
@@ -202,12 +202,12 @@ fn makes_way(run: &Run, replaces: Option<Timestamp>) -> bool {
 
 /// The run that has the key of a claim, with its record if that is still there; `None`: the key is free for the run
 /// that asks. A claim may name a run that made way, if the node died that was about to write the claim for the next run.
-pub(crate) async fn holder<P: KeyPorts>(
+pub(crate) async fn holder<P: RunPorts>(
     ports: &P,
     (tenant, asks): (&Tenant, &RunId),
     claim: &Claim,
 ) -> Result<Option<(RunId, Option<Found>)>, Error> {
-    let release_on = ports.key_policy().release_on;
+    let release_on = ports.policies().keys.release_on;
     let mut run_id = claim.run_id.clone();
     for _ in 0..MAX_PASSED {
         let found = ports.server().read_record(tenant, &run_id).await?;
@@ -223,7 +223,7 @@ pub(crate) async fn holder<P: KeyPorts>(
 
 /// Ends a run that has not started as the duplicate of another one, whose job is durable. Its own message publishes that
 /// when it comes. `None`: another write came first.
-pub(crate) async fn make_way<P: KeyPorts>(ports: &P, found: Found, of: &RunId) -> Result<Option<Run>, Error> {
+pub(crate) async fn make_way<P: RunPorts>(ports: &P, found: Found, of: &RunId) -> Result<Option<Run>, Error> {
     let Found { mut run, revision } = found;
     run.make_way(of.clone(), ports.now());
     run.token = ports.token();
@@ -251,14 +251,14 @@ pub(crate) async fn finish_take_over<P: Ports>(ports: &P, job: &Job, run: &Run) 
 }
 
 /// Whether a node has begun to take the job's key over from another run, and has not finished.
-pub(crate) async fn is_taking_over<P: KeyPorts>(ports: &P, job: &Job) -> Result<bool, Error> {
+pub(crate) async fn is_taking_over<P: RunPorts>(ports: &P, job: &Job) -> Result<bool, Error> {
     let Some(key) = key_of(ports, job) else { return Ok(false) };
     let found = ports.server().read_claim(&job.tenant, key.text).await?;
     Ok(found.is_some_and(|found| found.claim.run_id == job.run_id && !found.claim.taken_from.is_empty()))
 }
 
 /// Ends the runs that a job's key was taken from.
-async fn end_all<P: KeyPorts>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
+async fn end_all<P: RunPorts>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<(), Error> {
     // A run may take back the key that was taken from it.
     for run_id in runs.iter().filter(|run_id| **run_id != job.run_id) {
         end_unpublished(ports, job, run_id).await?;
@@ -269,7 +269,7 @@ async fn end_all<P: KeyPorts>(ports: &P, job: &Job, runs: Vec<RunId>) -> Result<
 /// Ends the run whose claim was taken over, if it has nothing but its record, and waits until that end is in the log:
 /// its `submit` has died, or is about to learn of this. If a job of that run turns up all the same, it finds that
 /// another run has its key.
-async fn end_unpublished<P: KeyPorts>(ports: &P, job: &Job, run_id: &RunId) -> Result<(), Error> {
+async fn end_unpublished<P: RunPorts>(ports: &P, job: &Job, run_id: &RunId) -> Result<(), Error> {
     let mut is_ended_here = false;
     loop {
         let record = ports.server().read_record(&job.tenant, run_id).await?;
@@ -326,7 +326,7 @@ pub(crate) enum Marked {
 /// The job or schedule of a submitted run is durable: marks its claim as published, and then ends the runs that the key
 /// was taken from. Not before: until the claim is marked, any of them may take the key back, and two runs that end as
 /// each other's duplicates are both lost.
-pub(crate) async fn mark_published<P: KeyPorts>(
+pub(crate) async fn mark_published<P: RunPorts>(
     ports: &P,
     job: &Job,
     own: OwnClaim,
@@ -351,8 +351,8 @@ pub(crate) async fn mark_published<P: KeyPorts>(
 
 /// The run that has the key of a dead job, if the job needs its key to be replayed and another run has it. Nothing is
 /// certain before the job claims its key, just before it starts.
-pub(crate) async fn other_holder<P: KeyPorts>(ports: &P, job: &Job) -> Result<Option<RunId>, Error> {
-    let release_on = ports.key_policy().release_on;
+pub(crate) async fn other_holder<P: RunPorts>(ports: &P, job: &Job) -> Result<Option<RunId>, Error> {
+    let release_on = ports.policies().keys.release_on;
     let Some(key) = key_of(ports, job).filter(|key| ports.server().is_claimed_again(key.unique, release_on)) else {
         return Ok(None);
     };

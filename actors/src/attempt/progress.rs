@@ -12,7 +12,7 @@ use longshore_domain::events::{Event, EventKind};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::committer::Input;
 use crate::node_ports::NodePorts;
-use crate::ports::Ports as _;
+use crate::ports::RunPorts as _;
 use crate::shared::now;
 
 /// Maximum bytes of a progress report.

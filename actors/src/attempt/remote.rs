@@ -20,7 +20,7 @@ use crate::attempt::{perform, progress};
 use crate::concurrency::SlotPermit;
 use crate::handler::Context;
 use crate::node_ports::NodePorts;
-use crate::ports::Ports as _;
+use crate::ports::RunPorts as _;
 use crate::shared::now;
 
 /// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any

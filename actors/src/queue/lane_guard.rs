@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin;
 use crate::node_ports::NodePorts;
-use crate::ports::Ports as _;
+use crate::ports::RunPorts as _;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 

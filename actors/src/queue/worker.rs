@@ -20,7 +20,7 @@ use crate::attempt::perform::{self, End};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
 use crate::node_ports::NodePorts;
-use crate::ports::Ports as _;
+use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::{Dispatcher, Work};
 use crate::queue::unresponsive::{CameBack, Responsiveness};
 

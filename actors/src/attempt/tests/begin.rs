@@ -14,7 +14,7 @@ use super::server::{Fault, MemoryServer, Message, RUN, SEQUENCE, at, id, message
 use super::{LEASE, completed};
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::running::RunningAttempt;
-use crate::ports::Ports as _;
+use crate::ports::RunPorts as _;
 
 /// A server with one job, and a node.
 pub(super) struct Scene {

@@ -25,7 +25,7 @@ use crate::commit::follow_up::{self, Done};
 use crate::commit::{Commit, Payload, Unlogged};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
-use crate::ports::{Ports, Server as _};
+use crate::ports::{Ports, RunPorts, Server as _};
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
@@ -196,7 +196,7 @@ pub(super) fn writer_of(node: &str) -> String {
     format!("w{node}")
 }
 
-impl Ports for Node {
+impl RunPorts for Node {
     type Server = MemoryServer;
 
     fn server(&self) -> &MemoryServer {
@@ -205,14 +205,6 @@ impl Ports for Node {
 
     fn now(&self) -> Timestamp {
         self.server.now()
-    }
-
-    fn instant(&self) -> Instant {
-        self.server.instant()
-    }
-
-    fn chance(&self) -> f64 {
-        0.5
     }
 
     fn seal(&self) -> SmolStr {
@@ -226,10 +218,6 @@ impl Ports for Node {
     fn token(&self) -> SmolStr {
         self.writes.set(self.writes.get() + 1);
         format_smolstr!("w{}-{}", self.name, self.writes.get())
-    }
-
-    fn writer(&self) -> &str {
-        &self.writer
     }
 
     fn lease(&self) -> Duration {
@@ -246,6 +234,29 @@ impl Ports for Node {
 
     fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        if self.log_is_gone.get() {
+            return Err(Unlogged);
+        }
+        let run = Box::new(run.clone());
+        self.publish_events(&mut Commit::of_stored(run, Payload::default(), published, self.author())).await;
+        Ok(())
+    }
+}
+
+impl Ports for Node {
+    fn instant(&self) -> Instant {
+        self.server.instant()
+    }
+
+    fn chance(&self) -> f64 {
+        0.5
+    }
+
+    fn writer(&self) -> &str {
+        &self.writer
     }
 
     fn book(&self) -> &Arc<Book> {
@@ -270,15 +281,6 @@ impl Ports for Node {
 
     async fn commit(&self, commit: Box<Commit>) {
         self.carry_out(commit).await;
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        if self.log_is_gone.get() {
-            return Err(Unlogged);
-        }
-        let run = Box::new(run.clone());
-        self.publish_events(&mut Commit::of_stored(run, Payload::default(), published, self.author())).await;
-        Ok(())
     }
 
     async fn wait_or_drain(&self, wait: Duration) {

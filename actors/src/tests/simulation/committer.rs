@@ -8,7 +8,7 @@ use longshore_domain::RunState;
 use crate::attempt::assignment::{Assignment, Start};
 use crate::commit::follow_up::{self, Done};
 use crate::commit::{AfterCommit, Commit, Payload};
-use crate::ports::Ports as _;
+use crate::ports::{Ports as _, RunPorts as _};
 use crate::queue::gates::Permits;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::Word;

@@ -5,14 +5,12 @@ use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_backbone::wire::header::names;
 use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
-use longshore_domain::{Job, Run, RunId, SmolStr};
-use std::time::Duration;
+use longshore_domain::{Job, Run, RunId};
 
 use crate::api::keyed::{self, OnConflict};
 use crate::api::submission::Submission;
-use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit, Unlogged};
-use crate::ports::{Ports, SubmitPorts};
+use crate::ports::SubmitPorts;
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::Client;
 use crate::tests::simulation::mutation::Mutation;
@@ -69,22 +67,6 @@ fn check_answer(hand: &Hand<'_>, answered: &RunId) {
 }
 
 impl SubmitPorts for Hand<'_> {
-    fn max_attempts(&self, job: &Job) -> u32 {
-        Ports::max_attempts(self, job)
-    }
-
-    fn seal(&self) -> SmolStr {
-        Ports::seal(self)
-    }
-
-    fn lease(&self) -> Duration {
-        Ports::lease(self)
-    }
-
-    fn author(&self) -> Author<'_, Self> {
-        Ports::author(self)
-    }
-
     async fn publish_job(&self, job: &Job, headers: Headers, _: Bytes, _: &str) -> Result<(), ApiError> {
         let world = self.world;
         let plan = self.place_of(&job.run_id).0;

@@ -4,9 +4,8 @@ use bytes::Bytes;
 use longshore_backbone::dead_letters::StoredDeadLetter;
 use longshore_backbone::wire::header::{self, Moved};
 use longshore_backbone::{Error, Headers};
-use longshore_domain::policy::Policies;
+use longshore_domain::Run;
 use longshore_domain::settlement::Settlement;
-use longshore_domain::{Run, SmolStr};
 
 use crate::api::letter::{self, Action, Change};
 use crate::attempt::keys;
@@ -17,7 +16,7 @@ use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Letter;
 use crate::tests::simulation::server::{DeadLetter, Key, Message, MessageId, Place, Stored};
-use crate::tests::simulation::worker::{Delivery, Hand, seal_text};
+use crate::tests::simulation::worker::{Delivery, Hand};
 use crate::tests::simulation::world::{HEARD_WITHIN, ToldToStop, World, stamp};
 use crate::trace::Tracer;
 
@@ -225,16 +224,8 @@ pub(crate) async fn attend(world: &World, node: usize, dead: DeadLetter) {
 }
 
 impl LetterPorts for Hand<'_> {
-    fn policies(&self) -> &Policies {
-        self.plan.policies()
-    }
-
     fn tracer(&self) -> Option<&Tracer> {
         None
-    }
-
-    fn seal(&self) -> SmolStr {
-        seal_text(self.world.number())
     }
 
     async fn move_to_lane(&self, run: &Run, headers: Headers, _: Bytes, _: &str) -> Result<(), Error> {

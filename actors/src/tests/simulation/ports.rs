@@ -23,7 +23,7 @@ use crate::commit::encode::EncodedEvents;
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
-use crate::ports::{Ports, Rules, Server};
+use crate::ports::{Ports, Rules, RunPorts, Server};
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::unclear_claims::UnclearClaims;
@@ -400,7 +400,7 @@ fn key_of(key: &str) -> usize {
     key.parse().expect("keys of this world are numbers")
 }
 
-impl Ports for Hand<'_> {
+impl RunPorts for Hand<'_> {
     type Server = Self;
 
     fn server(&self) -> &Self {
@@ -409,18 +409,6 @@ impl Ports for Hand<'_> {
 
     fn now(&self) -> Timestamp {
         self.world.now()
-    }
-
-    fn instant(&self) -> Instant {
-        if self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork) {
-            return self.leased_from();
-        }
-        self.keep_lease();
-        self.world.instant(self.world.clock.get())
-    }
-
-    fn chance(&self) -> f64 {
-        self.world.chance.unit()
     }
 
     fn seal(&self) -> SmolStr {
@@ -433,10 +421,6 @@ impl Ports for Hand<'_> {
 
     fn token(&self) -> SmolStr {
         self.client.token().into()
-    }
-
-    fn writer(&self) -> &str {
-        &self.writer
     }
 
     fn lease(&self) -> Duration {
@@ -453,6 +437,33 @@ impl Ports for Hand<'_> {
 
     fn metrics(&self) -> &Metrics {
         &METRICS
+    }
+
+    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        let is_unpublished = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
+        if !is_unpublished && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
+            let plan = self.place_of_run(run).0;
+            self.client.publish_events(plan, run, published).await;
+        }
+        Ok(())
+    }
+}
+
+impl Ports for Hand<'_> {
+    fn instant(&self) -> Instant {
+        if self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork) {
+            return self.leased_from();
+        }
+        self.keep_lease();
+        self.world.instant(self.world.clock.get())
+    }
+
+    fn chance(&self) -> f64 {
+        self.world.chance.unit()
+    }
+
+    fn writer(&self) -> &str {
+        &self.writer
     }
 
     fn book(&self) -> &Arc<Book> {
@@ -477,15 +488,6 @@ impl Ports for Hand<'_> {
 
     async fn commit(&self, commit: Box<Commit>) {
         Box::pin(self.take(commit)).await;
-    }
-
-    async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
-        let is_unpublished = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
-        if !is_unpublished && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
-            let plan = self.place_of_run(run).0;
-            self.client.publish_events(plan, run, published).await;
-        }
-        Ok(())
     }
 
     async fn wait_or_drain(&self, wait: Duration) {
