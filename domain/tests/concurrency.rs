@@ -5,6 +5,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "an Instant has no other origin")]
 
+mod support;
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,8 @@ use longshore_domain::concurrency::session::{Session, Watch};
 use longshore_domain::concurrency::{Ask, Block, Holder, Record};
 use longshore_domain::lease::Lease;
 use longshore_domain::{SmolStr, Timestamp, format_smolstr};
+
+use crate::support::Chance;
 
 const WORLDS: u64 = 400;
 const STEP: u64 = 5;
@@ -52,22 +56,6 @@ impl Mutation {
         Self::HandlersElsewhereAreForgotten,
         Self::RecordForgottenEarly,
     ];
-}
-
-/// Xorshift: the same seed, the same world.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound.max(1)
-    }
-
-    fn hits(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
 }
 
 /// What is written: a record, or a session.
@@ -132,7 +120,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        let mut chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut chance = Chance::of_world(seed);
         let max = [1, 1, 2, 3, 10][chance.below(5) as usize];
         let faults = [0, 10, 30, 50][chance.below(4) as usize];
         let mut world = Self {

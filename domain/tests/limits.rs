@@ -4,10 +4,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "an Instant has no other origin")]
 
+mod support;
+
 use std::time::{Duration, Instant};
 
 use longshore_domain::Timestamp;
 use longshore_domain::limit::{Answer, Ask, Holder, RateLimit, Record, Window};
+
+use crate::support::Chance;
 
 const WORLDS: u64 = 120;
 const STEP: u64 = 5;
@@ -48,26 +52,6 @@ fn with_leases_of(next: Record, before: Option<&(Record, u64)>) -> Record {
     again.unwrap_or(next)
 }
 
-/// Xorshift: the same seed, the same world.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    fn hits(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
-
 struct Node {
     holder: Holder,
     /// How far its clock is ahead.
@@ -99,7 +83,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        let mut chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut chance = Chance::of_world(seed);
         let window = [Window::Bucket, Window::Bucket, Window::Fixed, Window::Sliding][chance.below(4) as usize];
         let rate = [1, 5, 40, 100, 400][chance.below(5) as usize];
         let per = Duration::from_millis([500, 1_000, 3_000][chance.below(3) as usize]);
