@@ -5,7 +5,7 @@
 //! published: a crash in between leaves a claim or a record that is not marked, and a repeat of the same submit that
 //! finds it publishes the job again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -19,17 +19,14 @@ use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, RunStat
 
 use crate::api::Api;
 use crate::api::debounce::Debounced;
+use crate::api::fields::{positive, span, wrong};
 use crate::api::filter::unavailable;
-use crate::api::keyed::{self, OnConflict};
+use crate::api::keyed;
 use crate::api::refusals::{over_limit, too_many_wait};
-use crate::api::submission::{Submission, answer};
+use crate::api::submission::{OnConflict, Submission, answer};
 use crate::api::traced;
 use crate::attempt::assignment::size_refused;
 use crate::shared::now;
-
-pub(super) fn wrong(field: &str, reason: impl std::fmt::Display) -> ApiError {
-    ApiError::malformed(format!("{field}: {reason}"))
-}
 
 /// A name's error says which name it is.
 fn name(error: longshore_domain::NameError) -> ApiError {
@@ -224,16 +221,6 @@ fn deadline(submit: &SubmitRequest) -> Result<Option<When>, ApiError> {
         Ok(span) => Ok(Some(When::After(span))),
         Err(_) => Timestamp::parse(text).map(|at| Some(When::At(at))).map_err(|error| wrong("deadline", error)),
     }
-}
-
-/// A span that must not be zero.
-pub(super) fn positive(field: &str, ms: u64) -> Result<Duration, ApiError> {
-    if ms == 0 { Err(wrong(field, "is zero")) } else { span(field, ms) }
-}
-
-pub(super) fn span(field: &str, ms: u64) -> Result<Duration, ApiError> {
-    let span = Duration::from_millis(ms);
-    if span > duration::MAX_DURATION { Err(wrong(field, "is more than 3650 days")) } else { Ok(span) }
 }
 
 /// The headers that the job is published with: the client's own, and those of its options.

@@ -17,33 +17,10 @@ use longshore_domain::run::Wait;
 use longshore_domain::{Run, RunId, RunState, Timestamp};
 
 use crate::api::filter::unavailable;
-use crate::api::submission::{self, Submission, answer, is_stored};
+use crate::api::submission::{self, OnConflict, Submission, answer, is_stored};
 use crate::attempt::keys::{self, Key, OwnClaim, Wanted};
 use crate::fail_point;
 use crate::ports::{Rules as _, Server as _, SubmitPorts};
-
-/// What happens if another run has the key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum OnConflict {
-    /// The answer is that run.
-    #[default]
-    Return,
-    /// The job is refused.
-    Reject,
-    /// The job takes the place of that run, unless it has started.
-    Replace,
-}
-
-impl OnConflict {
-    pub(super) fn read(word: &str) -> Result<Self, String> {
-        match word {
-            "return" => Ok(Self::Return),
-            "reject" => Ok(Self::Reject),
-            "replace" => Ok(Self::Replace),
-            other => Err(format!("{other:?} is not one of return, reject, replace")),
-        }
-    }
-}
 
 /// What follows from a claim that was found.
 enum Next {

@@ -1,5 +1,6 @@
 //! The API: `service` reads requests and answers them; one file for each group of endpoints.
 
+mod fields;
 pub(crate) mod filter;
 pub(crate) mod service;
 

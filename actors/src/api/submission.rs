@@ -20,12 +20,34 @@ use longshore_domain::{Job, Run, RunId, RunState, Tenant, Timestamp};
 
 use crate::api::debounce::Debounced;
 use crate::api::filter::unavailable;
-use crate::api::keyed::OnConflict;
 use crate::attempt::keys::{self, Marked, OwnClaim};
 use crate::commit::{Commit, Payload};
 use crate::fail_point;
 use crate::ports::{Rules as _, Server as _, SubmitPorts};
 use crate::trace;
+
+/// What happens if another run has the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum OnConflict {
+    /// The answer is that run.
+    #[default]
+    Return,
+    /// The job is refused.
+    Reject,
+    /// The job takes the place of that run, unless it has started.
+    Replace,
+}
+
+impl OnConflict {
+    pub(super) fn read(word: &str) -> Result<Self, String> {
+        match word {
+            "return" => Ok(Self::Return),
+            "reject" => Ok(Self::Reject),
+            "replace" => Ok(Self::Replace),
+            other => Err(format!("{other:?} is not one of return, reject, replace")),
+        }
+    }
+}
 
 /// A submission, read and checked.
 pub(crate) struct Submission {

@@ -7,8 +7,8 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Job, Run, RunId};
 
-use crate::api::keyed::{self, OnConflict};
-use crate::api::submission::Submission;
+use crate::api::keyed;
+use crate::api::submission::{OnConflict, Submission};
 use crate::commit::{AfterCommit, Commit, Unlogged};
 use crate::ports::SubmitPorts;
 use crate::tests::simulation::attempt::schedule_of;
