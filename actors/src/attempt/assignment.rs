@@ -151,6 +151,15 @@ impl Assignment {
         }
     }
 
+    /// Whether so little of its lease is left that its handler must not be called any more: the first renewal may come too
+    /// late, and another node would call its own meanwhile. Only a node that was frozen finds such jobs, as those that wait
+    /// are returned after a third.
+    pub(crate) fn is_too_late_to_start(&self, now: Instant, lease: Duration) -> bool {
+        let is_renewed = self.entry.is_some() || self.is_held_locally();
+        let starts = !is_renewed && self.park.is_none();
+        starts && now.saturating_duration_since(self.leased_from) > lease * 2 / 3
+    }
+
     /// Returns the job, which keeps its place; if its lease is over, another node may have it, and nothing is sent.
     pub(crate) fn return_or_abandon(self, now: Instant, lease: Duration) {
         if self.lease_is_over(now, lease) {

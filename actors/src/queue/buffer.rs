@@ -273,6 +273,10 @@ impl Jobs {
                 assignment.ack_token.abandon();
                 continue;
             }
+            if assignment.is_too_late_to_start(now, lease) {
+                assignment.return_or_abandon(now, lease);
+                continue;
+            }
             self.started += 1;
             return Some(assignment);
         }

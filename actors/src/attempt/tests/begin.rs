@@ -387,6 +387,19 @@ fn nothing_is_sent_for_a_job_whose_lease_is_over() {
 }
 
 #[test]
+fn a_job_starts_only_while_a_third_of_its_lease_is_left_to_renew_it() {
+    let mut scene = Scene::new();
+    let from = scene.server.instant();
+    let mut assignment = scene.claim();
+    let is_too_late = |assignment: &Assignment, after| assignment.is_too_late_to_start(from + after, LEASE);
+    assert!(!is_too_late(&assignment, LEASE * 2 / 3));
+    assert!(is_too_late(&assignment, LEASE * 2 / 3 + Duration::from_millis(1)));
+    // Its lease is being renewed.
+    assignment.entry = scene.node.book.enter(&assignment.ack_token, message(SEQUENCE), &assignment.job, from);
+    assert!(!is_too_late(&assignment, LEASE));
+}
+
+#[test]
 fn a_job_that_this_node_works_on_is_left_alone() {
     let mut scene = Scene::new();
     let first = scene.delivery();
