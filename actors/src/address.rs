@@ -16,10 +16,17 @@ use ractor::rpc::CallResult;
 use ractor::{ActorRef, RpcReplyPort};
 use tokio::sync::{mpsc, watch};
 
-use crate::supervision::KeeperMessage;
-
 /// Messages that wait for a part.
 const QUEUED: usize = 64;
+
+/// What the actor receives that a part lives in ([`crate::supervision`]).
+#[derive(Debug)]
+pub(crate) enum KeeperMessage<M> {
+    /// For the part: it is passed on.
+    Told(M),
+    /// The part's loop has ended, which it never should by itself.
+    Ended(String),
+}
 
 /// Where the messages of a part go. Cheap to clone.
 #[derive(Debug)]

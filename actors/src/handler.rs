@@ -11,8 +11,6 @@ use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::reporter::Reporter;
-
 /// A future that a handler returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -71,6 +69,31 @@ where
     }
 }
 
+/// Where a handler's reports go while it works on `job`.
+pub(crate) trait Reporter: std::fmt::Debug + Send + Sync {
+    fn progress<'a>(&'a self, job: &'a Arc<Job>, json: Bytes) -> BoxFuture<'a, ()>;
+    fn log<'a>(&'a self, job: &'a Arc<Job>, line: String) -> BoxFuture<'a, ()>;
+    fn heartbeat(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Reports of a handler that is being tested go nowhere.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Reporter for Nowhere {
+    fn progress<'a>(&'a self, _: &'a Arc<Job>, _: Bytes) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn log<'a>(&'a self, _: &'a Arc<Job>, _: String) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn heartbeat(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
 /// The arguments of a handler.
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -91,7 +114,7 @@ pub struct Context {
     /// Cancelled when the run is cancelled, its lease lost or its time over. A handler should end soon after.
     pub cancellation: CancellationToken,
     /// Where the handler's reports go.
-    pub(crate) reporter: Reporter,
+    pub(crate) reporter: Arc<dyn Reporter>,
 }
 
 impl Context {
@@ -159,7 +182,7 @@ impl Context {
             max_attempts: 12,
             deadline: Instant::now() + Duration::from_secs(60),
             cancellation: CancellationToken::new(),
-            reporter: Reporter::Nowhere,
+            reporter: Arc::new(Nowhere),
         }
     }
 }

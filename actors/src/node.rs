@@ -16,7 +16,7 @@ use crate::lease_keeper;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
 use crate::parts::Parts;
-use crate::queue::scheduler;
+use crate::queue::dispatcher;
 use crate::tree::{self, Root};
 use crate::{Handlers, Settings};
 
@@ -146,7 +146,8 @@ impl Node {
     pub async fn drain(self) -> Result<(), Error> {
         tracing::info!(node = %self.parts.identity.node, "draining");
         self.parts.lifecycle.draining.cancel();
-        let closed = self.parts.queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, scheduler::Message::Drain));
+        let closed =
+            self.parts.queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, dispatcher::Message::Drain));
         futures_util::future::join_all(closed).await;
         if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
             tracing::warn!("the grace time is over: releasing the attempts that still run");

@@ -23,7 +23,7 @@ use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repea
 use longshore_domain::publication::Published;
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
-use crate::commit::encode::{Author, EncodedEvents};
+use crate::commit::encode::{Author, Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
@@ -97,12 +97,7 @@ impl Rules for Backbone {}
 
 /// The servers, and the other nodes behind them. Each method is the method of [`Backbone`] that has its name, where
 /// nothing else is said.
-pub(crate) trait Server: Rules {
-    /// The names of subjects.
-    fn names(&self) -> &Names;
-    /// Maximum size of a run record in bytes.
-    fn max_in_record(&self) -> usize;
-
+pub(crate) trait Server: Rules + Destination {
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error>;
     async fn write_record(&self, run: &Run, expected: u64) -> Result<Written, Error>;
 
@@ -232,7 +227,7 @@ pub(crate) trait LetterPorts: RunPorts {
     async fn remove_letter(&self, sequence: u64) -> Result<(), Error>;
 }
 
-impl Server for Backbone {
+impl Destination for Backbone {
     fn names(&self) -> &Names {
         self.names()
     }
@@ -240,7 +235,9 @@ impl Server for Backbone {
     fn max_in_record(&self) -> usize {
         self.max_in_record()
     }
+}
 
+impl Server for Backbone {
     async fn read_record(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         self.read_record(tenant, run).await
     }

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use longshore_domain::restart::{Restarts, Verdict};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::address::{Address, Mailbox};
-use crate::handler::BoxFuture;
+use crate::address::{Address, KeeperMessage, Mailbox};
 
 /// After more deaths than this within [`WITHIN`] a supervisor gives up.
 const MAX_DEATHS: usize = 5;
@@ -87,15 +87,6 @@ struct Kept<M> {
     work: BoxFuture<'static, LoopEnd>,
     put: mpsc::Sender<M>,
     address: Address<M>,
-}
-
-/// Mailbox: the loop's own messages, passed on to it, and one about its end.
-#[derive(Debug)]
-pub(crate) enum KeeperMessage<M> {
-    /// For the loop.
-    Told(M),
-    /// The loop has ended, which it never should by itself.
-    Ended(String),
 }
 
 struct State<M> {

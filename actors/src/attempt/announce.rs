@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::Commit;
-use crate::commit::encode::EncodedEvents;
+use crate::commit::encode::{Destination as _, EncodedEvents};
 use crate::ports::{Ports, Server as _};
 
 /// Publishes the start of the current attempt, live and, if its record is stored, in the log.

@@ -15,7 +15,7 @@ use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Ten
 
 use crate::commit::Payload;
 use crate::lease_keeper::Entry;
-use crate::queue::gates::Permits;
+use crate::queue::gates::answer::Permits;
 use crate::shared::park_permits::ParkPermit;
 use crate::trace::{JobTrace, Tracer};
 

@@ -16,12 +16,12 @@ use tokio::sync::oneshot;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::running::AttemptState;
-use crate::commit::encode::EncodedEvents;
+use crate::commit::encode::{Destination as _, EncodedEvents};
 use crate::commit::{AfterCommit, Commit, Payload};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
-use crate::ports::{Ports, Rules as _, Server as _};
-use crate::queue::gates::Permits;
+use crate::ports::{Ports, Rules as _};
+use crate::queue::gates::answer::Permits;
 use crate::shared::permits::LocalRetryPermit;
 
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.

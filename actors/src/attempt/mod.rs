@@ -1,7 +1,6 @@
 //! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `holders` and `cancelled`),
-//! `announce` publishes its start, `perform` calls the handler (`remote` if the handler is elsewhere; `progress` takes what it reports, from a handler
-//! inside the node by `reporter`)
-//! and `conclude` has its end judged. `running` holds its state.
+//! `announce` publishes its start, `perform` calls the handler (`remote` if the handler is elsewhere; `clock` has its
+//! time limit; `progress` takes what it reports, from a handler inside the node by `reporter`) and `conclude` has its end judged. `running` holds its state.
 
 pub(crate) mod assignment;
 pub(crate) mod running;
@@ -12,6 +11,7 @@ pub(crate) mod holders;
 pub(crate) mod keys;
 
 pub(crate) mod announce;
+pub(crate) mod clock;
 pub(crate) mod perform;
 pub(crate) mod progress;
 pub(crate) mod remote;

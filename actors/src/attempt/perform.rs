@@ -20,12 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::announce::announce;
 use crate::attempt::assignment::Assignment;
+use crate::attempt::clock::{clock, stop_at};
 use crate::attempt::remote;
-use crate::attempt::reporter::Reporter;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::concurrency::{SlotPermit, while_it_lasts};
-use crate::handler::{BoxFuture, Context, HandlerError, Success};
+use crate::handler::{BoxFuture, Context, HandlerError, Reporter, Success};
 use crate::lease_keeper::Stop;
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports, Rules as _, Server as _};
@@ -45,11 +45,11 @@ pub(crate) enum End {
     NotOurs,
 }
 
-/// Does the work of the current attempt.
-pub(crate) async fn perform(ports: &Arc<NodePorts>, current: &CurrentAttempt) -> End {
+/// Does the work of the current attempt; `reporter` takes what a handler inside the node says of it.
+pub(crate) async fn perform(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Reporter>) -> End {
     // Kept here until the handler is done, whatever becomes of the attempt meanwhile.
     let slots = slots_of(current);
-    let context = match prepare(ports, current) {
+    let context = match prepare(ports, current, reporter) {
         Ok(context) => context,
         Err(end) => return end,
     };
@@ -171,33 +171,6 @@ fn end_of(whose: Owner) -> Option<End> {
     }
 }
 
-/// Since when the handler has worked, and when it must be done.
-fn clock(current: &CurrentAttempt) -> Option<(Instant, Instant)> {
-    current.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.at_work
-}
-
-/// When the current attempt must be done.
-pub(crate) fn stops_at(current: &CurrentAttempt) -> Option<Instant> {
-    clock(current).map(|(_, stop_at)| stop_at)
-}
-
-/// The handler has only begun now: its time counts from here.
-pub(crate) fn restart_clock(ports: &NodePorts, current: &CurrentAttempt) {
-    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(running) = current.as_mut() else { return };
-    let now = Instant::now();
-    running.at_work = Some((now, stop_at(ports, running, now)));
-}
-
-/// When an attempt must be done whose handler begins at `from`: after its time limit, or at the deadline of the run.
-fn stop_at(ports: &NodePorts, running: &RunningAttempt, from: Instant) -> Instant {
-    let job = &running.assignment.job;
-    let limit = ports.routing.time_limit(job);
-    let deadline = running.attempt_state.run.deadline(job.options.as_deref());
-    let deadline = deadline.map(|deadline| from + deadline.since(crate::shared::now()));
-    deadline.map_or(from + limit, |deadline| deadline.min(from + limit))
-}
-
 /// Limits are written in whole milliseconds; rounding hides the time that has passed since.
 fn limit_text(left: Duration) -> Duration {
     Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).div_ceil(10) * 10)
@@ -207,8 +180,8 @@ fn failed(kind: ErrorKind, message: impl Into<String>) -> Outcome {
     Outcome::Failed { failure: Failure::new(kind, message), retry_after: None }
 }
 
-fn prepare(ports: &Arc<NodePorts>, shared: &CurrentAttempt) -> Result<Context, End> {
-    let mut current = shared.lock().unwrap_or_else(PoisonError::into_inner);
+fn prepare(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Reporter>) -> Result<Context, End> {
+    let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
     let running = current.as_mut().ok_or(End::NotOurs)?;
     let now = Instant::now();
     // The last checks before the handler is called: the node may have been frozen since the attempt began.
@@ -231,7 +204,7 @@ fn prepare(ports: &Arc<NodePorts>, shared: &CurrentAttempt) -> Result<Context, E
         max_attempts: attempt_state.run.max_attempts,
         deadline,
         cancellation: CancellationToken::new(),
-        reporter: Reporter::Attempt(Arc::clone(ports), Arc::clone(shared)),
+        reporter: Arc::clone(reporter),
     })
 }
 

@@ -16,7 +16,7 @@ use longshore_domain::{DurationText, ErrorKind, Failure, Timestamp};
 
 use crate::attempt::announce::announce;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
-use crate::attempt::{perform, progress};
+use crate::attempt::{clock, progress};
 use crate::concurrency::SlotPermit;
 use crate::handler::Context;
 use crate::node_ports::NodePorts;
@@ -60,7 +60,7 @@ impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         let Some((mut call, slots)) = self.call.take() else { return };
         let (caller, job) = (self.ports.caller.clone(), self.context.job.clone());
-        let deadline = perform::stops_at(self.current).unwrap_or(self.context.deadline);
+        let deadline = clock::stops_at(self.current).unwrap_or(self.context.deadline);
         tokio::spawn(async move {
             caller.cancel(&job).await;
             if slots.is_some() {
@@ -91,7 +91,7 @@ async fn listen(ports: &NodePorts, current: &CurrentAttempt, context: &Context, 
                     announce(ports, current).await;
                 }
                 if signal.kind == SignalKind::Started && !std::mem::replace(&mut has_started, true) {
-                    perform::restart_clock(ports, current);
+                    clock::restart_clock(ports, current);
                 }
                 take_signal(ports, current, context, signal).await;
             }
@@ -168,7 +168,7 @@ async fn take_signal(ports: &NodePorts, current: &CurrentAttempt, context: &Cont
         SignalKind::Log(body) => progress::log(current, body),
     }
     let left = |at: Instant| at.saturating_duration_since(Instant::now());
-    let deadline = perform::stops_at(current).map(|at| now().plus(left(at)));
+    let deadline = clock::stops_at(current).map(|at| now().plus(left(at)));
     ports.caller.answer(signal, context.cancellation.is_cancelled(), deadline).await;
 }
 

@@ -1,68 +1,54 @@
-//! What a handler inside a node says while it works: progress, lines for the log. Where another node holds the job, it is
-//! sent there as signals, as handlers in any language send them.
+//! What a handler inside a node says of its attempt while it works: progress, lines for the log.
 
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
-use longshore_backbone::offers::ReplyTo;
-use longshore_backbone::work::SignalKind;
 use longshore_domain::Job;
 
 use crate::attempt::progress;
 use crate::attempt::running::CurrentAttempt;
+use crate::handler::{BoxFuture, Reporter};
 use crate::node_ports::NodePorts;
 
-/// Where a handler's reports go.
-#[derive(Clone)]
-pub(crate) enum Reporter {
-    /// Nowhere: the handler is being tested.
-    Nowhere,
-    /// To the attempt of this node.
-    Attempt(Arc<NodePorts>, CurrentAttempt),
-    /// To the node that holds the job.
-    Caller(ReplyTo),
+/// Takes the reports of the handlers that a worker calls.
+pub(crate) struct AttemptReporter {
+    pub(crate) ports: Arc<NodePorts>,
+    pub(crate) current: CurrentAttempt,
 }
 
-impl std::fmt::Debug for Reporter {
+impl std::fmt::Debug for AttemptReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Nowhere => "Nowhere",
-            Self::Attempt(..) => "Attempt",
-            Self::Caller(_) => "Caller",
+        f.write_str("AttemptReporter")
+    }
+}
+
+impl Reporter for AttemptReporter {
+    fn progress<'a>(&'a self, job: &'a Arc<Job>, json: Bytes) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if self.is_current(job) {
+                progress::report(&self.ports, &self.current, &json).await;
+            }
         })
     }
-}
 
-impl Reporter {
-    pub(crate) async fn progress(&self, job: &Arc<Job>, json: Bytes) {
-        match self {
-            Self::Nowhere => {}
-            Self::Attempt(ports, current) if is_current(current, job) => {
-                progress::report(ports, current, &json).await;
-            }
-            Self::Attempt(..) => {}
-            Self::Caller(caller) => caller.signal(SignalKind::Progress(json)).await,
+    fn log<'a>(&'a self, job: &'a Arc<Job>, line: String) -> BoxFuture<'a, ()> {
+        if self.is_current(job) {
+            progress::log(&self.current, line.as_bytes());
         }
+        Box::pin(async {})
     }
 
-    pub(crate) async fn log(&self, job: &Arc<Job>, line: String) {
-        match self {
-            Self::Nowhere => {}
-            Self::Attempt(_, current) if is_current(current, job) => progress::log(current, line.as_bytes()),
-            Self::Attempt(..) => {}
-            Self::Caller(caller) => caller.signal(SignalKind::Log(line.into())).await,
-        }
-    }
-
-    pub(crate) async fn heartbeat(&self) {
-        if let Self::Caller(caller) = self {
-            caller.signal(SignalKind::Heartbeat).await;
-        }
+    /// The worker itself renews the lease.
+    fn heartbeat(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
     }
 }
 
-/// Whether the worker still works on this job: a handler may have left its context to a task that outlives the attempt.
-fn is_current(current: &CurrentAttempt, job: &Arc<Job>) -> bool {
-    let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-    current.as_ref().is_some_and(|running| Arc::ptr_eq(&running.assignment.job, job))
+impl AttemptReporter {
+    /// Whether the worker still works on this job: a handler may have left its context to a task that outlives the
+    /// attempt.
+    fn is_current(&self, job: &Arc<Job>) -> bool {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().is_some_and(|running| Arc::ptr_eq(&running.assignment.job, job))
+    }
 }

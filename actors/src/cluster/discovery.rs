@@ -9,7 +9,7 @@ use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::work::Announced;
 
 use crate::address::Address;
-use crate::queue::scheduler;
+use crate::queue::dispatcher;
 use crate::shared::routing::Routing;
 use crate::supervision::LoopEnd;
 
@@ -22,7 +22,7 @@ pub(crate) struct Part {
     pub(crate) backbone: Backbone,
     pub(crate) routing: Arc<Routing>,
     /// Told when there may be more capacity than before, or less.
-    pub(crate) schedulers: Vec<Address<scheduler::Message>>,
+    pub(crate) schedulers: Vec<Address<dispatcher::Message>>,
 }
 
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
@@ -51,7 +51,7 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         routing.discovery.replace(announced, at);
         routing.capacity.changed();
         for scheduler in &schedulers {
-            scheduler.tell(scheduler::Message::CapacityChanged);
+            scheduler.tell(dispatcher::Message::CapacityChanged);
         }
     }
 }

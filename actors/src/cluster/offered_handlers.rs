@@ -13,18 +13,18 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use longshore_backbone::Backbone;
 use longshore_backbone::offers::{Arrived, IncomingCall, Offer, OwnReply, ReplyTo};
 use longshore_backbone::work::SignalKind;
-use longshore_domain::{JobType, Timestamp};
+use longshore_domain::{Job, JobType, Timestamp};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::attempt::perform::STOPS_WITHIN;
-use crate::attempt::reporter::Reporter;
-use crate::handler::{Context, Handler, HandlerError, Success};
+use crate::handler::{BoxFuture, Context, Handler, HandlerError, Reporter, Success};
 use crate::shared::now;
 use crate::shared::offered_calls::{OfferedCalls, OpenCall};
 use crate::shared::routing::Routing;
@@ -140,6 +140,29 @@ async fn serve(own: Own, call: IncomingCall, open: OpenCall, (lease, handed_back
     }
 }
 
+/// Sends a handler's reports to the node that holds the job, as signals, as handlers in any language send them.
+struct CallerReporter(ReplyTo);
+
+impl std::fmt::Debug for CallerReporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CallerReporter")
+    }
+}
+
+impl Reporter for CallerReporter {
+    fn progress<'a>(&'a self, _: &'a Arc<Job>, json: Bytes) -> BoxFuture<'a, ()> {
+        Box::pin(self.0.signal(SignalKind::Progress(json)))
+    }
+
+    fn log<'a>(&'a self, _: &'a Arc<Job>, line: String) -> BoxFuture<'a, ()> {
+        Box::pin(self.0.signal(SignalKind::Log(line.into())))
+    }
+
+    fn heartbeat(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.signal(SignalKind::Heartbeat))
+    }
+}
+
 /// What the handler gets of a call.
 fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
     let IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, reply_to } = call;
@@ -152,7 +175,7 @@ fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
         max_attempts,
         deadline: Instant::now() + deadline.since(now()),
         cancellation,
-        reporter: Reporter::Caller(reply_to),
+        reporter: Arc::new(CallerReporter(reply_to)),
     }
 }
 

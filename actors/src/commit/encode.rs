@@ -15,8 +15,6 @@ use longshore_domain::events;
 use longshore_domain::publication::Published;
 use smallvec::SmallVec;
 
-use crate::ports::Server;
-
 /// Bytes of a page: about ten jobs need so much from start to end. A page is freed with the last text on it, so a long
 /// run may keep a whole one.
 const PAGE: usize = 16 * 1024;
@@ -62,11 +60,18 @@ impl Encoder {
 /// Subject and body of an event.
 type Parts = (Range<usize>, Range<usize>);
 
-/// The node in whose name a run's record and events are written, and the server that they are written for: it says the
-/// names of subjects, and how large a record may be.
-pub(crate) struct Author<'a, S> {
+/// What records and events are written for.
+pub(crate) trait Destination {
+    /// The names of subjects.
+    fn names(&self) -> &Names;
+    /// Maximum size of a run record in bytes.
+    fn max_in_record(&self) -> usize;
+}
+
+/// The node in whose name a run's record and events are written, and the server that they are written for.
+pub(crate) struct Author<'a, D> {
     pub(crate) node: &'a str,
-    pub(crate) server: &'a S,
+    pub(crate) server: &'a D,
 }
 
 /// The events of a run that are not published yet: each a line of JSON, and where it goes live.
@@ -86,11 +91,11 @@ impl EncodedEvents {
     }
 
     /// The same, with the record's write on the revision `expected`.
-    pub(crate) fn with_record<S: Server>(
+    pub(crate) fn with_record<D: Destination>(
         run: &Run,
         expected: u64,
         published: Published,
-        author: Author<'_, S>,
+        author: Author<'_, D>,
     ) -> (Self, Write) {
         let Author { node, server } = author;
         Self::with(run, expected, published, (node, server.names()), || server.max_in_record())

@@ -21,10 +21,9 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr};
 use tokio::sync::oneshot;
 
-use crate::commit::encode::{Author, EncodedEvents, Write};
+use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
-use crate::ports::Server;
 use crate::shared::park_permits::ParkPermit;
 use crate::trace::{JobTrace, context};
 
@@ -134,23 +133,23 @@ pub(crate) struct Unlogged;
 
 impl Commit {
     /// The commit of a run whose record is to be written on the revision `expected`.
-    pub(crate) fn to_write<S: Server>(
+    pub(crate) fn to_write<D: Destination>(
         run: Box<Run>,
         payload: Payload,
         expected: u64,
         published: Published,
-        author: Author<'_, S>,
+        author: Author<'_, D>,
     ) -> Self {
         let (lines, write) = EncodedEvents::with_record(&run, expected, published, author);
         Self { write: Some(write), ..Self::with_events(run, payload, lines) }
     }
 
     /// The commit of a run whose record is stored as it is.
-    pub(crate) fn of_stored<S: Server>(
+    pub(crate) fn of_stored<D: Destination>(
         run: Box<Run>,
         payload: Payload,
         published: Published,
-        author: Author<'_, S>,
+        author: Author<'_, D>,
     ) -> Self {
         let lines = EncodedEvents::of(&run, published, author.node, author.server.names());
         Self::with_events(run, payload, lines)
@@ -158,7 +157,7 @@ impl Commit {
 
     /// The id belongs to another run: this run goes on under the next id derived from its position in the lane, and is
     /// published as a whole.
-    pub(crate) fn rename<S: Server>(&mut self, server: &S) {
+    pub(crate) fn rename<D: Destination>(&mut self, server: &D) {
         let Some(arrival) = &mut self.arrival else { return };
         let message = &arrival.holding.message;
         let derived = RunId::derived(&self.run.queue, self.run.priority, message.sequence);

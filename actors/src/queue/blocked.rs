@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 
-use crate::queue::gates::HeldUp;
-use crate::shared::kind::Kind;
+use crate::queue::gates::answer::HeldUp;
+use crate::shared::kind::{Kind, Room};
 
 /// At least and at most so many jobs of each kind are kept.
 const MIN_KEPT: usize = 2;
@@ -49,15 +49,6 @@ pub(crate) struct Blocked<T> {
     /// When the first of them may start, and whether that was answered.
     opens: Option<Instant>,
     is_told: bool,
-}
-
-/// How many jobs of a kind could start now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// So many, or a few more than are known of.
-    For(usize),
-    /// None for some time.
-    NotYet,
 }
 
 #[derive(Debug)]

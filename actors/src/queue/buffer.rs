@@ -16,10 +16,11 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
-use crate::queue::blocked::{Blocked, Goes, Room};
-use crate::queue::gates::{Gates, HeldUp};
+use crate::queue::blocked::{Blocked, Goes};
+use crate::queue::gates::Gates;
+use crate::queue::gates::answer::HeldUp;
 use crate::queue::lookahead::Lookahead;
-use crate::shared::kind::Kind;
+use crate::shared::kind::{Kind, Room};
 use crate::shared::park_permits::ParkGate;
 
 /// After workers have taken so many jobs, the scheduler is called to top up.

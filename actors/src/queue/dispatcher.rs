@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use longshore_backbone::control::{MAX_TENANTS, QueueLoad};
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::{Job, Lane, Priority, Queue, Tenant};
-use ractor::{ActorRef, MessagingErr};
+use ractor::{ActorRef, MessagingErr, RpcReplyPort};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::address::Address;
@@ -17,7 +17,6 @@ use crate::attempt::assignment::Assignment;
 use crate::attempt::running::CurrentAttempt;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::idle_workers::IdleWorkers;
-use crate::queue::scheduler;
 use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
 
@@ -25,6 +24,15 @@ use crate::queue::wake_permits::{WakePermit, WakePermits};
 pub(crate) struct Work {
     pub(crate) assignment: Box<Assignment>,
     pub(crate) permit: WakePermit,
+}
+
+/// What a queue's scheduler is told.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// The node takes no new work: return what is buffered, pull no more, then answer.
+    Drain(RpcReplyPort<()>),
+    /// Remote handlers may take more jobs than before, or fewer.
+    CapacityChanged,
 }
 
 /// How busy these queues are.
@@ -51,7 +59,7 @@ pub(crate) struct Dispatcher {
     pub(crate) wake_permits: Arc<WakePermits>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
     /// Where the messages of the queue's scheduler go.
-    pub(crate) scheduler: Address<scheduler::Message>,
+    pub(crate) scheduler: Address<Message>,
     /// Where a short retry goes when it is due: to the queue's scheduler, or the one that follows it.
     pub(crate) back: mpsc::UnboundedSender<Assignment>,
     /// How many workers were ever started; fewer than the concurrency only while the queue starts.

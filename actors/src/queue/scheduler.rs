@@ -16,7 +16,6 @@ use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::Lane;
 use longshore_domain::freshness::Freshness;
 use longshore_domain::policy::Policies;
-use ractor::RpcReplyPort;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Mailbox;
@@ -25,7 +24,7 @@ use crate::coalesce::coalesced;
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::queue::buffer::{Arrived, Buffered};
-use crate::queue::dispatcher::Dispatcher;
+use crate::queue::dispatcher::{Dispatcher, Message};
 use crate::queue::high_water_marks::HighWaterMarks;
 use crate::shared::gate_news::GateNews;
 use crate::shared::recently_cancelled::RecentlyCancelled;
@@ -97,15 +96,6 @@ enum News {
     Tick,
     Closed,
     Message(Message),
-}
-
-/// What a scheduler is told.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// The node takes no new work: return what is buffered, pull no more, then answer.
-    Drain(RpcReplyPort<()>),
-    /// Remote handlers may take more jobs than before, or fewer.
-    CapacityChanged,
 }
 
 /// Schedules until the node drains.

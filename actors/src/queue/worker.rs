@@ -17,8 +17,10 @@ use crate::attempt::assignment::Assignment;
 use crate::attempt::begin::{self, Begun};
 use crate::attempt::conclude::{self, HeldRetry};
 use crate::attempt::perform::{self, End};
+use crate::attempt::reporter::AttemptReporter;
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::fail_point;
+use crate::handler::Reporter;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::queue::dispatcher::{Dispatcher, Work};
@@ -35,6 +37,7 @@ pub(crate) struct State {
     current: CurrentAttempt,
     queue: Arc<Dispatcher>,
     responsiveness: Arc<Responsiveness>,
+    reporter: Arc<dyn Reporter>,
 }
 
 pub(crate) struct Arguments {
@@ -52,7 +55,8 @@ impl Actor for Worker {
 
     async fn pre_start(&self, _: ActorRef<Work>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
         let Arguments { number, ports, current, queue, responsiveness } = arguments;
-        Ok(State { number, ports, current, queue, responsiveness })
+        let reporter = AttemptReporter { ports: Arc::clone(&ports), current: Arc::clone(&current) };
+        Ok(State { number, ports, current, queue, responsiveness, reporter: Arc::new(reporter) })
     }
 
     async fn handle(&self, myself: ActorRef<Work>, work: Work, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -89,7 +93,7 @@ impl State {
         }
         self.announce().await;
         fail_point::pass("before-handler");
-        let end = perform::perform(&self.ports, &self.current).await;
+        let end = perform::perform(&self.ports, &self.current, &self.reporter).await;
         fail_point::pass("after-handler");
         let Some(running) = self.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         match end {

@@ -17,9 +17,8 @@ use longshore_domain::policy::Policies;
 use longshore_domain::{Job, JobType, SmolStr};
 use tokio::sync::Notify;
 
-use crate::queue::blocked::Room;
 use crate::shared::gate_news::GateNews;
-use crate::shared::kind::Kind;
+use crate::shared::kind::{Kind, Room};
 use crate::shared::now;
 
 /// Breakers that a node knows at most: with one entry for each limit key they could be any number. The records of so

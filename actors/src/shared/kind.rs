@@ -17,3 +17,12 @@ impl Kind {
         Self { tenant: job.tenant.clone(), job_type: job.job_type.clone(), key }
     }
 }
+
+/// How many jobs of a kind could start now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// So many, or a few more than are known of.
+    For(usize),
+    /// None for some time.
+    NotYet,
+}

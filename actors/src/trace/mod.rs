@@ -14,13 +14,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use opentelemetry::trace::TraceId;
 use ractor::RpcReplyPort;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
 use crate::address::{Address, Mailbox};
-use crate::handler::BoxFuture;
 use crate::metrics::Metrics;
 use crate::supervision::LoopEnd;
 

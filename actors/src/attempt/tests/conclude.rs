@@ -13,9 +13,9 @@ use super::server::{Fault, RUN, SEQUENCE, at, id, message};
 use super::{LEASE, completed, done, failed, failed_for};
 use crate::attempt::conclude::{HeldRetry, judge_or_hold};
 use crate::attempt::running::RunningAttempt;
-use crate::commit::encode::EncodedEvents;
+use crate::commit::encode::{Destination as _, EncodedEvents};
 use crate::commit::{AfterCommit, Commit, Payload, follow_up};
-use crate::ports::{Ports as _, RunPorts as _, Server as _};
+use crate::ports::{Ports as _, RunPorts as _};
 
 const SHORT: Duration = Duration::from_millis(400);
 const LONG: Duration = Duration::from_secs(60);

@@ -18,7 +18,7 @@ use longshore_domain::{JobOptions, JobType, Priority, Queue, Run, RunId, RunStat
 
 use super::node::read_event;
 use crate::attempt::assignment::Assignment;
-use crate::commit::encode::EncodedEvents;
+use crate::commit::encode::{Destination, EncodedEvents};
 use crate::ports::{Rules, Server};
 
 /// What goes wrong with one call.
@@ -336,7 +336,7 @@ impl TakeIf for Cell<Option<(u32, Fault)>> {
 
 impl Rules for MemoryServer {}
 
-impl Server for MemoryServer {
+impl Destination for MemoryServer {
     fn names(&self) -> &Names {
         &self.names
     }
@@ -344,7 +344,9 @@ impl Server for MemoryServer {
     fn max_in_record(&self) -> usize {
         1 << 20
     }
+}
 
+impl Server for MemoryServer {
     async fn read_record(&self, _: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         self.call(|| self.records.borrow().get(run).cloned()).await
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::queue::gates::{Answer, Permits};
+use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::breakers::{Admitted, Breakers};
 use crate::shared::now;
 

@@ -7,7 +7,7 @@ use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::concurrency::{NoSlot, Slots};
-use crate::queue::gates::{Answer, Permits};
+use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::routing::Routing;
 
 /// How long jobs wait whose limit finds no place here.

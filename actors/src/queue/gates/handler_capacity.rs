@@ -1,7 +1,7 @@
 //! The gate of remote handlers: they have at most as many jobs at once as their capacity allows.
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::queue::gates::{Answer, Permits};
+use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::routing::Routing;
 
 /// Whether the job goes to remote handlers: an invalid job calls no handler, and a handler in this node has as much

@@ -1,6 +1,7 @@
 //! Gates: the checks that a job must pass before it may start. Each gate has its own file; it answers for one job and
 //! never waits.
 
+pub(crate) mod answer;
 pub(crate) mod breaker;
 pub(crate) mod concurrency;
 pub(crate) mod handler_capacity;
@@ -14,68 +15,14 @@ use longshore_domain::Queue;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::concurrency::{SlotPermit, Slots, Waits};
-use crate::limits::{Expected, Limits, Tokens};
-use crate::queue::blocked::Room;
-use crate::shared::breakers::{BreakerPass, Breakers};
-use crate::shared::capacity::CapacityPermit;
+use crate::concurrency::Slots;
+use crate::limits::{Expected, Limits};
+use crate::queue::gates::answer::{Answer, HeldUp, Permits};
+use crate::shared::breakers::Breakers;
 use crate::shared::gate_news::GateNews;
-use crate::shared::kind::Kind;
+use crate::shared::kind::{Kind, Room};
 use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
-
-/// The gates' answer for a job.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// It may start, with these permits.
-    Go(Permits),
-    /// It may not start before this moment; about so many of its kind will within a second of it.
-    NotBefore(Instant, DeferReason, usize),
-    /// It may start only after another job gives its permit back. Without a reason, its wait is not told as a deferral.
-    WhenFreed(Option<DeferReason>),
-    /// It waits for a slot, for this reason. While the cluster is being asked, up to so many may start in a moment.
-    ForSlot(Waits, Option<DeferReason>, usize),
-}
-
-/// What the gates gave a job that may start. Each permit goes back when it is dropped.
-#[derive(Debug, Default)]
-pub(crate) struct Permits {
-    /// To be with a remote handler.
-    pub(crate) _capacity: Option<CapacityPermit>,
-    /// What its circuit breaker is told of its end.
-    pub(crate) breaker: Option<BreakerPass>,
-    /// Of its concurrency limits. Whoever calls the handler has it, too, until the handler is done.
-    pub(crate) slots: Option<Arc<SlotPermit>>,
-    /// Of a job that has to wait: the slot that it waits for.
-    pub(crate) waits: Option<Waits>,
-    /// Of its rate limits.
-    pub(crate) tokens: Option<Box<Tokens>>,
-}
-
-impl Permits {
-    /// The job starts now. Says whether it may: tokens are only good for some time.
-    pub(crate) fn spend(&mut self, now: Instant) -> bool {
-        self.tokens.take().is_none_or(|tokens| tokens.spend(now))
-    }
-
-    /// The job starts now. Says whether it still has its slots.
-    pub(crate) fn has_slots(&self, now: Instant) -> bool {
-        self.slots.as_ref().is_none_or(|slots| slots.spend(now))
-    }
-}
-
-/// Why a job cannot start now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HeldUp {
-    /// It cannot start before this moment; `None`: not before a permit comes back.
-    pub(crate) until: Option<Instant>,
-    /// What it waits for, if that is told as a deferral.
-    pub(crate) reason: Option<DeferReason>,
-    /// About how many of its kind start within a second once some may, if that is known.
-    pub(crate) soon: usize,
-    /// The slot that it waits for.
-    pub(crate) waits: Option<Waits>,
-}
 
 fn granted(answer: Answer) -> Result<Permits, HeldUp> {
     match answer {

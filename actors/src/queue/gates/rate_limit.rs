@@ -9,7 +9,7 @@ use longshore_domain::Job;
 use longshore_domain::run::DeferReason;
 
 use crate::limits::{Expected, Limits};
-use crate::queue::gates::{Answer, Permits};
+use crate::queue::gates::answer::{Answer, Permits};
 use crate::shared::kind::Kind;
 
 /// Whether a job of this type could be held up.

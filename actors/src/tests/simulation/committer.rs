@@ -9,7 +9,7 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::commit::follow_up::{self, Done};
 use crate::commit::{AfterCommit, Commit, Payload};
 use crate::ports::{Ports as _, RunPorts as _};
-use crate::queue::gates::Permits;
+use crate::queue::gates::answer::Permits;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::Word;
 use crate::tests::simulation::worker::Hand;

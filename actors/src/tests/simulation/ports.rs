@@ -19,7 +19,7 @@ use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repea
 use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
-use crate::commit::encode::EncodedEvents;
+use crate::commit::encode::{Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
 use crate::lease_keeper::Book;
 use crate::metrics::Metrics;
@@ -206,7 +206,7 @@ impl Rules for Hand<'_> {
     }
 }
 
-impl Server for Hand<'_> {
+impl Destination for Hand<'_> {
     fn names(&self) -> &Names {
         &NAMES
     }
@@ -214,7 +214,9 @@ impl Server for Hand<'_> {
     fn max_in_record(&self) -> usize {
         usize::MAX
     }
+}
 
+impl Server for Hand<'_> {
     async fn read_record(&self, _: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         let (plan, key) = self.place_of(run);
         let looks_up = self.looks_up.take() && key == World::timed_key(plan);

@@ -19,7 +19,7 @@ use crate::attempt::begin::{Begun, begin};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::{Commit, Payload};
 use crate::lease_keeper::Book;
-use crate::queue::gates::Permits;
+use crate::queue::gates::answer::Permits;
 use crate::shared::park_permits::ParkPermit;
 use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
