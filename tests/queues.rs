@@ -165,3 +165,77 @@ async fn a_run_says_what_it_waits_for() {
     assert_eq!(waits_for(&world, &behind[29].run_id).await, Value::Null);
     assert!(node.stop().await.success());
 }
+
+/// Given a queue with waiting, delayed and running jobs of two tenants, when it is purged, then what does not run is
+/// cancelled with its record and event, what runs goes on, also if it has no record yet, and other queues are left alone.
+#[tokio::test]
+async fn a_purge_cancels_what_has_not_begun() {
+    let world = world().await;
+    let node = node(&world).with("queues.bulk", "concurrency = 2").start().await;
+    let mut events = world.live_events("*").await;
+    let delayed = world.publish("noop").queue("bulk").header("Longshore-Delay", "1h").json(json!({})).await;
+    events.until_told("scheduled", &delayed).await;
+    let elsewhere = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
+    events.until_told("scheduled", &elsewhere).await;
+    let first = world.publish("sleep").queue("bulk").json(json!({"ms": 600_000})).await;
+    runs(&world, &first).await;
+    let second = world.publish("sleep").queue("bulk").json(json!({"ms": 600_000})).await;
+    events.until_told("started", &second).await;
+    let waiting = world.publish("noop").queue("bulk").many((0..20).map(|_| json!({}))).await;
+    let other = world.publish("noop").tenant("acme").queue("bulk").json(json!({})).await;
+
+    let purge = async |body: Value| world.try_request("_all", "queues.purge", body).await;
+    assert_eq!(purge(json!({"queue": "bulk", "confirm": "main"})).await.unwrap_err().code, 400);
+    assert_eq!(purge(json!({"queue": "bulk"})).await.unwrap_err().code, 400);
+    assert_eq!(purge(json!({"queue": "bulg", "confirm": "bulg"})).await.unwrap_err().code, 404);
+    let refused = world.try_request("default", "queues.purge", json!({"queue": "bulk", "confirm": "bulk"})).await;
+    assert_eq!(refused.unwrap_err().code, 403);
+    let output = world.command(["queues", "purge", "bulk"]).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(2), "it asks, and there is no terminal");
+    let some = purge(json!({"queue": "bulk", "confirm": "bulk", "limit": 5})).await.unwrap();
+    assert_eq!((&some["cancelled"], &some["more"]), (&json!(5), &json!(true)));
+    let output = world.command(["queues", "purge", "bulk", "--yes"]).output().await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "17 runs cancelled\n");
+
+    let ends = world.ends(&waiting, WITHIN).await;
+    assert!(ends.iter().all(|state| state == "cancelled"), "{ends:?}");
+    assert_eq!(world.wait_as("acme", &other, WITHIN).await.state, "cancelled");
+    assert_eq!(world.wait(&delayed).await.state, "cancelled");
+    for run in [&first, &second] {
+        runs(&world, run).await;
+        world.request("runs.cancel", json!({"run_id": run})).await;
+    }
+    assert_eq!(waits_for(&world, &elsewhere).await["reason"], "schedule");
+    world.request("runs.cancel", json!({"run_id": elsewhere})).await;
+    world.history(&waiting, Vec::new()).await.assert_sound();
+    assert!(node.stop().await.success());
+}
+
+/// Given a node that dies amid a purge, when the purge is repeated, then every run ends as cancelled, once.
+#[tokio::test]
+async fn a_purge_that_a_crash_cut_short_is_repeated() {
+    let world = world().await;
+    let doomed = node(&world).name("doomed").env("LONGSHORE_FAIL_POINTS", "after-cancel=kill@3").start().await;
+    let mut events = world.live_events("default").await;
+    let mut delayed = Vec::new();
+    for _ in 0..40 {
+        let run = world.publish("noop").header("Longshore-Delay", "1h").json(json!({})).await;
+        events.until_told("scheduled", &run).await;
+        delayed.push(run);
+    }
+    let request = json!({"queue": "main", "confirm": "main"});
+    assert!(world.try_request("_all", "queues.purge", request.clone()).await.is_err());
+    doomed.wait_exit(WITHIN).await;
+
+    let node = node(&world).start().await;
+    let outcome = world.try_request("_all", "queues.purge", request.clone()).await.unwrap();
+    let cancelled = outcome["cancelled"].as_u64().unwrap();
+    assert!((1..40).contains(&cancelled) && outcome["more"] == false, "{outcome}");
+    let nothing = world.try_request("_all", "queues.purge", request).await.unwrap();
+    assert_eq!((&nothing["cancelled"], &nothing["more"]), (&json!(0), &json!(false)));
+    for run in &delayed {
+        assert_eq!(world.wait(run).await.state, "cancelled");
+    }
+    world.history(&[], Vec::new()).await.assert_sound();
+    assert!(node.stop().await.success());
+}

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use longshore_backbone::wire::api::{
-    ApiError, DlqDiscard, DlqReplay, Endpoint, Failed, Outcome, RunsCancel, RunsReschedule, RunsRunNow, Selection,
-    Target,
+    ApiError, DlqDiscard, DlqReplay, Endpoint, Failed, Outcome, QueuesPurge, RunsCancel, RunsReschedule, RunsRunNow,
+    Selection, Target,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -67,11 +67,25 @@ pub(crate) trait Bulk: Endpoint<Request: Clone, Answer: Into<Outcome>> {
     /// The noun for one of them: `dead letter`.
     const NOUN: &'static str;
 
-    /// The selection of a request.
-    fn selection(request: &mut Self::Request) -> &mut Selection;
+    /// What a request says about which runs and how many.
+    fn scope(request: &mut Self::Request) -> Scope<'_>;
 
     /// Sets a request's rate per second, if it has one.
     fn pace(_request: &mut Self::Request, _rate: f64) {}
+}
+
+/// The parts of a request that say which runs are meant and how many.
+pub(crate) struct Scope<'r> {
+    /// The filter, if the client chooses one.
+    pub(crate) target: Option<&'r mut Target>,
+    limit: &'r mut Option<u64>,
+    dry_run: &'r mut bool,
+}
+
+impl<'r> From<&'r mut Selection> for Scope<'r> {
+    fn from(Selection { target, limit, dry_run, .. }: &'r mut Selection) -> Self {
+        Self { target: Some(target), limit, dry_run }
+    }
 }
 
 impl Bulk for RunsCancel {
@@ -80,8 +94,18 @@ impl Bulk for RunsCancel {
     const VERB: &'static str = "Cancel about";
     const NOUN: &'static str = "run";
 
-    fn selection(request: &mut Self::Request) -> &mut Selection {
-        request
+    fn scope(request: &mut Self::Request) -> Scope<'_> {
+        request.into()
+    }
+}
+
+impl Bulk for QueuesPurge {
+    const DONE: &'static str = "cancelled";
+    const VERB: &'static str = "Cancel about";
+    const NOUN: &'static str = "run";
+
+    fn scope(request: &mut Self::Request) -> Scope<'_> {
+        Scope { target: None, limit: &mut request.limit, dry_run: &mut request.dry_run }
     }
 }
 
@@ -90,8 +114,8 @@ impl Bulk for RunsRunNow {
     const VERB: &'static str = "Start about";
     const NOUN: &'static str = "run";
 
-    fn selection(request: &mut Self::Request) -> &mut Selection {
-        request
+    fn scope(request: &mut Self::Request) -> Scope<'_> {
+        request.into()
     }
 }
 
@@ -100,8 +124,8 @@ impl Bulk for RunsReschedule {
     const VERB: &'static str = "Reschedule about";
     const NOUN: &'static str = "run";
 
-    fn selection(request: &mut Self::Request) -> &mut Selection {
-        &mut request.selection
+    fn scope(request: &mut Self::Request) -> Scope<'_> {
+        (&mut request.selection).into()
     }
 }
 
@@ -110,8 +134,8 @@ impl Bulk for DlqReplay {
     const VERB: &'static str = "Replay";
     const NOUN: &'static str = "dead letter";
 
-    fn selection(request: &mut Self::Request) -> &mut Selection {
-        &mut request.selection
+    fn scope(request: &mut Self::Request) -> Scope<'_> {
+        (&mut request.selection).into()
     }
 
     fn pace(request: &mut Self::Request, rate: f64) {
@@ -124,8 +148,8 @@ impl Bulk for DlqDiscard {
     const VERB: &'static str = "Discard";
     const NOUN: &'static str = "dead letter";
 
-    fn selection(request: &mut Self::Request) -> &mut Selection {
-        &mut request.selection
+    fn scope(request: &mut Self::Request) -> Scope<'_> {
+        (&mut request.selection).into()
     }
 
     fn pace(request: &mut Self::Request, rate: f64) {
@@ -223,7 +247,7 @@ pub(crate) async fn run<E: Bulk>(
     options: &Options,
 ) -> anyhow::Result<Ended> {
     // Runs that fit only later are not meant, such as jobs that die again while this goes on.
-    if let Target::Runs(filter) = &mut E::selection(&mut request).target {
+    if let Some(Target::Runs(filter)) = E::scope(&mut request).target {
         filter.until.get_or_insert_with(target::now);
     }
     let on_terminal = std::io::stderr().is_terminal() && !options.json;
@@ -278,8 +302,8 @@ pub(crate) async fn one<E: Bulk>(api: &Api, request: E::Request, options: &Optio
 
 async fn count<E: Bulk>(api: &Api, request: &E::Request, most: Option<u64>) -> Result<Tally, ApiError> {
     let mut request = request.clone();
-    let selection = E::selection(&mut request);
-    (selection.dry_run, selection.limit) = (true, most);
+    let scope = E::scope(&mut request);
+    (*scope.dry_run, *scope.limit) = (true, most);
     let mut tally = Tally::default();
     tally.add(api.ask_patiently::<E>(request, COUNTING).await?.read()?.into());
     Ok(tally)
@@ -298,7 +322,7 @@ async fn all<E: Bulk>(
         E::pace(&mut request, rate);
     }
     while let Some(limit) = tally.next(most, per_call(rate)) {
-        E::selection(&mut request).limit = Some(limit);
+        *E::scope(&mut request).limit = Some(limit);
         // One more than the limit: a call also waits after the last run.
         let paced = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64((limit + 1) as f64 / rate));
         let answer = api.ask_patiently::<E>(request.clone(), PATIENCE + paced).await;

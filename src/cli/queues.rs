@@ -1,18 +1,18 @@
-//! `longshore queues`: waiting and running jobs of each queue; pauses and resumes queues and types.
+//! `longshore queues`: waiting and running jobs of each queue; pauses and resumes queues and types, purges queues.
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Encoded, NoHandler, PauseRequest, PauseStatus, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest,
-    QueuesResume, ResumeRequest,
+    Encoded, NoHandler, PauseRequest, PauseStatus, PurgeRequest, QueueStatus, Queues, QueuesList, QueuesPause,
+    QueuesPurge, QueuesRequest, QueuesResume, ResumeRequest,
 };
 use longshore_domain::{JobType, Queue, Timestamp, duration};
 
 use super::client::Api;
 use super::output::{self, GOOD, PENDING, number};
 use super::target::now;
-use super::{Ended, Global};
+use super::{Ended, Global, bulk};
 
 /// How long a pause may take beside the usual time for an answer: until silent nodes start nothing any more.
 const PAUSES_WITHIN: Duration = Duration::from_secs(20);
@@ -33,6 +33,9 @@ enum Command {
     Pause(PauseArguments),
     /// End a pause (operators)
     Resume(ResumeArguments),
+    /// Cancel every run of a queue whose attempt does not run: waiting, delayed and between two attempts, of all tenants
+    /// (operators)
+    Purge(PurgeArguments),
 }
 
 #[derive(Debug, Args)]
@@ -69,6 +72,15 @@ struct ResumeArguments {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+struct PurgeArguments {
+    /// The queue
+    #[arg(value_name = "QUEUE", value_parser = super::queue)]
+    queue: Queue,
+    #[command(flatten)]
+    options: bulk::Options,
+}
+
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match arguments.command {
@@ -80,6 +92,10 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Some(Command::Resume(ResumeArguments { which: Which { queue, job_type }, json })) => {
             let request = ResumeRequest { queue, job_type };
             show_pause(&api.ask::<QueuesResume>(request).await?, json)
+        }
+        Some(Command::Purge(PurgeArguments { queue, options })) => {
+            let request = PurgeRequest { confirm: Some(queue.clone()), queue, limit: None, dry_run: false };
+            bulk::run::<QueuesPurge>(&api, request, None, &options).await
         }
         None => list(&api, &arguments).await,
     }

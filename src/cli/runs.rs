@@ -150,7 +150,7 @@ async fn restart<E: Bulk<Answer = Rescheduled>>(
     mut asked: E::Request,
     options: &bulk::Options,
 ) -> anyhow::Result<Ended> {
-    if !matches!(E::selection(&mut asked).target, Target::Run(_)) {
+    if !matches!(E::scope(&mut asked).target, Some(Target::Run(_))) {
         return bulk::run::<E>(api, asked, None, options).await;
     }
     options.for_many_only()?;

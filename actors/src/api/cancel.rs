@@ -63,7 +63,8 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<En
         },
         Chosen::Those(filter) => {
             let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-            let outcome = cancel_those(api, &filter, limit, dry_run).await?;
+            let looks = if dry_run { (Look::Count, Look::Count) } else { (Look::Waiting, Look::All) };
+            let outcome = cancel_those(api, &filter, limit, looks).await?;
             Ok(Encoded::of(&Cancelled::Runs(CancelledRuns::from(outcome))))
         }
     }
@@ -73,10 +74,22 @@ pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<En
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Count,
+    CountWaiting,
     /// Cancel those that wait. Running ones are left for later: when they stop, their workers take waiting jobs, which
     /// should be gone by then.
     Waiting,
     All,
+}
+
+impl Look {
+    /// Leaves a run alone whose attempt runs.
+    fn spares_running(self) -> bool {
+        matches!(self, Self::CountWaiting | Self::Waiting)
+    }
+
+    fn only_counts(self) -> bool {
+        matches!(self, Self::Count | Self::CountWaiting)
+    }
 }
 
 /// The result of cancelling many runs.
@@ -86,20 +99,28 @@ struct Many {
     failed: Vec<Failed>,
 }
 
-async fn cancel_those(api: &Api, filter: &Filter, limit: usize, dry_run: bool) -> Result<Outcome, ApiError> {
+/// Cancels the runs that fit and whose attempt does not run.
+pub(crate) async fn cancel_waiting(api: &Api, filter: &Filter, limit: usize, dry: bool) -> Result<Outcome, ApiError> {
+    let look = if dry { Look::CountWaiting } else { Look::Waiting };
+    cancel_those(api, filter, limit, (look, look)).await
+}
+
+/// Cancels the runs that fit, by a first look and others.
+async fn cancel_those(
+    api: &Api,
+    filter: &Filter,
+    limit: usize,
+    (first, others): (Look, Look),
+) -> Result<Outcome, ApiError> {
     let mut many = Many::default();
     for number in 0..LOOKS {
         let before = many.cancelled;
-        let look = match number {
-            _ if dry_run => Look::Count,
-            0 => Look::Waiting,
-            _ => Look::All,
-        };
+        let look = if number == 0 { first } else { others };
         many.failed.clear(); // met again
         let more = look_through(api, filter, limit, look, &mut many).await?;
         // Retries and delayed jobs move between sources meanwhile, and a job that moves behind our back is missed in
         // both. So only a pass that finds none is the last.
-        if more || look == Look::Count || (look == Look::All && many.cancelled == before) {
+        if more || look.only_counts() || (look == others && many.cancelled == before) {
             return Ok(Outcome::new(many.cancelled as u64, many.failed, more));
         }
     }
@@ -126,7 +147,7 @@ async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many
                 let place = &place;
                 let each = some.into_iter().map(|(tenant, run, sequence)| async move {
                     let result = match look {
-                        Look::Count => would(api, &tenant, &run, filter).await,
+                        Look::Count | Look::CountWaiting => would(api, &tenant, &run, (filter, look)).await,
                         Look::Waiting | Look::All => {
                             let only = Only { filter, look, place, sequence };
                             cancel(api, &tenant, &run, Some(only)).await
@@ -151,9 +172,15 @@ async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many
 }
 
 /// The run, if it would be cancelled.
-async fn would(api: &Api, tenant: &Tenant, run_id: &RunId, filter: &Filter) -> Result<Option<Run>, ApiError> {
+async fn would(
+    api: &Api,
+    tenant: &Tenant,
+    run_id: &RunId,
+    (filter, look): (&Filter, Look),
+) -> Result<Option<Run>, ApiError> {
     let found = present(api, tenant, run_id).await?.map(|present| present.run);
-    Ok(found.filter(|run| !run.state.is_terminal() && filter.fits(run)))
+    let spared = |run: &Run| look.spares_running() && run.state == RunState::Running;
+    Ok(found.filter(|run| !run.state.is_terminal() && !spared(run) && filter.fits(run)))
 }
 
 /// The sources that may hold jobs of runs that fit, each with the subject to read.
@@ -217,21 +244,21 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
             return Ok(None);
         };
         if before.state == RunState::Cancelled {
+            if let Some(only) = only.filter(|_| !asked) {
+                finish(api, &before, only).await;
+            }
             // Under a filter only runs that this call ended count: a run that is being stopped keeps its message for a
             // while, and the next pass meets it again.
             return Ok(Some(before).filter(|_| only.is_none() || asked));
         }
-        let only_if_waiting = only.is_some_and(|only| only.look == Look::Waiting);
+        let only_if_waiting = only.is_some_and(|only| only.look.spares_running());
         let left_alone = only_if_waiting && before.state == RunState::Running;
         if left_alone || only.is_some_and(|only| !only.filter.fits(&before)) {
             return Ok(None);
         }
-        match before.state {
-            state if state.is_terminal() => {
-                let message = format!("run_id: {run_id} has ended: it is {}", state.as_str());
-                return Err(ApiError::new(Code::WrongState, message));
-            }
-            _ => {}
+        if before.state.is_terminal() {
+            let message = format!("run_id: {run_id} has ended: it is {}", before.state.as_str());
+            return Err(ApiError::new(Code::WrongState, message));
         }
         if before.is_unseen() && !std::mem::replace(&mut asked, true) {
             let noted = api.backbone.note_cancel(tenant, run_id, api.backbone.storage().failed_max_age).await;
@@ -273,6 +300,16 @@ async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_
             Ok(Written::Lost(_)) => {}
             Err(error) => return Err(unavailable(&error)),
         }
+    }
+}
+
+/// Finishes a cancel whose node died over it: the log may lack it until the run's schedule or parked job is delivered,
+/// perhaps in days. That message stays, as what was merely read ends none.
+async fn finish(api: &Api, run: &Run, only: Only<'_>) {
+    if matches!(only.place, Source::Schedules | Source::Parked)
+        && api.committer.publish(run, Published::at_redelivery(run)).await.is_err()
+    {
+        tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, "a cancel is published once its job comes up");
     }
 }
 

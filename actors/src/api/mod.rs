@@ -28,6 +28,7 @@ pub(crate) mod replay;
 
 pub(crate) mod pauses;
 mod ports;
+pub(crate) mod purge;
 pub(crate) mod queues;
 
 pub(crate) mod reschedule;

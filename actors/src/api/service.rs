@@ -20,8 +20,8 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit, breakers, cancel, dead_letters, erase, limits, list, pauses, replay, reschedule, runs, schedules,
-    traced,
+    Api, audit, breakers, cancel, dead_letters, erase, limits, list, pauses, purge, replay, reschedule, runs,
+    schedules, traced,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -131,6 +131,7 @@ fn routes() -> Vec<Route> {
         route::<api::QueuesList>(|control, asker, asked| Box::pin(queues::list(&control.part.api, asker, asked))),
         route::<api::QueuesPause>(|control, _, asked| Box::pin(pauses::pause(&control.part.api, asked))),
         route::<api::QueuesResume>(|control, _, asked| Box::pin(pauses::resume(&control.part.api, asked))),
+        route::<api::QueuesPurge>(|control, _, asked| Box::pin(purge::purge(&control.part.api, asked))),
         route::<api::LimitsList>(|control, asker, asked| Box::pin(limits::list(&control.part.api, asker, asked))),
         route::<api::LimitsSet>(|control, _, asked| Box::pin(limits::set(&control.part.api, asked))),
         route::<api::LimitsReset>(|control, _, asked| Box::pin(limits::reset(&control.part.api, asked))),

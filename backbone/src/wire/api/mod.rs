@@ -58,8 +58,8 @@ pub use schedules::{
 
 mod queues;
 pub use queues::{
-    NoHandler, PauseRequest, PauseStatus, PausedType, QueueStatus, Queues, QueuesList, QueuesPause, QueuesRequest,
-    QueuesResume, ResumeRequest,
+    NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, QueueStatus, Queues, QueuesList, QueuesPause,
+    QueuesPurge, QueuesRequest, QueuesResume, ResumeRequest,
 };
 mod limits;
 pub use limits::{
@@ -109,7 +109,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 36] = [
+pub const ENDPOINTS: [&str; 37] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -136,6 +136,7 @@ pub const ENDPOINTS: [&str; 36] = [
     QueuesList::NAME,
     QueuesPause::NAME,
     QueuesResume::NAME,
+    QueuesPurge::NAME,
     LimitsList::NAME,
     LimitsSet::NAME,
     LimitsReset::NAME,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use longshore_domain::{JobType, Queue, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Endpoint, request};
+use super::{ApiError, CancelledRuns, Endpoint, request};
 
 /// `queues.list`: the declared queues; 404 if the requested queue is not declared.
 #[derive(Debug)]
@@ -45,6 +45,34 @@ impl Endpoint for QueuesResume {
     const FOR_OPERATORS: bool = true;
     type Request = ResumeRequest;
     type Answer = PauseStatus;
+}
+
+/// `queues.purge`: cancels the jobs of a queue that have not begun. For operators.
+#[derive(Debug)]
+pub struct QueuesPurge;
+
+impl Endpoint for QueuesPurge {
+    const NAME: &'static str = "queues.purge";
+    const FOR_OPERATORS: bool = true;
+    type Request = PurgeRequest;
+    type Answer = CancelledRuns;
+}
+
+/// Which queue is purged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PurgeRequest {
+    /// The queue.
+    pub queue: Queue,
+    /// Its name once more, unless `dry_run` is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm: Option<Queue>,
+    /// Cancels at most so many; all by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Only count them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// Which jobs are paused: those of a queue, of a type, or of a type in one queue.

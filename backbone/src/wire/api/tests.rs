@@ -261,7 +261,7 @@ fn check_schedules() -> [&'static str; 8] {
     ]
 }
 
-fn check_queues() -> [&'static str; 3] {
+fn check_queues() -> [&'static str; 4] {
     let depths: Vec<String> = (1..=9).map(|number| format!(r#""p{number}":0"#)).collect();
     let depths = depths.join(",");
     let queue = format!(
@@ -292,6 +292,10 @@ fn check_queues() -> [&'static str; 3] {
                 r#"{"paused":false,"queue":"main"}"#,
                 &format!(r#"{{"paused":false,"queue":"main","since":"{TIME}","type":"email.send"}}"#),
             ],
+        ),
+        check::<QueuesPurge>(
+            &[r#"{"queue":"main","confirm":"main"}"#, r#"{"queue":"main","limit":7,"dry_run":true}"#],
+            &[r#"{"cancelled":7,"failed":[{"error":"no","run_id":"r"}],"more":true}"#],
         ),
     ]
 }
@@ -418,6 +422,7 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<SchedulesBackfill>(r#"{"id":"n","sate":1}"#);
     refused::<QueuesList>(r#"{"sate":1}"#);
     refused::<QueuesPause>(r#"{"sate":1}"#);
+    refused::<QueuesPurge>(r#"{"queue":"main","confirm":"main","sate":1}"#);
     refused::<QueuesResume>(r#"{"sate":1}"#);
     refused::<Health>(r#"{"sate":1}"#);
     refused::<LimitsList>(r#"{"sate":1}"#);
