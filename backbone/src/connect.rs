@@ -6,9 +6,10 @@
 //! reconnects by itself after the former; after the latter its client is dead, and is replaced here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, Guard};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -45,7 +46,9 @@ pub struct Link(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     name: &'static str,
-    client: RwLock<Arc<Client>>,
+    /// Read for every message, and replaced almost never: a lock, or a count of readers, would be a cache line that all
+    /// threads write to.
+    client: ArcSwap<Client>,
     /// The subscriptions that are repeated on a new client before anything else can use it. Locked while there is no
     /// client.
     places: Mutex<Vec<Slot>>,
@@ -88,7 +91,7 @@ impl Link {
         let alive = sentinel(&client).await;
         let link = Self(Arc::new(Inner {
             name,
-            client: RwLock::new(Arc::new(client)),
+            client: ArcSwap::from_pointee(client),
             places: Mutex::default(),
             counts,
             replacing: AtomicBool::new(false),
@@ -106,8 +109,8 @@ impl Link {
     }
 
     /// The current client. Held for longer than one call, it may be a dead one.
-    pub(crate) fn client(&self) -> Arc<Client> {
-        Arc::clone(&self.0.client.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn client(&self) -> Guard<Arc<Client>> {
+        self.0.client.load()
     }
 
     /// Counts connections: a change means that the server may have forgotten requests, and that messages it had sent
@@ -270,7 +273,7 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
             connection = link.name,
             "the NATS client ended over what it was sent; a new one takes its place"
         );
-        let known = link.client.read().unwrap_or_else(PoisonError::into_inner).server_info().connect_urls;
+        let known = link.client.load().server_info().connect_urls;
         let client = connect_until(&connection, &known, link.name, &shown, &link.counts).await;
         alive = sentinel(&client).await;
         places.retain(Slot::is_wanted);
@@ -280,7 +283,7 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
                 place.fill(messages);
             }
         }
-        *link.client.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(client);
+        link.client.store(Arc::new(client));
         link.replacing.store(false, Ordering::Release);
         link.counts.made.send_modify(|made| *made += 1);
     }

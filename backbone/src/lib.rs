@@ -309,7 +309,7 @@ async fn nak_dropped(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>)
 }
 
 fn context(link: &Link, domain: Option<&str>) -> jetstream::Context {
-    let client = link.client().as_ref().clone();
+    let client = async_nats::Client::clone(&link.client());
     match domain {
         Some(domain) => jetstream::with_domain(client, domain),
         None => jetstream::new(client),
