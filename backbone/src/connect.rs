@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use crate::address::{self, Login};
 use crate::error::{Cause, Error};
 use crate::settings::Connection;
+use crate::silent_writes::SilentWrites;
 use crate::subscription::{Slot, Subscription};
 
 /// The oldest server that is accepted: from this version on, clients cannot keep or move a schedule by forged headers.
@@ -54,6 +55,7 @@ struct Inner {
     places: Mutex<Vec<Slot>>,
     counts: Arc<Counts>,
     replacing: AtomicBool,
+    silent_writes: SilentWrites,
     watcher: OnceLock<AbortHandle>,
 }
 
@@ -95,6 +97,7 @@ impl Link {
             places: Mutex::default(),
             counts,
             replacing: AtomicBool::new(false),
+            silent_writes: SilentWrites::default(),
             watcher: OnceLock::new(),
         }));
         let watcher = watch_over(Arc::downgrade(&link.0), alive, connection.clone(), shown.to_owned());
@@ -133,6 +136,11 @@ impl Link {
     pub fn stands(&self) -> bool {
         let state = self.client().connection_state();
         !self.0.replacing.load(Ordering::Acquire) && state == async_nats::connection::State::Connected
+    }
+
+    /// Which writes over it go unanswered.
+    pub(crate) fn silent_writes(&self) -> &SilentWrites {
+        &self.0.silent_writes
     }
 
     pub(crate) fn server_info(&self) -> ServerInfo {

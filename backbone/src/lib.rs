@@ -12,6 +12,7 @@ pub mod error;
 
 mod address;
 pub mod connect;
+mod silent_writes;
 mod subscription;
 
 pub mod shape;
@@ -68,7 +69,7 @@ pub mod inspect;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Subject, jetstream};
 use bytes::Bytes;
@@ -176,6 +177,13 @@ impl Backbone {
     #[must_use]
     pub fn connections(&self) -> [&Link; 4] {
         [&self.0.jobs, &self.0.control, &self.0.api, &self.0.work]
+    }
+
+    /// Where the servers leave this node's writes unanswered, and for how long they have.
+    #[must_use]
+    pub fn silent_writes(&self) -> Vec<(String, Duration)> {
+        let now = Instant::now();
+        self.connections().into_iter().flat_map(|link| link.silent_writes().list(now)).collect()
     }
 
     /// Whether all connections are up.

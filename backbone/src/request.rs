@@ -1,6 +1,8 @@
 //! One request and its answer: confirmed publishes and reads of stored messages. The slow path, one request at a time;
 //! the steps of every job go through the pipelines of [`crate::pull`] and [`crate::window`].
 
+use std::time::Instant;
+
 use async_nats::{HeaderMap, Message, Request, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -50,12 +52,24 @@ pub const STREAM_FULL: [u64; 3] = [10_077, 10_047, 10_023];
 pub async fn publish(link: &Link, subject: String, headers: HeaderMap, payload: Bytes) -> Result<PubAck, Error> {
     let failed = |source| Error::Publish { subject: subject.clone(), source };
     let request = Request::new().headers(headers).payload(payload);
-    let message = link.request(subject.clone(), request).await.map_err(failed)?;
+    let sent = Instant::now();
+    let answer = link.request(subject.clone(), request).await;
+    match &answer {
+        Ok(_) => link.silent_writes().answered(&subject),
+        Err(error) if has_timed_out(error.as_ref()) => link.silent_writes().add(&subject, sent, Instant::now()),
+        Err(_) => {}
+    }
+    let message = answer.map_err(failed)?;
     let ack: PubAck = serde_json::from_slice(&message.payload).map_err(|error| failed(Box::new(error)))?;
     match ack.error {
         None => Ok(ack),
         Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
     }
+}
+
+/// The connection stands, and nobody answered.
+fn has_timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<async_nats::RequestError>().is_some_and(|error| error.kind() == RequestErrorKind::TimedOut)
 }
 
 /// Asks JetStream's API about a stream or consumer, and reads the answer.

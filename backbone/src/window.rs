@@ -4,6 +4,7 @@
 //! per job that is most of the cost. Here the caller keeps the publishes that it waits for in its own map, by number.
 
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use async_nats::{HeaderMap, Message, StatusCode, Subject};
 use bytes::Bytes;
@@ -61,6 +62,22 @@ impl Window {
         // A failure means that the client is dead: no answer arrives, and the caller is prepared for that.
         let (subject, reply) = (TakenSubject::new(subject), TakenSubject::new(reply));
         let _ = self.link.publish_with_reply_and_headers(subject, reply, headers, payload).await;
+    }
+
+    /// What was published to `subject` at `sent` has had no answer yet, although the connection stood.
+    pub fn is_silent(&self, subject: &str, sent: Instant) {
+        self.link.silent_writes().add(subject, sent, Instant::now());
+    }
+
+    /// Whether any write over its connection is known to have had no answer.
+    #[must_use]
+    pub fn knows_silence(&self) -> bool {
+        self.link.silent_writes().are_any()
+    }
+
+    /// What was published to `subject` is stored.
+    pub fn is_answered(&self, subject: &str) {
+        self.link.silent_writes().answered(subject);
     }
 
     /// The reply subject for `number`. Numbers mostly follow one another, so a page of subjects is written at once.

@@ -51,6 +51,15 @@ impl Readiness {
         if !unanswered.is_empty() {
             reasons.push(format!("no server answers for the consumer of {}", unanswered.join(", ")));
         }
+        let silent = self.backbone.silent_writes();
+        if !silent.is_empty() {
+            let places = silent.iter().map(|(place, since)| format!("{place} (for {} s)", since.as_secs()));
+            reasons.push(format!(
+                "NATS stores nothing in {}, and does not say why: its disk may be full or read-only, as its own log \
+                 would say, or most replicas of the stream are away",
+                places.collect::<Vec<_>>().join(", ")
+            ));
+        }
         let full = self.health.full_lanes();
         let full = full.iter().map(|(queue, priority)| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())

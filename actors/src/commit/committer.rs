@@ -351,11 +351,25 @@ impl Committing {
             let Some(pending) = &self.pending[at] else { continue };
             if now.duration_since(pending.sent) >= overdue {
                 self.metrics.publishes_repeated.inc();
+                if overdue >= ANSWER_WITHIN {
+                    window.is_silent(&self.subject(&pending.what), pending.first_sent);
+                }
                 self.publish(self.base + at as u64, &pending.what, window).await;
                 if let Some(pending) = &mut self.pending[at] {
                     pending.sent = now;
                 }
             }
+        }
+    }
+
+    /// Where it is published.
+    fn subject(&self, what: &Sent) -> String {
+        match what {
+            Sent::Record(commit) => {
+                let subject = commit.write.as_ref().map(|write| String::from_utf8_lossy(&write.subject).into_owned());
+                subject.unwrap_or_default()
+            }
+            Sent::Batch { tenant, .. } => self.backbone.names().event_log(tenant.as_str()),
         }
     }
 
@@ -371,18 +385,23 @@ impl Committing {
 
     async fn answered(&mut self, number: u64, answer: Answer, window: &mut Window) {
         match answer {
-            Answer::Stored(sequence) => match self.forget(number).map(|pending| (pending.first_sent, pending.what)) {
-                Some((_, Sent::Record(mut commit))) => {
-                    fail_point::pass("after-record");
-                    commit.written(sequence);
-                    self.publish_events(commit).await;
+            Answer::Stored(sequence) => {
+                let Some(Pending { first_sent, what, .. }) = self.forget(number) else { return };
+                if window.knows_silence() {
+                    window.is_answered(&self.subject(&what));
                 }
-                Some((sent, Sent::Batch { tenant, batch, .. })) => {
-                    self.metrics.event_publish.observe(sent.elapsed().as_secs_f64());
-                    self.logged(&tenant, batch).await;
+                match what {
+                    Sent::Record(mut commit) => {
+                        fail_point::pass("after-record");
+                        commit.written(sequence);
+                        self.publish_events(commit).await;
+                    }
+                    Sent::Batch { tenant, batch, .. } => {
+                        self.metrics.event_publish.observe(first_sent.elapsed().as_secs_f64());
+                        self.logged(&tenant, batch).await;
+                    }
                 }
-                None => {}
-            },
+            }
             // The stream has no leader just now, or JetStream has no resources: it is sent again when it is overdue.
             Answer::Nobody => {}
             Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
