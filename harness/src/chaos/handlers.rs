@@ -17,6 +17,9 @@ const HANDLERS: usize = 2;
 /// How long the work on a job that may be cancelled takes.
 const CANCELLED_WORKS: Duration = Duration::from_millis(400);
 
+/// How long the work on a job under a concurrency limit takes: long enough that others wait for it.
+const LIMITED_WORKS: Duration = Duration::from_millis(250);
+
 /// How long a follow-up's publish may go unanswered before the handler gives up and fails.
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
@@ -89,6 +92,10 @@ async fn answer(job: Job, client: Client, follow_ups: Arc<Mutex<FollowUps>>) -> 
     let sent = match job_type.as_str() {
         "chaos.follows" => publish(&job, &client, passed_on(&job.headers)).await,
         "chaos.forwards" => publish(&job, &client, job.headers.clone()).await,
+        "chaos.per_key" | "chaos.capped" => {
+            tokio::time::sleep(LIMITED_WORKS).await;
+            return Reply::json(json!("done"));
+        }
         "chaos.cancelled" => {
             tokio::time::sleep(CANCELLED_WORKS).await;
             return Reply::json(json!("done"));

@@ -14,6 +14,13 @@ pub enum Sort {
     Load(Kind),
     /// Submitted twice under one idempotency key, or published bare and submitted: only one of them runs, once.
     Keyed,
+    /// Submitted under one idempotency key again and again, while it waits, runs and after its end: one run, which every
+    /// answer names.
+    Repeated,
+    /// One of few concurrency keys, each of which may have [`PER_KEY`] at work.
+    PerKey,
+    /// Of a type of which [`CAPPED`] may be at work.
+    Capped,
     /// Submitted under a client's own id and published bare under the same id: one call.
     OwnId,
     /// Cancelled soon after; once the cancel was answered, its handler is not called any more.
@@ -31,7 +38,7 @@ pub enum Sort {
 }
 
 /// The sorts with their weights. If raw bytes are wanted, [`Sort::Raw`] replaces some hostile ones.
-const MIX: [(Sort, u32); 19] = [
+const MIX: [(Sort, u32); 22] = [
     (Sort::Load(Kind::Quick), 240),
     (Sort::Load(Kind::Slow), 60),
     (Sort::Load(Kind::Once), 90),
@@ -46,6 +53,9 @@ const MIX: [(Sort, u32); 19] = [
     (Sort::Load(Kind::Invalid), 10),
     (Sort::Load(Kind::Killer), 1),
     (Sort::Keyed, 40),
+    (Sort::Repeated, 30),
+    (Sort::PerKey, 40),
+    (Sort::Capped, 30),
     (Sort::OwnId, 40),
     (Sort::Cancelled, 50),
     (Sort::Follows, 40),
@@ -53,10 +63,32 @@ const MIX: [(Sort, u32); 19] = [
     (Sort::Hostile, 15),
 ];
 
+/// The queue of the sorts whose queue is paused now and then: the others show how long faults alone keep work back.
+pub(super) const SIDE: &str = "side";
+
+/// How many of one concurrency key may be at work.
+pub(super) const PER_KEY: usize = 2;
+
+/// How many jobs of the type [`Sort::Capped`] may be at work.
+pub(super) const CAPPED: usize = 3;
+
+/// The concurrency keys.
+const KEYS: usize = 3;
+
 /// The settings that nodes need for the sorts that are not the load's own.
 pub(super) const SETTINGS: &str = "
 [types.\"chaos.keyed\"]
 timeout = '5s'
+[types.\"chaos.repeated\"]
+timeout = '5s'
+[types.\"chaos.per_key\"]
+timeout = '1s'
+key_concurrency = 2
+[types.\"chaos.capped\"]
+timeout = '1s'
+concurrency = 3
+[queues.side]
+concurrency = 8
 [types.\"chaos.own\"]
 timeout = '5s'
 [types.\"chaos.cancelled\"]
@@ -75,6 +107,9 @@ impl Sort {
         match self {
             Sort::Load(kind) => kind.job_type(),
             Sort::Keyed => "chaos.keyed",
+            Sort::Repeated => "chaos.repeated",
+            Sort::PerKey => "chaos.per_key",
+            Sort::Capped => "chaos.capped",
             Sort::OwnId => "chaos.own",
             Sort::Cancelled => "chaos.cancelled",
             Sort::Follows => "chaos.follows",
@@ -92,6 +127,15 @@ impl Sort {
             Sort::Keyed => &["completed", "duplicate"],
             Sort::Cancelled => &["completed", "cancelled"],
             _ => &["completed"],
+        }
+    }
+
+    /// The limit that one of its jobs is under: its name, and how many may be at work.
+    pub(super) fn limit(self, number: usize) -> Option<(String, usize)> {
+        match self {
+            Sort::PerKey => Some((format!("key {}", key(number)), PER_KEY)),
+            Sort::Capped => Some((format!("type {}", self.job_type()), CAPPED)),
+            _ => None,
         }
     }
 
@@ -132,6 +176,11 @@ impl Job {
     pub(super) fn new(sort: Sort, number: usize, receipt: Receipt) -> Job {
         Job { sort, receipt, ends: sort.ends(), number }
     }
+}
+
+/// The concurrency key of a job.
+pub(super) fn key(number: usize) -> String {
+    format!("k{}", number % KEYS)
 }
 
 /// Parts of a message that are not a valid job: a header with its value, or no header and a payload.

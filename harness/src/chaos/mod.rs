@@ -4,11 +4,12 @@
 //! The seed decides the jobs, the faults and their order; the machine decides how they coincide, so a seed makes a
 //! failure likely again, not certain. `jobs` defines the jobs and how they must end, `producer` publishes them (`raw`
 //! the bytes that no client library would send), `handlers` do the work and write it down, `faults` and `server_faults`
-//! cause the faults, `report` is the result.
+//! cause the faults, `pauses` pauses queues and types meanwhile, `report` is the result.
 
 mod faults;
 mod handlers;
 mod jobs;
+mod pauses;
 mod producer;
 mod raw;
 mod report;
@@ -27,7 +28,7 @@ pub use jobs::Sort;
 pub use report::Report;
 
 use crate::again::{by_fault, calls_again, with_nodes};
-use crate::history::{History, Rules, Violation};
+use crate::history::{Call, History, Limit, Pause, Rules, Violation};
 use crate::publish::Receipt;
 use crate::standstill::standstills;
 use crate::wire::{Event, EventName};
@@ -67,12 +68,13 @@ impl Chaos {
         let world = if self.three_servers { World::cluster().await } else { World::new().await };
         let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), self.nodes).await;
         let (over, is_over) = watch::channel(false);
+        let operate = pauses::operate(&world, StdRng::seed_from_u64(self.seed.rotate_left(32)), is_over.clone());
         let publish = async {
             let published = producer::publish(&world, self).await;
             over.send_replace(true);
             published
         };
-        let ((mut accepted, answers), ()) = tokio::join!(publish, faults.trouble(is_over));
+        let ((mut accepted, answers), (), pauses) = tokio::join!(publish, faults.trouble(is_over), operate);
         if let Some(servers) = world.server_cluster() {
             servers.in_step().await;
         }
@@ -84,16 +86,24 @@ impl Chaos {
         accepted.extend(children);
         world.lanes_run_dry(ENDS_WITHIN).await;
         faults.stop().await;
-        let mut wrong: Vec<String> = answers.into_iter().chain(faults.wrong.drain(..)).collect();
+        let mut wrong: Vec<String> = answers.into_iter().chain(faults.wrong.drain(..)).chain(pauses.wrong).collect();
         wrong.extend(wrong_ends(&accepted, &states));
         wrong.extend(wrong_follow_ups(&world, &accepted, &states, &faults).await);
-        self.judge(&world, &accepted, faults, wrong).await
+        self.judge(&world, &accepted, faults, (pauses.held, wrong)).await
     }
 
-    async fn judge(self, world: &World, accepted: &[Job], faults: Faults<'_>, wrong: Vec<String>) -> Report {
+    async fn judge(
+        self,
+        world: &World,
+        accepted: &[Job],
+        faults: Faults<'_>,
+        (pauses, wrong): (Vec<Pause>, Vec<String>),
+    ) -> Report {
         let asked = faults.asked();
         let mut history = world.history(&receipts(accepted), Vec::new()).await;
         history.calls = with_nodes(&asked, &history.events);
+        history.limits = limits(accepted);
+        history.pauses = pauses;
         history.rules = Rules {
             interruptions: faults.interruptions,
             silences: faults.silences,
@@ -117,6 +127,12 @@ impl Chaos {
             calls: history.calls.len(),
             again: by_fault(&again, &named),
             leases_lost: leases_lost(&history),
+            at_once: history
+                .limits
+                .iter()
+                .map(|limit| (limit.name.clone(), most_at_once(limit, &history.calls)))
+                .collect(),
+            pauses: history.pauses.len(),
             still: standstills(&history.events, &times),
             faults: faults.told,
             wrong,
@@ -138,6 +154,33 @@ fn evidence(history: &History, violations: &[Violation]) -> Vec<String> {
 
 fn receipts(jobs: &[Job]) -> Vec<Receipt> {
     jobs.iter().map(|job| job.receipt.clone()).collect()
+}
+
+/// The concurrency limits of the accepted jobs.
+fn limits(accepted: &[Job]) -> Vec<Limit> {
+    let mut limits: BTreeMap<String, Limit> = BTreeMap::new();
+    for job in accepted {
+        if let Some((name, at_most)) = job.sort.limit(job.number) {
+            let limit = limits.entry(name.clone()).or_insert(Limit { name, at_most, runs: BTreeSet::new() });
+            limit.runs.insert((job.receipt.tenant.clone(), job.receipt.run_id.clone()));
+        }
+    }
+    limits.into_values().collect()
+}
+
+/// The most calls of a limit's runs that were at work at once, by the handlers alone.
+fn most_at_once(limit: &Limit, calls: &[Call]) -> usize {
+    let of_limit = calls.iter().filter(|call| limit.runs.contains(&(call.tenant.clone(), call.run_id.clone())));
+    let mut steps: Vec<(Timestamp, isize)> =
+        of_limit.filter_map(|call| Some([(call.start, 1), (call.end?, -1)])).flatten().collect();
+    // An end counts before a start of the same moment.
+    steps.sort_unstable();
+    let mut at_work = 0_isize;
+    let most = steps.into_iter().map(|(_, step)| {
+        at_work += step;
+        at_work
+    });
+    most.max().and_then(|most| usize::try_from(most).ok()).unwrap_or(0)
 }
 
 fn leases_lost(history: &History) -> usize {

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use super::Chaos;
-use super::jobs::{Job, Sort, hostile};
+use super::jobs::{Job, SIDE, Sort, hostile, key};
 use super::raw;
 use crate::load::Kind;
 use crate::publish::Receipt;
@@ -105,6 +105,8 @@ impl Producer<'_> {
         let receipts = match sort {
             Sort::Load(kind) => self.send_load(kind, &draft).await.into_iter().collect(),
             Sort::Keyed => self.send_keyed(&draft).await,
+            Sort::Repeated => vec![self.send_repeatedly(&draft).await],
+            Sort::PerKey | Sort::Capped => vec![self.send_limited(&draft).await],
             Sort::OwnId => self.send_own_id(&draft).await,
             Sort::Cancelled => return vec![self.send_cancelled(&draft).await],
             Sort::Follows | Sort::Forwards | Sort::Child => {
@@ -159,6 +161,42 @@ impl Producer<'_> {
             tokio::join!(publish.until_stored(&draft.id, payload), self.submit(job))
         };
         if one.run_id == other.run_id { vec![one] } else { vec![one, other] }
+    }
+
+    /// Submits one key five times, twice at once and then one after the other; each answer must name the same run.
+    async fn send_repeatedly(&self, draft: &Draft) -> Receipt {
+        let key = format!("key-{}", draft.id);
+        let job = json!({"type": draft.sort.job_type(), "queue": SIDE, "payload": {}, "idempotency_key": key});
+        let (first, second) = tokio::join!(self.submit(job.clone()), self.submit(job.clone()));
+        let mut answers = vec![first, second];
+        for _ in 0..3 {
+            tokio::time::sleep(draft.cancelled_after).await;
+            answers.push(self.submit(job.clone()).await);
+        }
+        let mut runs: Vec<String> = answers.iter().map(|answer| answer.run_id.clone()).collect();
+        runs.dedup();
+        if runs.len() > 1 {
+            let said = format!("submissions of {key} were answered with several runs: {}", runs.join(", "));
+            self.wrong.lock().expect("no code panics while it holds the wrong answers").insert(said);
+        }
+        answers.swap_remove(0)
+    }
+
+    async fn send_limited(&self, draft: &Draft) -> Receipt {
+        let (job_type, key) = (draft.sort.job_type(), key(draft.number));
+        if let Way::Submitted = draft.way {
+            let mut job = json!({"type": job_type, "queue": SIDE, "payload": {}, "run_id": draft.id});
+            if draft.sort == Sort::PerKey {
+                job["concurrency_key"] = json!(key);
+            }
+            return self.submit(job).await;
+        }
+        let publish = self.world.publish(job_type).queue(SIDE);
+        let publish = match draft.sort {
+            Sort::PerKey => publish.header("Longshore-Concurrency-Key", &key),
+            _ => publish,
+        };
+        publish.until_stored(&draft.id, json!({}).to_string()).await
     }
 
     /// Submits it, and publishes it bare under the same id.

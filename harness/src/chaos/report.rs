@@ -26,6 +26,10 @@ pub struct Report {
     pub again: BTreeMap<String, usize>,
     /// Attempts that failed because their node was gone.
     pub leases_lost: usize,
+    /// The most calls at work at once, by concurrency limit.
+    pub at_once: BTreeMap<String, usize>,
+    /// Pauses of queues and types that were answered.
+    pub pauses: usize,
     /// Every fault, in order.
     pub faults: Vec<Fault>,
     /// How long work stood still after each fault.
@@ -88,6 +92,8 @@ impl fmt::Display for Report {
         let again: usize = self.again.values().sum();
         writeln!(f, "calls of remote handlers {}, of those with repeated work {again}", self.calls)?;
         writeln!(f, "attempts that lost their lease {}", self.leases_lost)?;
+        let at_once: Vec<String> = self.at_once.iter().map(|(limit, most)| format!("{limit} {most}")).collect();
+        writeln!(f, "pauses {}; most at work at once: {}", self.pauses, at_once.join(", "))?;
         self.write_faults(f)?;
         for wrong in self.wrong.iter().take(SHOWN) {
             writeln!(f, "WRONG: {wrong}")?;

@@ -137,13 +137,22 @@ fn judge_overlaps(run: &Run<'_>, rules: &Rules, stale: &[&Call], found: &mut Vec
 }
 
 /// Whether the call's attempt was over before the call began, and silent servers had delayed its request until then.
-fn was_held_back(call: &Call, run: &Run<'_>, rules: &Rules) -> bool {
+pub(super) fn was_held_back(call: &Call, run: &Run<'_>, rules: &Rules) -> bool {
     closings(call, run).any(|over| over < call.start) && lease::servers_were_silent(call.start, rules)
 }
 
 /// When the call's attempt was over, by each event that says so.
 fn closings(call: &Call, run: &Run<'_>) -> impl Iterator<Item = Timestamp> {
-    run.told.iter().filter(|event| is_of_attempt(event, call) && closes(event.event)).map(|event| event.at)
+    closings_by(call, run, |event| closes(event.event))
+}
+
+/// When the call's attempt was over, by each event of it that fits.
+pub(super) fn closings_by(
+    call: &Call,
+    run: &Run<'_>,
+    fits: impl Fn(&Event) -> bool,
+) -> impl Iterator<Item = Timestamp> {
+    run.told.iter().filter(move |event| is_of_attempt(event, call) && fits(event)).map(|event| event.at)
 }
 
 fn is_of_attempt(event: &Event, call: &Call) -> bool {

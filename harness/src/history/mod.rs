@@ -5,7 +5,7 @@
 //! which is empty if the history is sound: [`History::check`] where all work is at rest, [`History::judge`] where work
 //! goes on. Its modules read in this order: `gather` (sorts by run, drops repeats), `round` (one round of one run,
 //! event by event), `record`, `letter` and `call` (whether the other sources agree), `lease` (which node could hold a
-//! run, and until when), `reading` (facts that may not be known yet), `violation`. The program `history`
+//! run, and until when), `pause` and `concurrency` (what operators and settings forbid), `reading` (facts that may not be known yet), `violation`. The program `history`
 //! (docs/history.md) reads a cluster and asks this checker.
 //!
 //! What it proves for each run, from the contract's sections 3 and 4:
@@ -18,15 +18,18 @@
 //! * a dead run has one dead letter, any other run has none, and only a dead letter is `discarded`;
 //! * no two calls of one run overlap while the first one holds its lease; every call has its published start;
 //! * no handler is called after its run's end, nor by a node that was frozen while another node took the run over;
-//! * no attempt is called lost while its holder lives and can renew its lease.
+//! * no attempt is called lost while its holder lives and can renew its lease;
+//! * nothing starts while a pause holds, and never more handlers are at work than a concurrency limit says.
 //!
 //! Where the contract leaves freedom, the checker accepts every permitted order: a `progress` may come late,
 //! `cancelled` may come before any other event, an attempt that found no handler may fail without having started.
 
 mod call;
+mod concurrency;
 mod gather;
 mod lease;
 mod letter;
+mod pause;
 mod reading;
 mod record;
 mod round;
@@ -59,8 +62,36 @@ pub struct History {
     pub letters: Vec<Letter>,
     /// The calls of handlers, as the handlers wrote them down.
     pub calls: Vec<Call>,
+    /// The concurrency limits, with the runs that each is for.
+    pub limits: Vec<Limit>,
+    /// The pauses of queues and types.
+    pub pauses: Vec<Pause>,
     /// Facts that only the driver of the test knows.
     pub rules: Rules,
+}
+
+/// A concurrency limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// What it is of, for people: a type, or a key.
+    pub name: String,
+    /// How many calls may be at work at once.
+    pub at_most: usize,
+    /// Its runs, as (tenant, run id).
+    pub runs: BTreeSet<(String, String)>,
+}
+
+/// A pause of a queue, of a type, or of a type in one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// The queue; `None`: every queue.
+    pub queue: Option<String>,
+    /// The type; `None`: every type.
+    pub job_type: Option<String>,
+    /// When the pause was answered.
+    pub from: Timestamp,
+    /// When its end was first asked for.
+    pub until: Timestamp,
 }
 
 /// A job whose acceptance was confirmed: by JetStream's acknowledgement or an answer of `submit`.
@@ -194,9 +225,11 @@ impl History {
     /// Everything that is wrong with this history, by run.
     pub fn check(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        for run in gather::runs(self, &mut found) {
-            found.append(&mut self.judge_run(&run).1);
+        let runs = gather::runs(self, &mut found);
+        for run in &runs {
+            found.append(&mut self.judge_run(run).1);
         }
+        concurrency::judge(self, &runs, &mut found);
         found.sort();
         found
     }
@@ -208,6 +241,7 @@ impl History {
         letter::judge(run, &rounds, &mut found);
         call::judge(run, &rounds, &self.rules, &mut found);
         lease::judge(run, &self.rules, &mut found);
+        pause::judge(self, run, &mut found);
         (rounds, found)
     }
 

@@ -76,6 +76,10 @@ kinds! {
     CallUnpublished,
     /// Completed according to the log, but no call of its handler ran to the end.
     NotCalled,
+    /// An attempt started although its queue or type was paused, and the pause was answered.
+    StartedWhilePaused,
+    /// A handler was called while as many were at work as the concurrency limit allows.
+    AboveConcurrency,
 }
 
 /// One breach of the contract by one run.

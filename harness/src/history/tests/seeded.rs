@@ -306,6 +306,72 @@ fn an_unsound_history_is_reported_in_words() {
     history.assert_sound();
 }
 
+/// Three runs of one limit of two, each called once over these seconds.
+fn limited(spans: [(i64, Option<i64>); 3]) -> History {
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    for (run, (start, end)) in ["a", "b", "c"].into_iter().zip(spans) {
+        tell(&mut history, run, &format!("enqueued; started 1 @{start}; completed @90"));
+        history.calls.push(call(run, 1, start, end));
+    }
+    let runs = ["a", "b", "c"].map(|run| (TENANT.to_owned(), run.to_owned()));
+    history.limits = vec![Limit { name: "key k".to_owned(), at_most: 2, runs: runs.into() }];
+    history
+}
+
+#[test]
+fn more_calls_at_work_than_a_limit_allows_are_found() {
+    let kinds = |history: History| history.check().into_iter().map(|found| found.kind).collect::<Vec<_>>();
+    assert_eq!(kinds(limited([(2, Some(5)), (3, Some(9)), (5, Some(8))])), []);
+    assert_eq!(kinds(limited([(2, Some(6)), (3, Some(9)), (5, Some(8))])), [Kind::AboveConcurrency]);
+    // A call that died with its process ended at an unknown moment.
+    assert_eq!(kinds(limited([(2, None), (3, Some(9)), (5, Some(8))])), []);
+    // The death of its node does not end a handler elsewhere.
+    let mut history = limited([(2, Some(6)), (3, Some(9)), (5, Some(8))]);
+    history.rules.interruptions = vec![Interruption { node: Some("n1".to_owned()), at: at(4) }];
+    assert_eq!(kinds(history), [Kind::AboveConcurrency]);
+    let mut other = limited([(2, Some(6)), (3, Some(9)), (5, Some(8))]);
+    other.limits[0].at_most = 3;
+    assert_eq!(kinds(other), []);
+}
+
+#[test]
+fn a_handler_that_works_beyond_its_time_limit_does_not_count() {
+    let mut history = limited([(2, Some(30)), (10, Some(20)), (11, Some(18))]);
+    assert_eq!(history.check()[0].kind, Kind::AboveConcurrency);
+    history.events.retain(|logged| logged.event.run_id != "a");
+    history.accepted.retain(|accepted| accepted.run_id != "a");
+    tell(&mut history, "a", "enqueued; started 1 @2; failed timeout @9 +1; started 2 @40; completed @41");
+    assert_eq!(history.check(), []);
+}
+
+#[test]
+fn what_starts_while_a_pause_holds_is_found() {
+    let pause = |queue: Option<&str>, job_type: Option<&str>, from: i64, until: i64| {
+        let (queue, job_type) = (queue.map(str::to_owned), job_type.map(str::to_owned));
+        Pause { queue, job_type, from: at(from), until: at(until) }
+    };
+    for (pause, is_found) in [
+        (pause(Some("main"), None, 4, 8), true),
+        (pause(None, Some("work"), 4, 8), true),
+        (pause(Some("main"), Some("work"), 4, 8), true),
+        (pause(Some("other"), None, 4, 8), false),
+        (pause(Some("main"), Some("other"), 4, 8), false),
+        (pause(Some("main"), None, 5, 8), false),
+        (pause(Some("main"), None, 2, 5), false),
+    ] {
+        let kinds_wanted = if is_found { vec![Kind::StartedWhilePaused] } else { Vec::new() };
+        let mut history = History::default();
+        history.rules.records_kept = false;
+        tell(&mut history, "a", "enqueued; started 1 @5; completed @9");
+        history.pauses = vec![pause];
+        assert_eq!(kinds(&history), kinds_wanted, "{:?}", history.pauses);
+        // With calls, these are judged: they are what a handler saw.
+        history.calls = vec![call("a", 1, 5, Some(6))];
+        assert_eq!(kinds(&history), kinds_wanted, "{:?}", history.pauses);
+    }
+}
+
 #[test]
 fn every_kind_of_breach_is_seeded_here() {
     let tests = concat!(include_str!("seeded.rs"), include_str!("leases.rs"));
