@@ -239,3 +239,32 @@ async fn a_purge_that_a_crash_cut_short_is_repeated() {
     world.history(&[], Vec::new()).await.assert_sound();
     assert!(node.stop().await.success());
 }
+
+/// Given jobs in a queue whose only node has gone, when another node looks after the cluster, then a system event and its
+/// health say so, and no more once a node serves the queue.
+#[tokio::test]
+async fn a_queue_with_jobs_that_no_node_serves_is_told() {
+    let world = world().await;
+    let mut system = world.live_events("_sys").await;
+    let bulk = node(&world).name("bulk").with("queues.bulk", "concurrency = 1").start().await;
+    let main = node(&world).name("main").start().await;
+    assert!(bulk.stop().await.success());
+    let job = world.publish("noop").queue("bulk").json(json!({})).await;
+    let subject = "longshore.events._sys.queue_unserved.bulk.main._";
+    let told = system.until("the queue's being unserved", |live| live.subject == subject).await;
+    assert_eq!((&told.body["queue"], &told.body["waiting"]), (&json!("bulk"), &json!(1)));
+    let said = async |is_so: &dyn Fn(&str) -> bool| {
+        eventually("the warnings of health", WITHIN, async || {
+            let answer = world.try_request("default", "health", json!({"node": "main"})).await;
+            let answer = answer.map_err(|error| error.to_string())?;
+            if is_so(&answer["warnings"].to_string()) { Ok(()) } else { Err(answer.to_string()) }
+        })
+        .await;
+    };
+    said(&|warnings| warnings.contains("no node serves queue bulk since ")).await;
+
+    let bulk = node(&world).name("bulk").with("queues.bulk", "concurrency = 1").start().await;
+    assert_eq!(world.wait(&job).await.state, "completed");
+    said(&|warnings| warnings == "[]").await;
+    assert!(bulk.stop().await.success() && main.stop().await.success());
+}

@@ -15,7 +15,7 @@ use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
-use crate::cluster::{circuit_breaker, discovery, dlq_watch, offered_handlers, presence, run_time_settings};
+use crate::cluster::{circuit_breaker, discovery, dlq_watch, offered_handlers, presence, run_time_settings, unserved};
 use crate::commit::committer::{Committer, Committing};
 use crate::concurrency::{Slots, keeper};
 use crate::lease_keeper::{self, Book};
@@ -285,6 +285,16 @@ impl Parts {
             nodes: self.backbone.nodes(),
             identity: Arc::clone(&self.identity),
             metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        }
+    }
+
+    /// The watch of queues that no node serves: warns.
+    pub(crate) fn unserved(&self) -> unserved::Part {
+        unserved::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            health: Arc::clone(&self.health),
             system_events: self.system_events.clone(),
         }
     }

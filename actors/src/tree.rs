@@ -11,7 +11,9 @@ use tokio::sync::oneshot;
 
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
-use crate::cluster::{circuit_breaker, discovery, dlq_watch, node_name, offered_handlers, presence, run_time_settings};
+use crate::cluster::{
+    circuit_breaker, discovery, dlq_watch, node_name, offered_handlers, presence, run_time_settings, unserved,
+};
 use crate::commit::committer;
 use crate::concurrency::keeper;
 use crate::lease_keeper;
@@ -39,6 +41,7 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::new("presence", parts.presence(), presence::run),
         ChildSpec::new("run-time-settings", parts.run_time_settings(), run_time_settings::run),
         ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
+        ChildSpec::new("unserved-queues", parts.unserved(), unserved::run),
         ChildSpec::new("node-name", (parts.readiness(), parts.log.clone()), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),

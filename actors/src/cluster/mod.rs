@@ -1,6 +1,6 @@
 //! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
 //! `run_time_settings`; `system_events`; `readiness`, `counts` and `waiting` (admission by the number of waiting
-//! jobs); `dlq_watch` and `records_watch`.
+//! jobs); `dlq_watch`, `records_watch` and `unserved`.
 
 pub(crate) mod circuit_breaker;
 pub(crate) mod counts;
@@ -15,3 +15,4 @@ pub(crate) mod waiting;
 
 pub(crate) mod dlq_watch;
 pub(crate) mod records_watch;
+pub(crate) mod unserved;

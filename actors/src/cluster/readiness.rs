@@ -79,7 +79,7 @@ impl Readiness {
             ready: reasons.is_empty(),
             reasons,
             version: crate::VERSION.to_owned(),
-            warnings: full.chain(self.without_handler()).collect(),
+            warnings: full.chain(self.health.unserved()).chain(self.without_handler()).collect(),
         }
     }
 

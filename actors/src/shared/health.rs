@@ -19,6 +19,8 @@ pub(crate) struct Health {
     records_full: AtomicBool,
     /// Lanes that refused their last due job because they are full.
     full_lanes: Mutex<BTreeSet<Lane>>,
+    /// A warning for each queue that no node serves, from the node that looks for all.
+    unserved: Mutex<Vec<String>>,
 }
 
 impl Health {
@@ -46,6 +48,16 @@ impl Health {
     /// No lane is known to be full.
     pub(crate) fn forget_full_lanes(&self) {
         self.full_lanes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Sets the warnings of queues that no node serves.
+    pub(crate) fn set_unserved(&self, warnings: Vec<String>) {
+        *self.unserved.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
+    }
+
+    /// A warning for each queue that no node serves.
+    pub(crate) fn unserved(&self) -> Vec<String> {
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The lanes that are full.
