@@ -56,20 +56,28 @@ at_each_point! {
 
 #[test]
 fn every_fail_point_is_tested() {
-    // The other points are on separate paths: one_run.rs, keys.rs, head_of_line.rs, cancel.rs, replay.rs, shutdown.rs
+    // The other points are on separate paths: one_run.rs, keys.rs, head_of_line.rs, fairness.rs, cancel.rs, replay.rs, shutdown.rs
     // schedules.rs, reschedule.rs and pauses.rs test them.
     let submitted = ["before-note", "after-note", "after-publish", "after-make-way", "after-key-mark", "after-mark"];
     let keyed = ["after-takeover", "before-key"];
     let released = ["before-release", "after-release"];
     let parked = ["before-park", "after-park", "after-return"];
+    let forwarded = ["after-copy", "after-take-out", "before-forward", "after-forward"];
     let asked_for = ["after-cancel", "after-replay-record", "after-replay-publish"];
     let steering = ["before-close", "before-stop"];
     let fired = ["after-tick", "after-firing", "after-firing-run", "after-rescheduling"];
     let ordered = ["after-pause"];
     let (before, after) = TESTED.split_at(TESTED.len() - 2);
     let own = submitted.iter().chain(&keyed).chain(before).chain(&released).chain(after);
-    let all: Vec<&str> =
-        own.chain(&parked).chain(&asked_for).chain(&steering).chain(&fired).chain(&ordered).copied().collect();
+    let all: Vec<&str> = own
+        .chain(&parked)
+        .chain(&forwarded)
+        .chain(&asked_for)
+        .chain(&steering)
+        .chain(&fired)
+        .chain(&ordered)
+        .copied()
+        .collect();
     assert_eq!(all, fail_point::ALL);
 }
 

@@ -21,6 +21,7 @@ mod doctor; // faults of a set-up are found, each with its remedy
 mod elections; // while servers elect, nodes start, answer correctly and go on
 mod events; // events are published live and kept in order
 mod fail_points; // death between any two steps loses nothing
+mod fairness; // no tenant's flood keeps the jobs of others waiting beyond their share
 mod frozen; // a node that was frozen starts no job that another node has taken
 mod head_of_line; // a job that cannot start keeps no other from starting
 mod hostile; // no input makes a part get stuck

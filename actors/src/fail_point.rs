@@ -13,7 +13,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 37] = [
+pub const ALL: [&str; 41] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -41,6 +41,10 @@ pub const ALL: [&str; 37] = [
     "before-park",
     "after-park",
     "after-return",
+    "after-copy",
+    "after-take-out",
+    "before-forward",
+    "after-forward",
     "after-cancel",
     "after-replay-record",
     "after-replay-publish",

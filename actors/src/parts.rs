@@ -26,7 +26,7 @@ use crate::node_ports::NodePorts;
 use crate::queue::buffer::JobBuffer;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
-use crate::queue::{parking, supervisor};
+use crate::queue::{fairness, parking, supervisor};
 use crate::shared::breakers::Breakers;
 use crate::shared::capacity::HandlerCapacity;
 use crate::shared::gate_news::GateNews;
@@ -361,6 +361,11 @@ impl Parts {
             draining: self.lifecycle.draining.clone(),
             metrics: Arc::clone(&self.metrics),
         }
+    }
+
+    /// Fairness in one queue: moves waiting jobs forward, as a worker would park them.
+    pub(crate) fn fairness(queue: &Arc<Dispatcher>, ports: &Arc<NodePorts>) -> fairness::Part {
+        fairness::Part { ports: Arc::clone(ports), queue: Arc::clone(queue) }
     }
 
     /// The queues' supervisors, whose workers perform attempts.

@@ -116,6 +116,13 @@ pub(crate) trait Server: Rules + Destination {
 
     async fn schedule(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
     async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
+    async fn return_to_queue(
+        &self,
+        run: &Run,
+        since: Timestamp,
+        headers: Option<&Headers>,
+        payload: Bytes,
+    ) -> Result<(), Error>;
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error>;
 
     /// Publishes the live part of these events.
@@ -278,6 +285,16 @@ impl Server for Backbone {
 
     async fn park(&self, run: &Run, since: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
         self.park(run, since, headers, payload).await.map(drop)
+    }
+
+    async fn return_to_queue(
+        &self,
+        run: &Run,
+        since: Timestamp,
+        headers: Option<&Headers>,
+        payload: Bytes,
+    ) -> Result<(), Error> {
+        self.return_to_queue(run, since, headers, payload).await.map(drop)
     }
 
     async fn write_dead_letter(&self, run: &Run, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {

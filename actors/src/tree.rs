@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::node_ports::NodePorts;
 use crate::parts::Parts;
 use crate::queue::supervisor::{self, QueueSupervisor};
-use crate::queue::{lane_guard, parking};
+use crate::queue::{fairness, lane_guard, parking};
 use crate::supervision::{ChildSpec, Deaths};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace;
@@ -56,6 +56,8 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
     }));
     children.extend(parts.queues.iter().map(|queue| ChildSpec::new("parking", parts.parking(queue), parking::run)));
+    let fair = |queue| ChildSpec::new("fairness", Parts::fairness(queue, ports), fairness::run);
+    children.extend(parts.queues.iter().map(fair));
     children
 }
 

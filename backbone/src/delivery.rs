@@ -71,6 +71,8 @@ enum Of {
     Delivery(Arc<Custody>, u64),
     /// A stored message that cannot be delivered: the request that deletes it.
     Stored(Bytes),
+    /// The copy of a job that was taken out of its lane: the request that deletes it.
+    Copy(Bytes),
     /// Nothing.
     Nothing,
 }
@@ -96,6 +98,11 @@ impl AckToken {
         Self { reply: Some(subject), of: Of::Stored(request) }
     }
 
+    /// The same for the copy of a job that was taken out of its lane.
+    pub(crate) fn of_copy(subject: Subject, request: Bytes) -> Self {
+        Self { reply: Some(subject), of: Of::Copy(request) }
+    }
+
     /// An ack token that settles nothing, for a job that is only inspected.
     pub(crate) fn none() -> Self {
         Self { reply: None, of: Of::Nothing }
@@ -112,11 +119,16 @@ impl AckToken {
         matches!(self.of, Of::Stored(_))
     }
 
+    /// Whether it is for the copy of a job.
+    pub(crate) fn is_of_copy(&self) -> bool {
+        matches!(self.of, Of::Copy(_))
+    }
+
     /// Settles the job as done: the subject and the payload that tell the server so. `None` if it settles nothing.
     #[must_use]
     pub fn into_ack(mut self) -> Option<(Subject, Bytes)> {
         let how = match &self.of {
-            Of::Stored(request) => request.clone(),
+            Of::Stored(request) | Of::Copy(request) => request.clone(),
             _ => Bytes::from_static(ACK),
         };
         Some((self.reply.take()?, how))

@@ -47,6 +47,8 @@ pub mod dead_letters;
 
 pub mod backlog;
 pub mod control;
+pub mod deliveries;
+pub mod forward;
 pub mod lane_queries;
 pub mod limits;
 pub mod nodes;
@@ -276,8 +278,9 @@ impl Backbone {
     /// Acknowledges a job: the last step of its way. Not confirmed: if the acknowledgement is lost, the server only
     /// redelivers the job, and the record answers that delivery.
     pub async fn ack(&self, ack_token: delivery::AckToken) {
-        let stored = ack_token.is_to_delete();
+        let (stored, copy) = (ack_token.is_to_delete(), ack_token.is_of_copy());
         match ack_token.into_ack() {
+            Some((subject, request)) if copy => drop(tokio::spawn(poison::delete_copy(self.clone(), subject, request))),
             Some((subject, request)) if stored => drop(tokio::spawn(poison::delete(self.clone(), subject, request))),
             Some((subject, how)) => self.0.jobs.publish(TakenSubject::new(subject), how).await,
             None => {}

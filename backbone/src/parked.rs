@@ -74,6 +74,25 @@ impl Backbone {
         parked
     }
 
+    /// Publishes the run's job into its queue's lane of returned jobs, where its rank counts from `since`: as if it had been
+    /// parked and taken back.
+    ///
+    /// # Errors
+    /// The lane is full, or the server did not confirm it.
+    pub async fn return_to_queue(
+        &self,
+        run: &Run,
+        since: Timestamp,
+        original: Option<&HeaderMap>,
+        payload: Bytes,
+    ) -> Result<PubAck, Error> {
+        let headers = header::carry_on(original, run, run.next_attempt(), Some(since));
+        let subject = self.names().returned(&run.tenant, &run.queue, run.priority, &run.job_type);
+        let Run { tenant, run_id, seal, round, deferrals, .. } = run;
+        let id = format!("{tenant}/{run_id}/{seal}/{round}/{}/{deferrals}/forward", run.next_attempt());
+        self.move_to_lane(subject, headers, payload, &id).await
+    }
+
     /// Whether the stream of parked jobs was full when the last job was parked.
     #[must_use]
     pub fn parked_is_full(&self) -> bool {

@@ -120,7 +120,12 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn delivered_up_to(&self, stream: &str) -> Result<u64, Error> {
-        Ok(self.consumer_info(stream).await?.delivered.map_or(0, |delivered| delivered.stream_seq))
+        Ok(self.position_in(stream).await?.unwrap_or(0))
+    }
+
+    /// The same; `None`: the stream has no consumer, or what was answered does not say it.
+    pub(crate) async fn position_in(&self, stream: &str) -> Result<Option<u64>, Error> {
+        Ok(self.consumer_info(stream).await?.delivered.map(|delivered| delivered.stream_seq))
     }
 
     async fn consumer_info(&self, stream: &str) -> Result<Info, Error> {
@@ -323,5 +328,12 @@ pub(crate) async fn delete(backbone: Backbone, subject: Subject, request: Bytes)
         // Another node was faster.
         Ok(false) => {}
         Err(error) => tracing::debug!("a message that cannot be read is not deleted yet: {error}"),
+    }
+}
+
+/// The last step of a job that was copied out of its lane. If it fails, the copy is found again.
+pub(crate) async fn delete_copy(backbone: Backbone, subject: Subject, request: Bytes) {
+    if let Err(error) = backbone.ask_to_delete(subject.to_string(), request).await {
+        tracing::debug!("the copy of a job is not deleted yet: {error}");
     }
 }

@@ -22,6 +22,7 @@ pub mod policy;
 
 pub mod admission;
 
+pub mod fairness;
 pub mod lane;
 pub mod merge;
 pub mod rank;

@@ -168,12 +168,20 @@ pub struct Policies {
 }
 
 /// How jobs of one tenant are treated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantPolicy {
     /// How many jobs it may submit.
     pub rate_limit: Option<RateLimit>,
     /// With so many waiting jobs of it, `submit` takes no more; `None`: any number.
     pub max_waiting: Option<u64>,
+    /// Its share of a queue, beside the weights of the other tenants that have jobs there; 1 to 1,000.
+    pub weight: u32,
+}
+
+impl Default for TenantPolicy {
+    fn default() -> Self {
+        Self { rate_limit: None, max_waiting: None, weight: 1 }
+    }
 }
 
 impl Policies {
@@ -191,6 +199,12 @@ impl Policies {
             Scope::Named(name) => self.limits.get(name).copied(),
             Scope::Tenant(tenant) => self.tenants.get(tenant).and_then(|policy| policy.rate_limit),
         }
+    }
+
+    /// The weight of a tenant beside others.
+    #[must_use]
+    pub fn weight_of(&self, tenant: &Tenant) -> u32 {
+        self.tenants.get(tenant).map_or(1, |policy| policy.weight)
     }
 
     /// Maximum number of attempts in a round of this job.

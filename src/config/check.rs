@@ -21,7 +21,7 @@ use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use super::outlets;
 
-use super::entries::{self as entry, ROOT, audit as audit_entry, breaker};
+use super::entries::{self as entry, audit as audit_entry, breaker};
 use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::{Origin, Problem};
@@ -61,13 +61,9 @@ pub(crate) fn section<'a>(tree: &'a Tree, name: &'a str) -> Section<'a> {
     Section { path: vec![], tree: Some(tree), fallback: None }.table(name)
 }
 
-/// Settings that have no effect yet, or an effect that is hardly wanted. One sentence each.
-pub(crate) fn warnings(tree: &Tree, settings: &Settings) -> Vec<String> {
-    let idle = raw::accepted_only(tree, &ROOT).into_iter();
-    let told = |(origin, key): (super::problem::Origin, String)| {
-        format!("{key} ({}) is accepted, but not yet enforced: this version does not act upon it", origin.brief())
-    };
-    let mut warnings: Vec<String> = idle.map(told).collect();
+/// Settings whose effect is hardly wanted. One sentence each.
+pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
+    let mut warnings = Vec::new();
     let storage = &settings.storage;
     if storage.completed_max_age < 2 * storage.lease {
         warnings.push(format!(
@@ -182,7 +178,8 @@ impl Checker<'_> {
         let mut tenants = BTreeMap::new();
         for (name, section) in root.named("tenants", None) {
             let max_waiting = section.get(&entry::TENANT_MAX_WAITING);
-            let policy = TenantPolicy { rate_limit: self.rate_limit(&section), max_waiting };
+            let weight = section.get(&entry::TENANT_WEIGHT);
+            let policy = TenantPolicy { rate_limit: self.rate_limit(&section), max_waiting, weight };
             if let Ok(tenant) = Tenant::parse(name) {
                 tenants.insert(tenant, policy);
             }

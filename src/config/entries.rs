@@ -477,11 +477,14 @@ static TENANT: Table = Table::of(
 )
 .optional();
 
-static TENANT_WEIGHT: Entry<u32> =
-    Entry::new("weight", || 1, "Its share of a queue, beside the shares of other tenants.")
-        .at_least(|| 1)
-        .at_most(|| 1_000)
-        .accepted_only();
+pub(crate) static TENANT_WEIGHT: Entry<u32> = Entry::new(
+    "weight",
+    || TenantPolicy::default().weight,
+    "Its share of what a queue starts while jobs of several tenants wait there: its weight divided by the weights of all of \
+     them. A tenant with weight 3 has three of its jobs started for each one of a tenant with weight 1. The same on all nodes.",
+)
+.at_least(|| 1)
+.at_most(|| 1_000);
 
 pub(crate) static TENANT_MAX_WAITING: Entry<Option<u64>> = Entry::new(
     "max_waiting",

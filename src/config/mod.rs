@@ -111,7 +111,7 @@ impl Configuration {
         let (settings, more) = check::check(&tree, &names, node_name::make);
         problems.extend(more);
         if problems.is_empty() {
-            let warnings = check::warnings(&tree, &settings);
+            let warnings = check::warnings(&settings);
             let http = outlets::http(&tree);
             let telemetry = telemetry::of(&tree);
             return Ok(Self { tree, settings, http, telemetry, warnings });

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
 use super::problem::{Origin, Problem, Source};
-use super::schema::{Field, Named, Standing, Table};
+use super::schema::{Field, Named, Table};
 
 /// A key as written.
 #[derive(Debug, Clone)]
@@ -189,42 +189,5 @@ fn unknown(name: &str, node: &Node, table: &Table, path: &[&str]) -> String {
     match alike.filter(|(likeness, _)| *likeness > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)) {
         Some((_, known)) => format!("is not known; did you mean {known}?"),
         None => format!("is not known; known here: {}", names.collect::<Vec<_>>().join(", ")),
-    }
-}
-
-/// The written settings that have no effect yet: where they were written, and the key.
-pub(crate) fn accepted_only(tree: &Tree, table: &Table) -> Vec<(Origin, String)> {
-    let mut found = Vec::new();
-    find_accepted_only(tree, table, &mut Vec::new(), &mut found);
-    found
-}
-
-fn find_accepted_only<'t>(tree: &'t Tree, table: &Table, path: &mut Vec<&'t str>, found: &mut Vec<(Origin, String)>) {
-    for (name, node) in tree {
-        path.push(name);
-        match (table.field(name), &node.content) {
-            (Some(Field::Setting(setting)), _) if setting.standing() == Standing::AcceptedOnly => {
-                found.push((node.origin.clone(), key(path)));
-            }
-            (Some(Field::Table { table, .. }), _) if table.standing == Standing::AcceptedOnly => {
-                found.push((node.origin.clone(), key(path)));
-            }
-            (Some(Field::Table { table, .. }), Content::Table(tree)) => find_accepted_only(tree, table, path, found),
-            (Some(Field::Named(named)), Content::Table(tree)) => {
-                for (name, node) in tree {
-                    path.push(name);
-                    match &node.content {
-                        _ if named.table.standing == Standing::AcceptedOnly => {
-                            found.push((node.origin.clone(), key(path)))
-                        }
-                        Content::Table(tree) => find_accepted_only(tree, named.table, path, found),
-                        Content::Value(_) => {}
-                    }
-                    path.pop();
-                }
-            }
-            _ => {}
-        }
-        path.pop();
     }
 }

@@ -7,7 +7,7 @@ use toml::Value;
 use super::entries::ROOT;
 use super::environment::variable;
 use super::raw::{Content, Tree, key, quoted};
-use super::schema::{Field, Named, Setting, Standing, Table};
+use super::schema::{Field, Named, Setting, Table};
 
 const WIDTH: usize = 110;
 
@@ -48,7 +48,6 @@ fn describe_field(out: &mut String, field: &Field, path: &[&str]) {
             if let Some(or) = or {
                 let _ = write!(doc, " Or {}", lower_first(or.doc()));
             }
-            note(&mut doc, table.standing);
             comment(out, "\n", &doc);
             if path.first() == Some(&"defaults") && *name != "backoff" {
                 table.fields.iter().for_each(|field| explain(out, field));
@@ -68,9 +67,7 @@ fn explain(out: &mut String, field: &Field) {
 
 fn describe_named(out: &mut String, named: &Named) {
     let (name, shown) = named.example;
-    let mut doc = named.doc.to_owned();
-    note(&mut doc, named.table.standing);
-    comment(out, "\n", &doc);
+    comment(out, "\n", named.doc);
     let _ = writeln!(out, "#[{}.{}]", named.name, quoted(name));
     let path = [named.name, name];
     // Settings that [defaults] has explained are only named again.
@@ -101,15 +98,8 @@ fn describe(out: &mut String, setting: &dyn Setting, path: &[&str]) {
     if !setting.range().is_empty() {
         let _ = write!(doc, " {}.", upper_first(&setting.range()));
     }
-    note(&mut doc, setting.standing());
     comment(out, "\n", &doc);
     assign(out, setting.name(), &setting.example(), &[path, &[setting.name()]].concat());
-}
-
-fn note(doc: &mut String, standing: Standing) {
-    if standing == Standing::AcceptedOnly {
-        doc.push_str(" Accepted, not yet enforced.");
-    }
 }
 
 fn assign(out: &mut String, name: &str, value: &str, path: &[&str]) {
@@ -208,18 +198,16 @@ fn force(out: &mut String, field: &Field, prefix: &str, tree: &Tree, fallback: O
         let inherited = if own.is_none() { "defaults, " } else { "" };
         format!("{inherited}{}", node.origin.brief())
     };
-    let mut line = |value: &Value, origin: String, standing: Standing| {
-        let idle = if standing == Standing::AcceptedOnly && origin != "default" { "; not yet enforced" } else { "" };
-        let _ = writeln!(out, "{:<44} # {origin}{idle}", format!("{prefix}{name} = {value}"));
+    let mut line = |value: &Value, origin: String| {
+        let _ = writeln!(out, "{:<44} # {origin}", format!("{prefix}{name} = {value}"));
     };
     match (field, node.map(|node| (node, &node.content))) {
-        (Field::Setting(setting), Some((node, Content::Value(value)))) => line(value, origin(node), setting.standing()),
-        (Field::Table { table, .. }, Some((node, Content::Value(value)))) => line(value, origin(node), table.standing),
+        (Field::Setting(_) | Field::Table { .. }, Some((node, Content::Value(value)))) => line(value, origin(node)),
         (Field::Setting(setting), Some((node, Content::Table(tree)))) if setting.takes_tables() => {
-            line(&super::raw::value(tree), origin(node), setting.standing());
+            line(&super::raw::value(tree), origin(node));
         }
         (Field::Setting(setting), _) => match setting.default_value() {
-            Some(value) => line(&value, "default".to_owned(), setting.standing()),
+            Some(value) => line(&value, "default".to_owned()),
             None => drop(writeln!(out, "# {prefix}{name} is not set")),
         },
         (Field::Table { table, .. }, None) if table.optional => drop(writeln!(out, "# {prefix}{name} is not set")),

@@ -9,15 +9,6 @@ use toml::Value;
 
 use super::kind::{Kind, shown};
 
-/// Whether a setting has an effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It has.
-    Enforced,
-    /// It is read and checked, so that files written for later versions work with this one, but has no effect yet.
-    AcceptedOnly,
-}
-
 /// One setting, with everything that is known about it.
 pub(crate) struct Entry<K> {
     /// The key, last part.
@@ -27,23 +18,13 @@ pub(crate) struct Entry<K> {
     example: &'static str,
     at_least: Option<fn() -> K>,
     at_most: Option<fn() -> K>,
-    standing: Standing,
     alone: bool,
 }
 
 impl<K: Kind> Entry<K> {
     /// A setting whose default is also its example.
     pub(crate) const fn new(name: &'static str, default: fn() -> K, doc: &'static str) -> Self {
-        Self {
-            name,
-            doc,
-            default,
-            example: "",
-            at_least: None,
-            at_most: None,
-            standing: Standing::Enforced,
-            alone: false,
-        }
+        Self { name, doc, default, example: "", at_least: None, at_most: None, alone: false }
     }
 
     pub(crate) const fn at_least(mut self, bound: fn() -> K) -> Self {
@@ -59,11 +40,6 @@ impl<K: Kind> Entry<K> {
     /// A value in TOML for the reference, if there is no default or a better value to show.
     pub(crate) const fn example(mut self, example: &'static str) -> Self {
         self.example = example;
-        self
-    }
-
-    pub(crate) const fn accepted_only(mut self) -> Self {
-        self.standing = Standing::AcceptedOnly;
         self
     }
 
@@ -122,8 +98,6 @@ pub(crate) trait Setting: Sync {
     fn default_value(&self) -> Option<Value>;
     /// A value to show.
     fn example(&self) -> String;
-    /// Whether it has an effect.
-    fn standing(&self) -> Standing;
     /// Whether it stands in place of all other settings of its table.
     fn alone(&self) -> bool;
     /// Reads an environment variable's text.
@@ -168,10 +142,6 @@ impl<K: Kind> Setting for Entry<K> {
         }
     }
 
-    fn standing(&self) -> Standing {
-        self.standing
-    }
-
     fn alone(&self) -> bool {
         self.alone
     }
@@ -195,8 +165,6 @@ pub(crate) struct Table {
     pub(crate) doc: &'static str,
     /// The settings, in reading order.
     pub(crate) fields: &'static [Field],
-    /// Whether the table as a whole has an effect.
-    pub(crate) standing: Standing,
     /// The table applies only if it is written: its defaults fill in the settings that it leaves out.
     pub(crate) optional: bool,
 }
@@ -204,7 +172,7 @@ pub(crate) struct Table {
 impl Table {
     /// A table that applies by its defaults.
     pub(crate) const fn of(doc: &'static str, fields: &'static [Field]) -> Self {
-        Self { doc, fields, standing: Standing::Enforced, optional: false }
+        Self { doc, fields, optional: false }
     }
 
     /// The table applies only if it is written.

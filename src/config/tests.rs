@@ -327,26 +327,22 @@ fn a_mistake_in_the_environment_names_the_variable() {
 }
 
 #[test]
-fn settings_without_effect_are_warned_about() {
-    let text = r#"
-[storage]
-completed_max_age = "5s"
-[defaults]
-key_concurrency = 2
-[types.a]
-max_attempts = 1
-[tenants.acme]
-weight = 2
-"#;
-    let configuration = load(text, &[("LONGSHORE_TYPES__A__CONCURRENCY", "3")]).unwrap();
-    let idle = |what: &str| format!("{what} is accepted, but not yet enforced: this version does not act upon it");
+fn settings_whose_effect_is_hardly_wanted_are_warned_about() {
+    let configuration = load("[storage]\ncompleted_max_age = '5s'", &[]).unwrap();
     assert_eq!(
         configuration.warnings(),
         [
-            idle("tenants.acme.weight (longshore.toml:9)"),
-            "storage.completed_max_age (5s) is shorter than two leases (1m): a job that completed may run again after a crash".to_owned(),
+            "storage.completed_max_age (5s) is shorter than two leases (1m): a job that completed may run again after a crash"
         ]
     );
+}
+
+#[test]
+fn a_tenant_has_its_weight() {
+    let text = "[tenants.acme]\nweight = 3\n[tenants.other]\nmax_waiting = 7";
+    let policies = settings(text).policies;
+    let weight = |tenant: &str| policies.weight_of(&longshore_domain::Tenant::parse(tenant).unwrap());
+    assert_eq!([weight("acme"), weight("other"), weight("third")], [3, 1, 1]);
 }
 
 #[test]

@@ -171,7 +171,9 @@ fn cleared<P: Ports>(ports: &P, assignment: &Assignment, run: &Run, fell_due: bo
     match clear(waiting, ports.now()).refusal() {
         Some(settlement) => Err(settlement),
         None => match &assignment.park {
-            Some(park) => Err(Settlement::Park { since: assignment.since, reason: park.reason() }),
+            Some(park) => {
+                Err(Settlement::Park { since: park.forward().unwrap_or(assignment.since), reason: park.reason() })
+            }
             None => Ok(()),
         },
     }

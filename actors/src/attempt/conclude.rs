@@ -22,6 +22,7 @@ use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::ports::{Ports, Rules as _};
 use crate::queue::gates::answer::Permits;
+use crate::shared::park_permits::ParkPermit;
 use crate::shared::permits::LocalRetryPermit;
 
 /// Retries that are due sooner than this are held locally: the server's timers have a grain of 250 ms.
@@ -127,7 +128,11 @@ fn write_up<P: Ports>(
         published = ports.server().published_at_new_wait(published, &run);
     }
     let (was_running, attempts) = (run.state == RunState::Running, run.attempts.len());
-    let decision = decision_of(&settlement);
+    let decision = match park.as_ref().and_then(ParkPermit::forward) {
+        // It could have started.
+        Some(_) if matches!(settlement, Settlement::Park { .. }) => Decision::Other,
+        _ => decision_of(&settlement),
+    };
     run.settle(settlement, ports.now());
     run.held_by = Some(arrival.holding.clone());
     run.token = ports.token();

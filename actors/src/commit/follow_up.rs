@@ -156,6 +156,13 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
                 fail_point::pass("before-schedule");
                 server.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
             }
+            Some(FollowUp::Park(since)) if commit.park.as_ref().is_some_and(|park| park.forward().is_some()) => {
+                fail_point::pass("before-forward");
+                server
+                    .return_to_queue(run, since, headers, payload)
+                    .await
+                    .inspect(|_| fail_point::pass("after-forward"))
+            }
             Some(FollowUp::Park(since)) => {
                 fail_point::pass("before-park");
                 server.park(run, since, headers, payload).await.inspect(|_| fail_point::pass("after-park"))

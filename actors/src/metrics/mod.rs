@@ -92,6 +92,8 @@ pub struct Metrics {
     pub due_postponed: IntCounter,
     /// `longshore_jobs_parked_total`: jobs that could not start and were parked.
     pub parked: IntCounter,
+    /// `longshore_jobs_moved_forward_total`: jobs that were moved forward in their queue for their tenant's share.
+    pub forwarded: IntCounter,
     /// `longshore_jobs_unparked_total`: parked jobs that were taken back.
     pub unparked: IntCounter,
     /// `longshore_lanes_full`: lanes that refuse due jobs because they are full.
@@ -308,6 +310,11 @@ impl Metrics {
                 "Due jobs that their lane did not take yet"
             ),
             parked: metric!(IntCounter, "longshore_jobs_parked_total", "Jobs that could not start and were parked"),
+            forwarded: metric!(
+                IntCounter,
+                "longshore_jobs_moved_forward_total",
+                "Jobs moved forward in their queue for their tenant's share"
+            ),
             unparked: metric!(IntCounter, "longshore_jobs_unparked_total", "Parked jobs taken back"),
             lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
             overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules recovered"),

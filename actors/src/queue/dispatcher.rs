@@ -16,6 +16,7 @@ use crate::address::Address;
 use crate::attempt::assignment::Assignment;
 use crate::attempt::running::CurrentAttempt;
 use crate::queue::buffer::JobBuffer;
+use crate::queue::deliveries::Deliveries;
 use crate::queue::idle_workers::IdleWorkers;
 use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
@@ -56,6 +57,8 @@ pub(crate) struct Dispatcher {
     pub(crate) policy: QueuePolicy,
     pub(crate) idle: IdleWorkers,
     pub(crate) buffer: JobBuffer,
+    /// What the scheduler was delivered.
+    pub(crate) deliveries: Deliveries,
     pub(crate) wake_permits: Arc<WakePermits>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
     /// Where the messages of the queue's scheduler go.
@@ -78,6 +81,7 @@ impl Dispatcher {
             policy,
             idle: IdleWorkers::default(),
             buffer,
+            deliveries: Deliveries::default(),
             wake_permits: Arc::new(WakePermits::of_runtime()),
             again: Mutex::new(again),
             scheduler: Address::default(),

@@ -5,7 +5,8 @@
 //! a lane's delivery counts can be trusted. `gates` say whether a job may start, and `blocked` keeps those that may not
 //! yet. `dispatcher` gives jobs to idle workers (`idle_workers`), as many as there are wake permits (`wake_permits`);
 //! `worker` does one attempt after the other, and `unresponsive` finds handlers that block their thread. `parking`
-//! takes back jobs that could not start, and `lane_guard` removes messages that cannot be read.
+//! takes back jobs that could not start, and `lane_guard` removes messages that cannot be read. `fairness` sees that no
+//! tenant's flood keeps the others waiting: by what it knows of `deliveries` it has jobs moved `forward`.
 
 pub(crate) mod supervisor;
 
@@ -21,6 +22,10 @@ pub(crate) mod idle_workers;
 pub(crate) mod unresponsive;
 pub(crate) mod wake_permits;
 pub(crate) mod worker;
+
+pub(crate) mod deliveries;
+pub(crate) mod fairness;
+pub(crate) mod forward;
 
 pub(crate) mod lane_guard;
 pub(crate) mod parking;

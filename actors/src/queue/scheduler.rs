@@ -260,6 +260,7 @@ impl Scheduler {
         if let Some(tracer) = &self.tracer {
             assignment.trace(tracer);
         }
+        self.queue.deliveries.came(lane, behind, &assignment.job);
         self.recent[lane] += 1;
         self.fresh.push(Arrived { lane, behind, assignment: Box::new(assignment) });
     }

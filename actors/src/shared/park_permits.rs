@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use longshore_backbone::Backbone;
+use longshore_domain::Timestamp;
 use longshore_domain::run::DeferReason;
 use tokio::sync::Notify;
 
@@ -46,12 +47,14 @@ pub(crate) struct ParkPermit {
     wanted_back: Option<Arc<Notify>>,
     /// What the job waits for, if that is told as a deferral.
     reason: Option<DeferReason>,
+    /// The job is not to wait, but moves forward in its queue: its rank counts from this time.
+    forward: Option<Timestamp>,
 }
 
 impl ParkPermit {
     /// Takes a permit for a job that waits for this, if one is left.
     pub(crate) fn take(permits: &Arc<ParkPermits>, reason: Option<DeferReason>) -> Option<Self> {
-        permits.take().map(|permit| Self { _permit: permit, arrived: None, wanted_back: None, reason })
+        permits.take().map(|permit| Self { _permit: permit, arrived: None, wanted_back: None, reason, forward: None })
     }
 
     /// What the job waits for, if that is told as a deferral.
@@ -59,12 +62,22 @@ impl ParkPermit {
         self.reason
     }
 
+    /// Has the job go back into its queue at once, with a rank that counts from `since`.
+    pub(crate) fn moves_forward(&mut self, since: Timestamp) {
+        self.forward = Some(since);
+    }
+
+    /// From when the rank of a job counts that goes back into its queue at once.
+    pub(crate) fn forward(&self) -> Option<Timestamp> {
+        self.forward
+    }
+
     /// Has `arrived` count the job once it is no longer on its way.
     pub(crate) fn counts(&mut self, arrived: Arc<AtomicU64>) {
         self.arrived = Some(arrived);
     }
 
-    /// Has the job taken back as soon as it is parked.
+    /// Has the job taken back as soon as it is parked; notified once the permit is given back.
     pub(crate) fn notifies(&mut self, wanted_back: Arc<Notify>) {
         self.wanted_back = Some(wanted_back);
     }

@@ -7,6 +7,7 @@ use longshore_domain::{JobType, Lane, Priority, Queue, Run, RunId, Tenant};
 
 use crate::wire::kind_key::KindKey;
 
+mod copied;
 mod tick;
 mod work;
 

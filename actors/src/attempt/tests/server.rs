@@ -416,6 +416,16 @@ impl Server for MemoryServer {
         self.call(|| self.follow_up("park", run, since, headers)).await
     }
 
+    async fn return_to_queue(
+        &self,
+        run: &Run,
+        since: Timestamp,
+        headers: Option<&Headers>,
+        _: Bytes,
+    ) -> Result<(), Error> {
+        self.call(|| self.follow_up("return", run, since, headers)).await
+    }
+
     async fn write_dead_letter(&self, run: &Run, _: Option<&Headers>, _: Bytes) -> Result<(), Error> {
         let write = || {
             self.note("dead letter");

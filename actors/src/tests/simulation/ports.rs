@@ -371,6 +371,16 @@ impl Server for Hand<'_> {
         self.schedule(run, at, headers, payload).await
     }
 
+    async fn return_to_queue(
+        &self,
+        run: &Run,
+        at: Timestamp,
+        headers: Option<&Headers>,
+        payload: Bytes,
+    ) -> Result<(), Error> {
+        self.schedule(run, at, headers, payload).await
+    }
+
     async fn write_dead_letter(&self, run: &Run, _: Option<&Headers>, _: Bytes) -> Result<(), Error> {
         self.client.put_letter(self.place_of_run(run).0, run).await;
         Ok(())

@@ -1,0 +1,143 @@
+//! How long a queue's lanes are, as their deliveries say; and, while some node wants to know it, how many jobs of each
+//! tenant this node was delivered.
+//!
+//! Written by the queue's scheduler, for every job: without a question that is one store. Bound: [`MAX_COUNTED`] pairs of
+//! priority and tenant.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
+use longshore_domain::{Job, Lane, Priority, Tenant, Timestamp};
+
+/// Pairs of priority and tenant that are counted; jobs of others are not.
+const MAX_COUNTED: usize = 8_192;
+/// What nobody has asked for in this time is no longer counted.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+
+/// What is known of the deliveries of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct Deliveries {
+    /// How many jobs stood behind the last one that was delivered from each lane.
+    behind: [AtomicU64; Priority::COUNT],
+    counts: AtomicBool,
+    counting: Mutex<Counting>,
+}
+
+#[derive(Debug, Default)]
+struct Counting {
+    since: Timestamp,
+    asked_at: Option<Instant>,
+    /// From their lane, and from the lane of returned jobs.
+    of: HashMap<(Priority, Tenant), [u64; 2]>,
+}
+
+impl Deliveries {
+    fn counting(&self) -> MutexGuard<'_, Counting> {
+        self.counting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A job was delivered from the lane of this number; `behind` more stood behind it.
+    pub(crate) fn came(&self, lane: usize, behind: u64, job: &Job) {
+        let of_lane = self.behind.get(lane);
+        if let Some(of_lane) = of_lane {
+            of_lane.store(behind, Ordering::Relaxed);
+        }
+        if self.counts.load(Ordering::Relaxed) {
+            self.counting().count(usize::from(of_lane.is_none()), job);
+        }
+    }
+
+    /// The lanes that had more than so many jobs left at their last delivery.
+    pub(crate) fn longer_than(&self, jobs: u64) -> Vec<Priority> {
+        let is_long = |priority: &Priority| self.behind_of(*priority).load(Ordering::Relaxed) > jobs;
+        Priority::all().filter(is_long).collect()
+    }
+
+    /// A lane is known to be shorter than its last delivery said.
+    pub(crate) fn is_short(&self, priority: Priority) {
+        self.behind_of(priority).store(0, Ordering::Relaxed);
+    }
+
+    fn behind_of(&self, priority: Priority) -> &AtomicU64 {
+        &self.behind[Lane::Of(priority).index()]
+    }
+
+    /// What was counted since the first question; from it on, jobs are counted.
+    pub(crate) fn asked(&self, node: &str, at: Instant, now: Timestamp) -> DeliveryCounts {
+        let mut counting = self.counting();
+        if counting.asked_at.replace(at).is_none() {
+            counting.since = now;
+        }
+        self.counts.store(true, Ordering::Relaxed);
+        let of = counting.of.iter().map(|((priority, tenant), [from_lane, returned])| DeliveryCount {
+            priority: *priority,
+            tenant: tenant.clone(),
+            from_lane: *from_lane,
+            returned: *returned,
+        });
+        DeliveryCounts { node: node.to_owned(), since_ms: counting.since.millis(), of: of.collect() }
+    }
+
+    /// Stops counting if nobody has asked for a while.
+    pub(crate) fn forget_unasked(&self, now: Instant) {
+        if !self.counts.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut counting = self.counting();
+        if counting.asked_at.is_some_and(|at| now.duration_since(at) > FORGOTTEN_AFTER) {
+            self.counts.store(false, Ordering::Relaxed);
+            *counting = Counting::default();
+        }
+    }
+}
+
+impl Counting {
+    fn count(&mut self, way: usize, job: &Job) {
+        let key = (job.priority, job.tenant.clone());
+        if self.of.len() < MAX_COUNTED || self.of.contains_key(&key) {
+            self.of.entry(key).or_default()[way] += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_domain::{JobType, Queue, RunId};
+
+    use super::*;
+
+    fn job(tenant: &str, priority: u64) -> Job {
+        Job {
+            tenant: Tenant::parse(tenant).unwrap(),
+            queue: Queue::main(),
+            priority: Priority::new(priority).unwrap(),
+            job_type: JobType::parse("t").unwrap(),
+            run_id: RunId::parse("r").unwrap(),
+            options: None,
+        }
+    }
+
+    #[test]
+    fn jobs_are_counted_from_the_first_question_until_nobody_asks() {
+        let (deliveries, start) = (Deliveries::default(), Instant::now());
+        let asked = |at, now| deliveries.asked("n", start + at, Timestamp::from_millis(now));
+        deliveries.came(4, 5_000, &job("a", 5));
+        assert_eq!(asked(Duration::ZERO, 7).of, [], "nobody had asked");
+        deliveries.came(4, 4_999, &job("a", 5));
+        deliveries.came(Lane::Returned.index(), 9_000, &job("a", 5));
+        let counts = asked(Duration::from_secs(9), 8);
+        assert_eq!((counts.since_ms, counts.of.len()), (7, 1));
+        assert_eq!((counts.of[0].from_lane, counts.of[0].returned), (1, 1));
+        assert_eq!(deliveries.longer_than(1_000), [Priority::DEFAULT]);
+        deliveries.is_short(Priority::DEFAULT);
+        assert_eq!(deliveries.longer_than(1_000), []);
+        deliveries.forget_unasked(start + Duration::from_secs(19));
+        assert_eq!(asked(Duration::from_secs(19), 9).of.len(), 1);
+        deliveries.forget_unasked(start + Duration::from_secs(30));
+        let anew = asked(Duration::from_secs(31), 10);
+        assert_eq!((anew.since_ms, anew.of.len()), (10, 0));
+    }
+}

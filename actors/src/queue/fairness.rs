@@ -1,0 +1,300 @@
+//! Fairness: sees that every tenant gets its share of what its queue starts, however many jobs of others came before.
+//!
+//! One loop per queue and node. The first node by name that serves the queue looks at each lane with a long backlog: how
+//! many jobs of each tenant wait there, and how many each node was delivered. `longshore_domain::fairness` says what each
+//! tenant is owed; its oldest jobs beyond those that begin soon anyway are moved forward ([`crate::queue::forward`]).
+//! A queue whose lanes are short costs one read in ten seconds, a backlog of one tenant another question at each look.
+//!
+//! Every node answers how many jobs it was delivered. The loop has no mailbox. Bounds: at each look [`LOOKUPS`] tenants are
+//! looked up, [`COPIES`] copies read, and moves end with the look; one page of [`forward::AT_ONCE`] jobs is in memory.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use longshore_backbone::Error;
+use longshore_backbone::control::Presence;
+use longshore_backbone::deliveries::{DeliveryCount, DeliveryCounts};
+use longshore_backbone::nodes::Nodes;
+use longshore_backbone::questions::Questions;
+use longshore_domain::fairness::{Counted, Owed, Shares};
+use longshore_domain::{Lane, Priority, Tenant};
+
+use crate::node_ports::NodePorts;
+use crate::ports::{Ports as _, RunPorts as _};
+use crate::queue::dispatcher::Dispatcher;
+use crate::queue::forward::{self, Forwarder, Wanted};
+use crate::shared::now;
+use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A lane with no more waiting jobs is served in its order: they begin soon.
+const LONG: u64 = 1_000;
+/// Jobs count as near, which begin by themselves, if they stand within what the lane delivers in so many looks.
+const NEAR: u64 = 3;
+/// And at any rate within so many messages.
+const NEAR_AT_LEAST: u64 = 500;
+/// How long the other nodes have to say what they were delivered.
+const SAY_WITHIN: Duration = Duration::from_millis(250);
+/// Tenants of which one look finds out where their first job stands.
+const LOOKUPS: usize = 256;
+/// How often it finds out which nodes serve the queue.
+const ROLL_EVERY: Duration = Duration::from_secs(5);
+/// How often it looks for copies that a node left behind.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+/// Copies that one look goes on with.
+const COPIES: usize = 256;
+
+/// Looks, and answers, until the process ends.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let (nodes, queue) = (part.ports.backbone.nodes(), Arc::clone(&part.queue));
+    let questions = nodes.delivery_questions(&queue.name).await.map_err(|error| error.with_causes())?;
+    let node = part.ports.node().to_string();
+    let forwarder = Forwarder::new(part.ports, Arc::clone(&part.queue));
+    let mut fairness = Fairness {
+        forwarder,
+        lanes: BTreeMap::new(),
+        answers: HashMap::new(),
+        serving: Vec::new(),
+        next_roll: Instant::now(),
+        next_check: Instant::now(),
+    };
+    tokio::select! {
+        () = answer(questions, (&nodes, &queue, &node)) => Err(SUBSCRIPTION_ENDED.to_owned()),
+        () = fairness.keep_looking() => Ok(()),
+    }
+}
+
+/// What fairness needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    /// Moves jobs as a worker would park them.
+    pub(crate) ports: Arc<NodePorts>,
+    pub(crate) queue: Arc<Dispatcher>,
+}
+
+/// Answers how many jobs this node was delivered.
+async fn answer(mut questions: Questions, (nodes, queue, node): (&Nodes, &Dispatcher, &str)) {
+    while let Some(question) = questions.next().await {
+        let counts = queue.deliveries.asked(node, Instant::now(), now());
+        nodes.answer_deliveries(question, &counts).await;
+    }
+}
+
+struct Fairness {
+    forwarder: Forwarder,
+    /// The lanes with a long backlog of several tenants.
+    lanes: BTreeMap<Priority, LaneShares>,
+    /// What each node last said: since when it counts, and what.
+    answers: HashMap<String, (i64, Served)>,
+    /// The nodes that serve the queue, as they were found, and when they are to be found again.
+    serving: Vec<String>,
+    next_roll: Instant,
+    /// When it looks for copies again.
+    next_check: Instant,
+}
+
+/// What is known of a lane from one look to the next.
+#[derive(Default)]
+struct LaneShares {
+    shares: Shares,
+    /// Up to where it had delivered; `None`: it was not looked at before.
+    delivered: Option<u64>,
+    /// The last tenant that was looked up, if there were too many for one look.
+    last: Option<Tenant>,
+}
+
+/// How many jobs of each tenant in a lane were delivered: from the lane, and returned ones.
+type Served = HashMap<(Priority, Tenant), [u64; 2]>;
+
+impl Fairness {
+    async fn keep_looking(&mut self) {
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.forwarder.queue.deliveries.forget_unasked(Instant::now());
+            if let Err(error) = self.look().await {
+                let queue = &self.forwarder.queue.name;
+                tracing::debug!(%queue, "fairness looks again later: {}", error.with_causes());
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), Error> {
+        let until = Instant::now() + LOOK_EVERY;
+        let long = self.forwarder.queue.deliveries.longer_than(LONG);
+        let has_copies = self.has_copies().await?;
+        if (long.is_empty() && !has_copies) || self.forwarder.ports.is_draining() {
+            self.lanes.clear();
+            return Ok(());
+        }
+        if !self.is_first().await? {
+            self.lanes.clear();
+            return Ok(());
+        }
+        if has_copies {
+            self.next_check = Instant::now() + CHECK_EVERY;
+            if self.forwarder.go_on_with_copies(COPIES).await? {
+                self.next_check = Instant::now();
+            }
+        }
+        let waiting = self.waiting(long).await?;
+        self.lanes.retain(|priority, _| waiting.contains_key(priority));
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let served = self.served().await?;
+        for (priority, waiting) in waiting {
+            self.look_at(priority, waiting, &served, until).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a copy of a job of this queue is stored; asked now and then.
+    async fn has_copies(&mut self) -> Result<bool, Error> {
+        if Instant::now() < self.next_check {
+            return Ok(false);
+        }
+        let found = self.forwarder.ports.backbone.next_copy(&self.forwarder.queue.name, 1).await?;
+        if found.is_none() {
+            self.next_check = Instant::now() + CHECK_EVERY;
+        }
+        Ok(found.is_some())
+    }
+
+    /// Whether this node is the first by name of those that serve the queue. Two that are, for a while, do no harm.
+    async fn is_first(&mut self) -> Result<bool, Error> {
+        let node = &**self.forwarder.ports.node();
+        if Instant::now() >= self.next_roll {
+            let present = self.forwarder.ports.backbone.nodes().present(now()).await?;
+            let queue = self.forwarder.queue.name.as_str();
+            let serves = |node: &Presence| node.state == "running" && node.queues.contains_key(queue);
+            self.serving = present.into_iter().filter(serves).map(|node| node.node).collect();
+            self.next_roll = Instant::now() + ROLL_EVERY;
+        }
+        Ok(self.serving.iter().map(String::as_str).min().is_none_or(|first| first >= node))
+    }
+
+    /// The jobs of each tenant in those of these lanes that are long and have jobs of several tenants.
+    async fn waiting(&self, lanes: Vec<Priority>) -> Result<BTreeMap<Priority, BTreeMap<Tenant, u64>>, Error> {
+        let (queue, backbone) = (&self.forwarder.queue, &self.forwarder.ports.backbone);
+        let mut waiting = BTreeMap::new();
+        for priority in lanes {
+            let stored = backbone.stored_in_lane(&queue.name, Lane::Of(priority), true).await?;
+            if stored.jobs <= LONG {
+                queue.deliveries.is_short(priority);
+            } else if stored.by_tenant.len() > 1 {
+                waiting.insert(priority, stored.by_tenant);
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// What all nodes were delivered since they were last asked.
+    async fn served(&mut self) -> Result<Served, Error> {
+        let asked = self.serving.clone();
+        let nodes = self.forwarder.ports.backbone.nodes();
+        let said = nodes.ask_deliveries(&self.forwarder.queue.name, asked, SAY_WITHIN).await?;
+        let mut served = Served::new();
+        let before = std::mem::take(&mut self.answers);
+        for DeliveryCounts { node, since_ms, of } in said {
+            let known = before.get(&node).filter(|(since, _)| *since == since_ms).map(|(_, counts)| counts);
+            let counts = of.into_iter().map(|count| {
+                let DeliveryCount { priority, tenant, from_lane, returned } = count;
+                ((priority, tenant), [from_lane, returned])
+            });
+            let counts: Served = counts.collect();
+            for (key, now) in &counts {
+                let before = known.and_then(|known| known.get(key)).copied().unwrap_or_default();
+                let of = served.entry(key.clone()).or_default();
+                (0..2).for_each(|way| of[way] += now[way].saturating_sub(before[way]));
+            }
+            self.answers.insert(node, (since_ms, counts));
+        }
+        // A node that did not answer in time is heard the next time.
+        for (node, known) in before {
+            self.answers.entry(node).or_insert(known);
+        }
+        Ok(served)
+    }
+
+    async fn look_at(
+        &mut self,
+        priority: Priority,
+        waiting: BTreeMap<Tenant, u64>,
+        served: &Served,
+        until: Instant,
+    ) -> Result<(), Error> {
+        let (queue, ports) = (&self.forwarder.queue, &self.forwarder.ports);
+        let Some(delivered) = ports.backbone.delivered_in(&queue.name, priority).await? else { return Ok(()) };
+        let lane = self.lanes.entry(priority).or_default();
+        let counted = waiting.into_iter().map(|(tenant, waiting)| {
+            let [served, moved_served] = served.get(&(priority, tenant.clone())).copied().unwrap_or_default();
+            let weight = ports.policies().weight_of(&tenant);
+            (tenant, Counted { waiting, served, moved_served, weight })
+        });
+        let owed = lane.shares.look(&counted.collect());
+        let Some(before) = lane.delivered.replace(delivered) else { return Ok(()) };
+        let advance = delivered.saturating_sub(before);
+        let beyond = delivered + (NEAR * advance).max(NEAR_AT_LEAST);
+        let Some(head) = ports.backbone.next_in_lane(&queue.name, priority, None, delivered + 1).await? else {
+            return Ok(());
+        };
+        let wanted = self.wanted(priority, owed, (delivered, beyond)).await?;
+        // Before the lane's head, so that it comes first of the two.
+        let ranked_from = head.message.at.minus(Duration::from_millis(1));
+        let margin = (beyond - delivered) / 2;
+        let moved = self.forwarder.forward(forward::Lane { priority, margin, ranked_from }, wanted, until).await;
+        let lane = self.lanes.entry(priority).or_default();
+        for (tenant, jobs) in moved? {
+            lane.shares.moved(&tenant, jobs);
+        }
+        Ok(())
+    }
+
+    /// How many jobs of which tenants are to be moved. Where the first job of a tenant stands is looked up unless what was
+    /// delivered says that it is served.
+    async fn wanted(
+        &mut self,
+        priority: Priority,
+        owed: BTreeMap<Tenant, Owed>,
+        (delivered, beyond): (u64, u64),
+    ) -> Result<VecDeque<Wanted>, Error> {
+        let lane = self.lanes.entry(priority).or_default();
+        let (mut wanted, mut unknown) = (VecDeque::new(), Vec::new());
+        for (tenant, owed) in owed {
+            match owed {
+                Owed { is_near: false, if_far: 1.., .. } => unknown.push((tenant, owed)),
+                Owed { is_near: true, if_near: 1.., .. } => {
+                    wanted.push_back(Wanted { tenant, jobs: owed.if_near, from: beyond });
+                }
+                _ => {}
+            }
+        }
+        let first = lane.last.take().map_or(0, |last| unknown.partition_point(|(tenant, _)| *tenant <= last));
+        if unknown.len() > LOOKUPS {
+            let first = first % unknown.len();
+            unknown.rotate_left(first);
+            unknown.truncate(LOOKUPS);
+            lane.last = unknown.last().map(|(tenant, _)| tenant.clone());
+        }
+        let (queue, backbone) = (&self.forwarder.queue.name, &self.forwarder.ports.backbone);
+        let lookups = unknown.into_iter().map(|(tenant, owed)| async move {
+            let first = backbone.next_in_lane(queue, priority, Some(&tenant), delivered + 1).await?;
+            let first = first.map(|job| job.message.sequence);
+            Ok::<_, Error>(first.map(|first| {
+                let jobs = if first < beyond { owed.if_near } else { owed.if_far };
+                Wanted { tenant, jobs, from: first.max(beyond) }
+            }))
+        });
+        let found: Vec<Result<Option<Wanted>, Error>> =
+            futures_util::stream::iter(lookups).buffered(forward::AT_ONCE).collect().await;
+        for found in found {
+            wanted.extend(found?.filter(|wanted| wanted.jobs > 0));
+        }
+        Ok(wanted)
+    }
+}

@@ -1,0 +1,244 @@
+//! Moves waiting jobs forward: out of their lane, and through the lane of returned jobs into the place that is said.
+//!
+//! The steps of a move, each of which may be the node's last: the job is copied to where no consumer reads it; its message
+//! is deleted from the lane; the consumer is asked whether it had delivered the message before. If not, nobody has it and
+//! nobody will, and the job goes on as if a worker had got the message and parked it ([`crate::attempt::begin`]): the
+//! record is written, then the events, then the job is published into the lane of returned jobs; the copy is deleted last.
+//! So the job is begun once, whatever its run's record was and however long any step takes.
+//!
+//! A copy that is left over is gone on with by whichever node moves jobs then. If its message is still in the lane and was
+//! delivered meanwhile, the delivery goes first; if the message is gone and may have been delivered, the copy waits for a
+//! lease, so that whoever has the job has written the record, or has lost it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use longshore_backbone::Error;
+use longshore_backbone::forward::{Copied, InLane};
+use longshore_backbone::scan::Source;
+use longshore_domain::{Priority, Tenant, Timestamp};
+use tokio::sync::Notify;
+
+use crate::attempt::assignment::{Assignment, Start};
+use crate::attempt::begin;
+use crate::fail_point;
+use crate::node_ports::NodePorts;
+use crate::ports::{Ports as _, RunPorts as _};
+use crate::queue::dispatcher::Dispatcher;
+use crate::shared::now;
+use crate::shared::park_permits::ParkPermit;
+use crate::shared::permits::ParkPermits;
+
+/// Reads, copies and deletions at once.
+pub(crate) const AT_ONCE: usize = 32;
+/// Jobs that are moved together, so that they share the questions how far the lane has delivered.
+const TOGETHER: usize = 128;
+/// A younger copy may still be at work.
+const LEFT_AFTER: Duration = Duration::from_secs(5);
+
+/// Jobs of a tenant that are to be moved forward.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) tenant: Tenant,
+    /// How many.
+    pub(crate) jobs: u64,
+    /// The sequence from which they are looked for.
+    pub(crate) from: u64,
+}
+
+/// The lane that they stand in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lane {
+    pub(crate) priority: Priority,
+    /// Jobs that stand no further than this from what was delivered last may be delivered before they are copied.
+    pub(crate) margin: u64,
+    /// From when on the rank of what is moved counts.
+    pub(crate) ranked_from: Timestamp,
+}
+
+/// Moves the jobs of a queue.
+pub(crate) struct Forwarder {
+    pub(crate) ports: Arc<NodePorts>,
+    pub(crate) queue: Arc<Dispatcher>,
+    permits: Arc<ParkPermits>,
+    /// Notified when a job that was moved is no longer on its way.
+    arrived: Arc<Notify>,
+    /// Since when it is known that the message of a copy is gone, by the copy's sequence.
+    gone: HashMap<u64, Instant>,
+}
+
+impl Forwarder {
+    /// Moves jobs of this queue.
+    pub(crate) fn new(ports: Arc<NodePorts>, queue: Arc<Dispatcher>) -> Self {
+        Self { ports, queue, permits: Arc::default(), arrived: Arc::default(), gone: HashMap::new() }
+    }
+
+    /// Moves the oldest jobs of these tenants, a few of each in turn, until it is time for something else. Says how many of
+    /// each were moved.
+    ///
+    /// # Errors
+    /// The lane cannot be read, or jobs cannot be copied.
+    pub(crate) async fn forward(
+        &self,
+        lane: Lane,
+        mut wanted: VecDeque<Wanted>,
+        until: Instant,
+    ) -> Result<BTreeMap<Tenant, u64>, Error> {
+        let mut moved = BTreeMap::new();
+        while !wanted.is_empty() && Instant::now() < until && !self.ports.is_draining() {
+            let turn: Vec<Wanted> = wanted.drain(..wanted.len().min(AT_ONCE)).collect();
+            let of_each = TOGETHER / turn.len();
+            let reads = turn.into_iter().map(|wanted| self.read(lane, wanted, of_each));
+            let read: Vec<_> = futures_util::stream::iter(reads).buffered(AT_ONCE).collect().await;
+            let mut jobs = Vec::new();
+            for read in read {
+                let (found, rest) = read?;
+                jobs.extend(found);
+                wanted.extend(rest);
+            }
+            for tenant in self.move_together(lane, jobs).await? {
+                *moved.entry(tenant).or_default() += 1;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// The next jobs of a tenant, at most so many, and which more are wanted.
+    async fn read(
+        &self,
+        lane: Lane,
+        mut wanted: Wanted,
+        most: usize,
+    ) -> Result<(Vec<(Tenant, InLane)>, Option<Wanted>), Error> {
+        let (backbone, queue) = (&self.ports.backbone, &self.queue.name);
+        let mut jobs = Vec::new();
+        while wanted.jobs > 0 && jobs.len() < most {
+            let next = backbone.next_in_lane(queue, lane.priority, Some(&wanted.tenant), wanted.from).await?;
+            let Some(next) = next else { return Ok((jobs, None)) };
+            wanted.from = next.message.sequence + 1;
+            if self.may_be_moved(&next) {
+                wanted.jobs -= 1;
+                jobs.push((wanted.tenant.clone(), next));
+            }
+        }
+        Ok((jobs, Some(wanted).filter(|wanted| wanted.jobs > 0)))
+    }
+
+    /// A job that is to be refused stays where it is: it does not begin.
+    fn may_be_moved(&self, job: &InLane) -> bool {
+        if job.is_broken {
+            return false;
+        }
+        let backbone = &self.ports.backbone;
+        let read = Assignment::read(job.as_delivery(), backbone.names(), u64::MAX, backbone.max_on_arrival());
+        !matches!(read.start, Start::Invalid(_)) && read.admit(self.ports.policies()).is_ok()
+    }
+
+    /// Moves jobs, except those that the lane has come too near to. Says whose were moved.
+    async fn move_together(&self, lane: Lane, jobs: Vec<(Tenant, InLane)>) -> Result<Vec<Tenant>, Error> {
+        let (backbone, queue) = (&self.ports.backbone, &self.queue.name);
+        let Some(delivered) = backbone.delivered_in(queue, lane.priority).await? else { return Ok(Vec::new()) };
+        let is_late = |job: &InLane| job.message.sequence <= delivered + lane.margin;
+        let copies = jobs.into_iter().filter(|(_, job)| !is_late(job)).map(async |(tenant, job)| {
+            let copied = backbone.copy_out(queue, lane.priority, job, lane.ranked_from).await?;
+            Ok::<_, Error>(copied.map(|copied| (tenant, copied)))
+        });
+        let copied: Vec<_> = futures_util::stream::iter(copies).buffered(AT_ONCE).collect().await;
+        let mut error = None;
+        // One that is copied already is at another node, or was left over: it is gone on with later.
+        let copied: Vec<(Tenant, Copied)> = copied
+            .into_iter()
+            .filter_map(|copied| copied.map_err(|failed| error = Some(failed)).ok().flatten())
+            .collect();
+        if copied.is_empty() {
+            return error.map_or(Ok(Vec::new()), Err);
+        }
+        fail_point::pass("after-copy");
+        let deletions = copied.into_iter().map(async |(tenant, copied)| {
+            let deleted = backbone.take_out(&self.lane_of(&copied), copied.job.message.sequence).await;
+            (tenant, copied, matches!(deleted, Ok(true)))
+        });
+        let deleted: Vec<_> = futures_util::stream::iter(deletions).buffered(AT_ONCE).collect().await;
+        fail_point::pass("after-take-out");
+        let delivered = backbone.delivered_in(queue, lane.priority).await?;
+        let mut moved = Vec::new();
+        for (tenant, copied, is_deleted) in deleted {
+            if is_deleted && was_not_delivered(delivered, &copied) {
+                self.go_on(&copied).await;
+                moved.push(tenant);
+            }
+        }
+        error.map_or(Ok(moved), Err)
+    }
+
+    fn lane_of(&self, copied: &Copied) -> Source {
+        Source::Lane(self.queue.name.clone(), copied.priority.into())
+    }
+
+    /// Goes on with a job that nobody else can get any more: as if a worker had got it, and parked it.
+    async fn go_on(&self, copied: &Copied) {
+        let mut permit = loop {
+            match ParkPermit::take(&self.permits, None) {
+                Some(permit) => break permit,
+                None => self.arrived.notified().await,
+            }
+        };
+        permit.notifies(Arc::clone(&self.arrived));
+        permit.moves_forward(copied.ranked_from);
+        let backbone = &self.ports.backbone;
+        let delivery = backbone.take_copy(copied);
+        let mut assignment = Assignment::read(delivery, backbone.names(), u64::MAX, backbone.max_on_arrival());
+        assignment.park = Some(permit);
+        begin::begin(&*self.ports, Box::new(assignment)).await;
+        self.ports.metrics.forwarded.inc();
+    }
+
+    /// Goes on with copies that are left over, at most so many. Says whether any were found.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) async fn go_on_with_copies(&mut self, most: usize) -> Result<bool, Error> {
+        let (mut from, mut gone) = (1, HashMap::new());
+        for _ in 0..most {
+            let found = self.ports.backbone.next_copy(&self.queue.name, from).await?;
+            let Some((copied, next)) = found else { break };
+            from = next;
+            let Some(copied) = copied else {
+                // Only nodes write copies, and they write readable ones.
+                tracing::error!(sequence = next - 1, "the copy of a job cannot be read; it stays");
+                continue;
+            };
+            if now().since(copied.copied_at) < LEFT_AFTER || !self.is_gone(&copied).await? {
+                continue;
+            }
+            let delivered = self.ports.backbone.delivered_in(&self.queue.name, copied.priority).await?;
+            let since = self.gone.get(&copied.sequence).copied().unwrap_or_else(Instant::now);
+            if was_not_delivered(delivered, &copied) || since.elapsed() >= self.ports.lease() {
+                tracing::info!(sequence = copied.job.message.sequence, stream = %copied.job.message.stream,
+                    "a job that was being moved forward is gone on with");
+                self.go_on(&copied).await;
+            } else {
+                gone.insert(copied.sequence, since);
+            }
+        }
+        self.gone = gone;
+        Ok(from > 1)
+    }
+
+    /// Whether the message of a copy has left its lane; it is taken out if no node can have it.
+    async fn is_gone(&self, copied: &Copied) -> Result<bool, Error> {
+        let (backbone, message) = (&self.ports.backbone, &copied.job.message);
+        if !backbone.is_in_lane(message).await? {
+            return Ok(true);
+        }
+        let delivered = backbone.delivered_in(&self.queue.name, copied.priority).await?;
+        Ok(was_not_delivered(delivered, copied) && backbone.take_out(&self.lane_of(copied), message.sequence).await?)
+    }
+}
+
+/// Whether a lane that has delivered up to there has not delivered the message that was copied.
+fn was_not_delivered(delivered: Option<u64>, copied: &Copied) -> bool {
+    delivered.is_some_and(|delivered| delivered < copied.job.message.sequence)
+}

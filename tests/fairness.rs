@@ -1,0 +1,194 @@
+//! No tenant's flood keeps the jobs of others waiting beyond their share, and what is moved for that is begun once.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use longshore_harness::history::Interruption;
+use longshore_harness::{EventName, Logged, NodeBuilder, Receipt, Scrape, World, eventually};
+use serde_json::json;
+
+use crate::http::on_a_free_port;
+use crate::{rules, served_by, world};
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// A node on which a flood of jobs of 20 ms lasts for a while.
+fn node<'w>(world: &'w World) -> NodeBuilder<'w> {
+    named(world, "a", 4)
+}
+
+fn named<'w>(world: &'w World, name: &str, concurrency: usize) -> NodeBuilder<'w> {
+    let concurrency = format!("concurrency = {concurrency}");
+    world.node().name(name).with("queues.main", &concurrency).with("node", "lease = '2s'").with(
+        "types.fail",
+        &served_by("fail", "backoff = { base = '1100ms', factor = 1.0, max = '1100ms', jitter = 'none' }"),
+    )
+}
+
+async fn flood(world: &World, slow: usize, quick: usize) -> Vec<Receipt> {
+    let payloads = (0..slow).map(|_| json!({"ms": 20})).chain((0..quick).map(|_| json!({"ms": 0})));
+    world.publish("sleep").tenant("flood").many(payloads).await
+}
+
+/// Jobs of the quiet tenant, of every way of publishing one.
+async fn quiet(world: &World) -> Vec<Receipt> {
+    let publish = |job_type: &'static str| world.publish(job_type).tenant("quiet");
+    let mut jobs = publish("noop").many((0..20).map(|_| json!({}))).await;
+    jobs.extend(publish("fail").many([json!({"times": 1})]).await);
+    for number in 0..3 {
+        let id = format!("own-{number}-{}", jobs[0].sequence);
+        jobs.push(publish("noop").header("Longshore-Run-Id", &id).send("{}").await.unwrap());
+        jobs.push(publish("noop").header("Longshore-Idempotency-Key", &id).send("{}").await.unwrap());
+        let asked = json!({"type": "noop", "payload": {}, "tags": ["submitted"]});
+        let answer = world.try_request("quiet", "submit", asked).await.unwrap();
+        let run_id = answer["run_id"].as_str().unwrap().to_owned();
+        jobs.push(Receipt { run_id, ..jobs[0].clone() });
+    }
+    jobs
+}
+
+/// Waits until these few runs have completed. Reading all records again and again would take the flood's time.
+async fn few_complete(world: &World, jobs: &[Receipt]) {
+    for job in jobs {
+        eventually(&format!("the end of {}", job.run_id), WITHIN, async || {
+            let record = world.record_as(&job.tenant, &job.run_id).await;
+            let state = record.map_or_else(|| "no record".to_owned(), |record| record.state);
+            if state == "completed" { Ok(()) } else { Err(state) }
+        })
+        .await;
+    }
+}
+
+/// Waits until these runs have ended; all must have completed.
+async fn complete(world: &World, jobs: &[Receipt]) {
+    let states = world.ends(jobs, WITHIN).await;
+    assert!(states.iter().all(|state| state == "completed"), "{states:?}");
+}
+
+/// Every start, in the order of the log: the tenant and the run.
+async fn starts(world: &World) -> Vec<Logged> {
+    let mut log = world.event_log("*").await;
+    log.retain(|logged| logged.event.event == EventName::Started);
+    log.sort_by_key(|logged| logged.event.at);
+    log
+}
+
+/// How many jobs of the flood were started before the last first start of these jobs.
+fn started_before(starts: &[Logged], jobs: &[Receipt]) -> usize {
+    let first = |job: &Receipt| {
+        let is_it = |logged: &Logged| logged.event.tenant == job.tenant && logged.event.run_id == job.run_id;
+        starts.iter().position(is_it).unwrap()
+    };
+    let last = jobs.iter().map(first).max().unwrap();
+    starts[..last].iter().filter(|logged| logged.event.tenant == "flood").count()
+}
+
+/// The quiet tenant's jobs that were started more often than their attempts say.
+fn started_twice(starts: &[Logged]) -> Vec<String> {
+    let mut times: HashMap<(String, u32), usize> = HashMap::new();
+    for logged in starts.iter().filter(|logged| logged.event.tenant == "quiet") {
+        *times.entry((logged.event.run_id.clone(), logged.event.attempt)).or_default() += 1;
+    }
+    times.into_iter().filter(|(_, times)| *times > 1).map(|((run, _), _)| run).collect()
+}
+
+/// Given two nodes and a tenant that has flooded their queue, when another tenant's jobs arrive behind the flood, then they
+/// start long before it is over; and also after the node that moved them was killed.
+#[tokio::test]
+async fn a_quiet_tenant_does_not_wait_for_anothers_flood() {
+    const SLOW: usize = 8_000;
+    let world = world().await;
+    let (first, second) = (on_a_free_port(node(&world)).start().await, named(&world, "b", 4).start().await);
+    let mut all = flood(&world, SLOW, 1_100).await;
+
+    let before = quiet(&world).await;
+    few_complete(&world, &before).await;
+    let moved = Scrape::of(&first).await.sum("longshore_jobs_moved_forward_total", &[]);
+    first.kill9().await;
+    let interruption = Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() };
+    let after = quiet(&world).await;
+    few_complete(&world, &after).await;
+
+    let quick = named(&world, "c", 200).start().await;
+    complete(&world, &all).await;
+    let log = starts(&world).await;
+    let (waited, waited_after) = (started_before(&log, &before), started_before(&log, &after));
+    println!(
+        "{SLOW} jobs of a flood: {waited} started before the quiet tenant's, {waited_after} before those after a kill"
+    );
+    assert!(moved >= 20.0, "{moved} jobs were moved");
+    assert!(waited_after < SLOW, "the quiet tenant's jobs waited for {waited_after} of {SLOW} jobs of the flood");
+    assert_eq!(started_twice(&log), Vec::<String>::new());
+    is_sound(&world, &mut all, before.into_iter().chain(after).collect(), vec![interruption]).await;
+    assert!(quick.stop().await.success() && second.stop().await.success());
+}
+
+/// Given a node that dies between two steps of moving jobs forward, when it is started again, then every job ends, and no
+/// job that was to be moved was begun twice.
+async fn nothing_is_lost_at(point: &str) {
+    let world = world().await;
+    let doomed = node(&world).env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start().await;
+    let mut all = flood(&world, 1_500, 1_500).await;
+    let jobs = quiet(&world).await;
+    doomed.wait_exit(WITHIN).await;
+    let interruption = Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() };
+
+    let node = named(&world, "a", 4).start().await;
+    few_complete(&world, &jobs).await;
+    is_sound(&world, &mut all, jobs, vec![interruption]).await;
+    assert!(node.stop().await.success());
+}
+
+/// Waits for the flood; checks that no quiet job was begun twice, that nothing is left over, and that the history is sound.
+async fn is_sound(world: &World, all: &mut Vec<Receipt>, jobs: Vec<Receipt>, interruptions: Vec<Interruption>) {
+    complete(world, all).await;
+    world.lanes_run_dry(WITHIN).await;
+    eventually("no copies", WITHIN, async || match world.stored("LONGSHORE_PARKED").await {
+        0 => Ok(()),
+        left => Err(format!("{left} are left")),
+    })
+    .await;
+    assert_eq!(started_twice(&starts(world).await), Vec::<String>::new());
+    all.extend(jobs);
+    let mut history = world.history(all, Vec::new()).await;
+    history.rules = rules(interruptions);
+    history.assert_sound();
+}
+
+#[tokio::test]
+async fn killed_after_a_job_was_copied() {
+    nothing_is_lost_at("after-copy").await;
+}
+
+#[tokio::test]
+async fn killed_after_a_job_was_taken_out_of_its_lane() {
+    nothing_is_lost_at("after-take-out").await;
+}
+
+#[tokio::test]
+async fn killed_before_a_job_comes_back() {
+    nothing_is_lost_at("before-forward").await;
+}
+
+#[tokio::test]
+async fn killed_after_a_job_came_back() {
+    nothing_is_lost_at("after-forward").await;
+}
+
+/// Given a node that freezes after it has copied jobs and before it deletes them, when another node goes on with the copies
+/// and the first one wakes up, then every job ends, and none was begun twice.
+#[tokio::test]
+async fn what_a_frozen_node_was_moving_is_begun_once() {
+    let world = world().await;
+    let frozen = node(&world).env("LONGSHORE_FAIL_POINTS", "after-copy=stop").start().await;
+    let mut all = flood(&world, 3_000, 1_500).await;
+    let jobs = quiet(&world).await;
+    eventually("a frozen node", WITHIN, async || if frozen.is_frozen() { Ok(()) } else { Err("it runs") }).await;
+    let interruption = Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() };
+
+    let other = named(&world, "b", 4).start().await;
+    few_complete(&world, &jobs).await;
+    frozen.sigcont();
+    is_sound(&world, &mut all, jobs, vec![interruption]).await;
+    assert!(frozen.stop().await.success() && other.stop().await.success());
+}
