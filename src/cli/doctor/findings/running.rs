@@ -104,7 +104,7 @@ impl Facts {
                     CHECK,
                     Level::Warning,
                     format!("node {}: {warning}", health.node),
-                    "of a full lane: more nodes, or a larger bound; of a missing handler: start one on its subject",
+                    "of a full lane: more nodes, or a larger bound; of a queue: start a node that serves it; of a missing handler: start one on its subject",
                 )
             }));
         }
