@@ -1,5 +1,6 @@
-//! What an attempt, its commit, a submission and the replay of a dead letter ask of the world outside them. In a node
-//! [`NodePorts`](crate::node_ports::NodePorts), the API and the [`Backbone`] answer; a test may answer from memory, without NATS, a clock or chance.
+//! What an attempt, its commit, a submission, a cancellation, a rescheduling and the replay of a dead letter ask of the
+//! world outside them. In a node [`NodePorts`](crate::node_ports::NodePorts), the API and the [`Backbone`] answer; a test
+//! may answer from memory, without NATS, a clock or chance.
 //!
 //! The traits are used statically, so that they cost nothing per job. They decide nothing: what is written, published
 //! or acknowledged is decided by those who ask and by the rules in `domain`.
@@ -13,6 +14,8 @@ use longshore_backbone::control::Presence;
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
@@ -82,6 +85,10 @@ pub(crate) trait Rules {
 
     fn published_when_held(&self, run: &Run) -> Published {
         Published::held_locally(run)
+    }
+
+    fn published_at_cancel(&self, before: &Run, cancelled: &Run, is_carried_on: bool) -> Published {
+        Published::at_cancel(before, cancelled, is_carried_on)
     }
 
     fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
@@ -232,6 +239,34 @@ pub(crate) trait LetterPorts: RunPorts {
     async fn move_to_lane(&self, run: &Run, headers: Headers, payload: Bytes, id: &str) -> Result<(), Error>;
     /// Deletes the dead letter with this sequence, if it is there.
     async fn remove_letter(&self, sequence: u64) -> Result<(), Error>;
+}
+
+/// What finding a run's job where it waits asks besides.
+pub(crate) trait WaitingPorts: RunPorts {
+    /// The run of a job that waits in its lane under this derived id, as if it had a record; and that job.
+    async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError>;
+    /// The same under an id of the client's own.
+    async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError>;
+    /// The message in this place that brings the run on as its record has it: that of the very wait, or its job in its
+    /// lane.
+    async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error>;
+}
+
+/// What cancelling a run asks besides.
+pub(crate) trait CancelPorts: WaitingPorts {
+    /// Notes in the durable list that a run is being cancelled.
+    async fn note_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
+    /// Takes it from that list.
+    async fn forget_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error>;
+    /// Tells every node to stop the run, or, `only_if_waiting`, not to begin it; waits for a while until each has received
+    /// that. Returns whether one of them runs it.
+    async fn ask_who_runs(&self, run: (&Tenant, &RunId), only_if_waiting: bool) -> Result<bool, ApiError>;
+    /// Tells every node to stop the run.
+    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
+    /// Waits for a while until the run has ended.
+    async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError>;
+    /// Deletes a message; returns whether it was there.
+    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
 }
 
 impl Destination for Backbone {

@@ -161,6 +161,13 @@ pub(crate) fn stored(message: Message) -> Option<Stored> {
     })
 }
 
+impl From<Raw> for Stored {
+    /// With those of its headers that can be read.
+    fn from(Raw { subject, sequence, at, headers, payload }: Raw) -> Self {
+        Self { subject, sequence, at: at.to_string(), headers: raw::readable(&headers), payload }
+    }
+}
+
 impl Stored {
     /// The headers the message was published with; `None` if there were none.
     #[must_use]

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use async_nats::{Request, StatusCode};
 use bytes::Bytes;
-use longshore_domain::run::MessageId;
-use longshore_domain::{Lane, Priority, Queue, Run, Tenant, Timestamp};
+use longshore_domain::{Lane, Queue, Run, Tenant, Timestamp};
 
 use crate::Backbone;
 use crate::connect::Link;
@@ -129,19 +128,6 @@ impl Backbone {
         match self.find_schedule(run).await? {
             Some(sequence) => self.take_out(&Source::Schedules, sequence).await,
             None => Ok(false),
-        }
-    }
-
-    /// Removes the job of a derived run id, if the message at its sequence is the one that is meant.
-    ///
-    /// # Errors
-    /// The server did not confirm it.
-    pub async fn take_from_lane(&self, queue: &Queue, priority: Priority, message: &MessageId) -> Result<bool, Error> {
-        match self.job_in_lane(queue, priority, message.sequence).await? {
-            Some(there) if there.holding.message.at == message.at => {
-                self.take_out(&Source::Lane(queue.clone(), priority.into()), message.sequence).await
-            }
-            _ => Ok(false),
         }
     }
 

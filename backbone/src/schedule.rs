@@ -8,8 +8,7 @@ use longshore_domain::{State, Timestamp};
 
 use crate::Backbone;
 use crate::error::Error;
-use crate::raw;
-use crate::request::{self, PubAck};
+use crate::request::{self, PubAck, Stored};
 use crate::wire::header::{self, names};
 
 impl Backbone {
@@ -50,14 +49,14 @@ impl Backbone {
         Ok(stored.map(|stored| stored.sequence))
     }
 
-    /// The schedule of a run that waits for a time, if it stands, as the stream's leader has it: its headers and payload.
+    /// The schedule of a run that waits for a time, if it stands, as the stream's leader has it.
     ///
     /// # Errors
     /// The leader did not answer.
-    pub async fn standing_schedule(&self, run: &Run) -> Result<Option<(Option<HeaderMap>, Bytes)>, Error> {
+    pub async fn standing_schedule(&self, run: &Run) -> Result<Option<Stored>, Error> {
         let (stream, subject) = (self.names().schedules_stream(), self.schedule_of(run));
         let found = request::latest(self.service(), self.api(), &stream, &subject).await?;
-        Ok(found.map(|stored| (Some(raw::readable(&stored.headers)), stored.payload)))
+        Ok(found.map(Stored::from))
     }
 
     /// Publishes a job into its lane, under an id that makes a second publish of the same round and attempt harmless

@@ -1,63 +1,29 @@
-//! Cancelling: one run, whatever its state, or all that fit a filter.
-//!
-//! The record decides, as everywhere: `cancelled` is written by compare-and-set, then published; then the node that
-//! runs the job is told to stop it, and the message that waits is deleted. If a message of the run is delivered after
-//! all, its record says that it is cancelled. A job that no node has seen yet could begin without reading its record.
-//! So a cancel note is written to a durable list before: every node reads that list when it starts, and every running
-//! node must confirm that it received the note. A node that has begun the job already says so, and ends it.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! Cancelling: one run, or all that fit a filter. What becomes of each is in [`cancellation`].
 
 use futures_util::StreamExt as _;
-use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Cancelled, CancelledRuns, Code, Encoded, Failed, Outcome, Selection};
-use longshore_backbone::wire::header::{self, names};
+use longshore_backbone::wire::header::names;
 use longshore_backbone::wire::record;
-use longshore_domain::publication::Published;
-use longshore_domain::run::Wait;
-use longshore_domain::settlement::Settlement;
-use longshore_domain::{Job, Lane, Priority, Run, RunId, RunState, Tenant};
+use longshore_domain::{Lane, Priority, Run, RunId, RunState, Tenant};
 
 use crate::api::Api;
+use crate::api::cancellation::{self, Only, present};
 use crate::api::filter::{self, Chosen, Filter, unavailable};
-use crate::api::runs;
 use crate::attempt::assignment::Assignment;
-use crate::attempt::cancelled::CONFIRM_TIMEOUT;
-use crate::attempt::keys;
-use crate::commit::follow_up::key_given_back;
-use crate::fail_point;
-use crate::shared::now;
 
-/// How long the list of nodes is reused: many runs are often cancelled in a row.
-const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
-/// How long a node that has begun the job has to end it: handlers get two seconds to stop.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// Runs that one request cancels at once.
 const AT_ONCE: usize = 32;
 /// How many times one request reads all sources: it ends even if jobs are published as fast as they are cancelled.
 const LOOKS: usize = 10;
-/// Pages of a lane that are read in search of a job with an id of the client's own.
-const PAGES: usize = 400;
-
-/// The nodes that are there.
-async fn nodes(api: &Api) -> Result<Arc<[String]>, ApiError> {
-    if let Some(nodes) = api.recently_cancelled.nodes(NODES_KNOWN_FOR) {
-        return Ok(nodes);
-    }
-    let nodes = api.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
-    let nodes: Arc<[String]> = nodes.into_iter().map(|presence| presence.node).collect();
-    api.recently_cancelled.set_nodes(&nodes);
-    Ok(nodes)
-}
 
 /// The endpoint `runs.cancel`.
 pub(crate) async fn serve(api: &Api, asker: &str, asked: Selection) -> Result<Encoded<Cancelled>, ApiError> {
     let (limit, dry_run) = (asked.limit, asked.dry_run);
     match filter::which(asker, asked)? {
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
-        Chosen::One(tenant, run_id) => match cancel(api, &tenant, &run_id, None).await? {
+        Chosen::One(tenant, run_id) => match cancellation::one(api, &tenant, &run_id, None).await? {
             Some(run) => Ok(record::show(&run).into()),
             None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
         },
@@ -145,12 +111,13 @@ async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many
                     break;
                 }
                 let place = &place;
-                let each = some.into_iter().map(|(tenant, run, sequence)| async move {
+                let each = some.into_iter().map(|(tenant, run, message)| async move {
                     let result = match look {
                         Look::Count | Look::CountWaiting => would(api, &tenant, &run, (filter, look)).await,
                         Look::Waiting | Look::All => {
-                            let only = Only { filter, look, place, sequence };
-                            cancel(api, &tenant, &run, Some(only)).await
+                            let only_if_waiting = look.spares_running();
+                            let only = Only { filter, only_if_waiting, place, message: &message };
+                            cancellation::one(api, &tenant, &run, Some(only)).await
                         }
                     };
                     (result, run)
@@ -206,284 +173,20 @@ async fn places(api: &Api, filter: &Filter) -> Result<Vec<(Source, String)>, Api
     Ok(places)
 }
 
-/// The tenant and run of a stored job, and its sequence; `None` if the message is not a job.
-fn whose(api: &Api, place: &Source, stored: longshore_backbone::request::Stored) -> Option<(Tenant, RunId, u64)> {
-    let sequence = stored.sequence;
-    match place {
+/// The tenant and run of a stored job; `None` if the message is not a job.
+fn whose(api: &Api, place: &Source, stored: Stored) -> Option<(Tenant, RunId, Stored)> {
+    let (tenant, run_id) = match place {
         Source::Lane(queue, lane) => {
             let stream = api.backbone.names().lane_stream(queue, *lane);
-            let delivery = api.backbone.look_at(stored, &stream);
+            let delivery = api.backbone.look_at(stored.clone(), &stream);
             let job = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival()).job;
-            Some((job.tenant.clone(), job.run_id.clone(), sequence))
+            (job.tenant.clone(), job.run_id.clone())
         }
         Source::Schedules | Source::Parked | Source::DeadLetters | Source::Audit => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
-            Some((Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?, sequence))
-        }
-    }
-}
-
-/// Restricts a cancellation to runs that fit a filter; with the message by which this run was found.
-#[derive(Clone, Copy)]
-struct Only<'a> {
-    filter: &'a Filter,
-    look: Look,
-    place: &'a Source,
-    sequence: u64,
-}
-
-/// Cancels a run. `None`: there is no such run, or it does not fit.
-///
-/// # Errors
-/// The run has ended otherwise, or the record could not be written.
-async fn cancel(api: &Api, tenant: &Tenant, run_id: &RunId, only: Option<Only<'_>>) -> Result<Option<Run>, ApiError> {
-    let mut asked = false;
-    loop {
-        let Some(Present { run: before, expected, job }) = present(api, tenant, run_id).await? else {
-            return Ok(None);
-        };
-        if before.state == RunState::Cancelled {
-            if let Some(only) = only.filter(|_| !asked) {
-                finish(api, &before, only).await;
-            }
-            // Under a filter only runs that this call ended count: a run that is being stopped keeps its message for a
-            // while, and the next pass meets it again.
-            return Ok(Some(before).filter(|_| only.is_none() || asked));
-        }
-        let only_if_waiting = only.is_some_and(|only| only.look.spares_running());
-        let left_alone = only_if_waiting && before.state == RunState::Running;
-        if left_alone || only.is_some_and(|only| !only.filter.fits(&before)) {
-            return Ok(None);
-        }
-        if before.state.is_terminal() {
-            let message = format!("run_id: {run_id} has ended: it is {}", before.state.as_str());
-            return Err(ApiError::new(Code::WrongState, message));
-        }
-        if before.is_unseen() && !std::mem::replace(&mut asked, true) {
-            let noted = api.backbone.note_cancel(tenant, run_id, api.backbone.storage().failed_max_age).await;
-            noted.map_err(|error| unavailable(&error))?;
-            let nodes = nodes(api).await?;
-            if api.backbone.ask_who_runs((tenant, run_id), only_if_waiting, &nodes, CONFIRM_TIMEOUT).await {
-                if only_if_waiting {
-                    // It has begun, without a record.
-                    return Ok(None);
-                }
-                // That node writes the end, with the attempt that is in no record yet.
-                runs::wait(api, tenant, run_id, ENDS_WITHIN).await?;
-            }
-            // Either way some time has passed.
-            continue;
-        }
-        let carried = carried_on_by(api, &before, only).await?;
-        let mut run = before.clone();
-        run.settle(Settlement::Cancel, now());
-        run.token = api.identity.token();
-        match api.backbone.write_record(&run, expected).await {
-            Ok(Written::Won(_)) => {
-                api.metrics.run_ended(&run);
-                fail_point::pass("after-cancel");
-                let logged = api.committer.publish(&run, Published::at_cancel(&before, &run, carried.is_some())).await;
-                api.backbone.notify_cancelled(tenant, run_id).await;
-                // If the log may lack events, of this run or of one whose key a node took over for it, the message stays
-                // where it is: its delivery publishes them.
-                if logged.is_ok() && !may_take_over(api, job.as_deref(), &before).await {
-                    clear_away(api, &before, carried).await;
-                }
-                if let Some(key) = key_given_back(&run)
-                    && let Err(error) = keys::give_back(&api.backbone, tenant, &run, key).await
-                {
-                    tracing::warn!(run_id = %run.run_id, %tenant, attempt = run.attempt, "a cancelled run's claim of its key stays: {}", error.with_causes());
-                }
-                return Ok(Some(run));
-            }
-            Ok(Written::Lost(_)) => {}
-            Err(error) => return Err(unavailable(&error)),
-        }
-    }
-}
-
-/// Finishes a cancel whose node died over it: the log may lack it until the run's schedule or parked job is delivered,
-/// perhaps in days. That message stays, as what was merely read ends none.
-async fn finish(api: &Api, run: &Run, only: Only<'_>) {
-    if matches!(only.place, Source::Schedules | Source::Parked)
-        && api.committer.publish(run, Published::at_redelivery(run)).await.is_err()
-    {
-        tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, "a cancel is published once its job comes up");
-    }
-}
-
-/// Whether a node has perhaps begun to take a key over for the job, and died: before the run's record says that the key
-/// is claimed.
-async fn may_take_over(api: &Api, job: Option<&Job>, before: &Run) -> bool {
-    if before.key_claimed_ms.is_some() || before.round > 1 || before.has_started() {
-        return false;
-    }
-    let taking_over = match job {
-        Some(job) => keys::is_taking_over(api, job).await,
-        None => match waiting_job(api, before).await {
-            Ok(Some(job)) => keys::is_taking_over(api, &job).await,
-            Ok(None) => return false,
-            Err(_) => return true,
-        },
-    };
-    taking_over.unwrap_or(true)
-}
-
-/// The job of a run that has a record, by the message that waits.
-async fn waiting_job(api: &Api, before: &Run) -> Result<Option<Job>, ApiError> {
-    let names = api.backbone.names();
-    let (tenant, queue, priority, job_type) = (&before.tenant, &before.queue, before.priority, &before.job_type);
-    let headers = match before.state.wait() {
-        Some(Wait::Until(_)) => {
-            let found = api.backbone.standing_schedule(before).await.map_err(|error| unavailable(&error))?;
-            found.and_then(|(headers, _)| headers)
-        }
-        Some(Wait::Parked { .. }) => {
-            let subject = names.parked_of(tenant, queue, priority, job_type);
-            find_in(api, &Source::Parked, &subject, &before.run_id).await?.map(|stored| stored.headers)
-        }
-        None => {
-            let (place, subject) =
-                (Source::Lane(queue.clone(), priority.into()), names.job(tenant, queue, priority, job_type));
-            find_in(api, &place, &subject, &before.run_id).await?.map(|stored| stored.headers)
+            (Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?)
         }
     };
-    let options = headers.and_then(|headers| header::read_job(&headers).ok()).and_then(|read| read.options);
-    Ok(options.map(|options| Job {
-        tenant: tenant.clone(),
-        queue: queue.clone(),
-        priority,
-        job_type: job_type.clone(),
-        run_id: before.run_id.clone(),
-        options: Some(options),
-    }))
-}
-
-/// A run that may be cancelled.
-struct Present {
-    run: Run,
-    /// The revision to write on.
-    expected: u64,
-    /// Its job, if it waits in its lane without a record.
-    job: Option<Arc<Job>>,
-}
-
-/// The run as it stands. The record under a derived id may belong to a lane that is gone: if that run has ended, the
-/// waiting job is meant; until then that run has the id, and the job will get another.
-async fn present(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Present>, ApiError> {
-    let mut found = runs::is_stored(api, tenant, run_id).await?;
-    let mut waiting = runs::waiting(api, tenant, run_id).await?;
-    if found.is_none() && waiting.is_none() {
-        found = runs::is_stored(api, tenant, run_id).await?;
-    }
-    let expected = found.as_ref().map_or(0, |found| found.revision);
-    if let Some(Found { run, .. }) = found {
-        let is_gone = |(waiting, _): &(Run, _)| run.state.is_terminal() && run.origin != waiting.origin;
-        if !waiting.as_ref().is_some_and(is_gone) {
-            return Ok(Some(Present { run, expected, job: None }));
-        }
-    }
-    if waiting.is_none() {
-        waiting = find_own(api, tenant, run_id).await?;
-    }
-    Ok(waiting.map(|(run, job)| Present { run, expected, job: Some(job) }))
-}
-
-/// A job from a bare publish under an id of the client's own, which no node has seen yet.
-async fn find_own(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
-    if run_id.as_derived().is_some() {
-        return Ok(None);
-    }
-    for queue in api.backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
-        for priority in Priority::all() {
-            let subject = api.backbone.names().jobs_where(Some(tenant), &queue, priority, None);
-            let place = Source::Lane(queue.clone(), priority.into());
-            if let Some(stored) = find_in(api, &place, &subject, run_id).await? {
-                let stream = api.backbone.names().lane_stream(&queue, priority);
-                let assignment = Assignment::read(
-                    api.backbone.look_at(stored, &stream),
-                    api.backbone.names(),
-                    0,
-                    api.backbone.max_on_arrival(),
-                );
-                let job = assignment.job;
-                return Ok(Some((Run::new(&job, api.policies.max_attempts(&job), assignment.since), job)));
-            }
-        }
-    }
-    Ok(None)
-}
-
-async fn find_in(
-    api: &Api,
-    place: &Source,
-    subject: &str,
-    run_id: &RunId,
-) -> Result<Option<longshore_backbone::request::Stored>, ApiError> {
-    let mut from = 1;
-    for _ in 0..PAGES {
-        let page = api.backbone.page(place, subject, from).await.map_err(|error| unavailable(&error))?;
-        let mine = |stored: &longshore_backbone::request::Stored| {
-            stored.headers.get(names::RUN_ID).is_some_and(|id| id.as_str() == run_id.as_str())
-        };
-        if let Some(stored) = page.messages.into_iter().find(mine) {
-            return Ok(Some(stored));
-        }
-        match page.next {
-            Some(next) => from = next,
-            None => break,
-        }
-    }
-    Ok(None)
-}
-
-/// The message that brings on a run that waits for a time or is parked, if there is one. It was written only after the
-/// log had every event before it.
-async fn carried_on_by(api: &Api, before: &Run, only: Option<Only<'_>>) -> Result<Option<(Source, u64)>, ApiError> {
-    let Some(wait) = before.state.wait() else { return Ok(None) };
-    let place = if let Wait::Parked { .. } = wait { Source::Parked } else { Source::Schedules };
-    if let Some(only) = only.filter(|only| *only.place == place) {
-        return Ok(Some((place, only.sequence)));
-    }
-    let found = if place == Source::Parked {
-        let names = api.backbone.names();
-        let subject = names.parked_of(&before.tenant, &before.queue, before.priority, &before.job_type);
-        find_in(api, &place, &subject, &before.run_id).await?.map(|stored| stored.sequence)
-    } else {
-        api.backbone.find_schedule(before).await.map_err(|error| unavailable(&error))?
-    };
-    Ok(found.map(|sequence| (place, sequence)))
-}
-
-/// Deletes the run's message. If that fails, nothing is lost: the record says that the run is cancelled.
-async fn clear_away(api: &Api, before: &Run, carried: Option<(Source, u64)>) {
-    let backbone = &api.backbone;
-    let place = Source::Lane(before.queue.clone(), before.priority.into());
-    let cleared = match (carried, before.run_id.as_derived()) {
-        (Some((place, sequence)), _) => backbone.take_out(&place, sequence).await,
-        // Perhaps the schedule was not written yet.
-        _ if matches!(before.state.wait(), Some(Wait::Until(_))) => backbone.unschedule(before).await,
-        (None, Some((queue, priority, sequence))) if before.is_unseen() && before.round == 1 => {
-            let stream = backbone.names().lane_stream(&queue, priority).into();
-            let message = longshore_domain::run::MessageId { stream, sequence, at: before.origin };
-            backbone.take_from_lane(&queue, priority, &message).await
-        }
-        _ if before.is_unseen() => {
-            let names = backbone.names();
-            let subject = names.job(&before.tenant, &before.queue, before.priority, &before.job_type);
-            match find_in(api, &place, &subject, &before.run_id).await {
-                Ok(Some(stored)) => backbone.take_out(&place, stored.sequence).await,
-                _ => Ok(false),
-            }
-        }
-        _ => Ok(false),
-    };
-    if before.is_unseen() && matches!(cleared, Ok(true)) {
-        // No message of the run is left that could be delivered.
-        let _ = backbone.forget_cancel(&before.tenant, &before.run_id).await;
-    }
-    if let Err(error) = cleared {
-        tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, attempt = before.attempt, "a cancelled job stays where it is until it comes up: {}", error.with_causes());
-    }
+    Some((tenant, run_id, stored))
 }

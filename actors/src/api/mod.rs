@@ -8,6 +8,7 @@ pub(crate) mod audit;
 
 pub(crate) mod breakers;
 pub(crate) mod cancel;
+pub(crate) mod cancellation;
 mod debounce;
 pub(crate) mod erase;
 pub(crate) mod intake;

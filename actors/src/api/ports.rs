@@ -1,21 +1,35 @@
-//! The ports of keys, submissions and dead letters, as the API answers them.
+//! The ports of keys, submissions, cancellations, reschedulings and dead letters, as the API answers them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::header::{self, names};
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
-use longshore_domain::{Job, Run, SmolStr, Timestamp};
+use longshore_domain::{Job, Priority, Run, RunId, SmolStr, Tenant, Timestamp};
 
-use crate::api::{Api, intake};
+use crate::api::cancellation::is_of_wait;
+use crate::api::filter::unavailable;
+use crate::api::{Api, intake, runs};
+use crate::attempt::assignment::Assignment;
+use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::commit::{Commit, Unlogged};
 use crate::metrics::Metrics;
-use crate::ports::{LetterPorts, RunPorts, SubmitPorts};
+use crate::ports::{CancelPorts, LetterPorts, RunPorts, SubmitPorts, WaitingPorts};
 use crate::shared::{new_seal, now};
 use crate::trace::Tracer;
+
+/// How long the list of nodes is reused: many runs are often cancelled in a row.
+const NODES_KNOWN_FOR: Duration = Duration::from_millis(500);
+/// How long a node that has begun a cancelled job has to end it: handlers get two seconds to stop.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// Pages of a stream that are read in search of a run's job.
+const PAGES: usize = 400;
 
 impl RunPorts for Api {
     type Server = Backbone;
@@ -96,4 +110,117 @@ impl LetterPorts for Api {
     async fn remove_letter(&self, sequence: u64) -> Result<(), Error> {
         self.backbone.take_out(&Source::DeadLetters, sequence).await.map(drop)
     }
+}
+
+impl WaitingPorts for Api {
+    async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+        runs::waiting(self, tenant, run).await
+    }
+
+    async fn waiting_by_own_id(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+        if run.as_derived().is_some() {
+            return Ok(None);
+        }
+        let (backbone, names) = (&self.backbone, self.backbone.names());
+        for queue in backbone.declared_queues().await.map_err(|error| unavailable(&error))? {
+            for priority in Priority::all() {
+                let subject = names.jobs_where(Some(tenant), &queue, priority, None);
+                let place = Source::Lane(queue.clone(), priority.into());
+                let found = find_in(backbone, &place, &subject, |stored| names_run(stored, run)).await;
+                if let Some(stored) = found.map_err(|error| unavailable(&error))? {
+                    let delivery = backbone.look_at(stored, &names.lane_stream(&queue, priority));
+                    let assignment = Assignment::read(delivery, names, 0, backbone.max_on_arrival());
+                    let job = assignment.job;
+                    if job.run_id != *run {
+                        // Its headers cannot be read as a job's of that run.
+                        continue;
+                    }
+                    return Ok(Some((Run::new(&job, self.policies.max_attempts(&job), assignment.since), job)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error> {
+        let (backbone, names) = (&self.backbone, self.backbone.names());
+        match place {
+            Source::Schedules => backbone.standing_schedule(run).await,
+            Source::Parked => {
+                let subject = names.parked_of(&run.tenant, &run.queue, run.priority, &run.job_type);
+                find_in(backbone, place, &subject, |stored| is_of_wait(&stored.headers, run)).await
+            }
+            _ => {
+                let subject = names.job(&run.tenant, &run.queue, run.priority, &run.job_type);
+                find_in(backbone, place, &subject, |stored| is_job_of(stored, run)).await
+            }
+        }
+    }
+}
+
+impl CancelPorts for Api {
+    async fn note_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.backbone.note_cancel(tenant, run, self.backbone.storage().failed_max_age).await
+    }
+
+    async fn forget_cancel(&self, tenant: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.backbone.forget_cancel(tenant, run).await
+    }
+
+    async fn ask_who_runs(&self, run: (&Tenant, &RunId), only_if_waiting: bool) -> Result<bool, ApiError> {
+        let nodes = match self.recently_cancelled.nodes(NODES_KNOWN_FOR) {
+            Some(nodes) => nodes,
+            None => {
+                let present = self.backbone.nodes().present(now()).await.map_err(|error| unavailable(&error))?;
+                let nodes: Arc<[String]> = present.into_iter().map(|presence| presence.node).collect();
+                self.recently_cancelled.set_nodes(&nodes);
+                nodes
+            }
+        };
+        Ok(self.backbone.ask_who_runs(run, only_if_waiting, &nodes, CONFIRM_TIMEOUT).await)
+    }
+
+    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
+        self.backbone.notify_cancelled(tenant, run).await;
+    }
+
+    async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError> {
+        runs::wait(self, tenant, run, ENDS_WITHIN).await.map(drop)
+    }
+
+    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
+        self.backbone.take_out(place, sequence).await
+    }
+}
+
+/// The first stored message under a subject that is the one.
+async fn find_in(
+    backbone: &Backbone,
+    place: &Source,
+    subject: &str,
+    is_it: impl Fn(&Stored) -> bool,
+) -> Result<Option<Stored>, Error> {
+    let mut from = 1;
+    for _ in 0..PAGES {
+        let page = backbone.page(place, subject, from).await?;
+        if let Some(stored) = page.messages.into_iter().find(&is_it) {
+            return Ok(Some(stored));
+        }
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+fn names_run(stored: &Stored, run: &RunId) -> bool {
+    header::value_of(&stored.headers, names::RUN_ID) == Some(run.as_str())
+}
+
+/// Whether a job in a lane is the run's: what a node wrote has its seal. A client may have put its id on another job,
+/// which is invalid and becomes a dead letter.
+fn is_job_of(stored: &Stored, run: &Run) -> bool {
+    let has_its_seal = |read: header::JobHeaders| read.seal.is_none_or(|seal| seal == run.seal);
+    names_run(stored, &run.run_id) && header::read_job(&stored.headers).is_ok_and(has_its_seal)
 }

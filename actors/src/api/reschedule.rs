@@ -3,6 +3,8 @@
 //! The record decides, as everywhere: its new time is written by compare-and-set, then the schedule is written again, in
 //! place of the old one. A firing of the old one that comes all the same finds the record: it was too early, and the node
 //! that got it writes the schedule again; or it is late enough, and the run begins.
+//!
+//! The simulation drives [`one`], too; [`WaitingPorts`] is what it asks for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +22,7 @@ use longshore_domain::{Priority, Queue, Run, RunId, RunState, Tenant, Timestamp}
 use crate::api::filter::{self, Chosen, Filter, unavailable};
 use crate::api::{Api, intake, runs};
 use crate::fail_point;
+use crate::ports::{Server as _, WaitingPorts};
 use crate::shared::now;
 
 /// Runs of one request that are rescheduled at once.
@@ -27,10 +30,10 @@ const AT_ONCE: usize = 32;
 
 /// What is to change.
 #[derive(Debug, Default)]
-struct Change {
-    run_at: Option<Timestamp>,
-    priority: Option<Priority>,
-    queue: Option<Queue>,
+pub(crate) struct Change {
+    pub(crate) run_at: Option<Timestamp>,
+    pub(crate) priority: Option<Priority>,
+    pub(crate) queue: Option<Queue>,
 }
 
 impl Change {
@@ -85,9 +88,7 @@ async fn attend(
 ) -> Result<Encoded<Rescheduled>, ApiError> {
     match chosen {
         Chosen::One(..) if dry_run => Err(ApiError::malformed("dry_run: is for filters; runs.get shows one run")),
-        Chosen::One(tenant, run_id) => {
-            reschedule(api, &tenant, &run_id, change).await.map(|run| record::show(&run).into())
-        }
+        Chosen::One(tenant, run_id) => one(api, &tenant, &run_id, change).await.map(|run| record::show(&run).into()),
         Chosen::Those(filter) => {
             let outcome = those(api, &filter, (limit.unwrap_or(u64::MAX), dry_run), change).await?;
             Ok(Encoded::of(&Rescheduled::Runs(RescheduledRuns::from(outcome))))
@@ -157,7 +158,7 @@ async fn one_that_fits(
     if dry_run {
         return Ok(true);
     }
-    match reschedule(api, tenant, run_id, change).await {
+    match one(api, tenant, run_id, change).await {
         Ok(_) => Ok(true),
         // It went on by itself in the meantime.
         Err(error) if [Code::WrongState.number(), Code::NotFound.number()].contains(&error.code) => Ok(false),
@@ -165,18 +166,27 @@ async fn one_that_fits(
     }
 }
 
-async fn reschedule(api: &Api, tenant: &Tenant, run_id: &RunId, change: &Change) -> Result<Run, ApiError> {
+/// Reschedules a run, as the change says.
+///
+/// # Errors
+/// The run does not wait for a time that may be changed, or its record or schedule could not be written.
+pub(crate) async fn one<P: WaitingPorts>(
+    ports: &P,
+    tenant: &Tenant,
+    run_id: &RunId,
+    change: &Change,
+) -> Result<Run, ApiError> {
     loop {
-        let found = runs::is_stored(api, tenant, run_id).await?;
+        let found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
         let Some(Found { mut run, revision }) = found else {
-            return match runs::waiting(api, tenant, run_id).await? {
+            return match ports.waiting(tenant, run_id).await? {
                 Some((waiting, _)) => Err(wrong_state(&waiting)),
                 None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
             };
         };
         // The schedule is looked for by the run as it waits now; a change of queue or priority does not move it.
-        let standing = api.backbone.standing_schedule(&run).await.map_err(|error| unavailable(&error))?;
-        let at = change.run_at.or_else(|| run.state.run_at()).unwrap_or_default().max(now());
+        let standing = ports.find(&Source::Schedules, &run).await.map_err(|error| unavailable(&error))?;
+        let at = change.run_at.or_else(|| run.state.run_at()).unwrap_or_default().max(ports.now());
         if !run.reschedule(at) {
             return Err(wrong_state(&run));
         }
@@ -187,14 +197,14 @@ async fn reschedule(api: &Api, tenant: &Tenant, run_id: &RunId, change: &Change)
         run.published |= standing.is_some();
         run.priority = change.priority.unwrap_or(run.priority);
         run.queue = change.queue.clone().unwrap_or(run.queue);
-        run.token = api.identity.token();
-        match api.backbone.write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
+        run.token = ports.token();
+        match ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
             Written::Won(_) => fail_point::pass("after-rescheduling"),
             Written::Lost(_) => continue,
         }
         // Without a schedule the job is on its way into its lane, and finds the record.
-        if let Some((headers, payload)) = standing {
-            let written = api.backbone.schedule(&run, at, headers.as_ref(), payload).await;
+        if let Some(Stored { headers, payload, .. }) = standing {
+            let written = ports.server().schedule(&run, at, Some(&headers), payload).await;
             written.map_err(|error| unavailable(&error))?;
         }
         return Ok(run);

@@ -4,14 +4,18 @@
 //! All publish the same: the headers without those that the server added, under an id of run, round, attempt, wait
 //! and the message that is moved.
 //! So a job that is moved twice is mostly caught by the id, and always by the record.
+//!
+//! The simulation drives [`move_to_lane`], too; [`DuePorts`] is what it asks for.
 
 use bytes::Bytes;
+use longshore_backbone::delivery::AckToken;
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
 use longshore_domain::{JobType, Priority, Queue, Tenant, Timestamp};
 use prometheus::Histogram;
 
+use crate::fail_point;
 use crate::shared::now;
 
 /// A job whose time has come, or a parked job that is taken back.
@@ -20,9 +24,10 @@ pub(crate) struct DueJob {
     pub(crate) queue: Queue,
     pub(crate) priority: Priority,
     subject: String,
-    headers: Headers,
+    pub(crate) headers: Headers,
     payload: Bytes,
-    id: String,
+    /// The message id under which it is published.
+    pub(crate) id: String,
     due_at: Option<Timestamp>,
 }
 
@@ -64,6 +69,37 @@ impl DueJob {
         if let Some(due_at) = self.due_at {
             lateness.observe(now().since(due_at).as_secs_f64());
         }
+    }
+}
+
+/// What moving a due job into its lane asks.
+pub(crate) trait DuePorts {
+    /// Why a lane did not take a job.
+    type Refusal;
+
+    /// Publishes the job into its lane.
+    async fn move_to_lane(&self, job: &DueJob) -> Result<(), Self::Refusal>;
+    /// The job is in its lane.
+    fn moved(&self, job: &DueJob);
+    /// Acknowledges the message that was moved.
+    async fn ack(&self, ack_token: AckToken);
+}
+
+/// Moves a due job into its lane, then acknowledges its message. If the lane does not take it, the ack token is handed
+/// back.
+pub(crate) async fn move_to_lane<P: DuePorts>(
+    ports: &P,
+    job: &DueJob,
+    ack_token: AckToken,
+) -> Result<(), (P::Refusal, AckToken)> {
+    match ports.move_to_lane(job).await {
+        Ok(()) => {
+            ports.moved(job);
+            fail_point::pass("after-move");
+            ports.ack(ack_token).await;
+            Ok(())
+        }
+        Err(refusal) => Err((refusal, ack_token)),
     }
 }
 

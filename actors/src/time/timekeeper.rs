@@ -24,12 +24,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 use crate::cluster::system_events::SystemEvents;
-use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::shared::health::{Health, Lane};
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 use crate::time::closed_lanes::{ClosedLanes, Way};
-use crate::time::due::DueJob;
+use crate::time::due::{self, DueJob, DuePorts};
 use crate::time::firing;
 
 /// Jobs that are being moved, and ticks that are being handled, at once.
@@ -143,8 +142,8 @@ impl Timekeeper {
         let lane = (job.queue.clone(), job.priority);
         match self.closed.way(&lane, Instant::now()) {
             Way::Move => {
-                let with = (self.part.backbone.clone(), Arc::clone(&self.part.metrics));
-                self.moves.spawn(move_to_lane(with, lane, job, ack_token));
+                let ports = Ports { backbone: self.part.backbone.clone(), metrics: Arc::clone(&self.part.metrics) };
+                self.moves.spawn(move_to_lane(ports, lane, job, ack_token));
             }
             Way::PutOff(away) => self.put_off(ack_token, away).await,
         }
@@ -210,22 +209,32 @@ async fn fire(api: Arc<Api>, (tenant, id): (Tenant, ScheduleId), holding: Holdin
     }
 }
 
-async fn move_to_lane(
-    (backbone, metrics): (Backbone, Arc<Metrics>),
-    lane: Lane,
-    job: DueJob,
-    ack_token: AckToken,
-) -> Moved {
-    // A publish that is answered too late is stored all the same; published again, it is caught by its id.
-    let refusal = match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&backbone)).await {
-        Ok(Ok(())) => {
-            job.count(&metrics.lateness);
-            fail_point::pass("after-move");
-            backbone.ack(ack_token).await;
-            return Moved { lane, refused: None };
+async fn move_to_lane(ports: Ports, lane: Lane, job: DueJob, ack_token: AckToken) -> Moved {
+    Moved { lane, refused: due::move_to_lane(&ports, &job, ack_token).await.err() }
+}
+
+/// What a move asks for.
+struct Ports {
+    backbone: Backbone,
+    metrics: Arc<Metrics>,
+}
+
+impl DuePorts for Ports {
+    type Refusal = Refusal;
+
+    async fn move_to_lane(&self, job: &DueJob) -> Result<(), Refusal> {
+        // A publish that is answered too late is stored all the same; published again, it is caught by its id.
+        match tokio::time::timeout(ANSWERS_WITHIN, job.publish(&self.backbone)).await {
+            Ok(moved) => moved.map_err(Refusal::Error),
+            Err(_) => Err(Refusal::Unanswered),
         }
-        Ok(Err(error)) => Refusal::Error(error),
-        Err(_) => Refusal::Unanswered,
-    };
-    Moved { lane, refused: Some((refusal, ack_token)) }
+    }
+
+    fn moved(&self, job: &DueJob) {
+        job.count(&self.metrics.lateness);
+    }
+
+    async fn ack(&self, ack_token: AckToken) {
+        self.backbone.ack(ack_token).await;
+    }
 }

@@ -18,7 +18,7 @@ use crate::tests::simulation::world::{OLD_READ_MAX, World};
 
 /// A sender gives up on an answer after this long.
 const TIME_OUT: i64 = 150;
-/// A claim without an answer is given up after this many tries.
+/// A write without an answer is given up after this many tries.
 const TRIES: u32 = 3;
 
 /// The outcome of one call.
@@ -110,30 +110,9 @@ impl<'w> Client<'w> {
         format!("{}-{}", self.writer(), self.world.number())
     }
 
-    /// Writes the record over revision `expected`, 0 for none, however long that takes.
-    pub(crate) async fn write(
-        &self,
-        plan: usize,
-        key: Key,
-        expected: u64,
-        run: &mut Run,
-    ) -> Result<u64, Option<Stored>> {
-        run.token = self.token().into();
-        let run = Rc::new(run.clone());
-        match self.try_write(plan, key, expected, (&run, u32::MAX)).await {
-            Written::Won(revision) => Ok(revision),
-            Written::Lost(found) => Err(found),
-            Written::Unclear => unreachable!("tried until it is answered"),
-        }
-    }
-
-    /// The same under the token that the record has, but it gives up in the end.
-    pub(crate) async fn claim(&self, plan: usize, key: Key, expected: u64, run: &Rc<Run>) -> Written {
-        self.try_write(plan, key, expected, (run, TRIES)).await
-    }
-
-    async fn try_write(&self, plan: usize, key: Key, expected: u64, (run, tries): (&Rc<Run>, u32)) -> Written {
-        match self.store(plan, key, expected, (run, tries)).await {
+    /// Writes the record over revision `expected`, 0 for none, under the token that it has; gives up in the end.
+    pub(crate) async fn write(&self, plan: usize, key: Key, expected: u64, run: &Rc<Run>) -> Written {
+        match self.store(plan, key, expected, (run, TRIES)).await {
             Some(Some(revision)) => Written::Won(revision),
             Some(None) => self.whose(key, &run.token).await,
             None => Written::Unclear,
@@ -295,6 +274,26 @@ impl<'w> Client<'w> {
         self.call(|server| server.schedules.iter().any(|schedule| schedule.place == place)).await
     }
 
+    /// The sequence of a schedule, if it stands.
+    pub(crate) async fn find_schedule(&self, place: Place) -> Option<u64> {
+        self.call(|server| server.schedules.iter().find(|schedule| schedule.place == place).map(|found| found.sequence))
+            .await
+    }
+
+    /// Deletes the schedule with this sequence; returns whether it stood.
+    pub(crate) async fn take_schedule(&self, sequence: u64) -> bool {
+        self.call(|server| {
+            let before = server.schedules.len();
+            server.schedules.retain(|schedule| schedule.sequence != sequence);
+            server.schedules.len() < before
+        })
+        .await
+    }
+
+    pub(crate) async fn unschedule_all(&self, plan: usize) {
+        self.call(|server| server.schedules.retain(|schedule| schedule.place.plan != plan)).await;
+    }
+
     pub(crate) async fn unschedule(&self, place: Place) {
         self.call(|server| server.schedules.retain(|schedule| schedule.place != place)).await;
     }
@@ -316,6 +315,26 @@ impl<'w> Client<'w> {
             world.say(|| format!("{} publishes {:?} as {sequence:?}", self.name(), message.place));
         })
         .await;
+    }
+
+    /// The same, tried once; returns whether the lane confirmed it.
+    pub(crate) async fn try_publish(&self, message: Message, id: MessageId) -> bool {
+        let world = self.world;
+        world.travel().await;
+        let fate = self.fate();
+        if fate != Fate::Lost {
+            let message = Message { at: world.clock.get(), ..message };
+            let sequence = world.server.borrow_mut().publish(message, Some(id), &world.chance);
+            world.say(|| format!("{} moves {:?} as {sequence:?}", self.name(), message.place));
+        }
+        world.travel().await;
+        fate == Fate::Answered
+    }
+
+    /// The server delivers the due job again after this many milliseconds.
+    pub(crate) async fn put_off(&self, due: Due, wait: i64) {
+        let until = self.world.clock.get() + wait;
+        self.call(|server| server.put_off(due.sequence, until)).await;
     }
 
     pub(crate) async fn ack_due(&self, due: Due) {
@@ -400,7 +419,12 @@ pub(crate) fn set(world: &World, plan: usize, (key, expected): (Key, u64), run: 
         let was_nobodys = run.state.duplicate_of().is_some() && !run.published && run.held_by.is_none();
         if let Some(key) = world.plans[plan].key.filter(|_| was_nobodys) {
             let claim = server.claim_of(key);
-            if claim.is_none_or(|claim| !claim.taken_from.contains(&Some(plan))) {
+            let is_taken = claim.is_some_and(|claim| claim.taken_from.contains(&Some(plan)));
+            // Nor does a job go on with it that has come to its end without the key.
+            let has_ended = |of: usize| server.read(world.key(of)).is_some_and(|of| of.run.state.is_terminal());
+            let holder = run.state.duplicate_of().and_then(|of| world.plan_named(of));
+            let is_over = holder.is_some_and(|of| has_ended(of) && !server.has_job_of(of));
+            if !is_taken || is_over {
                 ledger.ended_late(plan);
             }
         }

@@ -252,8 +252,7 @@ impl<'w> Drive<'w> {
             Event::Cancel(plan) => match self.node_alive(now) {
                 Some(node) if world.plans[plan].job.get().is_some() => {
                     world.say(|| format!("run {plan} is to be cancelled"));
-                    let published_at = world.published_at(plan);
-                    self.spawn(node, false, cancel(world, node, plan, published_at));
+                    self.spawn(node, false, cancel(world, node, plan));
                 }
                 Some(_) => {}
                 None => self.plan_for(now + 50, event),

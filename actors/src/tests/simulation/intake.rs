@@ -1,22 +1,28 @@
-//! The intake, by the code that ships; and the timekeeper, as far as it moves jobs into their lane.
+//! The intake, and the timekeeper as far as it moves jobs into their lane: by the code that ships.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use bytes::Bytes;
+use longshore_backbone::delivery::AckToken;
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
-use longshore_backbone::wire::header::names;
+use longshore_backbone::wire::header::{self, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Job, Run, RunId};
+use tokio::sync::mpsc;
 
 use crate::api::keyed;
 use crate::api::submission::{OnConflict, Submission};
 use crate::commit::{AfterCommit, Commit, Unlogged};
 use crate::ports::SubmitPorts;
 use crate::tests::simulation::attempt::schedule_of;
-use crate::tests::simulation::client::Client;
+use crate::tests::simulation::client::{Client, Unclear};
 use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::server::{Due, Message, MessageId, Place};
-use crate::tests::simulation::worker::{Delivery, Hand};
-use crate::tests::simulation::world::World;
+use crate::tests::simulation::ports::NAMES;
+use crate::tests::simulation::server::{Due, Message, MessageId, Place, Schedule};
+use crate::tests::simulation::worker::{Delivery, Hand, seal_text};
+use crate::tests::simulation::world::{LEASE, World, stamp};
+use crate::time::due::{self, DueJob, DuePorts};
 
 /// A job at its first attempt, just published.
 pub(crate) fn job(plan: usize, at: i64) -> Message {
@@ -101,21 +107,63 @@ impl SubmitPorts for Hand<'_> {
     }
 }
 
-/// Moves a due job into its lane, then acknowledges it.
+/// A due job that a timekeeper moves.
+struct Move<'w> {
+    client: Client<'w>,
+    due: Due,
+}
+
+/// Moves a due job into its lane, or puts it off if the lane does not confirm it.
 pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
-    let client = Client { world, node };
-    let crate::tests::simulation::server::Schedule { place, seal, at } = due.schedule;
-    let message = Message { place, moved: true, seal, since: at, ..job(place.plan, 0) };
-    let (mut known_as, mut firing) = (place, due.sequence);
-    if world.is(Mutation::MovedUnderTheSameIdAfterADeferral) {
-        (known_as.deferrals, firing) = (0, 0);
+    let Schedule { place, seal, at, .. } = due.schedule;
+    let plan = &world.plans[place.plan];
+    let job = if place.timed { plan.timed_job(stamp(world.published_at(place.plan))) } else { plan.job() };
+    let mut run = Run::new(job, plan.max_attempts, stamp(at));
+    (run.round, run.deferrals, run.seal) = (place.round, place.deferrals, seal_text(seal));
+    let headers = header::carry_on(None, &run, place.attempt, Some(stamp(at)));
+    let subject = NAMES.due(&job.tenant, &job.queue, job.priority, &job.job_type);
+    let job = DueJob::read(&NAMES, &subject, Some(&headers), Bytes::new(), due.sequence);
+    let job = job.expect("a node's schedule can be read");
+    let ports = Move { client: Client { world, node }, due };
+    let ack_token = AckToken::without_connection("due", mpsc::unbounded_channel().0);
+    if let Err((Unclear, ack_token)) = due::move_to_lane(&ports, &job, ack_token).await {
+        ack_token.abandon();
+        ports.client.put_off(due, world.chance.between(1, LEASE)).await;
     }
-    if world.is(Mutation::MovedUnderTheSameIdAfterARescheduling) {
-        firing = 0;
+}
+
+impl DuePorts for Move<'_> {
+    type Refusal = Unclear;
+
+    async fn move_to_lane(&self, job: &DueJob) -> Result<(), Unclear> {
+        let world = self.client.world;
+        if world.is(Mutation::DueAckedBeforeItIsMoved) {
+            self.client.ack_due(self.due).await;
+        }
+        // The message's own sequence and the wait come last.
+        let parts_left_out = match world.mutation {
+            Some(Mutation::MovedUnderTheSameIdAfterADeferral) => 2,
+            Some(Mutation::MovedUnderTheSameIdAfterARescheduling) => 1,
+            _ => 0,
+        };
+        let id = job.id.rsplitn(parts_left_out + 1, '/').last().unwrap_or_default();
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let read = header::read_job(&job.headers).expect("a node's headers can be read");
+        let moved = read.moved.expect("a due job says which wait it is of");
+        let seal = read.seal.and_then(|seal| u64::from_str_radix(&seal, 16).ok()).unwrap_or(0);
+        let (round, attempt, deferrals) = (moved.round, moved.attempt, moved.deferrals);
+        let place = Place { round, attempt, deferrals, ..self.due.schedule.place };
+        let since = moved.due_at.unwrap_or_default().millis();
+        let message = Message { place, moved: true, seal, since, ..self::job(place.plan, 0) };
+        let is_confirmed = self.client.try_publish(message, MessageId::Moved(hasher.finish())).await;
+        is_confirmed.then_some(()).ok_or(Unclear)
     }
-    if world.is(Mutation::DueAckedBeforeItIsMoved) {
-        client.ack_due(due).await;
+
+    fn moved(&self, _: &DueJob) {}
+
+    async fn ack(&self, ack_token: AckToken) {
+        ack_token.abandon();
+        self.client.ack_due(self.due).await;
     }
-    client.publish(message, MessageId::Moved(seal, known_as, firing)).await;
-    client.ack_due(due).await;
 }

@@ -47,6 +47,11 @@ const WORLDS_A_MUTATION: u64 = 240_000;
 /// Each test uses all cores: if the tests ran side by side, their timings would mean nothing.
 static CORES: Mutex<()> = Mutex::new(());
 
+/// The mutations to look for, if not all: `LONGSHORE_SIM_MUTATION` is a part of their names.
+fn is_wanted(mutation: Mutation) -> bool {
+    std::env::var("LONGSHORE_SIM_MUTATION").map_or(true, |part| format!("{mutation:?}").contains(&part))
+}
+
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is not a valid number")))
@@ -108,7 +113,7 @@ fn is_found(mutation: Mutation) -> bool {
         // A world that is broken without the mutation says nothing about it.
         simulate(seed, None, false).is_none().then_some((seed, what))
     };
-    let next = AtomicU64::new(0);
+    let (next, start) = (AtomicU64::new(0), Instant::now());
     let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
     on_all_cores(|| {
         loop {
@@ -123,8 +128,10 @@ fn is_found(mutation: Mutation) -> bool {
         }
     });
     let found = found.into_inner().expect("panics are caught");
-    if let Some((seed, what)) = &found {
-        println!("{mutation:?}, world {seed}: {what}");
+    let took = start.elapsed().as_secs_f64();
+    match &found {
+        Some((seed, what)) => println!("{mutation:?}, world {seed}, {took:.1} s: {what}"),
+        None => println!("{mutation:?}, none of {WORLDS_A_MUTATION} worlds, {took:.1} s"),
     }
     found.is_some()
 }
@@ -132,11 +139,19 @@ fn is_found(mutation: Mutation) -> bool {
 #[test]
 #[ignore = "minutes, with optimisation: cargo xtask simulation"]
 fn every_mutation_is_found() {
-    if number("LONGSHORE_SIM_SEED").is_some() {
+    let wanted = || Mutation::ALL.iter().copied().filter(|mutation| is_wanted(*mutation));
+    if let Some(seed) = number("LONGSHORE_SIM_SEED") {
+        if std::env::var_os("LONGSHORE_SIM_MUTATION").is_some() {
+            for mutation in wanted() {
+                let broken = simulate(seed, Some(mutation), true);
+                say(&format!("{mutation:?}, world {seed}: {}", broken.as_deref().unwrap_or("no promise is broken")));
+            }
+        }
         return;
     }
     let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
-    let unfound: Vec<Mutation> = Mutation::ALL.iter().copied().filter(|mutation| !is_found(*mutation)).collect();
+    let start = Instant::now();
+    let unfound: Vec<Mutation> = wanted().filter(|mutation| !is_found(*mutation)).collect();
     assert!(unfound.is_empty(), "no world is broken by {unfound:?}");
-    say(&format!("{} mutations, each found", Mutation::ALL.len()));
+    say(&format!("{} mutations, each found: {:.1} s", wanted().count(), start.elapsed().as_secs_f64()));
 }

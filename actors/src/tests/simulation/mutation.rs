@@ -90,7 +90,7 @@ mutations! {
     TakenOverAndHeldLocally: Lost,
     AnyWaitOfAnAttemptSpeaksForIt: Early,
     ReschedulingNotSeen: Early,
-    RescheduledRecordNotMarkedPublished: Forgotten | Lost,
+    RescheduledRecordNotMarkedPublished: Forgotten,
     RunOfALaneThatIsGoneTakenForThisOne: Lost,
     RunOfALaneThatIsGoneOverwritten: Overwritten,
     OtherIdNotLookedUp: CalledAfterItsEnd,

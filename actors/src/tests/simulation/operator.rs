@@ -1,22 +1,26 @@
-//! The operations of people: they cancel runs, and replay or discard dead letters.
+//! The operations of people, by the code that ships: they cancel and reschedule runs, and replay or discard dead letters.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use longshore_backbone::dead_letters::StoredDeadLetter;
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header::{self, Moved};
 use longshore_backbone::{Error, Headers};
-use longshore_domain::Run;
-use longshore_domain::settlement::Settlement;
+use longshore_domain::protocol::{Repeat, on_repeat};
+use longshore_domain::{Job, Run, RunId, Tenant};
 
-use crate::api::letter::{self, Action, Change};
-use crate::attempt::keys;
-use crate::ports::LetterPorts;
+use crate::api::letter::{self, Action, Change as Replay};
+use crate::api::{cancellation, reschedule};
+use crate::ports::{CancelPorts, LetterPorts, WaitingPorts};
 use crate::tests::simulation::attempt::schedule_of;
-use crate::tests::simulation::client::Client;
 use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::plan::Letter;
-use crate::tests::simulation::server::{DeadLetter, Key, Message, MessageId, Place, Stored};
-use crate::tests::simulation::worker::{Delivery, Hand};
+use crate::tests::simulation::server::{DeadLetter, Message, MessageId, Place};
+use crate::tests::simulation::worker::{Delivery, Does, Hand};
 use crate::tests::simulation::world::{HEARD_WITHIN, ToldToStop, World, stamp};
 use crate::trace::Tracer;
 
@@ -26,176 +30,183 @@ pub(crate) const REPLAYS: u32 = 2;
 /// A node that says that it works on a run has this long to end it.
 const ENDS_WITHIN: i64 = 5_000;
 
-/// Cancels a run in any state, unless it has ended. Only its own node can end an attempt that began without a record,
-/// so the nodes are asked first, once.
-pub(crate) async fn cancel(world: &World, node: usize, index: usize, published_at: i64) {
-    let client = Client { world, node };
-    let mut asked = false;
-    loop {
-        let Some((before, key, revision)) = present(&client, index, published_at).await else { return };
-        if before.state.is_terminal() {
+/// Cancels a run in any state. A person whose request could not be carried out asks again.
+pub(crate) async fn cancel(world: &World, node: usize, index: usize) {
+    let (hand, run_id) = hand_on_run(world, node, index, Does::Cancels).await;
+    let tenant = &world.plans[index].job().tenant;
+    while let Err(error) = cancellation::one(&hand, tenant, &run_id, None).await {
+        world.say(|| format!("{} cannot cancel run {index}: {error}", hand.client.name()));
+        if error.error == Code::WrongState.word() {
             return;
         }
-        if before.is_unseen() && !std::mem::replace(&mut asked, true) {
-            if !world.is(Mutation::CancelNotNoted) {
-                client.note_cancel(index).await;
-            }
-            if ask_who_runs(&client, index).await {
-                wait_for_end(&client, key).await;
-            }
-            continue;
-        }
-        let is_carried_on =
-            before.state.wait().is_some() && client.has_schedule(schedule_of(world, index, &before).place).await;
-        let mut run = before.clone();
-        run.settle(Settlement::Cancel, world.now());
-        if world.is(Mutation::CancelledTakenOutBeforeItIsOnRecord) {
-            clear_away(&client, index, &before).await;
-        }
-        if client.write(index, key, revision, &mut run).await.is_ok() {
-            if world.is(Mutation::CancelledTakenOutUntold) {
-                clear_away(&client, index, &before).await;
-            }
-            client.publish_events(index, &run, world.published_at_cancel(&before, &run, is_carried_on)).await;
-            if !is_taking_over(&client, index, &before).await {
-                clear_away(&client, index, &before).await;
-            }
-            return;
-        }
+        world.pause(world.chance.between(10, 1_000)).await;
     }
-}
-
-/// Whether a node has begun to take a key over for the run's job, as the code that ships finds out.
-async fn is_taking_over(client: &Client<'_>, index: usize, before: &Run) -> bool {
-    let Client { world, node } = *client;
-    let may = before.key_claimed_ms.is_none() && before.round == 1 && !before.has_started();
-    if !may || world.plans[index].key.is_none() || world.is(Mutation::JobThatTakesAKeyOverTakenOut) {
-        return false;
-    }
-    let now = world.clock.get();
-    let hand = Hand::new(world, node, Delivery::of_stored(job(index, now), now));
-    keys::is_taking_over(&hand, world.plans[index].job()).await.unwrap_or(true)
 }
 
 /// Has a run that waits for its time start at another one. No event says so.
 pub(crate) async fn reschedule(world: &World, node: usize, index: usize, by: i64) {
-    let client = Client { world, node };
-    loop {
-        let Some((mut run, key, revision)) = present(&client, index, world.published_at(index)).await else { return };
-        let Some(before) = run.state.run_at() else { return };
-        let at = stamp((before.millis() + by).max(world.clock.get()));
-        if at == before || !run.reschedule(at) {
-            return;
-        }
-        // It has the job; without it, the job is on its way, and the record says what becomes of it.
-        let place = schedule_of(world, index, &run).place;
-        let stands = client.has_schedule(place).await;
-        if !stands && run.is_only_noted() {
-            return;
-        }
-        // `submit` cannot mark the record any more.
-        run.published |= stands && !world.is(Mutation::RescheduledRecordNotMarkedPublished);
-        if client.write(index, key, revision, &mut run).await.is_ok() {
-            world.ledger.borrow_mut().was_rescheduled(index);
-            if stands {
-                client.schedule(schedule_of(world, index, &run)).await;
+    let (hand, run_id) = hand_on_run(world, node, index, Does::Reschedules).await;
+    let Some(before) = world.record(index).and_then(|stored| stored.run.state.run_at()) else { return };
+    let run_at = Some(stamp(before.millis() + by));
+    let change = reschedule::Change { run_at, ..reschedule::Change::default() };
+    match reschedule::one(&hand, &world.plans[index].job().tenant, &run_id, &change).await {
+        Ok(run) => {
+            let key = hand.place_of_run(&run).1;
+            if world.server.borrow().read(key).is_some_and(|stored| on_repeat(&stored.run) != Repeat::Nothing) {
+                world.ledger.borrow_mut().accuse(index, "it was rescheduled, but its record goes away by itself");
             }
-            return;
         }
+        Err(error) => world.say(|| format!("{} cannot reschedule run {index}: {error}", hand.client.name())),
     }
 }
 
-/// The run in its present state, and where it is to be written; if no record is stored, the run as it waits in its
-/// lane.
-async fn present(client: &Client<'_>, index: usize, published_at: i64) -> Option<(Run, Key, u64)> {
-    let world = client.world;
+/// The run of a job may have the id with the time.
+async fn hand_on_run(world: &World, node: usize, index: usize, does: Does) -> (Hand<'_>, RunId) {
+    let at = world.published_at(index);
+    let hand = Hand::new(world, node, Delivery::of_stored(job(index, at), world.clock.get()));
+    hand.does.set(does);
     let plan = &world.plans[index];
-    let timed = World::timed_key(index);
-    if let Some(found) = client.read(timed).await {
-        return Some(((*found.run).clone(), timed, found.revision));
-    }
-    let key = world.key(index);
-    let found = client.read(key).await;
-    let revision = found.as_ref().map_or(0, |stored| stored.revision);
-    let is_anothers = |stored: &Stored| plan.has_derived_id() && stored.run.origin != stamp(published_at);
-    if found.as_ref().is_some_and(|stored| is_anothers(stored) && !stored.run.state.is_terminal()) {
-        // Until that run has ended, it owns the id, and the waiting job will get another.
-        return None;
-    }
-    // Under a derived id, the record may be of a lane that is gone: the waiting message says which run is meant.
-    match found.filter(|stored| !is_anothers(stored)) {
-        Some(own) => Some(((*own.run).clone(), key, revision)),
-        None => {
-            let waiting = client.look_in_lane(|message| message.plan == index && message.seal == 0).await?;
-            Some((Run::new(plan.job(), plan.max_attempts, stamp(waiting.at)), key, revision))
+    let job = match hand.client.read(World::timed_key(index)).await {
+        Some(_) => plan.timed_job(stamp(at)),
+        None => plan.job(),
+    };
+    (hand, job.run_id.clone())
+}
+
+impl Hand<'_> {
+    /// The headers of a run's job.
+    fn headers_of(&self, plan: usize) -> Headers {
+        let mut headers = Headers::new();
+        if let Some(options) = &self.world.plans[plan].job().options {
+            header::write_options(options, &mut headers);
         }
+        headers
+    }
+
+    fn stored(&self, plan: usize, sequence: u64) -> Stored {
+        let (subject, at) = (String::new(), String::new());
+        let payload = Bytes::from_static(self.world.plans[plan].payload);
+        Stored { subject, sequence, at, headers: self.headers_of(plan), payload }
+    }
+
+    /// The first message in the lane that is a plan's own.
+    async fn in_lane(&self, is_it: impl Fn(&Message) -> bool) -> Option<(Run, Arc<Job>)> {
+        let found = self.client.look_in_lane(is_it).await?;
+        let plan = &self.world.plans[found.plan];
+        Some((Run::new(plan.job(), plan.max_attempts, stamp(found.at)), Arc::new(plan.job().clone())))
+    }
+
+    /// Mutations delete the message of a run before they may.
+    pub(super) async fn clear_away_early(&self, plan: usize) {
+        let stored = self.world.record(plan);
+        if stored.as_ref().is_some_and(|stored| stored.run.state.wait().is_some()) {
+            self.client.unschedule_all(plan).await;
+        } else if stored.is_none_or(|stored| stored.run.is_unseen() || stored.run.state.is_terminal()) {
+            self.client.take_out(|message| message.plan == plan).await;
+        }
+    }
+
+    /// Tells every node to stop a run, or some time later if it is slow; returns when each has received the order.
+    fn tell_to_stop(&self, plan: usize, slow: i64) -> [Option<(u32, i64)>; 3] {
+        let (world, now) = (self.world, self.world.clock.get());
+        let mut heard_by = [None; 3];
+        for (number, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.dead_until.get() <= now) {
+            let from = now.max(node.frozen_until.get()) + if slow > 1 { world.chance.between(1, slow) } else { 1 };
+            node.told_to_stop.borrow_mut().push(ToldToStop { plan, told_as: world.number(), from });
+            heard_by[number] = Some((node.life.get(), from));
+        }
+        heard_by
     }
 }
 
-/// Tells every node to stop a run, and waits for a while until each has received the order; returns whether one of them
-/// runs it. A frozen node reads the order when it wakes, and not before everything else.
-async fn ask_who_runs(client: &Client<'_>, plan: usize) -> bool {
-    let world = client.world;
-    world.travel().await;
-    let asked_at = world.clock.get();
-    let until = asked_at + HEARD_WITHIN;
-    let mut all_heard = asked_at;
-    let mut heard_by = [None; 3];
-    for (number, node) in world.nodes.iter().enumerate() {
-        if node.dead_until.get() > asked_at {
-            // It reads the noted cancel when it starts.
-            all_heard = until;
-            continue;
+impl WaitingPorts for Hand<'_> {
+    async fn waiting(&self, _: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+        let Some((_, _, sequence)) = run.as_derived() else { return Ok(None) };
+        let plans = &self.world.plans;
+        let is_it = |message: &Message| {
+            let has_no_id = plans[message.plan].has_derived_id() && message.seal == 0;
+            message.sequence == sequence && message.place.plan == message.plan && has_no_id
+        };
+        Ok(self.in_lane(is_it).await)
+    }
+
+    async fn waiting_by_own_id(&self, _: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
+        let plans = &self.world.plans;
+        let is_it = |message: &Message| message.place.plan == message.plan && plans[message.plan].job().run_id == *run;
+        Ok(if run.as_derived().is_some() { None } else { self.in_lane(is_it).await })
+    }
+
+    async fn find(&self, place: &Source, run: &Run) -> Result<Option<Stored>, Error> {
+        let plan = self.place_of_run(run).0;
+        let sequence = match place {
+            Source::Lane(..) => {
+                let is_it = |message: &Message| message.plan == plan && message.place.plan == plan;
+                self.client.look_in_lane(is_it).await.map(|message| message.sequence)
+            }
+            _ => self.client.find_schedule(schedule_of(self.world, plan, run).place).await,
+        };
+        Ok(sequence.map(|sequence| self.stored(plan, sequence)))
+    }
+}
+
+impl CancelPorts for Hand<'_> {
+    async fn note_cancel(&self, _: &Tenant, run: &RunId) -> Result<(), Error> {
+        if !self.world.is(Mutation::CancelNotNoted) {
+            self.client.note_cancel(self.place_of(run).0).await;
         }
+        Ok(())
+    }
+
+    async fn forget_cancel(&self, _: &Tenant, run: &RunId) -> Result<(), Error> {
+        self.client.forget_cancel(self.place_of(run).0).await;
+        Ok(())
+    }
+
+    /// A frozen node reads the order when it wakes, and not before everything else.
+    async fn ask_who_runs(&self, (_, run): (&Tenant, &RunId), _: bool) -> Result<bool, ApiError> {
+        let (world, plan) = (self.world, self.place_of(run).0);
+        world.travel().await;
+        let asked_at = world.clock.get();
+        let until = asked_at + HEARD_WITHIN;
         let slow = if world.chance.hits(4_000) { world.chance.between(10, HEARD_WITHIN) } else { 5 };
-        let from = asked_at.max(node.frozen_until.get()) + world.chance.between(1, slow);
-        node.told_to_stop.borrow_mut().push(ToldToStop { plan, told_as: world.number(), from });
-        all_heard = all_heard.max(from);
-        heard_by[number] = Some((node.life.get(), from));
-    }
-    if !world.is(Mutation::NodesNotWaitedFor) {
-        world.pause(all_heard.min(until) - asked_at + 1).await;
-    }
-    world.travel().await;
-    let ledger = world.ledger.borrow();
-    ledger.calls.iter().any(|call| {
-        let heard = heard_by[call.node];
-        call.plan == plan
-            && heard.is_some_and(|(life, from)| from <= until && world.nodes[call.node].life.get() == life)
-    })
-}
-
-/// Tells every node to stop a run.
-async fn tell_to_stop(client: &Client<'_>, plan: usize) {
-    let world = client.world;
-    world.travel().await;
-    let now = world.clock.get();
-    for node in world.nodes.iter().filter(|node| node.dead_until.get() <= now) {
-        let from = now.max(node.frozen_until.get()) + 1;
-        node.told_to_stop.borrow_mut().push(ToldToStop { plan, told_as: world.number(), from });
-    }
-}
-
-async fn wait_for_end(client: &Client<'_>, key: Key) {
-    let world = client.world;
-    let until = world.clock.get() + ENDS_WITHIN;
-    while world.clock.get() < until {
-        world.pause(250).await;
-        let found = client.read(key).await;
-        if found.is_some_and(|stored| stored.run.state.is_terminal()) {
-            return;
+        let heard_by = self.tell_to_stop(plan, slow);
+        // A dead node reads the noted cancel when it starts.
+        let all_heard = heard_by.iter().map(|heard| heard.map_or(until, |(_, from)| from)).max().unwrap_or(until);
+        if !world.is(Mutation::NodesNotWaitedFor) {
+            world.pause(all_heard.min(until) - asked_at + 1).await;
         }
+        world.travel().await;
+        let ledger = world.ledger.borrow();
+        Ok(ledger.calls.iter().any(|call| {
+            let heard = heard_by[call.node];
+            call.plan == plan
+                && heard.is_some_and(|(life, from)| from <= until && world.nodes[call.node].life.get() == life)
+        }))
     }
-}
 
-/// Stops the nodes that run it, and removes its waiting job or schedule: the run needs no message any more, because all
-/// its events are published.
-async fn clear_away(client: &Client<'_>, index: usize, before: &Run) {
-    tell_to_stop(client, index).await;
-    if before.state.wait().is_some() {
-        client.unschedule(schedule_of(client.world, index, before).place).await;
-    } else if before.is_unseen() && client.take_out(|message| message.plan == index).await {
-        client.forget_cancel(index).await;
+    async fn notify_cancelled(&self, _: &Tenant, run: &RunId) {
+        self.world.travel().await;
+        self.tell_to_stop(self.place_of(run).0, 1);
+    }
+
+    async fn wait_for_end(&self, _: &Tenant, run: &RunId) -> Result<(), ApiError> {
+        let (world, key) = (self.world, self.place_of(run).1);
+        let until = world.clock.get() + ENDS_WITHIN;
+        while world.clock.get() < until {
+            world.pause(250).await;
+            let found = self.client.read(key).await;
+            if found.is_some_and(|stored| stored.run.state.is_terminal()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
+        Ok(match place {
+            Source::Lane(..) => self.client.take_out(|message| message.sequence == sequence).await,
+            _ => self.client.take_schedule(sequence).await,
+        })
     }
 }
 
@@ -206,15 +217,12 @@ pub(crate) async fn attend(world: &World, node: usize, dead: DeadLetter) {
     let action = match world.plans[index].letter {
         Letter::Discard => Action::Discard,
         // Asked to keep it, a person does no more than finish what was begun.
-        Letter::Replay | Letter::Keep => Action::Replay(Change::default()),
+        Letter::Replay | Letter::Keep => Action::Replay(Replay::default()),
     };
     let at = origin.millis();
     let hand = Hand::new(world, node, Delivery::of_stored(job(index, at), world.clock.get()));
     hand.letter.set(Some(sequence));
-    let mut headers = Headers::new();
-    if let Some(options) = &world.plans[index].job().options {
-        header::write_options(options, &mut headers);
-    }
+    let headers = hand.headers_of(index);
     let payload = Bytes::from_static(world.plans[index].payload);
     let letter = StoredDeadLetter { sequence, run: (*run).clone(), headers, payload, left_out: None };
     // What could not be done is tried again.

@@ -35,13 +35,13 @@ use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::operator::REPLAYS;
 use crate::tests::simulation::plan::Letter;
 use crate::tests::simulation::server::{Message, MessageId, Stored, TakenFrom, Word};
-use crate::tests::simulation::worker::{Hand, LENGTH, seal_of, seal_text};
+use crate::tests::simulation::worker::{Does, Hand, LENGTH, seal_of, seal_text};
 use crate::tests::simulation::world::{LEASE, PRESENCE_EVERY, World, stamp};
 
 /// A node has this long to say whether it holds a job.
 const ANSWERS_WITHIN: i64 = 60;
 
-static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
+pub(crate) static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
 static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::default);
 
 fn unanswered() -> Error {
@@ -177,6 +177,10 @@ impl Rules for Hand<'_> {
         self.world.published_when_held(run)
     }
 
+    fn published_at_cancel(&self, before: &Run, cancelled: &Run, is_carried_on: bool) -> Published {
+        self.world.published_at_cancel(before, cancelled, is_carried_on)
+    }
+
     fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
         let mut verdict = protocol::on_dead_letter(found, round, origin);
         let takes_any = [Mutation::StaleRecordTakenForTheNewest, Mutation::RecordsReadFromAnyReplica];
@@ -230,7 +234,9 @@ impl Server for Hand<'_> {
         let (plan, key) = self.place_of_run(run);
         let is_marked = run.published && run.round == 1 && !run.has_started() && run.held_by.is_none();
         let is_never_marked = self.world.is(Mutation::RecordNeverMarkedPublished);
-        if self.takes_up.take() || is_never_marked && is_marked && !run.state.is_terminal() {
+        let does = self.does.get();
+        let is_mark = is_marked && does != Does::Reschedules && !run.state.is_terminal();
+        if self.takes_up.take() || is_never_marked && is_mark {
             return Ok(Written::Won(expected));
         }
         if key == World::timed_key(plan) {
@@ -245,10 +251,21 @@ impl Server for Hand<'_> {
         if self.world.is(Mutation::ClaimOverwrites) && run.state == RunState::Running {
             expected = self.client.read(key).await.map_or(0, |stored| stored.revision);
         }
-        match self.client.claim(plan, key, expected, &Rc::new(run.clone())).await {
+        if does == Does::Cancels && self.world.is(Mutation::CancelledTakenOutBeforeItIsOnRecord) {
+            self.clear_away_early(plan).await;
+        }
+        let mut run = run.clone();
+        if does == Does::Reschedules && self.world.is(Mutation::RescheduledRecordNotMarkedPublished) {
+            run.published &= self.world.record(plan).is_some_and(|stored| stored.run.published);
+        }
+        let run = Rc::new(run);
+        match self.client.write(plan, key, expected, &run).await {
             client::Written::Won(revision) => {
+                if does == Does::Reschedules {
+                    self.world.ledger.borrow_mut().was_rescheduled(plan);
+                }
                 if self.world.is(Mutation::ClaimIsTold) && run.state == RunState::Running {
-                    self.client.publish_events(plan, run, Published::at_redelivery(run)).await;
+                    self.client.publish_events(plan, &run, Published::at_redelivery(&run)).await;
                 }
                 Ok(Written::Won(revision))
             }
@@ -278,6 +295,9 @@ impl Server for Hand<'_> {
         } else {
             Mutation::UnpublishedClaimNeverTakenOver
         });
+        if self.does.get() == Does::Cancels && world.is(Mutation::JobThatTakesAKeyOverTakenOut) {
+            return Ok(None);
+        }
         let published = (found.published || sure) && (is_own || !world.is(Mutation::PublishedClaimTakenOver));
         let id = |plan: usize| world.plans[plan].job().run_id.clone();
         let taken_from = found.taken_from.into_iter().flatten().map(id).collect();
@@ -455,6 +475,9 @@ impl RunPorts for Hand<'_> {
         let is_unpublished = self.is_stale.get() && self.world.is(Mutation::StaleLetterDeletedUntold);
         if !is_unpublished && !self.world.is(Mutation::PutBackBeginsAgainUntold) {
             let plan = self.place_of_run(run).0;
+            if self.does.get() == Does::Cancels && self.world.is(Mutation::CancelledTakenOutUntold) {
+                self.clear_away_early(plan).await;
+            }
             self.client.publish_events(plan, run, published).await;
         }
         Ok(())

@@ -40,7 +40,8 @@ pub(crate) struct Place {
 pub(crate) enum MessageId {
     Submitted(u64),
     Replayed(u64, u32),
-    Moved(u64, Place, u64),
+    /// The fingerprint of its text.
+    Moved(u64),
     Letter(usize, u32, Timestamp),
 }
 
@@ -74,6 +75,8 @@ pub(crate) struct Due {
 /// A job that waits for its time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
+    /// Given by the server.
+    pub(crate) sequence: u64,
     pub(crate) place: Place,
     pub(crate) seal: u64,
     pub(crate) at: i64,
@@ -224,10 +227,14 @@ impl Server {
 
     /// Whether a message or a dead letter of the run is left.
     pub(crate) fn has_message_of(&self, plan: usize) -> bool {
+        self.has_job_of(plan) || self.letters_of(plan).next().is_some()
+    }
+
+    /// Whether a message is left that brings the run's job to a node.
+    pub(crate) fn has_job_of(&self, plan: usize) -> bool {
         self.lane.iter().any(|message| message.place.plan == plan)
             || self.due.iter().any(|due| due.schedule.place.plan == plan)
             || self.schedules.iter().any(|schedule| schedule.place.plan == plan)
-            || self.letters_of(plan).next().is_some()
     }
 
     /// The record has been kept for long enough; by then no message of its run is left that might come again.
@@ -281,7 +288,8 @@ impl Server {
     /// One schedule per subject: a later write replaces an earlier one.
     pub(crate) fn schedule(&mut self, schedule: Schedule, same_subject: impl Fn(Place) -> bool) {
         self.schedules.retain(|other| !same_subject(other.place));
-        self.schedules.push(schedule);
+        self.sequence += 1;
+        self.schedules.push(Schedule { sequence: self.sequence, ..schedule });
     }
 
     /// Stores due jobs; rarely one of them twice.
@@ -298,6 +306,12 @@ impl Server {
                 self.due.push(Due { sequence: self.sequence, schedule, until: now });
             }
             self.schedules.remove(at);
+        }
+    }
+
+    pub(crate) fn put_off(&mut self, sequence: u64, until: i64) {
+        if let Some(due) = self.due.iter_mut().find(|due| due.sequence == sequence) {
+            due.until = until;
         }
     }
 

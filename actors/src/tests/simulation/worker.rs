@@ -51,6 +51,15 @@ impl Delivery {
     }
 }
 
+/// What a hand does to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Does {
+    /// It works on its job, submits it, or attends to its dead letter.
+    Works,
+    Cancels,
+    Reschedules,
+}
+
 /// A worker's hand on one delivery: the ports of its attempts.
 pub(crate) struct Hand<'w> {
     pub(crate) world: &'w World,
@@ -72,6 +81,7 @@ pub(crate) struct Hand<'w> {
     /// Gives the ack token, and says whether a dropped one was returned.
     give: Box<dyn Fn() -> AckToken>,
     returned: RefCell<Box<dyn FnMut() -> bool>>,
+    pub(crate) does: Cell<Does>,
     /// What a mutation has to know: the last verdict was to take over; another id is looked up; a claim is taken up.
     pub(crate) takes_over: Cell<bool>,
     pub(crate) looks_up: Cell<bool>,
@@ -131,6 +141,7 @@ impl<'w> Hand<'w> {
             local_retries: Arc::default(),
             give: Box::new(give),
             returned: RefCell::new(Box::new(move || returned.try_recv().is_ok())),
+            does: Cell::new(Does::Works),
             takes_over: Cell::new(false),
             looks_up: Cell::new(false),
             takes_up: Cell::new(false),
@@ -242,7 +253,14 @@ impl<'w> Hand<'w> {
         let Message { plan: own, at, .. } = self.delivery.message;
         let (plan, key) = self.place_of(&run.run_id);
         let is_own = own != plan && run.origin == stamp(at) && self.world.plans[own].job().run_id == run.run_id;
-        (if is_own { own } else { plan }, key)
+        // A person who names a derived id may mean the run of a lane that is gone.
+        let is_its = |other: &usize| {
+            let job = self.world.plans[*other].job.get();
+            job.is_some_and(|job| job.run_id == run.run_id) && run.origin == stamp(self.world.published_at(*other))
+        };
+        let is_anothers = self.does.get() != Does::Works && self.plan.has_derived_id() && !is_its(&plan);
+        let anothers = if is_anothers { (0..self.world.plans.len()).find(is_its) } else { None };
+        (anothers.unwrap_or(if is_own { own } else { plan }), key)
     }
 
     /// Whether the job takes the fast path, which reads and writes nothing before the work: only if nothing can be

@@ -1,0 +1,281 @@
+//! One run is cancelled, whatever its state.
+//!
+//! The record decides, as everywhere: `cancelled` is written by compare-and-set, then published; then the node that
+//! runs the job is told to stop it, and the message that waits is deleted. If a message of the run is delivered after
+//! all, its record says that it is cancelled. A job that no node has seen yet could begin without reading its record.
+//! So a cancel note is written to a durable list before: every node reads that list when it starts, and every running
+//! node must confirm that it received the note. A node that has begun the job already says so, and ends it.
+//!
+//! The simulation drives these functions, too; [`CancelPorts`] is what they ask for.
+
+use std::sync::Arc;
+
+use longshore_backbone::Headers;
+use longshore_backbone::records::{Found, Written};
+use longshore_backbone::request::Stored;
+use longshore_backbone::scan::Source;
+use longshore_backbone::wire::api::{ApiError, Code};
+use longshore_backbone::wire::header;
+use longshore_domain::run::Wait;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{Job, Run, RunId, RunState, Tenant};
+
+use crate::api::filter::{Filter, unavailable};
+use crate::attempt::keys;
+use crate::commit::follow_up::key_given_back;
+use crate::fail_point;
+use crate::ports::{CancelPorts, Rules as _, Server as _};
+
+/// Restricts a cancellation to runs that fit a filter; with the message by which this run was met.
+#[derive(Clone, Copy)]
+pub(crate) struct Only<'a> {
+    pub(crate) filter: &'a Filter,
+    pub(crate) only_if_waiting: bool,
+    pub(crate) place: &'a Source,
+    pub(crate) message: &'a Stored,
+}
+
+/// A message of a run, where it waits.
+struct Waiting {
+    place: Source,
+    sequence: u64,
+    /// The job, as far as the message says; `None`: it is known otherwise, or cannot be read.
+    job: Option<Job>,
+}
+
+/// Cancels a run. `None`: there is no such run, or it does not fit.
+///
+/// # Errors
+/// The run has ended otherwise, or the record could not be written.
+pub(crate) async fn one<P: CancelPorts>(
+    ports: &P,
+    tenant: &Tenant,
+    run_id: &RunId,
+    only: Option<Only<'_>>,
+) -> Result<Option<Run>, ApiError> {
+    let only_if_waiting = only.is_some_and(|only| only.only_if_waiting);
+    let mut asked = false;
+    loop {
+        let Some(Present { run: before, expected, job }) = present(ports, tenant, run_id).await? else {
+            return Ok(None);
+        };
+        if before.state == RunState::Cancelled {
+            // Whoever cancelled it may have died before any node was told.
+            ports.notify_cancelled(tenant, run_id).await;
+            if let Some(only) = only.filter(|_| !asked) {
+                publish_again(ports, &before, only).await;
+            }
+            // Under a filter only runs that this call ended count: a run that is being stopped keeps its message for a
+            // while, and the next pass meets it again.
+            return Ok(Some(before).filter(|_| only.is_none() || asked));
+        }
+        let left_alone = only_if_waiting && before.state == RunState::Running;
+        if left_alone || only.is_some_and(|only| !only.filter.fits(&before)) {
+            return Ok(None);
+        }
+        if before.state.is_terminal() {
+            let message = format!("run_id: {run_id} has ended: it is {}", before.state.as_str());
+            return Err(ApiError::new(Code::WrongState, message));
+        }
+        if before.is_unseen() && !std::mem::replace(&mut asked, true) {
+            ports.note_cancel(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+            if ports.ask_who_runs((tenant, run_id), only_if_waiting).await? {
+                if only_if_waiting {
+                    // It has begun, without a record.
+                    return Ok(None);
+                }
+                // That node writes the end, with the attempt that is in no record yet.
+                ports.wait_for_end(tenant, run_id).await?;
+            }
+            // Either way some time has passed.
+            continue;
+        }
+        let carried_on = carried_on_by(ports, &before, only).await?;
+        let mut run = before.clone();
+        run.settle(Settlement::Cancel, ports.now());
+        run.token = ports.token();
+        match ports.server().write_record(&run, expected).await.map_err(|error| unavailable(&error))? {
+            Written::Won(_) => {
+                fail_point::pass("after-cancel");
+                finish(ports, (&before, &run), (carried_on, job)).await;
+                return Ok(Some(run));
+            }
+            Written::Lost(_) => {}
+        }
+    }
+}
+
+/// The record says that the run is cancelled: publishes that, tells the nodes, deletes the run's message and gives its
+/// key back. What is not reached here, the run's message or a node that asks for the key does when it comes.
+async fn finish<P: CancelPorts>(
+    ports: &P,
+    (before, run): (&Run, &Run),
+    (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
+) {
+    let (tenant, run_id) = (&run.tenant, &run.run_id);
+    let published = ports.server().published_at_cancel(before, run, carried_on.is_some());
+    let logged = ports.publish(run, published).await;
+    ports.notify_cancelled(tenant, run_id).await;
+    // If the log may lack events, of this run or of one whose key a node took over for it, the message stays where it
+    // is: its delivery publishes them.
+    if logged.is_ok() {
+        match clear_away(ports, before, (carried_on, job)).await {
+            // No message of the run is left that could be delivered.
+            Ok(true) if before.is_unseen() => drop(ports.forget_cancel(tenant, run_id).await),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%run_id, %tenant, attempt = before.attempt, "a cancelled job stays where it is until it comes up: {}", error.message);
+            }
+        }
+    }
+    if let Some(key) = key_given_back(run)
+        && let Err(error) = keys::give_back(ports.server(), tenant, run, key).await
+    {
+        tracing::warn!(%run_id, %tenant, attempt = run.attempt, "a cancelled run's claim of its key stays: {}", error.with_causes());
+    }
+}
+
+/// Publishes a cancel whose node died over it: the log may lack it until the run's schedule or parked job is delivered,
+/// perhaps in days. That message stays, as what was merely read ends none.
+async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
+    if matches!(only.place, Source::Schedules | Source::Parked)
+        && ports.publish(run, ports.server().published_at_redelivery(run)).await.is_err()
+    {
+        tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, "a cancel is published once its job comes up");
+    }
+}
+
+/// Deletes the message of a run that waited, and says whether there was one. If that fails, nothing is lost: the record
+/// says that the run is cancelled.
+async fn clear_away<P: CancelPorts>(
+    ports: &P,
+    before: &Run,
+    (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
+) -> Result<bool, ApiError> {
+    let waiting = match carried_on {
+        Some(message) => Some(message),
+        None => message_of(ports, before).await?,
+    };
+    let Some(Waiting { place, sequence, job: read }) = waiting else { return Ok(false) };
+    if may_take_over(ports, before, job.as_deref().or(read.as_ref())).await {
+        return Ok(false);
+    }
+    ports.take_out(&place, sequence).await.map_err(|error| unavailable(&error))
+}
+
+/// Whether a node has perhaps begun to take a key over for the job, and died: before the run's record says that the key
+/// is claimed.
+async fn may_take_over<P: CancelPorts>(ports: &P, before: &Run, job: Option<&Job>) -> bool {
+    if before.key_claimed_ms.is_some() || before.round > 1 || before.has_started() {
+        return false;
+    }
+    match job {
+        Some(job) => keys::is_taking_over(ports, job).await.unwrap_or(true),
+        None => false,
+    }
+}
+
+/// The run's message, if the run waits; perhaps it was not written yet when its record was read.
+async fn message_of<P: CancelPorts>(ports: &P, before: &Run) -> Result<Option<Waiting>, ApiError> {
+    let place = match before.state.wait() {
+        Some(_) => return found_at(ports, place_of_wait(before), before).await,
+        None if !before.is_unseen() => return Ok(None),
+        None => Source::Lane(before.queue.clone(), before.priority.into()),
+    };
+    match before.run_id.as_derived() {
+        Some((queue, priority, sequence)) if before.round == 1 => {
+            let there = ports.waiting(&before.tenant, &before.run_id).await?;
+            let is_it = there.is_some_and(|(run, _)| run.origin == before.origin);
+            let place = Source::Lane(queue, priority.into());
+            Ok(is_it.then_some(Waiting { place, sequence, job: None }))
+        }
+        _ => found_at(ports, place, before).await,
+    }
+}
+
+/// Where the message of a run waits that waits outside of its lane.
+fn place_of_wait(run: &Run) -> Source {
+    if let Some(Wait::Parked { .. }) = run.state.wait() { Source::Parked } else { Source::Schedules }
+}
+
+async fn found_at<P: CancelPorts>(ports: &P, place: Source, run: &Run) -> Result<Option<Waiting>, ApiError> {
+    let found = ports.find(&place, run).await.map_err(|error| unavailable(&error))?;
+    Ok(found.map(|stored| Waiting { place, sequence: stored.sequence, job: job_of(run, &stored.headers) }))
+}
+
+/// The message that brings on a run that waits for a time or is parked, if there is one. It was written only after the
+/// log had every event before it.
+async fn carried_on_by<P: CancelPorts>(
+    ports: &P,
+    before: &Run,
+    only: Option<Only<'_>>,
+) -> Result<Option<Waiting>, ApiError> {
+    if before.state.wait().is_none() {
+        return Ok(None);
+    }
+    let place = place_of_wait(before);
+    match only.filter(|only| *only.place == place && is_of_wait(&only.message.headers, before)) {
+        Some(Only { message, .. }) => {
+            let (sequence, job) = (message.sequence, job_of(before, &message.headers));
+            Ok(Some(Waiting { place, sequence, job }))
+        }
+        None => found_at(ports, place, before).await,
+    }
+}
+
+/// Whether a message is that of the very wait that a record speaks of: one of an earlier wait may still be there, and
+/// proves nothing of what the log has of this one.
+pub(crate) fn is_of_wait(headers: &Headers, run: &Run) -> bool {
+    let Ok(read) = header::read_job(headers) else { return false };
+    let wait = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
+    read.seal.as_ref() == Some(&run.seal) && wait == Some((run.round, run.next_attempt(), run.deferrals))
+}
+
+/// The job of a run, with the options that its message has.
+fn job_of(run: &Run, headers: &Headers) -> Option<Job> {
+    let options = header::read_job(headers).ok()?.options?;
+    Some(Job {
+        tenant: run.tenant.clone(),
+        queue: run.queue.clone(),
+        priority: run.priority,
+        job_type: run.job_type.clone(),
+        run_id: run.run_id.clone(),
+        options: Some(options),
+    })
+}
+
+/// A run that may be cancelled.
+pub(super) struct Present {
+    pub(super) run: Run,
+    /// The revision to write on.
+    expected: u64,
+    /// Its job, if it waits in its lane without a record.
+    job: Option<Arc<Job>>,
+}
+
+/// The run as it stands. The record under a derived id may belong to a lane that is gone: if that run has ended, the
+/// waiting job is meant; until then that run has the id, and the job will get another.
+pub(super) async fn present<P: CancelPorts>(
+    ports: &P,
+    tenant: &Tenant,
+    run_id: &RunId,
+) -> Result<Option<Present>, ApiError> {
+    let read = async || ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error));
+    let mut found = read().await?;
+    let mut waiting = ports.waiting(tenant, run_id).await?;
+    if found.is_none() && waiting.is_none() {
+        waiting = ports.waiting_by_own_id(tenant, run_id).await?;
+    }
+    if found.is_none() && waiting.is_none() {
+        // A job leaves its lane only once its run's record is stored.
+        found = read().await?;
+    }
+    let expected = found.as_ref().map_or(0, |found| found.revision);
+    if let Some(Found { run, .. }) = found {
+        let is_gone = |(waiting, _): &(Run, _)| run.state.is_terminal() && run.origin != waiting.origin;
+        if !waiting.as_ref().is_some_and(is_gone) {
+            return Ok(Some(Present { run, expected, job: None }));
+        }
+    }
+    Ok(waiting.map(|(run, job)| Present { run, expected, job: Some(job) }))
+}
