@@ -9,10 +9,10 @@
 
 use bytes::Bytes;
 use longshore_backbone::delivery::AckToken;
-use longshore_backbone::wire::header;
+use longshore_backbone::wire::header::{self, JobHeaders};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
-use longshore_domain::{JobType, Priority, Queue, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
 use prometheus::Histogram;
 
 use crate::fail_point;
@@ -24,7 +24,7 @@ pub(crate) struct DueJob {
     pub(crate) queue: Queue,
     pub(crate) priority: Priority,
     subject: String,
-    pub(crate) headers: Headers,
+    headers: Headers,
     payload: Bytes,
     /// The message id under which it is published.
     pub(crate) id: String,
@@ -51,8 +51,21 @@ impl DueJob {
             false => names.job(&tenant, &queue, priority, &job_type),
         };
         let headers = header::without_servers(headers);
-        let (id, due_at) = identify(&tenant, &headers, sequence);
-        Some(Self { queue, priority, subject, headers, payload, id, due_at })
+        let read = header::read_job(&headers).ok();
+        let id = (&tenant, sequence);
+        Some(Self::of((queue, priority), subject, (headers, payload), read.as_ref(), id))
+    }
+
+    /// The same, once its subject and headers are read.
+    pub(crate) fn of(
+        (queue, priority): (Queue, Priority),
+        subject: String,
+        (headers, payload): (Headers, Bytes),
+        read: Option<&JobHeaders>,
+        (tenant, sequence): (&Tenant, u64),
+    ) -> Self {
+        let due_at = read.and_then(|read| read.moved?.due_at);
+        Self { queue, priority, subject, headers, payload, id: message_id(tenant, read, sequence), due_at }
     }
 
     /// Publishes it into its lane.
@@ -103,18 +116,13 @@ pub(crate) async fn move_to_lane<P: DuePorts>(
     }
 }
 
-/// The message id under which the job is published, and when it was due.
-fn identify(tenant: &Tenant, headers: &Headers, sequence: u64) -> (String, Option<Timestamp>) {
-    match header::read_job(headers) {
-        Ok(read) => {
-            let run = read.run_id.map(|id| id.to_string()).unwrap_or_default();
-            let due_at = read.moved.and_then(|moved| moved.due_at);
-            let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
-            let (round, attempt, wait) = moved.unwrap_or_default();
-            let seal = read.seal.unwrap_or_default();
-            // A run that was rescheduled may come twice by one wait: each message that fired is known by its sequence.
-            (format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}/{sequence}"), due_at)
-        }
-        Err(_) => (format!("{tenant}/due/{sequence}"), None),
-    }
+/// The message id under which the job is published.
+fn message_id(tenant: &Tenant, read: Option<&JobHeaders>, sequence: u64) -> String {
+    let Some(read) = read else { return format!("{tenant}/due/{sequence}") };
+    let run = read.run_id.as_ref().map_or("", RunId::as_str);
+    let moved = read.moved.map(|moved| (moved.round, moved.attempt, moved.deferrals));
+    let (round, attempt, wait) = moved.unwrap_or_default();
+    let seal = read.seal.as_deref().unwrap_or_default();
+    // A run that was rescheduled may come twice by one wait: each message that fired is known by its sequence.
+    format!("{tenant}/{run}/{seal}/{round}/{attempt}/{wait}/{sequence}")
 }

@@ -17,7 +17,7 @@ use crate::tests::simulation::operator::{REPLAYS, attend, cancel, reschedule};
 use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
 use crate::tests::simulation::server::{DeadLetter, Message, Place};
 use crate::tests::simulation::worker::{Delivery, seal_of, work};
-use crate::tests::simulation::world::{LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
+use crate::tests::simulation::world::{Kind, LEASE, OLD_READ_MAX, RUNS, STORM, ToldToStop, Weather, World, stamp};
 
 /// A world is stuck if something is still under way this long after the storm.
 const PATIENCE: i64 = 300_000;
@@ -57,8 +57,8 @@ struct Drive<'w> {
     floor: u64,
 }
 
-/// Plays the world of `seed`; returns the first broken promise, if any.
-pub(crate) fn simulate(seed: u64, mutation: Option<Mutation>, talks: bool) -> Option<String> {
+/// Plays the world of this seed and kind; returns the first broken promise, if any.
+pub(crate) fn simulate(seed: (u64, Kind), mutation: Option<Mutation>, talks: bool) -> Option<String> {
     let world = World::new(seed, mutation, talks);
     let mut drive = Drive { world: &world, tried: Vec::new(), tasks: Vec::new(), agenda: Vec::new(), floor: 0 };
     drive.play(0..RUNS);
@@ -82,14 +82,16 @@ impl<'w> Drive<'w> {
             self.plan_run(index, from);
         }
         let faults = |counts: &[u32]| if world.calm.get() { 0 } else { world.chance.pick(counts) };
-        for _ in 0..faults(&[0, 1, 3, 12]) {
+        let kills = if world.kind == Kind::LongAttempts { [12; 4] } else { [0, 1, 3, 12] };
+        for _ in 0..faults(&kills) {
             self.plan_for(storm(world.chance.between(0, STORM)), Event::KillServer);
         }
         for _ in 0..faults(&[0, 2, 5, 12]) {
             let node = world.chance.below(3) as usize;
             self.plan_for(storm(world.chance.between(0, STORM)), Event::Drain(node));
         }
-        if world.chance.hits(1_000) {
+        let anew = if world.kind == Kind::LanesMadeAnew { 5 } else { u32::from(world.chance.hits(1_000)) };
+        for _ in 0..anew {
             self.plan_for(storm(world.chance.between(1_000, STORM)), Event::MakeLaneAnew);
         }
         self.plan_for(storm(world.chance.between(500, 3_000)), Event::AttendLetters);
@@ -423,7 +425,10 @@ impl<'w> Drive<'w> {
 
     fn wants_attention(&self, letter: &DeadLetter) -> bool {
         let world = self.world;
-        let found = self.run_of(letter.plan).or_else(|| Some(world.server.borrow().read(world.key(letter.plan))?.run));
+        // One job may have continued as two runs, each with a letter of its own.
+        let has_time = world.plans[letter.plan].has_derived_id() && letter.run.run_id.as_derived().is_none();
+        let key = if has_time { World::timed_key(letter.plan) } else { world.key(letter.plan) };
+        let found = world.server.borrow().read(key).map(|stored| stored.run);
         let wish = world.plans[letter.plan].letter;
         match on_dead_letter(found.as_deref(), letter.round, letter.origin) {
             DeadLetterVerdict::Stands => {
@@ -451,7 +456,8 @@ impl<'w> Drive<'w> {
             world.say(|| format!("{word:?} of {sequence} arrives"));
             server.hear(sequence, word, now);
         }
-        let twice = || now < world.quiet_from.get() && world.chance.hits(200);
+        let often = if world.kind == Kind::Waits { 3_000 } else { 200 };
+        let twice = || now < world.quiet_from.get() && world.chance.hits(often);
         world.server.borrow_mut().fire(now, twice);
         while let Some(node) = self.node_alive(now) {
             let Some(due) = world.server.borrow_mut().hand_out_due(now) else { break };

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use bytes::Bytes;
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
-use longshore_backbone::wire::header::{self, names};
+use longshore_backbone::wire::header::{JobHeaders, Moved, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Job, Run, RunId};
@@ -18,7 +18,6 @@ use crate::ports::SubmitPorts;
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::client::{Client, Unclear};
 use crate::tests::simulation::mutation::Mutation;
-use crate::tests::simulation::ports::NAMES;
 use crate::tests::simulation::server::{Due, Message, MessageId, Place, Schedule};
 use crate::tests::simulation::worker::{Delivery, Hand, seal_text};
 use crate::tests::simulation::world::{LEASE, World, stamp};
@@ -118,12 +117,11 @@ pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     let Schedule { place, seal, at, .. } = due.schedule;
     let plan = &world.plans[place.plan];
     let job = if place.timed { plan.timed_job(stamp(world.published_at(place.plan))) } else { plan.job() };
-    let mut run = Run::new(job, plan.max_attempts, stamp(at));
-    (run.round, run.deferrals, run.seal) = (place.round, place.deferrals, seal_text(seal));
-    let headers = header::carry_on(None, &run, place.attempt, Some(stamp(at)));
-    let subject = NAMES.due(&job.tenant, &job.queue, job.priority, &job.job_type);
-    let job = DueJob::read(&NAMES, &subject, Some(&headers), Bytes::new(), due.sequence);
-    let job = job.expect("a node's schedule can be read");
+    let Place { round, attempt, deferrals, .. } = place;
+    let moved = Some(Moved { round, attempt, deferrals, due_at: Some(stamp(at)), deferred_for: None });
+    let read = JobHeaders { options: None, run_id: Some(job.run_id.clone()), moved, seal: Some(seal_text(seal)) };
+    let (lane, message) = ((job.queue.clone(), job.priority), (Headers::new(), Bytes::new()));
+    let job = DueJob::of(lane, String::new(), message, Some(&read), (&job.tenant, due.sequence));
     let ports = Move { client: Client { world, node }, due };
     let ack_token = AckToken::without_connection("due", mpsc::unbounded_channel().0);
     if let Err((Unclear, ack_token)) = due::move_to_lane(&ports, &job, ack_token).await {
@@ -149,13 +147,8 @@ impl DuePorts for Move<'_> {
         let id = job.id.rsplitn(parts_left_out + 1, '/').last().unwrap_or_default();
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
-        let read = header::read_job(&job.headers).expect("a node's headers can be read");
-        let moved = read.moved.expect("a due job says which wait it is of");
-        let seal = read.seal.and_then(|seal| u64::from_str_radix(&seal, 16).ok()).unwrap_or(0);
-        let (round, attempt, deferrals) = (moved.round, moved.attempt, moved.deferrals);
-        let place = Place { round, attempt, deferrals, ..self.due.schedule.place };
-        let since = moved.due_at.unwrap_or_default().millis();
-        let message = Message { place, moved: true, seal, since, ..self::job(place.plan, 0) };
+        let Schedule { place, seal, at, .. } = self.due.schedule;
+        let message = Message { place, moved: true, seal, since: at, ..self::job(place.plan, 0) };
         let is_confirmed = self.client.try_publish(message, MessageId::Moved(hasher.finish())).await;
         is_confirmed.then_some(()).ok_or(Unclear)
     }

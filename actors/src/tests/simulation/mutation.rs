@@ -1,5 +1,7 @@
 //! Each mutation breaks the protocol on purpose in one place: a simulation that lets one of them pass checks nothing.
 
+use crate::tests::simulation::world::Kind;
+
 /// What a mutation does to a run, as the ledger names it.
 #[derive(Debug, Clone, Copy)]
 enum Harm {
@@ -65,6 +67,17 @@ macro_rules! mutations {
 }
 
 impl Mutation {
+    /// In which worlds it shows soonest.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::OtherIdNotLookedUp | Self::RunOfALaneThatIsGoneTakenForThisOne => Kind::LanesMadeAnew,
+            Self::AnyWaitOfAnAttemptSpeaksForIt => Kind::Waits,
+            Self::HolderJudgedByALaterClock | Self::UnclearClaimNotWrittenAgain => Kind::LongAttempts,
+            Self::JobThatTakesAKeyOverTakenOut | Self::RepeatRunsAgainOnceTheRecordIsGone => Kind::Keys,
+            _ => Kind::Mixed,
+        }
+    }
+
     /// Whether a promise was broken for the reason that the mutation stands for.
     pub(crate) fn is_shown_by(self, broken: &str) -> bool {
         self.harms().iter().flat_map(|harm| harm.texts()).any(|text| broken.contains(text))
@@ -88,7 +101,7 @@ mutations! {
     PutBackAckedWhenItComesAgain: Lost,
     CarriedOutWithoutTakingOver: Lost,
     TakenOverAndHeldLocally: Lost,
-    AnyWaitOfAnAttemptSpeaksForIt: Early,
+    AnyWaitOfAnAttemptSpeaksForIt: Early | Log,
     ReschedulingNotSeen: Early,
     RescheduledRecordNotMarkedPublished: Forgotten,
     RunOfALaneThatIsGoneTakenForThisOne: Lost,

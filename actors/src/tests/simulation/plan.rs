@@ -10,6 +10,7 @@ use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 use crate::tests::simulation::chance::Chance;
+use crate::tests::simulation::world::Kind;
 
 /// How a job gets into its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,26 +107,40 @@ pub(crate) const OF_A_KEY: usize = 3;
 
 impl Plan {
     /// The runs of a world.
-    pub(crate) fn draw_all(chance: &Chance, count: usize) -> Vec<Self> {
+    pub(crate) fn draw_all(chance: &Chance, count: usize, kind: Kind) -> Vec<Self> {
         let mut plans: Vec<Self> = Vec::with_capacity(count + 4);
+        let of_a_key = if kind == Kind::Keys { 5_000 } else { 1_000 };
         while plans.len() < count {
             let index = plans.len();
-            if index + OF_A_KEY <= count && chance.hits(1_000) {
+            if index + OF_A_KEY <= count && chance.hits(of_a_key) {
                 plans.extend(Self::draw_of_a_key(chance, index));
             } else if index + OF_A_KEY <= count && chance.hits(800) {
                 plans.extend(Self::draw_of_a_scope(chance, index));
             } else if index + OF_A_KEY <= count && chance.hits(400) {
                 plans.extend(Self::draw_replacing(chance, index));
             } else {
-                plans.push(Self::draw(chance, index));
+                plans.push(Self::draw(chance, index, kind));
             }
         }
+        plans.iter_mut().for_each(|plan| plan.suit(kind, chance));
         plans
     }
 
-    fn draw(chance: &Chance, index: usize) -> Self {
+    /// Changes the plan as the world's kind has it.
+    fn suit(&mut self, kind: Kind, chance: &Chance) {
+        match kind {
+            Kind::Keys if self.key.is_some() && chance.hits(3_000) => {
+                self.cancel_at = Some(self.at + chance.between(0, 3_000));
+            }
+            Kind::LongAttempts => self.takes = chance.pick(&[900, 2_500]),
+            _ => {}
+        }
+    }
+
+    fn draw(chance: &Chance, index: usize, kind: Kind) -> Self {
         let way = match chance.below(16) {
             0..=7 => Way::Bare,
+            _ if kind == Kind::LanesMadeAnew && chance.hits(7_500) => Way::Bare,
             8..=9 => Way::Named(2),
             10..=11 => Way::Named(1),
             12 if index > 0 && chance.hits(5_000) => Way::Forged(index - 1),

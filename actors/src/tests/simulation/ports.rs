@@ -36,12 +36,12 @@ use crate::tests::simulation::operator::REPLAYS;
 use crate::tests::simulation::plan::Letter;
 use crate::tests::simulation::server::{Message, MessageId, Stored, TakenFrom, Word};
 use crate::tests::simulation::worker::{Does, Hand, LENGTH, seal_of, seal_text};
-use crate::tests::simulation::world::{LEASE, PRESENCE_EVERY, World, stamp};
+use crate::tests::simulation::world::{Kind, LEASE, PRESENCE_EVERY, World, stamp};
 
 /// A node has this long to say whether it holds a job.
 const ANSWERS_WITHIN: i64 = 60;
 
-pub(crate) static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
+static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
 static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::default);
 
 fn unanswered() -> Error {
@@ -351,7 +351,8 @@ impl Server for Hand<'_> {
             world.pause(ANSWERS_WITHIN).await;
             None
         };
-        if world.chance.hits(500) {
+        let is_slow = if world.kind == Kind::LongAttempts { 4_000 } else { 500 };
+        if world.chance.hits(is_slow) {
             world.pause(world.chance.between(1, 2 * LEASE)).await;
         }
         answer

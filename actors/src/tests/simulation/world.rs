@@ -43,6 +43,20 @@ pub(crate) const OLD_READ_MAX: i64 = LEASE;
 /// How long nodes have to confirm that they received a cancel.
 pub(crate) const HEARD_WITHIN: i64 = LEASE / 5;
 
+/// What a world has more of than others. A rule that seldom matters is broken on purpose where it matters more often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Mixed,
+    /// Most runs share keys, and many of those are cancelled.
+    Keys,
+    /// Nearly all jobs are bare, and the lane is made anew again and again.
+    LanesMadeAnew,
+    /// Jobs are parked again and again, and schedules fire twice.
+    Waits,
+    /// Attempts last, and those who ask for their holders are slow to judge.
+    LongAttempts,
+}
+
 /// An order to a node to stop a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ToldToStop {
@@ -90,6 +104,7 @@ pub(crate) struct Weather {
 }
 
 pub(crate) struct World {
+    pub(crate) kind: Kind,
     pub(crate) chance: Chance,
     pub(crate) clock: Cell<i64>,
     pub(crate) server: RefCell<Server>,
@@ -121,16 +136,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, mutation: Option<Mutation>, talks: bool) -> Self {
+    pub(crate) fn new((seed, kind): (u64, Kind), mutation: Option<Mutation>, talks: bool) -> Self {
         let chance = Chance::new(seed);
         let calm = seed.is_multiple_of(ONE_IN_CALM);
         let storm = if calm { Weather::default() } else { Self::draw_storm(&chance) };
-        let mut plans = Plan::draw_all(&chance, RUNS);
+        let mut plans = Plan::draw_all(&chance, RUNS, kind);
         if chance.hits(1_000) {
             plans.extend((0..LATER_RUNS).map(|_| Plan::draw_bare(&chance)));
         }
         let runs = plans.len();
         Self {
+            kind,
             clock: Cell::new(0),
             server: RefCell::default(),
             nodes: Default::default(),
@@ -143,7 +159,7 @@ impl World {
             quiet_from: Cell::new(STORM),
             mutation,
             room: chance.pick(&[4, 4, 4, 1]),
-            parks: chance.pick(&[0, 0, 2_000]),
+            parks: if kind == Kind::Waits { 5_000 } else { chance.pick(&[0, 0, 2_000]) },
             stream: SmolStr::from("LANE"),
             server_life: Cell::new(0),
             start: Instant::now(),
