@@ -37,6 +37,7 @@ mod metrics; // rare faults are counted and logged
 mod monitoring; // alert rules use only metrics and labels that there are
 mod nothing_lost; // kills and freezes while jobs run lose nothing
 mod offered; // nodes of one queue with different handlers in Rust share it
+mod on_busy; // a busy key drops new jobs, keeps the newest or cancels the one that runs, whoever dies
 mod one_run; // one accepted job is one run, even if it is repeated, forwarded, forged or cancelled
 mod order; // urgent jobs first, by rank
 mod overdue; // a job that waits for its time runs, even if a lane is full or the server forgot it

@@ -13,7 +13,7 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 41] = [
+pub const ALL: [&str; 43] = [
     "before-note",
     "after-note",
     "after-publish",
@@ -22,6 +22,8 @@ pub const ALL: [&str; 41] = [
     "after-mark",
     "after-takeover",
     "before-key",
+    "before-line",
+    "after-line",
     "before-claim",
     "after-claim",
     "before-handler",

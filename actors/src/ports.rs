@@ -17,8 +17,10 @@ use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
+use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
+use longshore_domain::concurrency::{ConcurrencyId, Line};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
@@ -117,6 +119,13 @@ pub(crate) trait Server: Rules + Destination {
         claim: &Claim,
         over: (u64, Duration),
     ) -> Result<Option<u64>, Error>;
+
+    async fn read_line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error>;
+    /// Writes a line; says whether it was still as it was read.
+    async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<bool, Error>;
+    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
+    /// Removes the message of a parked run that has ended, if it is found.
+    async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error>;
 
     async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer>;
     async fn presence_of(&self, node: &str) -> Result<Option<Presence>, Error>;
@@ -304,6 +313,23 @@ impl Server for Backbone {
         over: (u64, Duration),
     ) -> Result<Option<u64>, Error> {
         self.write_claim(tenant, key, claim, over).await
+    }
+
+    async fn read_line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error> {
+        self.slots().line(id).await
+    }
+
+    async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<bool, Error> {
+        let written = self.slots().write_line(id, line, expected).await?;
+        Ok(matches!(written, longshore_backbone::concurrency::Written::Won(_)))
+    }
+
+    async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {
+        self.notify_cancelled(tenant, run).await;
+    }
+
+    async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
+        self.take_out_parked(run, key).await
     }
 
     async fn ask_holder(&self, node: &str, question: &HolderQuestion, wait: Duration) -> Option<HolderAnswer> {

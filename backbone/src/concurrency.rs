@@ -6,7 +6,7 @@ use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::SmolStr;
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{ConcurrencyId, Record};
+use longshore_domain::concurrency::{ConcurrencyId, Line, Record};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -22,6 +22,9 @@ const BUCKET: &str = "concurrency";
 /// A session is stored for so long after it was last renewed, or ended; whoever has slots under it renews it far more
 /// often. Of one that is no longer stored, everybody may say that it has ended.
 const SESSION_TTL: &str = "86400s";
+/// A line is stored for so long after it was last written. A run that waits longer than this for its next attempt loses its
+/// place: keys are many, and most of them come once.
+const LINE_TTL: &str = "86400s";
 
 /// The subjects on which the server republishes the records.
 pub(crate) fn changes(names: &Names) -> String {
@@ -164,6 +167,26 @@ impl SlotRecords {
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_session(&self, of: &str, session: &Session, expected: u64) -> Result<Written, Error> {
         self.compare_and_set(self.session_subject(of), session, SESSION_TTL, expected).await
+    }
+
+    /// The line of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is of another version.
+    pub async fn line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error> {
+        Ok(self.stored(self.line_subject(id)).await?.unwrap_or_default())
+    }
+
+    /// Writes the line of a key if its revision is still `expected` (0: none is stored).
+    ///
+    /// # Errors
+    /// The server did not answer, so that it may be written or not; or it refused for another reason.
+    pub async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<Written, Error> {
+        self.compare_and_set(self.line_subject(id), line, LINE_TTL, expected).await
+    }
+
+    fn line_subject(&self, id: &ConcurrencyId) -> String {
+        self.0.names().key(BUCKET, &format!("lines.{id}"))
     }
 
     fn record_subject(&self, id: &ConcurrencyId) -> String {

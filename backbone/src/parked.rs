@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use async_nats::HeaderMap;
+use async_nats::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use longshore_domain::{JobType, Lane, Priority, Queue, Run, Tenant, Timestamp};
 use serde::Deserialize;
@@ -16,6 +16,7 @@ use serde::Deserialize;
 use crate::Backbone;
 use crate::error::Error;
 use crate::request::{self, PubAck, Refusal, STREAM_FULL};
+use crate::scan::Source;
 use crate::wire::header;
 use crate::wire::kind_key::KindKey;
 
@@ -91,6 +92,23 @@ impl Backbone {
         let Run { tenant, run_id, seal, round, deferrals, .. } = run;
         let id = format!("{tenant}/{run_id}/{seal}/{round}/{}/{deferrals}/forward", run.next_attempt());
         self.move_to_lane(subject, headers, payload, &id).await
+    }
+
+    /// Removes the message of a parked run that has ended, if it is among the first of its kind. If it stays, it finds out
+    /// when it is taken back.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error> {
+        let subject = self.names().parked(&run.tenant, &run.queue, run.priority, (&run.job_type, key));
+        let page = self.page(&Source::Parked, &subject, 1).await?;
+        let is_its_own = |id: &HeaderValue| id.as_str() == run.run_id.as_str();
+        for stored in page.messages {
+            if stored.headers.get(header::names::RUN_ID).is_some_and(is_its_own) {
+                self.take_out(&Source::Parked, stored.sequence).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the stream of parked jobs was full when the last job was parked.

@@ -10,7 +10,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::run::{Attempt, DeferReason, Deferral, PutBack, State};
-use crate::{Run, RunState, Timestamp};
+use crate::{ErrorKind, Run, RunState, Timestamp};
 
 /// What an event reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,7 +89,7 @@ pub struct Event<'a> {
     pub at: Timestamp,
     /// The attempt it is about.
     pub of: Option<&'a Attempt>,
-    /// Why a job was deferred.
+    /// Why a job was deferred, or made way for others.
     pub reason: Option<DeferReason>,
 }
 
@@ -165,7 +165,10 @@ pub fn of_round(run: &Run) -> Story<'_> {
         let at = of.and_then(|attempt| attempt.ended_at).unwrap_or(ended_at);
         story.push(Event { of, ..event(EventKind::Dlq, run.attempt, at) });
     }
-    story.push(Event { of, ..event(end, run.attempt, ended_at) });
+    let made_way =
+        end == EventKind::Cancelled && run.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Cancelled);
+    let reason = made_way.then_some(DeferReason::Concurrency);
+    story.push(Event { of, reason, ..event(end, run.attempt, ended_at) });
     story
 }
 
@@ -191,7 +194,7 @@ fn push_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
         Some(PutBack::Released) => tell(EventKind::Released, ended_at, None),
         Some(why @ (PutBack::Snoozed | PutBack::Busy)) => tell(EventKind::Deferred, ended_at, reason_of(why)),
         // A cancelled attempt did not fail: the run's own end reports it.
-        None if attempt.error.as_ref().is_some_and(|error| error.kind != crate::ErrorKind::Cancelled) => {
+        None if attempt.error.as_ref().is_some_and(|error| error.kind != ErrorKind::Cancelled) => {
             tell(EventKind::Failed, ended_at, None);
         }
         Some(PutBack::NotStarted) | None => {}
@@ -202,7 +205,7 @@ fn push_attempt<'a>(run: &'a Run, attempt: &'a Attempt, story: &mut Story<'a>) {
 mod tests {
     use super::*;
     use crate::settlement::Settlement;
-    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, Tenant};
+    use crate::{Failure, Job, JobType, Priority, Queue, RunId, Tenant};
 
     fn told(run: &Run) -> Vec<String> {
         of_round(run).iter().map(|event| event.id().split_once('/').unwrap().1.to_owned()).collect()

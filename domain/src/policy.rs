@@ -68,6 +68,12 @@ impl TypePolicy {
     pub fn has_limit(&self) -> bool {
         self.rate_limit.is_some() || self.limit.is_some()
     }
+
+    /// Whether its concurrency keys have lines ([`crate::concurrency::Line`]).
+    #[must_use]
+    pub fn has_lines(&self) -> bool {
+        self.on_busy != OnBusy::Wait
+    }
 }
 
 impl Default for TypePolicy {

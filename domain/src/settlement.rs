@@ -82,6 +82,11 @@ pub enum Settlement {
     Expire,
     /// The run is cancelled.
     Cancel,
+    /// The same, because other runs of its concurrency key take precedence; the failure names them.
+    MakeWay {
+        /// Why.
+        failure: Failure,
+    },
     /// Another run has its idempotency key.
     Duplicate {
         /// That run.

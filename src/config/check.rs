@@ -13,12 +13,12 @@ use longshore_backbone::Storage;
 use longshore_domain::admission::Admission;
 use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
-use longshore_domain::concurrency::OnBusy;
 use longshore_domain::key::ReleaseOn;
 use longshore_domain::limit::{MIN_WINDOW, RateLimit, Scope, Window};
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
+use super::concurrency_entries as concurrency;
 use super::outlets;
 
 use super::entries::{self as entry, audit as audit_entry, breaker};
@@ -190,6 +190,7 @@ impl Checker<'_> {
 
     fn type_policy(&mut self, section: &Section<'_>) -> TypePolicy {
         self.times(section);
+        concurrency::check(section, &mut self.problems);
         TypePolicy {
             handler: self.handler(section),
             max_attempts: section.get(&entry::MAX_ATTEMPTS),
@@ -212,9 +213,9 @@ impl Checker<'_> {
             retryable_codes: section.get(&entry::RETRYABLE_CODES),
             permanent_codes: section.get(&entry::PERMANENT_CODES),
             breaker: self.breaker(section),
-            concurrency: section.get(&entry::TYPE_CONCURRENCY),
-            key_concurrency: section.get(&entry::KEY_CONCURRENCY),
-            on_busy: OnBusy::Wait,
+            concurrency: section.get(&concurrency::TYPE_CONCURRENCY),
+            key_concurrency: section.get(&concurrency::KEY_CONCURRENCY),
+            on_busy: section.get(&concurrency::ON_BUSY),
         }
     }
 

@@ -11,6 +11,7 @@ use longshore_backbone::Storage;
 use longshore_domain::JobType;
 use longshore_domain::policy::{History, QueuePolicy, TenantPolicy, TypePolicy};
 
+use super::concurrency_entries::{KEY_CONCURRENCY, ON_BUSY, TYPE_CONCURRENCY};
 use super::kind::{JitterForm, Listen, Size, Spread, Text, Token, check_token};
 use super::limit_entries::{LIMIT, LIMITS, RATE_LIMIT, TENANT_RATE_LIMIT};
 use super::schedules::SCHEDULES;
@@ -326,6 +327,7 @@ static TYPE: Table = Table::of(
         One(&LIMIT),
         One(&TYPE_CONCURRENCY),
         One(&KEY_CONCURRENCY),
+        One(&ON_BUSY),
         Field::Table { name: breaker::BREAKER_NAME, table: &breaker::BREAKER, or: Some(&breaker::OFF) },
     ],
 );
@@ -438,23 +440,6 @@ pub(crate) static PERMANENT_CODES: Entry<Vec<u16>> = Entry::new(
     "Error codes of remote handlers that fail a job for good, beside the other 4xx.",
 )
 .example("[501]");
-
-pub(crate) static TYPE_CONCURRENCY: Entry<Option<u32>> = Entry::new(
-    "concurrency",
-    || TypePolicy::default().concurrency,
-    "How many jobs of a type run at once in the whole cluster; if it is not set, any number.",
-)
-.example("10")
-.at_least(|| Some(1))
-.at_most(|| Some(10_000));
-
-pub(crate) static KEY_CONCURRENCY: Entry<u32> = Entry::new(
-    "key_concurrency",
-    || TypePolicy::default().key_concurrency,
-    "How many jobs of a type, tenant and Longshore-Concurrency-Key run at once in the whole cluster.",
-)
-.at_least(|| 1)
-.at_most(|| 10_000);
 
 // [tenants.<name>]
 

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use longshore_domain::concurrency::OnBusy;
 use longshore_domain::limit::Window;
 use longshore_domain::policy::{History, OnMismatch};
 use longshore_domain::recurring::{Misfire, Overlap};
@@ -420,6 +421,13 @@ choice!(ReleasingEnd {
     "dead" => ReleasingEnd::Dead,
     "cancelled" => ReleasingEnd::Cancelled,
     "expired" => ReleasingEnd::Expired,
+});
+
+choice!(OnBusy {
+    "wait" => OnBusy::Wait,
+    "drop_new" => OnBusy::DropNew,
+    "keep_newest" => OnBusy::KeepNewest,
+    "cancel_running" => OnBusy::CancelRunning,
 });
 
 choice!(OnMismatch {

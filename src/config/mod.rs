@@ -23,6 +23,7 @@ mod environment;
 mod raw;
 
 mod check;
+mod concurrency_entries;
 mod listen;
 mod node_name;
 mod outlets;

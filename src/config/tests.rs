@@ -6,6 +6,7 @@ use longshore_actors::{Context, Handlers, Settings};
 use longshore_backbone::Storage;
 use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
+use longshore_domain::concurrency::OnBusy;
 use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{History, Policies, QueuePolicy, TypePolicy};
 use longshore_domain::{JobType, Queue};
@@ -343,6 +344,21 @@ fn a_tenant_has_its_weight() {
     let policies = settings(text).policies;
     let weight = |tenant: &str| policies.weight_of(&longshore_domain::Tenant::parse(tenant).unwrap());
     assert_eq!([weight("acme"), weight("other"), weight("third")], [3, 1, 1]);
+}
+
+#[test]
+fn what_becomes_of_jobs_of_a_busy_key_is_read_and_checked() {
+    let of = |text: &str| settings(text).policies.of(&JobType::parse("a").unwrap()).on_busy;
+    assert_eq!(of(""), OnBusy::Wait);
+    for (name, on_busy) in [("drop_new", OnBusy::DropNew), ("keep_newest", OnBusy::KeepNewest)] {
+        assert_eq!(of(&format!("[types.a]\non_busy = '{name}'")), on_busy);
+    }
+    assert_eq!(of("[defaults]\non_busy = 'cancel_running'"), OnBusy::CancelRunning);
+    let wrong = |text: &str| load(text, &[]).err().unwrap().to_string();
+    let unknown = wrong("[types.a]\non_busy = 'drop'");
+    assert!(unknown.contains("types.a.on_busy") && unknown.contains("keep_newest"), "{unknown}");
+    let many = wrong("[types.a]\non_busy = 'drop_new'\nkey_concurrency = 101");
+    assert!(many.contains("types.a.key_concurrency: 101 is too many beside on_busy"), "{many}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use longshore_backbone::Error;
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::clearance::{Waiting, clear};
 use longshore_domain::follow_up;
@@ -16,6 +17,7 @@ use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::attempt::conclude;
 use crate::attempt::holders;
 use crate::attempt::keys::{self, AtBegin};
+use crate::attempt::line;
 use crate::attempt::running::{AttemptState, RunningAttempt};
 use crate::commit::follow_up::has_other_id;
 use crate::commit::{AfterCommit, Commit};
@@ -43,7 +45,9 @@ pub(crate) async fn begin<P: Ports>(ports: &P, mut assignment: Box<Assignment>) 
         // A node that cancels waits only so long for this one to confirm: a job that was buffered for longer is
         // claimed.
         Start::FastPath
-            if ports.recently_cancelled().has(&assignment.job) || is_buffered_for_long(ports, &assignment) =>
+            if ports.recently_cancelled().has(&assignment.job)
+                || is_buffered_for_long(ports, &assignment)
+                || line::of(ports, &assignment.job).is_some() =>
         {
             Box::pin(claim(ports, assignment)).await
         }
@@ -271,7 +275,7 @@ async fn claim_on<P: Ports>(ports: &P, assignment: Box<Assignment>, base: Base) 
             }
             Some(settlement)
         }
-        other => match keys::claim_at_begin(ports, &assignment, &mut attempt_state, other.as_ref().err()).await {
+        other => match claim_keys(ports, &assignment, &mut attempt_state, other.as_ref().err()).await {
             Ok(AtBegin::Owned) => other.err(),
             Ok(AtBegin::Refused(settlement)) => Some(settlement),
             Ok(AtBegin::Overtaken(found)) => return Err((assignment, found.map(|found| *found))),
@@ -284,6 +288,19 @@ async fn claim_on<P: Ports>(ports: &P, assignment: Box<Assignment>, base: Base) 
     }
     let attempt_state = started(ports, &assignment, attempt_state, attempt);
     write_claim(ports, assignment, attempt_state).await
+}
+
+/// Makes sure that the job's idempotency key is its own, and that it is let in at the line of its concurrency key.
+async fn claim_keys<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    attempt_state: &mut AttemptState,
+    instead: Option<&Settlement>,
+) -> Result<AtBegin, Error> {
+    match keys::claim_at_begin(ports, assignment, attempt_state, instead).await? {
+        AtBegin::Owned => line::come(ports, assignment, attempt_state, instead).await,
+        other => Ok(other),
+    }
 }
 
 /// Stores the start of an attempt; if another write was first, returns the assignment to the caller with the record

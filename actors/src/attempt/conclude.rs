@@ -184,6 +184,7 @@ fn decision_of(settlement: &Settlement) -> Decision {
         | Settlement::Schedule { .. }
         | Settlement::Expire
         | Settlement::Cancel
+        | Settlement::MakeWay { .. }
         | Settlement::Duplicate { .. } => Decision::Other,
     }
 }

@@ -126,9 +126,9 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     })
 }
 
-/// Stores the record of a run that has none, as one that waits, before its key is claimed: whoever finds the claim then
-/// finds the record as well.
-async fn record_first<P: Ports>(
+/// Stores the record of a run that has none, as one that waits, before its key is claimed, or it comes to a line:
+/// whoever finds it there then finds the record as well.
+pub(super) async fn record_first<P: Ports>(
     ports: &P,
     assignment: &Assignment,
     attempt_state: &mut AttemptState,

@@ -1,4 +1,4 @@
-//! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `holders` and `cancelled`),
+//! One attempt: `assignment` reads a delivery as a job, `begin` claims it (with `keys`, `line`, `holders` and `cancelled`),
 //! `announce` publishes its start, `perform` calls the handler (`remote` if the handler is elsewhere; `clock` has its
 //! time limit; `progress` takes what it reports, from a handler inside the node by `reporter`) and `conclude` has its end judged. `running` holds its state.
 
@@ -9,6 +9,7 @@ pub(crate) mod begin;
 pub(crate) mod cancelled;
 pub(crate) mod holders;
 pub(crate) mod keys;
+pub(crate) mod line;
 
 pub(crate) mod announce;
 pub(crate) mod clock;

@@ -311,9 +311,11 @@ impl Jobs {
             };
             let reason = held_up.and_then(|held_up| held_up.reason).or_else(|| self.blocked.reason(&kind));
             let reason = reason.or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
-            if self.blocked.place_for(&kind, assignment.is_returned, held_up, now) == Goes::Parked
-                && may_park(&buffer.park, &mut assignment, reason)
-            {
+            let goes = match buffer.gates.is_judged_at_once(&assignment) {
+                true => Goes::Parked,
+                false => self.blocked.place_for(&kind, assignment.is_returned, held_up, now),
+            };
+            if goes == Goes::Parked && may_park(&buffer.park, &mut assignment, reason) {
                 self.parks(&kind, &mut assignment, buffer);
                 return Some(assignment);
             }

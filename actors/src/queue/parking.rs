@@ -22,6 +22,7 @@ use longshore_domain::{JobType, Priority, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::number_of;
+use crate::attempt::line;
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::Dispatcher;
@@ -127,7 +128,9 @@ impl Parking {
         }
         let wanted = kinds.into_iter().zip(wants).map(|((kind, parked), want)| (kind, parked, want));
         for (kind, parked, want) in self.next_round(wanted.filter(|(_, _, want)| *want > 0).collect()) {
-            self.bring_back(kind, &parked, want).await?;
+            if line::is_open(&self.part.backbone, &self.part.gates.routing.policies, &kind).await? {
+                self.bring_back(kind, &parked, want).await?;
+            }
         }
         Ok(match self.part.queue.buffer.any_parked() {
             // Those that were taken back may have gone to other nodes.

@@ -16,14 +16,17 @@
 
 mod holder;
 mod id;
+mod line;
 mod record;
 pub mod session;
 
 pub use holder::{Holder, Refused};
 pub use id::{ConcurrencyId, Scope};
+pub use line::{Entry, Judged, Leaving, Line, Member, Place};
 pub use record::{Ask, Block, Record};
 
-/// What happens to a job whose concurrency key is busy.
+/// What happens to a job whose concurrency key is busy. Beyond waiting, a key is busy as long as as many of its runs as
+/// may have been let in and have not ended ([`Line`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBusy {
     /// It waits.
@@ -31,4 +34,8 @@ pub enum OnBusy {
     Wait,
     /// It ends as cancelled, without an attempt.
     DropNew,
+    /// It waits, and whichever waited before ends as cancelled.
+    KeepNewest,
+    /// The oldest run that was let in ends as cancelled, and it takes that one's place.
+    CancelRunning,
 }

@@ -258,6 +258,11 @@ impl Run {
                 self.end_attempt(now, Some(failure));
                 self.end(State::Cancelled { ended_at: now, left: self.state.wait() });
             }
+            Settlement::MakeWay { failure } => {
+                self.end_attempt(now, Some(failure.clone()));
+                self.error = Some(failure);
+                self.end(State::Cancelled { ended_at: now, left: self.state.wait() });
+            }
             Settlement::Duplicate { of } => self.end(State::Duplicate { ended_at: now, of, left: None }),
         }
     }

@@ -222,6 +222,10 @@ impl Facts {
         let mut told = vec![match record.state.known() {
             Some(RunState::Completed) => format!("It completed {tries}."),
             Some(RunState::Dead) => format!("It failed for good {tries}{why}."),
+            // It made way for others of its key, which its error names.
+            Some(RunState::Cancelled) if record.error.as_ref().is_some_and(|error| error.kind == "cancelled") => {
+                format!("It was cancelled {tries}{why}.")
+            }
             Some(RunState::Cancelled) => format!("It was cancelled {tries}."),
             Some(RunState::Expired) => "It expired: no attempt had started in time.".to_owned(),
             Some(RunState::Duplicate) => {
@@ -277,7 +281,7 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
         },
         "completed" => format!("completed{lasted}"),
         "dlq" => format!("ended as a dead letter{error}"),
-        "cancelled" => "cancelled".to_owned(),
+        "cancelled" => format!("cancelled{error}"),
         "expired" => "expired: no attempt had started in time".to_owned(),
         "duplicate" => format!("ended as a duplicate of {}", cut(text(event, "duplicate_of"), 96)),
         "replayed" => "replayed: its next round begins, with all its attempts".to_owned(),

@@ -11,6 +11,7 @@ mod begin;
 mod conclude;
 mod holders;
 mod keys;
+mod line;
 mod lost;
 
 use std::time::Duration;

@@ -11,8 +11,10 @@ use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::header;
+use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Error, Headers};
+use longshore_domain::concurrency::{ConcurrencyId, Line};
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events};
 
@@ -54,6 +56,7 @@ pub(super) struct MemoryServer {
     sequence: Cell<u64>,
     records: RefCell<BTreeMap<RunId, Found>>,
     claims: RefCell<BTreeMap<String, (Claim, u64)>>,
+    lines: RefCell<BTreeMap<String, (Line, u64)>>,
     /// Keys whose claims go away by themselves within a second.
     given_back: RefCell<Vec<String>>,
     pub(super) lane: RefCell<Vec<Message>>,
@@ -104,6 +107,7 @@ impl MemoryServer {
             sequence: Cell::new(100),
             records: RefCell::default(),
             claims: RefCell::default(),
+            lines: RefCell::default(),
             given_back: RefCell::default(),
             lane: RefCell::default(),
             schedules: RefCell::default(),
@@ -262,6 +266,10 @@ impl MemoryServer {
         self.sequence.get()
     }
 
+    pub(super) fn has_line(&self, id: &ConcurrencyId, line: Line) {
+        self.lines.borrow_mut().insert(id.to_string(), (line, self.next()));
+    }
+
     // What a node asks.
 
     /// One call, which may go wrong.
@@ -394,6 +402,34 @@ impl Server for MemoryServer {
             Some(self.sequence.get())
         };
         self.call(write).await
+    }
+
+    async fn read_line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error> {
+        self.call(|| self.lines.borrow().get(&id.to_string()).cloned().unwrap_or_default()).await
+    }
+
+    async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<bool, Error> {
+        let write = || {
+            let mut lines = self.lines.borrow_mut();
+            let stored = lines.entry(id.to_string()).or_default();
+            if stored.1 != expected {
+                return false;
+            }
+            *stored = (line.clone(), self.next());
+            drop(lines);
+            let names: Vec<&str> = line.members().map(|member| member.run_id.as_str()).collect();
+            self.note(format!("line {}", names.join(" ")));
+            true
+        };
+        self.call(write).await
+    }
+
+    async fn notify_cancelled(&self, _: &Tenant, run: &RunId) {
+        self.note(format!("cancel {run}"));
+    }
+
+    async fn take_out_parked(&self, run: &Run, _: &KindKey) -> Result<(), Error> {
+        self.call(|| self.note(format!("take out {}", run.run_id))).await
     }
 
     async fn ask_holder(&self, node: &str, _: &HolderQuestion, _: Duration) -> Option<HolderAnswer> {

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use longshore_domain::Job;
+use longshore_domain::concurrency::OnBusy;
+use longshore_domain::policy::Policies;
 use longshore_domain::run::DeferReason;
 
 use crate::attempt::assignment::{Assignment, Start};
@@ -18,6 +21,12 @@ const KEPT: usize = 256;
 /// Whether attempts of the job are counted. An invalid job has none.
 pub(crate) fn applies_to(slots: &Slots, assignment: &Assignment) -> bool {
     !matches!(assignment.start, Start::Invalid(_)) && slots.applies_to(&assignment.job)
+}
+
+/// Whether the job's key does more with its jobs than to let them wait.
+pub(crate) fn has_line(policies: &Policies, job: &Job) -> bool {
+    let has_key = job.options.as_ref().is_some_and(|options| options.concurrency_key.is_some());
+    has_key && policies.of(&job.job_type).on_busy != OnBusy::Wait
 }
 
 /// Whether the job may start, and with which slots.

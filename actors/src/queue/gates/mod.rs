@@ -58,6 +58,14 @@ impl Gates {
         may_bite.then(|| Kind::of(&assignment.job))
     }
 
+    /// Whether a job that cannot start at once is sent to its line at once, on its way to be parked: it may have to end, or
+    /// another for its sake.
+    pub(crate) fn is_judged_at_once(&self, assignment: &Assignment) -> bool {
+        let arrival = &assignment.arrival;
+        let is_new = !assignment.is_returned && arrival.attempt == 1 && arrival.deferrals == 0;
+        is_new && concurrency::has_line(&self.routing.policies, &assignment.job)
+    }
+
     /// Asks the gates about the first job of its kind.
     ///
     /// # Errors

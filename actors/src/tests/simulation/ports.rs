@@ -10,8 +10,10 @@ use longshore_backbone::control::{PRESENCE_EVERY as REAL_PRESENCE_EVERY, Presenc
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
 use longshore_backbone::records::{Found, Written};
+use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Error, Headers};
+use longshore_domain::concurrency::{ConcurrencyId, Line};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
@@ -333,6 +335,24 @@ impl Server for Hand<'_> {
             return Ok(self.client.give_back(key_of(key), expected).await?);
         }
         Ok(self.client.write_claim(key_of(key), expected, (plan, claim.published, timed), taken_from).await?)
+    }
+
+    // Jobs of these worlds have no concurrency key: lines have worlds of their own (`domain/tests/lines.rs`).
+
+    async fn read_line(&self, _: &ConcurrencyId) -> Result<(Line, u64), Error> {
+        unreachable!("no job has a concurrency key")
+    }
+
+    async fn write_line(&self, _: &ConcurrencyId, _: &Line, _: u64) -> Result<bool, Error> {
+        unreachable!("no job has a concurrency key")
+    }
+
+    async fn notify_cancelled(&self, _: &Tenant, _: &RunId) {
+        unreachable!("no job has a concurrency key")
+    }
+
+    async fn take_out_parked(&self, _: &Run, _: &KindKey) -> Result<(), Error> {
+        unreachable!("no job has a concurrency key")
     }
 
     async fn ask_holder(&self, node: &str, question: &HolderQuestion, _: Duration) -> Option<HolderAnswer> {

@@ -1,0 +1,166 @@
+//! The line of a concurrency key, when a job of it is about to start or to be parked: whether it is let in, waits, or makes
+//! way, and which other runs make way for it. [`Line`] decides; this carries it out.
+//!
+//! Only types with another `on_busy` than `wait` have lines: the jobs of all others cost nothing here.
+
+use futures_util::future::try_join_all;
+use longshore_backbone::Error;
+use longshore_backbone::records::{Found, Written};
+use longshore_backbone::wire::kind_key::KindKey;
+use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Line, Member, OnBusy, Place, Scope};
+use longshore_domain::policy::Policies;
+use longshore_domain::publication::Published;
+use longshore_domain::run::DeferReason;
+use longshore_domain::settlement::Settlement;
+use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
+
+use crate::attempt::assignment::{Assignment, number_of};
+use crate::attempt::keys::{AtBegin, record_first};
+use crate::attempt::running::AttemptState;
+use crate::fail_point;
+use crate::ports::{Ports, RunPorts, Server};
+use crate::shared::kind::Kind;
+
+/// The line at which a job's run has to be let in, if there is one.
+pub(crate) fn of<P: RunPorts>(ports: &P, job: &Job) -> Option<ConcurrencyId> {
+    job.options.as_ref()?.concurrency_key.as_ref()?;
+    let has_lines = ports.policy(job).has_lines();
+    let key = has_lines.then(|| KindKey::of(job.options.as_deref()))?;
+    let scope = Scope::Key(job.tenant.clone(), key.concurrency_key()?.into());
+    Some(ConcurrencyId { job_type: job.job_type.clone(), scope })
+}
+
+/// Has the run of a job that may start, or is about to be parked, come to the line of its key, if there is one. `instead`:
+/// what follows in place of its start, even if it is let in.
+pub(crate) async fn come<P: Ports>(
+    ports: &P,
+    assignment: &Assignment,
+    attempt_state: &mut AttemptState,
+    instead: Option<&Settlement>,
+) -> Result<AtBegin, Error> {
+    let job = &assignment.job;
+    let parks = match instead {
+        None => false,
+        Some(Settlement::Park { .. }) => true,
+        // It waits for its time, and comes to the line after that.
+        Some(_) => return Ok(AtBegin::Owned),
+    };
+    let Some(id) = of(ports, job) else { return Ok(AtBegin::Owned) };
+    let policy = ports.policy(job);
+    let rules = (policy.on_busy, policy.key_concurrency);
+    let run = &attempt_state.run;
+    if run.held_by.is_none() && run.seal.is_empty() {
+        // Whoever finds it in the line finds its record as well.
+        match record_first(ports, assignment, attempt_state, None).await? {
+            Written::Won(revision) => attempt_state.expected = revision,
+            Written::Lost(found) => return Ok(AtBegin::Overtaken(found)),
+        }
+        fail_point::pass("before-line");
+    }
+    let me = member(&attempt_state.run, assignment);
+    loop {
+        let (line, revision) = ports.server().read_line(&id).await?;
+        let ended = ended(ports, &job.tenant, &line).await?;
+        let judged = line.judge(&me, rules, |member| ended.contains(member));
+        if let Some(line) = &judged.write {
+            if !ports.server().write_line(&id, line, revision).await? {
+                continue;
+            }
+            fail_point::pass("after-line");
+        }
+        for leaving in &judged.cancel {
+            end(ports, (&job.tenant, &KindKey::of(job.options.as_deref())), leaving).await?;
+        }
+        return Ok(match judged.entry {
+            Entry::In => AtBegin::Owned,
+            Entry::Waits(_) if parks => AtBegin::Owned,
+            Entry::Waits(_) => AtBegin::Refused(waits(assignment)),
+            Entry::Busy(by) => AtBegin::Refused(makes_way(rules.0, &by)),
+            Entry::Superseded(by) => AtBegin::Refused(makes_way(rules.0, &by)),
+        });
+    }
+}
+
+/// The job waits, out of the way of others.
+fn waits(assignment: &Assignment) -> Settlement {
+    Settlement::Park { since: assignment.since, reason: Some(DeferReason::Concurrency) }
+}
+
+fn member(run: &Run, assignment: &Assignment) -> Member {
+    let number = number_of(&run.run_id, assignment.arrival.holding.message.sequence);
+    Member { run_id: run.run_id.clone(), round: run.round, place: Place { at: assignment.since, number } }
+}
+
+/// Whether parked jobs of a kind may be taken back, as far as its line goes: another may be let in, or one that was let in
+/// is parked itself.
+///
+/// # Errors
+/// The line cannot be read.
+pub(crate) async fn is_open<S: Server>(server: &S, policies: &Policies, kind: &Kind) -> Result<bool, Error> {
+    let policy = policies.of(&kind.job_type);
+    let Some(key) = kind.key.concurrency_key().filter(|_| policy.has_lines()) else { return Ok(true) };
+    let scope = Scope::Key(kind.tenant.clone(), key.into());
+    let (line, _) = server.read_line(&ConcurrencyId { job_type: kind.job_type.clone(), scope }).await?;
+    let inside: Vec<&Member> = line.inside(|_| false).collect();
+    let read = inside.iter().map(async |member| {
+        let found = server.read_record(&kind.tenant, &member.run_id).await?;
+        Ok::<_, Error>(found.filter(|found| !has_ended(&found.run, member.round)))
+    });
+    let at_work: Vec<Found> = try_join_all(read).await?.into_iter().flatten().collect();
+    Ok(at_work.len() < policy.key_concurrency as usize || at_work.iter().any(|found| found.run.state.is_parked()))
+}
+
+/// The members of a line whose runs have ended. Records are read from their leader, and each stood before its run came to
+/// the line: a record that is not there is gone.
+pub(crate) async fn ended<P: RunPorts>(ports: &P, tenant: &Tenant, line: &Line) -> Result<Vec<Member>, Error> {
+    let read = line.members().map(async |member| {
+        let found = ports.server().read_record(tenant, &member.run_id).await?;
+        let has_ended = found.is_none_or(|found| has_ended(&found.run, member.round));
+        Ok::<_, Error>(has_ended.then(|| member.clone()))
+    });
+    Ok(try_join_all(read).await?.into_iter().flatten().collect())
+}
+
+fn has_ended(run: &Run, round: u32) -> bool {
+    run.state.is_terminal() || run.round > round
+}
+
+/// Why a run makes way.
+fn makes_way(on_busy: OnBusy, by: &RunId) -> Settlement {
+    let message = match on_busy {
+        OnBusy::DropNew | OnBusy::Wait => format!("its concurrency key was busy: run {by} had not ended"),
+        OnBusy::KeepNewest | OnBusy::CancelRunning => format!("run {by} of its concurrency key came later"),
+    };
+    Settlement::MakeWay { failure: Failure::new(ErrorKind::Cancelled, message) }
+}
+
+/// Ends a run that makes way for another, whatever its state. The node that runs it is told to stop; its message, if it
+/// waits, finds that it has ended.
+async fn end<P: RunPorts>(
+    ports: &P,
+    (tenant, key): (&Tenant, &KindKey),
+    Leaving { member, by }: &Leaving,
+) -> Result<(), Error> {
+    loop {
+        let Some(Found { run: before, revision }) = ports.server().read_record(tenant, &member.run_id).await? else {
+            return Ok(());
+        };
+        if has_ended(&before, member.round) {
+            return Ok(());
+        }
+        let mut run = before.clone();
+        run.settle(makes_way(OnBusy::KeepNewest, by), ports.now());
+        run.token = ports.token();
+        if let Written::Won(_) = ports.server().write_record(&run, revision).await? {
+            ports.metrics().run_ended(&run);
+            fail_point::pass("after-make-way");
+            let is_logged = ports.publish(&run, Published::at_cancel(&before, &run, false)).await.is_ok();
+            ports.server().notify_cancelled(tenant, &member.run_id).await;
+            // Else its message publishes its end when it comes.
+            if is_logged && before.state.is_parked() {
+                ports.server().take_out_parked(&before, key).await?;
+            }
+            return Ok(());
+        }
+    }
+}

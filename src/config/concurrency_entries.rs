@@ -1,0 +1,46 @@
+//! The settings of concurrency limits: how many jobs of a type or a key run at once, and what becomes of the others.
+
+use longshore_domain::concurrency::OnBusy;
+use longshore_domain::policy::TypePolicy;
+
+use super::check::Section;
+use super::problem::Problem;
+use super::schema::Entry;
+
+/// Beyond waiting, every run of a key that was let in is looked at for every job that comes, so there is a bound on them.
+const MAX_IN_LINE: u32 = 100;
+
+pub(crate) static TYPE_CONCURRENCY: Entry<Option<u32>> = Entry::new(
+    "concurrency",
+    || TypePolicy::default().concurrency,
+    "How many jobs of a type run at once in the whole cluster; if it is not set, any number.",
+)
+.example("10")
+.at_least(|| Some(1))
+.at_most(|| Some(10_000));
+
+pub(crate) static KEY_CONCURRENCY: Entry<u32> = Entry::new(
+    "key_concurrency",
+    || TypePolicy::default().key_concurrency,
+    "How many jobs of a type, tenant and Longshore-Concurrency-Key run at once in the whole cluster.",
+)
+.at_least(|| 1)
+.at_most(|| 10_000);
+
+pub(crate) static ON_BUSY: Entry<OnBusy> = Entry::new(
+    "on_busy",
+    || TypePolicy::default().on_busy,
+    "What becomes of a job whose concurrency key is busy. \"wait\": it waits for a free slot. \"drop_new\": it ends as \
+     cancelled. \"keep_newest\": it waits, and the one that waited before ends as cancelled. \"cancel_running\": the oldest \
+     run of its key is cancelled, and it starts in its place.",
+);
+
+/// Checks what is to become of jobs whose key is busy; says what is wrong.
+pub(crate) fn check(section: &Section<'_>, problems: &mut Vec<Problem>) {
+    let (on_busy, most) = (section.get(&ON_BUSY), section.get(&KEY_CONCURRENCY));
+    if on_busy != OnBusy::Wait && most > MAX_IN_LINE {
+        let reason =
+            format!("{most} is too many beside on_busy, for which each of them is looked at; 1 to {MAX_IN_LINE}");
+        problems.push(section.problem(KEY_CONCURRENCY.name, reason));
+    }
+}
