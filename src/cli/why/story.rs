@@ -1,7 +1,7 @@
 //! What is told of a run, in words. Pure: all facts are arguments, the time included.
 
 use longshore_backbone::wire::api::{Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError};
-use longshore_domain::{RunState, Timestamp};
+use longshore_domain::{ErrorKind, RunState, Timestamp};
 use serde_json::Value;
 
 use super::super::output::{age, cut, moment, number, span, text, took};
@@ -223,7 +223,9 @@ impl Facts {
             Some(RunState::Completed) => format!("It completed {tries}."),
             Some(RunState::Dead) => format!("It failed for good {tries}{why}."),
             // It made way for others of its key, which its error names.
-            Some(RunState::Cancelled) if record.error.as_ref().is_some_and(|error| error.kind == "cancelled") => {
+            Some(RunState::Cancelled)
+                if record.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Cancelled.into()) =>
+            {
                 format!("It was cancelled {tries}{why}.")
             }
             Some(RunState::Cancelled) => format!("It was cancelled {tries}."),
