@@ -15,9 +15,9 @@ const WITHIN: Duration = Duration::from_secs(120);
 const KEY: &str = "Longshore-Concurrency-Key";
 
 fn node<'w>(world: &'w World, timeout: &str) -> NodeBuilder<'w> {
-    let node = world.node().with("node", "lease = '2s'").with("defaults", &format!("timeout = '{timeout}'\n{AT_ONCE}"));
-    let node = node.with("types.drop", &served_by("remote", "on_busy = 'drop_new'"));
-    let node = node.with("types.keep", &served_by("remote", "on_busy = 'keep_newest'"));
+    let node = world.node().with("node", "lease = '2s'").with("defaults", AT_ONCE);
+    let remote = |on_busy: &str| served_by("remote", &format!("on_busy = '{on_busy}'\ntimeout = '{timeout}'"));
+    let node = node.with("types.drop", &remote("drop_new")).with("types.keep", &remote("keep_newest"));
     node.with("types.sleep", "on_busy = 'cancel_running'")
 }
 
@@ -91,35 +91,44 @@ async fn a_busy_key_drops_new_jobs_keeps_the_newest_or_cancels_the_one_that_runs
     }
 }
 
-/// Given bursts of jobs of three keys, when the nodes that have them die one after the other at each of the steps by which
-/// a job comes to its key's line and another makes way, and two others go on, then every job ends, as completed or
-/// cancelled; of each burst the newest completes where it is to be kept, and where new ones are dropped, one does.
+/// Given a burst of jobs behind one that is at work, when their node dies at each of the steps by which a job comes to its
+/// key's line and another makes way, and two others go on, then every job ends, as completed or cancelled; of each burst
+/// the newest completes where it is to be kept, and where new ones are dropped, one does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_death_loses_the_job_that_a_busy_key_keeps() {
     let world = world().await;
     let answers = |_| async { Reply::json(json!(null)) };
     let _drop = world.handler("drop").announce("longshore.slots", "64").start(answers).await;
     let _keep = world.handler("keep").announce("longshore.slots", "64").start(answers).await;
-    let mut doomed = Vec::new();
+    let mut live = world.live_events("default").await;
+    let burst = |job_type: &'static str, key: &'static str| {
+        let publish = world.publish(job_type).header(KEY, key);
+        async move { (job_type, publish.many((0..12).map(|_| json!({"ms": 20}))).await) }
+    };
     for point in ["before-line", "after-line", "after-make-way"] {
-        doomed.push(node(&world, "1s").env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill@2")).start().await);
-    }
-    let mut bursts = Vec::new();
-    for job_type in ["sleep", "keep", "drop"] {
-        let jobs = (0..15).map(|_| json!({"ms": 20}));
-        bursts.push((job_type, world.publish(job_type).header(KEY, "k").many(jobs).await));
-    }
-    for node in &doomed {
-        node.wait_exit(WITHIN).await;
-    }
-    let _others = [node(&world, "1s").start().await, node(&world, "1s").start().await];
-    for (job_type, jobs) in bursts {
-        let ends = world.ends(&jobs, WITHIN).await;
-        let kinds: BTreeSet<&str> = ends.iter().map(String::as_str).collect();
-        assert!(kinds.is_subset(&["completed", "cancelled"].into()), "{job_type}: {ends:?}");
-        assert!(kinds.contains("completed"), "{job_type}: {ends:?}");
-        if job_type != "drop" {
-            assert_eq!(ends.last().unwrap(), "completed", "{job_type}: {ends:?}");
+        let doomed = node(&world, "1s").env("LONGSHORE_FAIL_POINTS", &format!("{point}=kill")).start().await;
+        let long = world.publish("sleep").header(KEY, point).json(json!({"ms": 50_000})).await;
+        if point == "after-make-way" {
+            live.until_told("started", &long).await;
+        }
+        let mut bursts = vec![burst("sleep", point).await];
+        if point == "after-line" {
+            bursts.extend([burst("keep", point).await, burst("drop", point).await]);
+        }
+        doomed.wait_exit(WITHIN).await;
+        let others = [node(&world, "1s").start().await, node(&world, "1s").start().await];
+        for (job_type, jobs) in bursts {
+            let ends = world.ends(&jobs, WITHIN).await;
+            let kinds: BTreeSet<&str> = ends.iter().map(String::as_str).collect();
+            assert!(kinds.is_subset(&["completed", "cancelled"].into()), "{point}, {job_type}: {ends:?}");
+            assert!(kinds.contains("completed"), "{point}, {job_type}: {ends:?}");
+            if job_type != "drop" {
+                assert_eq!(ends.last().unwrap(), "completed", "{point}, {job_type}: {ends:?}");
+            }
+        }
+        assert_eq!(world.wait(&long).await.state, "cancelled", "{point}");
+        for node in others {
+            node.stop().await;
         }
     }
     world.history(&[], Vec::new()).await.assert_sound();
