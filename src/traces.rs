@@ -3,8 +3,8 @@
 //! It only turns spans into OTLP and sends them. Which spans there are, how many may wait and what happens if a
 //! collector fails is decided in `longshore_actors::trace`.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use longshore_actors::handler::BoxFuture;
 use longshore_actors::trace::{Span, SpanExporter};
@@ -128,14 +128,52 @@ struct Sampling {
     by_parent: bool,
     /// What counts else.
     root: Sampler,
+    /// Beyond so many a second fewer of these are exported, if nobody has said which.
+    thinning: Option<Mutex<Thinning>>,
+}
+
+/// If nobody has said otherwise, a node exports about so many traces a second that no publisher has decided on. They cost
+/// some 12 µs each: so traces take about a hundredth of a processor, however many jobs there are.
+const TRACES_PER_SECOND: f64 = 1_000.0;
+
+/// Keeps traces to about [`TRACES_PER_SECOND`], by their ids: nodes that have much the same to do choose the same ones.
+#[derive(Debug)]
+struct Thinning {
+    /// When the present second began.
+    since: Instant,
+    /// Traces in it so far.
+    count: u64,
+    /// Traces in the second before.
+    before: u64,
+}
+
+impl Thinning {
+    fn new(now: Instant) -> Self {
+        Self { since: now, count: 0, before: 0 }
+    }
+
+    /// A trace begins: the share of all such traces that is exported.
+    fn ratio(&mut self, now: Instant) -> f64 {
+        const SECOND: Duration = Duration::from_secs(1);
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= SECOND {
+            self.before = if passed < 2 * SECOND { self.count } else { 0 };
+            (self.since, self.count) = (now, 0);
+        }
+        self.count += 1;
+        (TRACES_PER_SECOND / self.before.max(self.count) as f64).min(1.0)
+    }
 }
 
 impl Sampling {
     fn of(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         if let Some(ratio) = settings.sample_ratio {
-            return Ok(Self { by_parent: true, root: Sampler::TraceIdRatioBased(ratio) });
+            return Ok(Self { by_parent: true, root: Sampler::TraceIdRatioBased(ratio), thinning: None });
         }
-        let name = variable("OTEL_TRACES_SAMPLER").unwrap_or_else(|| "parentbased_always_on".to_owned());
+        let Some(name) = variable("OTEL_TRACES_SAMPLER") else {
+            let thinning = Some(Mutex::new(Thinning::new(Instant::now())));
+            return Ok(Self { by_parent: true, root: Sampler::AlwaysOn, thinning });
+        };
         let (by_parent, root) = match name.strip_prefix("parentbased_") {
             Some(root) => (true, root),
             None => (false, name.as_str()),
@@ -149,19 +187,27 @@ impl Sampling {
                 return Err(Error::Variable { variable: "OTEL_TRACES_SAMPLER", value: name, right });
             }
         };
-        Ok(Self { by_parent, root })
+        Ok(Self { by_parent, root, thinning: None })
     }
 
     fn samples(&self, trace: TraceId, parent: Option<bool>) -> bool {
-        match parent.filter(|_| self.by_parent) {
-            Some(sampled) => sampled,
-            None => {
-                let kind = opentelemetry::trace::SpanKind::Consumer;
-                let result = self.root.should_sample(None, trace, "", &kind, &[], &[]);
-                result.decision == SamplingDecision::RecordAndSample
+        if let Some(sampled) = parent.filter(|_| self.by_parent) {
+            return sampled;
+        }
+        match &self.thinning {
+            None => is_among(&self.root, trace),
+            Some(thinning) => {
+                let ratio = thinning.lock().unwrap_or_else(PoisonError::into_inner).ratio(Instant::now());
+                is_among(&Sampler::TraceIdRatioBased(ratio), trace)
             }
         }
     }
+}
+
+/// Whether a sampler takes a trace.
+fn is_among(sampler: &Sampler, trace: TraceId) -> bool {
+    let kind = opentelemetry::trace::SpanKind::Consumer;
+    sampler.should_sample(None, trace, "", &kind, &[], &[]).decision == SamplingDecision::RecordAndSample
 }
 
 fn ratio(variable: impl Fn(&str) -> Option<String>) -> Result<f64, Error> {
@@ -254,6 +300,31 @@ mod tests {
         ] {
             assert!(wrong.unwrap_err().to_string().starts_with("OTEL_TRACES_SAMPLER"));
         }
+    }
+
+    #[test]
+    fn without_a_setting_all_traces_are_exported_until_there_are_too_many() {
+        let start = Instant::now();
+        let mut thinning = Thinning::new(start);
+        let mut in_second = |second: u64, traces: u64| {
+            let now = start + Duration::from_secs(second);
+            (0..traces).map(|_| thinning.ratio(now)).sum::<f64>()
+        };
+        assert!((in_second(0, 900) - 900.0).abs() < 1e-6, "all of few");
+        let at_once = in_second(1, 50_000);
+        assert!((1_000.0..6_000.0).contains(&at_once), "a burst is thinned out while it lasts: {at_once}");
+        let steady = in_second(2, 50_000);
+        assert!((steady - 1_000.0).abs() < 1e-3, "{steady}");
+        assert!((in_second(9, 100) - 100.0).abs() < 1e-6, "all of few again, after a pause");
+
+        let by = |variables: Variables| Sampling::of(&Settings::default(), of(variables)).unwrap();
+        let (none, said) = (by(&[]), by(&[("OTEL_TRACES_SAMPLER", "parentbased_always_on")]));
+        let ids =
+            || (0..20_000_u64).map(|number| TraceId::from_bytes((u128::from(number) << 49 | 1 << 100).to_be_bytes()));
+        assert_eq!(ids().filter(|id| said.samples(*id, None)).count(), 20_000, "as it was said");
+        assert_eq!(ids().filter(|id| none.samples(*id, Some(true))).count(), 20_000, "as publishers decided");
+        let few = ids().filter(|id| none.samples(*id, None)).count();
+        assert!((900..8_000).contains(&few), "{few}");
     }
 
     #[test]

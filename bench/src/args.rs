@@ -52,6 +52,13 @@ pub(crate) struct Drain {
     /// Pairs of the product alone and the product whose metrics are scraped every second.
     #[arg(long, conflicts_with = "product_only")]
     pub scrape: bool,
+    /// Pairs of the product with nothing watching it, and the product with everything on: metrics scraped every second,
+    /// traces exported to a collector, actions and events in the audit's files, a log of JSON lines.
+    #[arg(long, conflicts_with_all = ["product_only", "scrape"])]
+    pub observed: bool,
+    /// Which part of the traces is exported then; as `telemetry` has it by default if absent.
+    #[arg(long, requires = "observed")]
+    pub sample_ratio: Option<f64>,
 }
 
 #[derive(Debug, Args)]

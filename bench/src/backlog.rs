@@ -21,7 +21,7 @@ pub(crate) async fn run(args: &args::Backlog) -> anyhow::Result<()> {
     println!("## Backlog: {} no-ops of 256 B wait\n\n{}\n", args.jobs, class());
     let world = World::new().await;
     // The node starts once before there is work, so that no work is done outside the measurement.
-    let works = product::down(&world, args.concurrency).await;
+    let works = product::down(product::node(&world, args.concurrency)).await;
     let node = product::up(&world, 1).await;
     let empty = node.usage().resident;
     node.stop().await;

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use longshore_harness::{Node, http};
+use longshore_harness::collector::Collector;
+use longshore_harness::{Node, NodeBuilder, World, http};
 
 use crate::args;
 use crate::jobs;
@@ -26,22 +27,73 @@ pub(crate) async fn run(args: &args::Drain) -> anyhow::Result<()> {
     println!("it, until nine lanes are empty, every record is there and the log has every run in full.");
     let table =
         Table::new(&["leg", "jobs/s", "CPU µs/job", "node peak MiB", "server peak MiB", "repeats", "load / steal"]);
+    let (first, second) = Watched::pair(args);
     let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
     for pair in 0..*pairs {
         // Alternating (ABBA), so that a drift of the machine cancels.
         for is_first in [pair % 2 == 0, pair % 2 == 1] {
             if !is_first {
-                seconds.push(product_leg(args, &table, pair, args.scrape).await?);
-            } else if args.scrape {
-                firsts.push(product_leg(args, &table, pair, false).await?);
+                seconds.push(product_leg(args, &table, pair, second).await?);
+            } else if let Some(first) = first {
+                firsts.push(product_leg(args, &table, pair, first).await?);
             } else if !args.product_only {
                 firsts.push(bare_leg_of(args, &table, pair).await?);
             }
         }
     }
-    let names = if args.scrape { ["longshore", "scraped"] } else { ["bare", "longshore"] };
-    summary(names, &firsts, &seconds);
+    summary([first.map_or("bare", Watched::name), second.name()], &firsts, &seconds);
     Ok(())
+}
+
+/// What watches the product meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Watched {
+    /// As it is: nobody asks for metrics, and it writes its log.
+    Plain,
+    /// Not even its log is written.
+    Nothing,
+    /// Its metrics are asked for every second.
+    Scraped,
+    /// Metrics, traces, audit, log.
+    Everything,
+}
+
+impl Watched {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "longshore",
+            Self::Nothing => "nothing on",
+            Self::Scraped => "scraped",
+            Self::Everything => "everything on",
+        }
+    }
+
+    /// The product in pairs with itself, or with the bare loop.
+    const fn pair(args: &args::Drain) -> (Option<Self>, Self) {
+        match (args.observed, args.scrape) {
+            (true, _) => (Some(Self::Nothing), Self::Everything),
+            (_, true) => (Some(Self::Plain), Self::Scraped),
+            _ => (None, Self::Plain),
+        }
+    }
+
+    /// A node that is watched like this.
+    fn node<'w>(self, args: &args::Drain, world: &'w World, collector: &Collector) -> NodeBuilder<'w> {
+        let node = product::node(world, args.concurrency);
+        match self {
+            Self::Plain | Self::Scraped => node,
+            Self::Nothing => node.env("LONGSHORE_LOG", "off"),
+            Self::Everything => {
+                let files = ["file", "events_file"].map(|name| {
+                    let path = world.dir().join(format!("audit.{name}"));
+                    format!("{name} = '{}'\n", path.display())
+                });
+                let ratio = args.sample_ratio.map(|ratio| format!("\nsample_ratio = {ratio:?}")).unwrap_or_default();
+                let traces = format!("endpoint = '{}'{ratio}", collector.url);
+                node.with("audit", &files.concat()).with("telemetry", &traces)
+            }
+        }
+    }
 }
 
 async fn bare_leg_of(args: &args::Drain, table: &Table, pair: usize) -> anyhow::Result<Cost> {
@@ -55,18 +107,23 @@ async fn bare_leg_of(args: &args::Drain, table: &Table, pair: usize) -> anyhow::
     Ok(cost)
 }
 
-async fn product_leg(args: &args::Drain, table: &Table, pair: usize, scraped: bool) -> anyhow::Result<Cost> {
-    let world = longshore_harness::World::new().await;
-    let node = product::down(&world, args.concurrency).await;
+async fn product_leg(args: &args::Drain, table: &Table, pair: usize, watched: Watched) -> anyhow::Result<Cost> {
+    let world = World::new().await;
+    let collector = Collector::counting().await;
+    let node = product::down(watched.node(args, &world, &collector)).await;
     let drain = product::drain(&world, &node, args.spread, args.jobs);
     let drained = tokio::select! {
         drained = drain => drained?,
-        never = scrape(&node), if scraped => match never {},
+        never = scrape(&node), if matches!(watched, Watched::Scraped | Watched::Everything) => match never {},
     };
     node.stop().await;
     let Drained { cost, tally, node_peak, server_peak, weather, .. } = drained;
     let repeats = (tally.repeats + tally.others).to_string();
-    let leg = format!("{} {}", pair + 1, if scraped { "scraped" } else { "longshore" });
+    let spans = match collector.received().count {
+        0 => String::new(),
+        count => format!(", {count} spans"),
+    };
+    let leg = format!("{} {}{spans}", pair + 1, watched.name());
     table.row(&[leg, number(cost.rate(), 0), cost.text(), mib(node_peak), mib(server_peak), repeats, weather]);
     Ok(cost)
 }

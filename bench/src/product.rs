@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use jiff::Timestamp;
-use longshore_harness::{Node, Usage, World};
+use longshore_harness::{Node, NodeBuilder, Usage, World};
 
 use crate::jobs;
 use crate::machine::{Cost, Meter, Weather, server_pid};
@@ -20,19 +20,24 @@ const STALLED_AFTER: Duration = Duration::from_secs(60);
 pub(crate) const ROOM: &str = "[storage]\nruns_max_records = 4_000_000";
 
 /// A node on a fresh server. It has run once, so that the streams exist and it knows the server, and it is stopped.
-pub(crate) async fn down(world: &World, concurrency: usize) -> Node {
-    let node = up(world, concurrency).await;
+pub(crate) async fn down(node: NodeBuilder<'_>) -> Node {
+    let node = node.start().await;
     node.stop().await;
     node
 }
 
 /// A node that takes work.
 pub(crate) async fn up(world: &World, concurrency: usize) -> Node {
+    node(world, concurrency).start().await
+}
+
+/// A node that is to be started.
+pub(crate) fn node(world: &World, concurrency: usize) -> NodeBuilder<'_> {
     let workers = format!("concurrency = {concurrency}");
     // Sleeping jobs hold workers for as long as a measurement lasts.
     let node = world.node().config(ROOM).with("queues.main", &workers).with("types.sleep", "timeout = '1h'");
     // A listener that nobody asks costs nothing.
-    node.with("http", "listen = '127.0.0.1:0'").start().await
+    node.with("http", "listen = '127.0.0.1:0'")
 }
 
 /// A node whose only worker sleeps for `time`, so that jobs wait.

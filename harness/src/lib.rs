@@ -33,6 +33,7 @@ mod api;
 mod bytes;
 pub mod chaos;
 mod cluster;
+pub mod collector;
 mod eventually;
 pub mod history;
 pub mod http;

@@ -1,9 +1,14 @@
 //! One trace tells a job's whole way, and no collector can disturb a job.
 
+use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use longshore_harness::{Job, NodeBuilder, Reply, Scrape, World, eventually};
+use futures_util::StreamExt as _;
+use longshore_harness::collector::{Collector, Protocol, attribute, hex};
+use longshore_harness::{Job, Live, Node, NodeBuilder, Reply, Scrape, World, eventually};
+use longshore_natsd::{Log, Process};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -11,10 +16,6 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{served_by, world};
-
-mod collector;
-
-use collector::{Collector, Protocol, attribute, hex};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PUBLISHER: &str = "00f067aa0ba902b7";
@@ -39,8 +40,11 @@ async fn failing_first(world: &World, times: u32) -> (longshore_harness::Handler
     let calls = AtomicU32::new(0);
     let handler = world.handler("mail.send").start(move |job: Job| {
         let fails = calls.fetch_add(1, Ordering::Relaxed) < times;
-        tell.send(job).unwrap();
-        async move { if fails { Reply::error(503, "not now") } else { Reply::json(json!("sent")) } }
+        tell.send(job.clone()).unwrap();
+        async move {
+            job.ask("log", "trying").await;
+            if fails { Reply::error(503, "not now") } else { Reply::json(json!("sent")) }
+        }
     });
     (handler.await, asked)
 }
@@ -106,6 +110,74 @@ async fn a_job_with_two_failures_is_one_trace_from_its_publisher_to_its_handler(
     assert!(resource.contains(&format!("service.instance.id={}", node.name())), "{resource:?}");
     let ids: std::collections::BTreeSet<_> = collector.received().spans.into_iter().map(|span| span.span_id).collect();
     assert_eq!(ids.len(), 6, "each span has an id of its own, and none came twice");
+    assert_eq!(lines_about_runs(&node), 3, "one of each attempt");
+}
+
+/// Given the example handler in Python, whose folder is gone for two attempts, then the attempts that it was asked for, the
+/// waits between them and the publisher's span are one trace, and what it was told are the attempts' spans.
+#[tokio::test]
+async fn a_handler_in_python_is_told_the_span_of_its_attempt() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let (packages, folder) = (world.dir().join("packages"), world.dir().join("reports"));
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "nats-py", "--target"]).arg(&packages);
+    let said = tokio::task::spawn_blocking(move || pip.output()).await.unwrap();
+    if !said.is_ok_and(|said| said.status.success()) {
+        return eprintln!("no packages for Python can be had here: this test is left out");
+    }
+    let backoff = "backoff = { base = '300ms', factor = 20.0, max = '6s', jitter = 'none' }";
+    let _node = traced(&world, &collector).with("types.\"report.render\"", backoff).start().await;
+    let mut asked = world.client().subscribe("longshore.work.*.report.render").await.unwrap();
+    let mut live = world.live_events("default").await;
+    let log = Arc::new(Log::open(world.dir().join("python.log")).unwrap());
+    let mut python = Command::new("python3");
+    python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/render.py")).arg(&folder);
+    python.env("PYTHONPATH", &packages).env("NATS_URL", world.urls());
+    let (out, err, mark) = (Arc::clone(&log), Arc::clone(&log), log.mark());
+    let out = Box::new(move |line: &str| out.push(line));
+    let handler = Process::spawn(python, out, Box::new(move |line| err.push(line))).unwrap();
+    let ready = log.seen(mark, |line| line.contains("Ctrl-C"));
+    assert!(tokio::time::timeout(Duration::from_secs(60), ready).await.is_ok(), "{}", log.tail(40));
+    std::fs::remove_dir(&folder).unwrap();
+
+    let publish = world.publish("report.render").header("traceparent", &context("01"));
+    let run = publish.json(json!({"number": 7, "title": "Sales"})).await;
+    let second = |live: &Live| live.body["event"] == "failed" && live.body["attempt"] == 2;
+    live.until("the second failure", second).await;
+    std::fs::create_dir(&folder).unwrap();
+    let end = world.wait(&run).await;
+    assert_eq!((end.state.as_str(), end.attempts.len()), ("completed", 3));
+    assert_eq!(end.rest["trace_id"], TRACE, "the record leads to the trace");
+    assert!(folder.join("7.html").is_file());
+
+    let spans = collector.spans(6, |span| attribute(span, "longshore.run_id") == run).await;
+    let inside = |span: &Span| (hex(&span.trace_id), hex(&span.parent_span_id)) == (TRACE.into(), PUBLISHER.into());
+    assert!(spans.len() == 6 && spans.iter().all(inside), "{spans:?}");
+    let attempts = spans.iter().filter(|span| span.name == "process main");
+    let mut attempts: Vec<_> = attempts.map(|span| (attribute(span, "longshore.attempt"), span)).collect();
+    attempts.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let failed: Vec<bool> = attempts.iter().map(|(_, span)| is_error(span)).collect();
+    assert_eq!(failed, [true, true, false]);
+    for (number, span) in attempts {
+        let request = asked.next().await.unwrap();
+        let headers = request.headers.unwrap();
+        assert_eq!(headers.get("Longshore-Attempt").unwrap().as_str(), number);
+        let told = headers.get("traceparent").unwrap().as_str().to_owned();
+        assert_eq!(told, format!("00-{TRACE}-{}-01", hex(&span.span_id)));
+    }
+    handler.kill_now();
+}
+
+/// Asserts that each line of a node's log that names a run says its tenant, attempt and trace, too, and returns how many there
+/// are.
+fn lines_about_runs(node: &Node) -> usize {
+    let lines = node.log().since(0).into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+    let about: Vec<Value> = lines.filter(|line| line.get("run_id").is_some()).collect();
+    for line in &about {
+        let trace = line["trace_id"].as_str().unwrap_or_default();
+        assert!(line["tenant"].is_string() && line["attempt"].is_u64() && trace.len() == 32, "{line}");
+    }
+    about.len()
 }
 
 /// Given a submission without a context, over gRPC, when its run dies and is replayed, then the trace begins with the
@@ -179,6 +251,7 @@ async fn a_trace_survives_the_death_of_a_node() {
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&line["trace_id"], &line["run_id"]), (&json!(first[0]), &json!(run)), "{line}");
     assert_eq!((&line["tenant"], &line["attempt"]), (&json!("default"), &json!(1)), "{line}");
+    assert!(lines_about_runs(&other) >= 1);
     let second = told(&asked.recv().await.unwrap());
     assert_eq!([hex(&of("2").trace_id), hex(&of("2").span_id)], second[..2]);
     assert_eq!(first[0], second[0], "one trace");

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use longshore_harness::eventually;
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
@@ -13,10 +12,14 @@ use prost::Message as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::eventually::eventually;
+
 /// How it is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// OTLP over HTTP, as protobuf.
     Http,
+    /// OTLP over gRPC.
     Grpc,
     /// Connections are taken, and nothing is ever answered.
     Hangs,
@@ -24,23 +27,46 @@ pub(crate) enum Protocol {
 
 /// What a collector has received.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Received {
-    pub(crate) spans: Vec<Span>,
+pub struct Received {
+    /// The spans, unless they are only counted.
+    pub spans: Vec<Span>,
+    /// How many there were.
+    pub count: usize,
     /// The resource's attributes, as `key=value`.
-    pub(crate) resource: Vec<String>,
+    pub resource: Vec<String>,
+    /// Spans are read and counted, and not kept.
+    only_counts: bool,
 }
 
 /// A running collector; it ends with its test's runtime.
-pub(crate) struct Collector {
-    pub(crate) url: String,
+#[derive(Debug)]
+pub struct Collector {
+    /// Where it listens.
+    pub url: String,
     received: Arc<Mutex<Received>>,
 }
 
 impl Collector {
-    pub(crate) async fn start(protocol: Protocol) -> Collector {
+    /// Starts one on a free port.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub async fn start(protocol: Protocol) -> Collector {
+        Self::start_with(protocol, Received::default()).await
+    }
+
+    /// Starts one over HTTP that reads and counts spans and keeps none, for measurements.
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub async fn counting() -> Collector {
+        Self::start_with(Protocol::Http, Received { only_counts: true, ..Received::default() }).await
+    }
+
+    async fn start_with(protocol: Protocol, received: Received) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let received = Arc::<Mutex<Received>>::default();
+        let received = Arc::new(Mutex::new(received));
         let into = Arc::clone(&received);
         tokio::spawn(async move {
             let mut held = Vec::new();
@@ -56,12 +82,19 @@ impl Collector {
         Collector { url, received }
     }
 
-    pub(crate) fn received(&self) -> Received {
+    /// What it has received so far.
+    ///
+    /// # Panics
+    /// If a request was not as the specification has it.
+    pub fn received(&self) -> Received {
         self.received.lock().unwrap().clone()
     }
 
     /// Waits until it has so many spans that fit.
-    pub(crate) async fn spans(&self, count: usize, fits: impl Fn(&Span) -> bool) -> Vec<Span> {
+    ///
+    /// # Panics
+    /// If it has not within a minute.
+    pub async fn spans(&self, count: usize, fits: impl Fn(&Span) -> bool) -> Vec<Span> {
         eventually("spans", Duration::from_secs(60), async || {
             let all = self.received().spans;
             let found: Vec<Span> = all.iter().filter(|span| fits(span)).cloned().collect();
@@ -82,7 +115,14 @@ fn take(body: &[u8], into: &Mutex<Received>) {
     for resource in request.resource_spans {
         let attributes = resource.resource.map(|resource| resource.attributes).unwrap_or_default();
         into.resource = attributes.iter().map(|pair| format!("{}={}", pair.key, text(pair))).collect();
-        into.spans.extend(resource.scope_spans.into_iter().flat_map(|scope| scope.spans));
+        let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+        let before = into.spans.len();
+        if into.only_counts {
+            into.count += spans.count();
+        } else {
+            into.spans.extend(spans);
+            into.count += into.spans.len() - before;
+        }
     }
 }
 
@@ -149,7 +189,8 @@ async fn grpc(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
 }
 
 /// The value of an attribute, as text; empty if there is none.
-pub(crate) fn attribute(span: &Span, key: &str) -> String {
+#[must_use]
+pub fn attribute(span: &Span, key: &str) -> String {
     span.attributes.iter().find(|pair| pair.key == key).map(text).unwrap_or_default()
 }
 
@@ -163,6 +204,7 @@ fn text(pair: &KeyValue) -> String {
 }
 
 /// An id as others write it.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
