@@ -1,14 +1,15 @@
-//! The audit's files: lines of JSON that other programs take up, in files of a bounded size and number.
+//! The audit's files, of actions and of events: lines of JSON that other programs take up, in files of a bounded size and
+//! number.
 //!
 //! It only appends and renames. Every line is on its way to the disk before the append returns, and none is split over two
 //! files.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use longshore_actors::AuditFile;
+use longshore_actors::{AuditFile, EventFile};
 
 /// The current file and those before it.
 #[derive(Debug)]
@@ -42,27 +43,85 @@ impl AuditFiles {
         if self.files > 1 { std::fs::rename(&self.path, self.numbered(1)) } else { std::fs::remove_file(&self.path) }
     }
 
-    fn write(&self, line: &str) -> std::io::Result<()> {
+    /// Appends lines, each with its line break.
+    fn write(&self, mut lines: &[u8]) -> std::io::Result<()> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let open = || OpenOptions::new().create(true).append(true).open(&self.path);
         let mut file = match current.take() {
             Some(file) => file,
             None => open()?,
         };
-        let size = file.metadata()?.len();
-        if size > 0 && size + line.len() as u64 + 1 > self.max_bytes {
-            self.rotate()?;
-            file = open()?;
+        while !lines.is_empty() {
+            let size = file.metadata()?.len();
+            let fitting = match whole_lines(lines, self.max_bytes.saturating_sub(size)) {
+                0 if size > 0 => {
+                    self.rotate()?;
+                    file = open()?;
+                    continue;
+                }
+                // A line that fits into no file gets one of its own.
+                0 => lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |at| at + 1),
+                fitting => fitting,
+            };
+            file.write_all(&lines[..fitting])?;
+            lines = &lines[fitting..];
         }
-        file.write_all(format!("{line}\n").as_bytes())?;
         *current = Some(file);
         Ok(())
     }
 }
 
+/// The bytes of the lines that fit into so much room.
+fn whole_lines(lines: &[u8], room: u64) -> usize {
+    match usize::try_from(room) {
+        Ok(room) if room < lines.len() => lines[..room].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1),
+        _ => lines.len(),
+    }
+}
+
 impl AuditFile for AuditFiles {
     fn append(&self, line: &str) -> Result<(), String> {
-        self.write(line).map_err(|error| format!("{}: {error}", self.path.display()))
+        let written = self.write(format!("{line}\n").as_bytes());
+        written.map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+}
+
+/// The files of the event log: beside the newest, `.position` behind its name, stands how far they go.
+#[derive(Debug)]
+pub(crate) struct EventFiles {
+    lines: AuditFiles,
+    position: PathBuf,
+}
+
+impl EventFiles {
+    /// As [`AuditFiles::new`].
+    pub(crate) fn new(path: impl Into<PathBuf>, max_bytes: u64, files: u32) -> Self {
+        let lines = AuditFiles::new(path, max_bytes, files);
+        let mut position = lines.path.clone().into_os_string();
+        position.push(".position");
+        Self { lines, position: position.into() }
+    }
+
+    fn failed(path: &Path, error: impl std::fmt::Display) -> String {
+        format!("{}: {error}", path.display())
+    }
+}
+
+impl EventFile for EventFiles {
+    fn position(&self) -> Result<u64, String> {
+        match std::fs::read_to_string(&self.position) {
+            Ok(text) => text.trim().parse().map_err(|error| Self::failed(&self.position, error)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(Self::failed(&self.position, error)),
+        }
+    }
+
+    fn append(&self, lines: &[u8], position: u64) -> Result<(), String> {
+        self.lines.write(lines).map_err(|error| Self::failed(&self.lines.path, error))?;
+        // Whoever reads it finds the former number or this one, never half of it.
+        let next = self.position.with_extension("position.next");
+        std::fs::write(&next, format!("{position}\n")).map_err(|error| Self::failed(&next, error))?;
+        std::fs::rename(&next, &self.position).map_err(|error| Self::failed(&self.position, error))
     }
 }
 
@@ -86,5 +145,21 @@ mod tests {
         assert!(
             AuditFiles::new(dir.path(), 20, 3).append("x").unwrap_err().starts_with(&dir.path().display().to_string())
         );
+    }
+
+    #[test]
+    fn events_are_appended_as_whole_lines_and_a_restart_finds_how_far_they_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
+        let files = EventFiles::new(&path, 20, 2);
+        assert_eq!(files.position(), Ok(0));
+        files.append(b"one\ntwo\nthree\nfour\nfive\n", 7).unwrap();
+        files.append(b"a line that is longer than a file\n", 9).unwrap();
+        assert_eq!(EventFiles::new(&path, 20, 2).position(), Ok(9));
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        assert_eq!(read(path.clone()), "a line that is longer than a file\n");
+        assert_eq!(read(files.lines.numbered(1)), "five\n");
+        std::fs::write(&files.position, "nine").unwrap();
+        assert!(files.position().unwrap_err().contains("events.jsonl.position"));
     }
 }

@@ -1,5 +1,6 @@
 //! What is asked of the API beyond reading and submitting is written down, and never stands in the way of the action.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use longshore_harness::{Scrape, World, eventually};
@@ -36,7 +37,7 @@ async fn every_action_is_written_down_before_and_after_it() {
     let world = world().await;
     let file = world.dir().join("audit.jsonl");
     let node = world.node().with("types.flaky", &served_by("fail", "max_attempts = 1"));
-    let node = node.with("audit", &format!("file = '{}'", file.display())).start().await;
+    let node = on_a_free_port(node).with("audit", &format!("file = '{}'", file.display())).start().await;
     let run = world.publish("flaky").json(json!({"card": "s3cret"})).await;
     assert_eq!(world.wait(&run).await.state, "dead");
     world.eventually_letters(1).await;
@@ -72,9 +73,20 @@ async fn every_action_is_written_down_before_and_after_it() {
     assert_eq!(of("nodes.log_level", "done")["tenant"], "_all");
     assert_eq!(entries(&world, "default", 6).await.len(), 6, "without the operator's");
 
-    let shown = world.command(["audit", "--since", "1h"]).output().await.unwrap();
-    let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("dlq.replay") && shown.contains("anna@") && !shown.contains("s3cret"), "{shown}");
+    let shown = async |options: &[&str]| {
+        let command = ["audit", "--since", "1h"].iter().chain(options).copied();
+        let shown = world.command(command).output().await.unwrap();
+        (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap())
+    };
+    let (own, note) = shown(&[]).await;
+    assert!(own.contains("dlq.replay") && own.contains("anna@") && !own.contains("s3cret"), "{own}");
+    assert!(!own.contains("nodes.log_level") && note.contains("--all"), "{own}{note}");
+    let (all, note) = shown(&["--all"]).await;
+    assert!(all.contains("dlq.replay") && all.contains("nodes.log_level") && note.is_empty(), "{all}{note}");
+    let (some, _) = shown(&["--all", "--action", "nodes"]).await;
+    assert!(!some.contains("dlq.replay") && some.contains("nodes.log_level"), "{some}");
+    let stored = Scrape::of(&node).await.sum("longshore_audit_records_total", &[]);
+    assert_eq!(stored as u64, 8);
     node.stop().await;
     let lines = std::fs::read_to_string(file).unwrap();
     assert_eq!(lines.lines().count(), 8, "{lines}");
@@ -96,4 +108,50 @@ async fn an_action_is_carried_out_also_where_the_audit_cannot_be_written() {
     tokio::time::timeout(Duration::from_secs(60), node.log().seen(0, lost)).await.unwrap();
     let lost = Scrape::of(&node).await.sum("longshore_audit_failures_total", &[("to", "stream")]);
     assert!(lost >= 1.0, "{lost}");
+}
+
+/// Given a node that writes the event log into a file, when jobs of two tenants run, the node is killed, jobs run on
+/// another node, and it starts again, then its file has every line of the log, those of its absence included.
+#[tokio::test]
+async fn every_event_is_in_the_file_also_those_from_before_a_kill_and_from_an_absence() {
+    let world = world().await;
+    let file = world.dir().join("events.jsonl");
+    let settings = format!("events_file = '{}'\nfile_max_bytes = '16KiB'", file.display());
+    let writer = world.node().name("writer").with("audit", &settings).start().await;
+    let run_some = async |count: usize| {
+        for tenant in ["default", "acme"] {
+            let jobs = world.publish("noop").tenant(tenant).many((0..count).map(|number| json!(number))).await;
+            for job in jobs {
+                assert_eq!(world.wait_as(tenant, &job.run_id, Duration::from_secs(60)).await.state, "completed");
+            }
+        }
+    };
+    run_some(50).await;
+    writer.kill9().await;
+    let other = world.node().name("other").start().await;
+    run_some(20).await;
+    writer.restart().await;
+    run_some(5).await;
+
+    let stored = world.event_log("*").await;
+    let wanted: BTreeSet<String> = stored.iter().map(|logged| logged.event.id.clone()).collect();
+    assert!(wanted.len() >= 2 * 75 * 3, "{}", wanted.len());
+    eventually("every event", Duration::from_secs(60), async || {
+        let files = std::fs::read_dir(world.dir()).unwrap().map(|entry| entry.unwrap().path());
+        let events = files.filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with("events.jsonl") && !name.contains("position")
+        });
+        let events: Vec<_> = events.collect();
+        let lines = events.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect::<String>();
+        let found: BTreeSet<String> = lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned())
+            .collect();
+        let missing = wanted.difference(&found).count();
+        if missing == 0 && events.len() > 1 { Ok(()) } else { Err(format!("{missing} are missing in {events:?}")) }
+    })
+    .await;
+    other.stop().await;
+    writer.stop().await;
 }

@@ -29,6 +29,7 @@ async fn shows(node: &Node, wanted: &[Wanted<'_>]) -> Scrape {
     .await
 }
 
+const ENQUEUED: &str = "longshore_jobs_enqueued_total";
 const STARTED: &str = "longshore_attempts_started_total";
 const FAILED: &str = "longshore_attempts_failed_total";
 const FINISHED: &str = "longshore_runs_finished_total";
@@ -37,7 +38,8 @@ const FINISHED: &str = "longshore_runs_finished_total";
 #[tokio::test]
 async fn a_thousand_jobs_are_counted_with_their_failures() {
     let world = world().await;
-    let node = on_a_free_port(world.node()).with("types.flaky", &served_by("fail", AT_ONCE)).start().await;
+    let node = on_a_free_port(world.node()).with("storage", "runs_max_records = 10_000");
+    let node = node.with("types.flaky", &served_by("fail", AT_ONCE)).start().await;
 
     let before = Scrape::of(&node).await;
     assert_eq!(before.value(STARTED, &[("queue", "main"), ("type", "flaky")]), Some(0.0), "it begins at 0");
@@ -52,12 +54,15 @@ async fn a_thousand_jobs_are_counted_with_their_failures() {
     let scrape = shows(
         &node,
         &[
+            (ENQUEUED, &noop, 963.0),
+            (ENQUEUED, &flaky, 37.0),
             (STARTED, &noop, 963.0),
             (STARTED, &flaky, 111.0),
             (FAILED, &[], 74.0),
             (FAILED, &[("queue", "main"), ("type", "flaky"), ("kind", "retryable")], 74.0),
             ("longshore_attempts_retried_total", &flaky, 74.0),
             ("longshore_leases_held", &[], 0.0),
+            ("longshore_records_fill_ratio", &[], 0.1),
             (FINISHED, &[("queue", "main"), ("type", "noop"), ("state", "completed")], 963.0),
             (FINISHED, &[("queue", "main"), ("type", "flaky"), ("state", "completed")], 37.0),
             (FINISHED, &[], 1_000.0),
@@ -68,13 +73,20 @@ async fn a_thousand_jobs_are_counted_with_their_failures() {
             ("longshore_queue_jobs", &[], 0.0),
             ("longshore_workers_busy", &[("queue", "main")], 0.0),
             ("longshore_workers", &[("queue", "main")], 64.0),
+            ("longshore_mailbox_messages", &[], 0.0),
             ("longshore_ready", &[], 1.0),
         ],
     )
     .await;
     assert!(scrape.sum("longshore_job_total_seconds_sum", &flaky) >= 37.0 * 0.02, "each waited twice for 10 ms");
+    for actor in ["committer", "lease-keeper", "scheduler", "rate-limiter", "slot-keeper", "circuit-breaker"] {
+        assert_eq!(scrape.value("longshore_mailbox_messages", &[("actor", actor)]), Some(0.0), "{actor} reads");
+    }
     assert!(scrape.sum("longshore_event_publish_seconds_count", &[]) >= 1.0);
-    assert!(scrape.value("longshore_pull_silence_seconds", &[("queue", "main")]).is_some_and(|silent| silent < 60.0));
+    for lane in ["p1", "p5", "p9", "returned"] {
+        let silent = scrape.value("longshore_pull_silence_seconds", &[("queue", "main"), ("lane", lane)]);
+        assert!(silent.is_some_and(|silent| silent < 60.0), "{lane}: {silent:?}");
+    }
     assert!(scrape.sum("process_cpu_seconds_total", &[]) > 0.0);
     assert!(scrape.sum("process_resident_memory_bytes", &[]) > 1e6);
     assert!(scrape.sum("process_open_fds", &[]) > 4.0);
@@ -144,6 +156,8 @@ async fn every_end_is_counted() {
         &node,
         &[
             ("longshore_jobs_replayed_total", &[], 1.0),
+            // Once a round; the one that was cancelled was only scheduled.
+            (ENQUEUED, &[], 10.0),
             ("longshore_dlq_jobs", &[], 1.0),
             (FINISHED, &ends("dead"), 3.0),
             (FINISHED, &ends("discarded"), 1.0),
@@ -294,4 +308,75 @@ async fn the_state_of_a_breaker_is_shown() {
     world.try_request("_all", "breakers.reset", breaker).await.unwrap();
 
     shows(&node, &[("longshore_breaker_state", &of_type, 0.0)]).await;
+}
+
+/// Given a node whose only worker is busy, and a limit of which four of ten tokens are used, then it shows the jobs that
+/// it holds, and the tokens that are left; and when a lane is gone, that no server answers for it.
+#[tokio::test]
+async fn what_a_node_holds_and_what_is_left_of_a_limit_is_shown() {
+    let world = world().await;
+    let limit = served_by("noop", "rate_limit = { rate = 10, per = '365d', window = 'fixed' }");
+    let node = workers(on_a_free_port(world.node()), 1).with("types.limited", &limit).start().await;
+    let left = [("limit", "type.limited")];
+    assert_eq!(Scrape::of(&node).await.value("longshore_rate_limit_tokens", &left), Some(10.0));
+    let used = world.publish("limited").many((0..4).map(|number| json!(number))).await;
+    assert!(world.ends(&used, WITHIN).await.iter().all(|state| state == "completed"));
+    let short = world.publish("sleep").many((0..300).map(|_| json!({"ms": 10}))).await;
+    eventually("jobs that wait in the node", WITHIN, async || {
+        let buffered = Scrape::of(&node).await.sum("longshore_jobs_buffered", &[("queue", "main")]);
+        if (1.0..300.0).contains(&buffered) { Ok(()) } else { Err(buffered) }
+    })
+    .await;
+    assert!(world.ends(&short, WITHIN).await.iter().all(|state| state == "completed"));
+    let mut live = world.live_events("default").await;
+    let long = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_told("started", &long).await;
+
+    shows(
+        &node,
+        &[
+            ("longshore_rate_limit_tokens", &left, 6.0),
+            ("longshore_jobs_buffered", &[("queue", "main")], 0.0),
+            ("longshore_workers_busy", &[("queue", "main")], 1.0),
+            ("longshore_leases_held", &[], 1.0),
+            ("longshore_lanes_unanswered", &[], 0.0),
+        ],
+    )
+    .await;
+    world.jetstream().delete_stream("LONGSHORE_JOBS_main_P9").await.unwrap();
+    shows(&node, &[("longshore_lanes_unanswered", &[], 1.0)]).await;
+}
+
+/// Given an event log that takes nothing, when more jobs end than may be unconfirmed, then the node shows how many wait for
+/// it; and given a server that does not answer, that it sends again. Once both are mended nothing waits any more.
+#[tokio::test]
+async fn what_waits_for_its_confirmation_is_shown() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let mut log = world.jetstream().get_stream("LONGSHORE_EVENTS").await.unwrap();
+    let right = log.info().await.unwrap().config.clone();
+    let wrong = async_nats::jetstream::stream::Config { max_message_size: 16, ..right.clone() };
+    world.jetstream().update_stream(&wrong).await.unwrap();
+
+    let jobs = world.publish("noop").many((0..4_700).map(|number| json!(number))).await;
+
+    let full = [("longshore_commits_in_flight", &[][..], 4_096.0), ("longshore_commits_waiting", &[][..], 512.0)];
+    let scrape = shows(&node, &full).await;
+    assert!(scrape.sum("longshore_event_log_refused_total", &[]) >= 1.0);
+    assert!(scrape.sum("longshore_event_log_lag_seconds", &[]) >= 0.0);
+    world.server().sigstop();
+    eventually("what is sent again", WITHIN, async || {
+        let repeated = Scrape::of(&node).await.sum("longshore_publishes_repeated_total", &[]);
+        if repeated >= 1.0 { Ok(()) } else { Err(repeated) }
+    })
+    .await;
+    let lag = Scrape::of(&node).await.sum("longshore_event_log_lag_seconds", &[]);
+    assert!(lag > 0.0, "{lag}");
+    world.server().sigcont();
+    world.jetstream().update_stream(&right).await.unwrap();
+    assert!(world.ends(&jobs, WITHIN).await.iter().all(|state| state == "completed"));
+    let none =
+        ["commits_in_flight", "commits_waiting", "event_log_lag_seconds"].map(|name| format!("longshore_{name}"));
+    let none: Vec<Wanted<'_>> = none.iter().map(|name| (name.as_str(), &[][..], 0.0)).collect();
+    shows(&node, &none).await;
 }

@@ -1,7 +1,9 @@
 //! A dead letter is complete: it has payload and headers as they were published, and every attempt.
 
+use longshore_harness::Scrape;
 use serde_json::{Value, json};
 
+use crate::http::on_a_free_port;
 use crate::{AT_ONCE, served_by, world};
 
 /// Given a job with headers and a payload that is not JSON, when it dies, then its dead letter has them byte for byte.
@@ -61,7 +63,7 @@ async fn a_dead_letter_lists_every_attempt() {
 async fn dead_letters_that_may_soon_be_deleted_are_warned_of() {
     let world = world().await;
     let node = |name| world.node().name(name).with("storage", "dlq_max_bytes = '1MiB'");
-    let _first = node("a-first").start().await;
+    let first = on_a_free_port(node("a-first")).start().await;
     let second = node("b-second").start().await;
     let mut system = world.live_events("_sys").await;
     let large = json!({"kind": "permanent", "padding": "x".repeat(64 * 1024)});
@@ -73,6 +75,8 @@ async fn dead_letters_that_may_soon_be_deleted_are_warned_of() {
     assert_eq!(told.subject, "longshore.events._sys.dlq_filling._.a-first._");
     let fill = told.body["fill_ratio"].as_f64().unwrap();
     assert!((0.8..1.0).contains(&fill) && told.body["oldest_at"].is_string(), "{}", told.body);
+    let shown = Scrape::of(&first).await.sum("longshore_dlq_fill_ratio", &[]);
+    assert!((fill..1.0).contains(&shown), "{shown}");
     assert_eq!(world.letters("*").await.len(), 14, "no dead letter has been deleted");
     second.stop().await;
     system.until("the second's going", |live| live.body["event"] == "node_left").await;

@@ -5,10 +5,11 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_harness::{Handler, NodeBuilder, Receipt, Reply, World, eventually};
+use longshore_harness::{Handler, NodeBuilder, Receipt, Reply, Scrape, World, eventually};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use crate::http::on_a_free_port;
 use crate::{served_by, times, world};
 
 const WITHIN: Duration = Duration::from_secs(90);
@@ -56,7 +57,7 @@ async fn completes(world: &World, receipts: &[Receipt]) {
 #[tokio::test]
 async fn what_cannot_start_keeps_nothing_else_waiting() {
     let world = world().await;
-    let node = node(&world).start().await;
+    let node = on_a_free_port(node(&world)).start().await;
     let door = Arc::new(Semaphore::new(0));
     let handler = kept(&world, &door).await;
     let full = world.publish("full").many((0..150).map(|number| json!(number))).await;
@@ -79,6 +80,10 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     completes(&world, &nobodys).await;
     world.lanes_run_dry(WITHIN).await;
     assert_eq!(parked(&world).await, 0);
+    let scrape = Scrape::of(&node).await;
+    let [parked, back] =
+        ["parked", "unparked"].map(|what| scrape.sum(&format!("longshore_jobs_{what}_total"), &[]) as u64);
+    assert!(parked >= 150 && parked == back, "{parked} parked, {back} taken back");
     let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
     let published: Vec<String> = full.iter().map(|receipt| receipt.run_id.clone()).collect();
     assert_eq!(order, published);

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use async_nats::jetstream::kv;
 use longshore::{Configuration, Connection, handlers};
-use longshore_harness::{World, eventually};
+use longshore_harness::{Scrape, World, eventually};
 use serde_json::json;
 use tracing::subscriber::DefaultGuard;
 
+use crate::http::on_a_free_port;
 use crate::overdue::{forget_schedules, scheduled};
 use crate::world;
 
@@ -186,27 +187,35 @@ async fn retrying_after(records: &kv::Store, key: &str, attempt: u64) -> bytes::
     .await
 }
 
-/// Given a long job, when its node is killed, then the node that takes it over counts the lease as lost.
+/// Given a long job, when its node freezes as the job ends, then the node that takes it over counts the lease as lost; and
+/// the thawed one counts its result as too late.
 #[tokio::test]
 async fn leases_judged_lost_are_counted_and_said() {
     const LOST: (&str, &str) = ("longshore_leases_judged_lost_total", "its holder lost the lease");
     let world = world().await;
-    let other = world.node().name("other").with("node", "lease = '2s'").start().await;
+    let other = on_a_free_port(world.node().name("other")).with("node", "lease = '2s'");
+    let other = other.env("LONGSHORE_FAIL_POINTS", "before-record=stop@1").start().await;
     let mut live = world.live_events("default").await;
-    let run = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    let run = world.publish("sleep").json(json!({"ms": 2_000})).await;
     live.until_told("started", &run).await;
     // Until its record says that it runs, no other node knows of a lease that could be lost.
     eventually("its record", Duration::from_secs(20), async || {
         world.record(&run).await.filter(|record| record.state == "running").ok_or("none")
     })
     .await;
-    other.kill9().await;
+    eventually("the node to stop itself", WITHIN, async || if other.is_frozen() { Ok(()) } else { Err("it runs") })
+        .await;
     let node = Inside::start(&world, "").await;
     node.knows_nothing_of(LOST);
 
     node.tells(LOST, 1, 1).await;
-    world.request("runs.cancel", json!({"run_id": run})).await;
-    world.wait(&run).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+    other.sigcont();
+    eventually("a result that came too late", WITHIN, async || {
+        let late = Scrape::of(&other).await.sum("longshore_results_fenced_total", &[]);
+        if late as u64 == 1 { Ok(()) } else { Err(late) }
+    })
+    .await;
     node.ends().await;
 }
 

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use longshore_harness::{World, eventually};
+use longshore_harness::{Scrape, World, eventually};
 use serde_json::json;
 
+use crate::http::on_a_free_port;
 use crate::{workers, world};
 
 const WITHIN: Duration = Duration::from_secs(90);
@@ -19,7 +20,7 @@ const DUE: usize = 300;
 async fn a_full_lane_does_not_stop_time() {
     let world = world().await;
     let node = workers(world.node(), 8).with("storage", "jobs_max_messages = 100");
-    let node = node.with("queues.stuck", "concurrency = 1").start().await;
+    let node = on_a_free_port(node).with("queues.stuck", "concurrency = 1").start().await;
     let mut live = world.live_events("default").await;
     let mut system = world.listen("longshore.events._sys.lane_full.>").await;
     let sleeper = world.publish("sleep").queue("stuck").json(json!({"ms": 600_000})).await;
@@ -35,6 +36,10 @@ async fn a_full_lane_does_not_stop_time() {
     let health = world.request("health", json!({})).await;
     assert_eq!(health["warnings"], json!(["queue stuck is full at priority 5: its due jobs wait"]), "{health}");
     assert_eq!(health["ready"], json!(true), "other queues go on");
+
+    let scrape = Scrape::of(&node).await;
+    assert_eq!(scrape.sum("longshore_lanes_full", &[]) as u64, 1);
+    assert!(scrape.sum("longshore_due_jobs_postponed_total", &[]) >= 1.0);
 
     let at = jiff::Timestamp::now();
     let other = world.submit(json!({"type": "noop", "delay_ms": 1_000})).await;

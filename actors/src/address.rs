@@ -30,7 +30,15 @@ pub(crate) enum KeeperMessage<M> {
 
 /// Where the messages of a part go. Cheap to clone.
 #[derive(Debug)]
-pub(crate) struct Address<M>(Arc<watch::Sender<Option<ActorRef<KeeperMessage<M>>>>>);
+pub(crate) struct Address<M>(Arc<watch::Sender<Option<Started<M>>>>);
+
+/// A part in its present life: its actor, and the way into its mailbox.
+#[derive(Debug)]
+struct Started<M> {
+    actor: ActorRef<KeeperMessage<M>>,
+    /// Weak: with its actor a loop's mailbox ends.
+    mailbox: mpsc::WeakSender<M>,
+}
 
 impl<M> Clone for Address<M> {
     fn clone(&self) -> Self {
@@ -46,16 +54,22 @@ impl<M> Default for Address<M> {
 }
 
 impl<M: Send + 'static> Address<M> {
-    /// The part was started, in this actor.
-    pub(crate) fn leads_to(&self, actor: ActorRef<KeeperMessage<M>>) {
-        self.0.send_replace(Some(actor));
+    /// The part was started, in this actor and with this mailbox.
+    pub(crate) fn leads_to(&self, actor: ActorRef<KeeperMessage<M>>, mailbox: mpsc::WeakSender<M>) {
+        self.0.send_replace(Some(Started { actor, mailbox }));
     }
 
     /// Tells the part some news. If the part is dead, they are lost: it reads what holds as it starts again.
     pub(crate) fn tell(&self, news: M) {
-        if let Some(actor) = &*self.0.borrow() {
+        if let Some(Started { actor, .. }) = &*self.0.borrow() {
             let _ = actor.cast(KeeperMessage::Told(news));
         }
+    }
+
+    /// How many messages wait for the part: a part that reads has none, but for a moment.
+    pub(crate) fn waiting(&self) -> usize {
+        let mailbox = self.0.borrow().as_ref().and_then(|started| started.mailbox.upgrade());
+        mailbox.map_or(0, |mailbox| mailbox.max_capacity() - mailbox.capacity())
     }
 
     /// Asks the part, and its successor if it dies over the question; `None`: there was no answer within that time.
@@ -67,7 +81,7 @@ impl<M: Send + 'static> Address<M> {
         let mut started = self.0.subscribe();
         let asked = async {
             loop {
-                let actor = started.borrow_and_update().clone();
+                let actor = started.borrow_and_update().as_ref().map(|started| started.actor.clone());
                 if let Some(actor) = actor {
                     let answer = actor.call(|reply| KeeperMessage::Told(question(reply)), None).await;
                     if let Ok(CallResult::Success(answer)) = answer {
@@ -80,6 +94,9 @@ impl<M: Send + 'static> Address<M> {
         tokio::time::timeout(within, asked).await.ok().flatten()
     }
 }
+
+/// A part that has messages, and how many wait for it.
+pub(crate) type Waiting = (&'static str, Box<dyn Fn() -> usize + Send + Sync>);
 
 /// The messages of a part, from its start to its end.
 #[derive(Debug)]
@@ -183,6 +200,38 @@ mod tests {
         let address = Address::default();
         address.tell(Message::Die);
         assert_eq!(address.ask(Duration::from_millis(20), Message::Which).await, None);
+    }
+
+    async fn unread(_: (), _mailbox: Mailbox<Message>) -> LoopEnd {
+        std::future::pending().await
+    }
+
+    #[tokio::test]
+    async fn messages_that_wait_for_a_part_are_counted() {
+        let address = Address::default();
+        assert_eq!(address.waiting(), 0, "there is no part");
+        let spec = ChildSpec::with_messages("unread", &address, (), unread);
+        let (root, _) = Actor::spawn(None, Supervisor, spec).await.unwrap();
+        for _ in 0..3 {
+            address.tell(Message::Die);
+        }
+        let counted = async {
+            while address.waiting() < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, counted).await.unwrap();
+        for _ in 0..2 * QUEUED {
+            address.tell(Message::Die);
+        }
+        let filled = async {
+            while address.waiting() < QUEUED {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, filled).await.unwrap();
+        root.stop_and_wait(None, None).await.unwrap();
+        assert_eq!(address.waiting(), 0, "its mailbox ended with it");
     }
 
     #[tokio::test]

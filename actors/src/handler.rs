@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant};
+use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant, TraceId};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
@@ -115,6 +115,8 @@ pub struct Context {
     pub cancellation: CancellationToken,
     /// Where the handler's reports go.
     pub(crate) reporter: Arc<dyn Reporter>,
+    /// The trace that the attempt belongs to, for lines of the log.
+    pub(crate) trace_id: Option<TraceId>,
 }
 
 impl Context {
@@ -137,7 +139,10 @@ impl Context {
     pub async fn progress(&self, progress: &impl Serialize) {
         match serde_json::to_vec(progress) {
             Ok(json) => self.reporter.progress(&self.job, json.into()).await,
-            Err(error) => tracing::warn!(run_id = %self.job.run_id, "progress cannot be written as JSON: {error}"),
+            Err(error) => {
+                tracing::warn!(run_id = %self.job.run_id, tenant = %self.job.tenant, attempt = self.attempt,
+                    trace_id = self.trace_id.map(tracing::field::display), "progress cannot be written as JSON: {error}");
+            }
         }
     }
 
@@ -183,6 +188,7 @@ impl Context {
             deadline: Instant::now() + Duration::from_secs(60),
             cancellation: CancellationToken::new(),
             reporter: Arc::new(Nowhere),
+            trace_id: None,
         }
     }
 }

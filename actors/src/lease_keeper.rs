@@ -204,6 +204,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
                 let (due, lost) = book.due(now, length);
                 if lost > 0 {
                     metrics.leases_lost.inc_by(lost);
+                    tracing::warn!(jobs = lost, "leases were not renewed in time: their attempts are stopped");
                 }
                 asked.extend(due.iter().map(|(number, _)| (*number, now)));
                 to_ask.extend(due);
@@ -241,7 +242,6 @@ impl Book {
         let mut lost = 0;
         held.retain(|_, held| {
             if held.lease.is_lost(now, length) {
-                tracing::warn!(stream = %held.message.stream, sequence = held.message.sequence, "lease lost");
                 held.stop.lose();
                 lost += 1;
                 return false;

@@ -15,7 +15,7 @@ use crate::concurrency::keeper;
 use crate::lease_keeper;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
-use crate::parts::Parts;
+use crate::parts::{Outlets, Parts};
 use crate::queue::dispatcher;
 use crate::tree::{self, Root};
 use crate::{Handlers, Settings};
@@ -86,11 +86,12 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, audit_file } = settings;
+        let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, .. } = settings;
+        let outlets = Outlets { traces, log, audit_file: settings.audit_file, event_file: settings.event_file };
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
-        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, (traces, log, audit_file));
+        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, outlets);
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
@@ -111,7 +112,7 @@ impl Node {
         let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
         parts.system_events.publish("node_joined", Value::Null).await;
         tracing::info!(node = %parts.identity.node, queues = parts.queues.len(), "taking work");
-        let observer = Observer::new(parts.readiness(), Arc::clone(&parts.metrics), Arc::clone(&parts.book));
+        let observer = Observer::new(&parts);
         Ok(Self { parts, observer, root, life, reason, grace: shutdown_grace })
     }
 

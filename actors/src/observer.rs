@@ -5,10 +5,13 @@
 
 use std::sync::Arc;
 
+use crate::address::Waiting;
 use crate::cluster::counts::Counts;
 use crate::cluster::readiness::Readiness;
 use crate::lease_keeper::Book;
+use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::parts::Parts;
 use crate::queue::dispatcher;
 
 /// A view of a running node. Cheap to clone.
@@ -18,6 +21,8 @@ pub struct Observer {
     metrics: Arc<Metrics>,
     book: Arc<Book>,
     counts: Arc<Counts>,
+    limits: Arc<Limits>,
+    mailboxes: Arc<[Waiting]>,
 }
 
 impl std::fmt::Debug for Observer {
@@ -27,8 +32,15 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(readiness: Readiness, metrics: Arc<Metrics>, book: Arc<Book>) -> Self {
-        Self { readiness, metrics, book, counts: Arc::default() }
+    pub(crate) fn new(parts: &Parts) -> Self {
+        Self {
+            readiness: parts.readiness(),
+            metrics: Arc::clone(&parts.metrics),
+            book: Arc::clone(&parts.book),
+            counts: Arc::default(),
+            limits: Arc::clone(&parts.gates.limits),
+            mailboxes: parts.mailboxes().into(),
+        }
     }
 
     /// Why the node takes no work; empty if it does.
@@ -46,7 +58,7 @@ impl Observer {
     /// whole cluster; without an answer these are absent.
     pub async fn metrics(&self) -> String {
         let Readiness { backbone, identity, queues, .. } = &self.readiness;
-        let counts = self.counts.now(backbone, &identity.node, dispatcher::loads(queues)).await;
+        let counts = self.counts.now(backbone, &self.limits, &identity.node, dispatcher::loads(queues)).await;
         self.measure();
         self.metrics.text_with(counts.as_deref())
     }
@@ -59,6 +71,10 @@ impl Observer {
             let labels = [queue.name.as_str()];
             metrics.workers.with_label_values(&labels).set(number(queue.policy.concurrency));
             metrics.busy.with_label_values(&labels).set(number(queue.running()));
+        }
+        for (actor, _) in self.mailboxes.iter() {
+            let waiting = self.mailboxes.iter().filter(|(name, _)| name == actor).map(|(_, waiting)| waiting()).sum();
+            metrics.mailbox.with_label_values(&[*actor]).set(number(waiting));
         }
         metrics.unresponsive_now.set(number(health.unresponsive()));
         metrics.leases_held.set(number(self.book.count()));

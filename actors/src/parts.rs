@@ -9,13 +9,15 @@ use longshore_domain::policy::Policies;
 use longshore_domain::{JobType, Queue, SmolStr};
 use tokio::sync::Mutex;
 
-use crate::address::Address;
+use crate::address::{Address, Waiting};
 use crate::api::audit::Audit;
 use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
-use crate::cluster::{circuit_breaker, discovery, dlq_watch, offered_handlers, presence, run_time_settings, unserved};
+use crate::cluster::{
+    circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, run_time_settings, unserved,
+};
 use crate::commit::committer::{Committer, Committing};
 use crate::concurrency::{Slots, keeper};
 use crate::lease_keeper::{self, Book};
@@ -42,10 +44,15 @@ use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
-use crate::{AuditFile, DeclaredSchedules, Handlers, LogControl};
+use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, LogControl};
 
-/// Where a node writes beside NATS: traces, the log, files of the audit.
-pub(crate) type Outlets = (Option<Arc<dyn SpanExporter>>, Option<Arc<dyn LogControl>>, Option<Arc<dyn AuditFile>>);
+/// Where a node writes beside NATS.
+pub(crate) struct Outlets {
+    pub(crate) traces: Option<Arc<dyn SpanExporter>>,
+    pub(crate) log: Option<Arc<dyn LogControl>>,
+    pub(crate) audit_file: Option<Arc<dyn AuditFile>>,
+    pub(crate) event_file: Option<Arc<dyn EventFile>>,
+}
 
 /// What the parts of a node are made of. Only the node sees this whole.
 pub(crate) struct Parts {
@@ -73,6 +80,8 @@ pub(crate) struct Parts {
     pub(crate) log: Option<Arc<dyn LogControl>>,
     /// Writes down what is asked of the API beyond reading and submitting.
     pub(crate) audit: Arc<Audit>,
+    /// Where the event log is written to as well.
+    pub(crate) event_file: Option<Arc<dyn EventFile>>,
     pub(crate) system_events: SystemEvents,
     /// The recurring schedules that the configuration declares.
     pub(crate) declared: Arc<DeclaredSchedules>,
@@ -84,7 +93,7 @@ impl Parts {
         (backbone, name): (Backbone, SmolStr),
         (policies, schedules): (Policies, DeclaredSchedules),
         handlers: Handlers,
-        (traces, log, audit_file): Outlets,
+        Outlets { traces, log, audit_file, event_file }: Outlets,
     ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
@@ -139,6 +148,7 @@ impl Parts {
             tracer,
             log,
             audit,
+            event_file,
             system_events,
             declared: Arc::new(schedules),
         }
@@ -299,6 +309,12 @@ impl Parts {
         }
     }
 
+    /// The event files, if there are any: reads the event log.
+    pub(crate) fn event_files(&self) -> Option<event_files::Part> {
+        let file = self.event_file.clone()?;
+        Some(event_files::Part { backbone: self.backbone.clone(), metrics: Arc::clone(&self.metrics), file })
+    }
+
     /// The sweep: moves overdue jobs.
     pub(crate) fn sweep(&self) -> sweep::Part {
         sweep::Part {
@@ -376,6 +392,24 @@ impl Parts {
             health: Arc::clone(&self.health),
         };
         self.queues.iter().map(of).collect()
+    }
+
+    /// The parts that have messages, and how many wait for each; of the schedulers, one per queue.
+    pub(crate) fn mailboxes(&self) -> Vec<Waiting> {
+        fn of<M: Send + 'static>(name: &'static str, address: &Address<M>) -> Waiting {
+            let address = address.clone();
+            (name, Box::new(move || address.waiting()))
+        }
+        let mut all = vec![
+            of("committer", &self.committer.address),
+            of("lease-keeper", &self.leases),
+            of("rate-limiter", &self.gates.limits.address),
+            of("slot-keeper", &self.gates.slots.address),
+            of("circuit-breaker", &self.circuit_breaker),
+        ];
+        all.extend(self.tracer.iter().map(|tracer| of("trace-exporter", &tracer.address)));
+        all.extend(self.queues.iter().map(|queue| of("scheduler", &queue.scheduler)));
+        all
     }
 
     /// The names of the queues that this node serves.

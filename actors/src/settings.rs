@@ -29,6 +29,8 @@ pub struct Settings {
     pub log: Option<Arc<dyn LogControl>>,
     /// Files that the audit is written to as well.
     pub audit_file: Option<Arc<dyn AuditFile>>,
+    /// Files that the event log is written to as well.
+    pub event_file: Option<Arc<dyn EventFile>>,
 }
 
 /// Files that the audit is written to as well.
@@ -38,6 +40,22 @@ pub trait AuditFile: std::fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Why the line is not in the file.
     fn append(&self, line: &str) -> Result<(), String>;
+}
+
+/// Files that the event log is written to as well, and how far they got. All may block for as long as the disk takes.
+pub trait EventFile: std::fmt::Debug + Send + Sync + 'static {
+    /// The sequence in the log up to which its events are in the files; 0: nothing is.
+    ///
+    /// # Errors
+    /// Why that cannot be read.
+    fn position(&self) -> Result<u64, String>;
+
+    /// Appends lines, each with its line break, and then says that the files go up to `position`. If the process dies
+    /// between the two, the lines are written again: none is lost.
+    ///
+    /// # Errors
+    /// Why they may not be in the files.
+    fn append(&self, lines: &[u8], position: u64) -> Result<(), String>;
 }
 
 /// The log of this process, as far as a node may change it.

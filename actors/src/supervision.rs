@@ -108,7 +108,7 @@ impl<M: Send + 'static> Actor for Keeper<M> {
 
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, kept: Kept<M>) -> Result<State<M>, ActorProcessingErr> {
         let Kept { name, work, put, address } = kept;
-        address.leads_to(myself.clone());
+        address.leads_to(myself.clone(), put.downgrade());
         let task = tokio::spawn(async move {
             let end = std::panic::AssertUnwindSafe(work).catch_unwind().await;
             let reason = match end {

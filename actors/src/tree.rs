@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
 use crate::cluster::{
-    circuit_breaker, discovery, dlq_watch, node_name, offered_handlers, presence, run_time_settings, unserved,
+    circuit_breaker, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, run_time_settings,
+    unserved,
 };
 use crate::commit::committer;
 use crate::concurrency::keeper;
@@ -55,6 +56,8 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
     children.extend(parts.tracer.iter().map(|tracer| {
         ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
     }));
+    let event_files = parts.event_files().into_iter();
+    children.extend(event_files.map(|part| ChildSpec::new("event-files", part, event_files::run)));
     children.extend(parts.queues.iter().map(|queue| ChildSpec::new("parking", parts.parking(queue), parking::run)));
     let fair = |queue| ChildSpec::new("fairness", Parts::fairness(queue, ports), fairness::run);
     children.extend(parts.queues.iter().map(fair));

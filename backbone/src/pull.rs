@@ -212,11 +212,13 @@ impl Puller {
         }
     }
 
-    /// How long the server has said nothing about a lane's pulls, of the lane that is silent longest.
-    #[must_use]
-    pub fn silence(&self, now: Instant) -> Duration {
-        let asked = self.lanes.iter().filter(|lane| lane.outstanding > 0);
-        asked.map(|lane| now.saturating_duration_since(lane.heard)).max().unwrap_or_default()
+    /// How long the server has said nothing about the pulls of each lane, in the lanes' order.
+    pub fn silences(&self, now: Instant) -> impl Iterator<Item = Duration> {
+        let silent = move |lane: &Lane| match lane.outstanding {
+            0 => Duration::ZERO,
+            _ => now.saturating_duration_since(lane.heard),
+        };
+        self.lanes.iter().map(silent)
     }
 
     /// Begins a new epoch on lanes about whose pulls the server is silent; returns how many.

@@ -111,7 +111,7 @@ impl Backbone {
                 Err(error @ Error::Refused { .. }) => return Err(error),
                 Err(error) if turn >= TRIES => return Err(error),
                 Err(error) => {
-                    tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, "no answer to a record's write, asking again: {error}");
+                    tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "no answer to a record's write, asking again: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -40,6 +40,8 @@ pub enum Source {
     DeadLetters,
     /// The audit.
     Audit,
+    /// The event log.
+    Events,
 }
 
 impl Backbone {
@@ -50,6 +52,7 @@ impl Backbone {
             Source::Schedules => self.names().schedules_stream(),
             Source::DeadLetters => self.names().dlq_stream(),
             Source::Audit => self.names().audit_stream(),
+            Source::Events => self.names().events_stream(),
         }
     }
 

@@ -189,7 +189,7 @@ impl Caller {
         let sent = self.backbone.work().publish_with_reply_and_headers(subject, inbox, headers, payload).await;
         if let Err(error) = sent {
             // The client is dead and about to be replaced: the lookup of lost replies may have run before this call.
-            tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, "cannot send the job to its handler: {error}");
+            tracing::debug!("a request to a handler was not sent: {error}");
             settle(&self.waiting, number, Reply::NotSent);
         }
         self.backbone.work().publish(self.backbone.names().request_sent(&self.inbox, number), Bytes::new()).await;

@@ -35,6 +35,7 @@ pub mod lease;
 pub mod limit;
 
 pub mod run;
+pub mod trace;
 
 pub mod protocol;
 
@@ -62,3 +63,4 @@ pub use name::{JobType, NameError, Priority, Queue, RunId, ScheduleId, Tenant};
 pub use run::{ErrorKind, Failure, Run, RunState, State};
 pub use smol_str::{SmolStr, format_smolstr};
 pub use timestamp::Timestamp;
+pub use trace::TraceId;

@@ -64,8 +64,8 @@ impl Collector {
     }
 
     async fn start_with(protocol: Protocol, received: Received) -> Collector {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("it listens"));
         let received = Arc::new(Mutex::new(received));
         let into = Arc::clone(&received);
         tokio::spawn(async move {
@@ -87,7 +87,7 @@ impl Collector {
     /// # Panics
     /// If a request was not as the specification has it.
     pub fn received(&self) -> Received {
-        self.received.lock().unwrap().clone()
+        self.received.lock().expect("no request was wrong").clone()
     }
 
     /// Waits until it has so many spans that fit.
@@ -111,7 +111,7 @@ impl Collector {
 
 fn take(body: &[u8], into: &Mutex<Received>) {
     let request = ExportTraceServiceRequest::decode(body).expect("OTLP as the specification has it");
-    let mut into = into.lock().unwrap();
+    let mut into = into.lock().expect("no request was wrong");
     for resource in request.resource_spans {
         let attributes = resource.resource.map(|resource| resource.attributes).unwrap_or_default();
         into.resource = attributes.iter().map(|pair| format!("{}={}", pair.key, text(pair))).collect();
@@ -138,7 +138,7 @@ async fn plain(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
             }
             let said = line.trim_end().to_ascii_lowercase();
             if let Some(bytes) = said.strip_prefix("content-length:") {
-                length = bytes.trim().parse().unwrap();
+                length = bytes.trim().parse().expect("a number of bytes");
             }
             if said.starts_with("content-type:") {
                 assert_eq!(said, "content-type: application/x-protobuf");
@@ -176,13 +176,15 @@ async fn grpc(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
             let mut rest = &body[1..];
             let length = rest.get_u32() as usize;
             take(&rest[..length], &into);
-            let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
-            let mut send = respond.send_response(head, false).unwrap();
+            let head = http::Response::builder().header("content-type", "application/grpc").body(());
+            let head = head.expect("a valid header");
+            let Ok(mut send) = respond.send_response(head, false) else { return };
             let answer = ExportTraceServiceResponse::default().encode_to_vec();
             let framed = [&[0][..], &(answer.len() as u32).to_be_bytes()[..], &answer[..]].concat();
-            send.send_data(Bytes::from(framed), false).unwrap();
-            let trailers = http::Response::builder().header("grpc-status", "0").body(()).unwrap().headers().clone();
-            send.send_trailers(trailers).unwrap();
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+            // A client that has gone away gets no answer.
+            let _ = send.send_data(Bytes::from(framed), false).and_then(|()| send.send_trailers(trailers));
         });
     }
     Some(())

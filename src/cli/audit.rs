@@ -1,7 +1,7 @@
 //! `longshore audit`: what was asked of the API beyond reading and submitting.
 
 use clap::Args;
-use longshore_backbone::wire::api::{AuditEntry, AuditList, AuditPage, AuditRequest};
+use longshore_backbone::wire::api::{AuditEntry, AuditList, AuditPage, AuditRequest, OPERATOR};
 use longshore_domain::Timestamp;
 
 use super::client::Api;
@@ -10,6 +10,12 @@ use super::{Ended, Global};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
+    /// Every tenant's entries and those of operators, for operators: the same as --tenant _all
+    #[arg(long)]
+    all: bool,
+    /// What this tenant's callers or, with --all, any did under this endpoint, dlq.replay for example, or a whole group, dlq
+    #[arg(long, value_name = "ENDPOINT")]
+    action: Option<String>,
     /// Those since this time, 2027-01-31T09:30:00Z or 1h for an hour ago
     #[arg(long, value_name = "TIME", value_parser = super::target::moment)]
     since: Option<Timestamp>,
@@ -18,12 +24,16 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) async fn run(global: &Global, Arguments { since, json }: Arguments) -> anyhow::Result<Ended> {
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
+    let Arguments { all: is_operator, action, since, json } = arguments;
+    let tenant = if is_operator { OPERATOR.to_owned() } else { global.tenant.clone() };
+    let global = &Global { tenant, ..global.clone() };
     let api = Api::connect(global).await?;
     let mut request = AuditRequest { since, limit: Some(500), cursor: None };
     let mut all = Vec::new();
     loop {
-        let AuditPage { entries, cursor } = api.ask::<AuditList>(request.clone()).await?.read()?;
+        let AuditPage { mut entries, cursor } = api.ask::<AuditList>(request.clone()).await?.read()?;
+        entries.retain(|entry| action.as_deref().is_none_or(|action| is_of(&entry.endpoint, action)));
         if json {
             entries.iter().try_for_each(|entry| output::say(&serde_json::to_string(entry)?))?;
         } else {
@@ -36,8 +46,17 @@ pub(crate) async fn run(global: &Global, Arguments { since, json }: Arguments) -
     }
     if !json {
         output::say(output::table(&rows(&all), &[]).trim_end())?;
+        if global.tenant != OPERATOR {
+            let tenant = &global.tenant;
+            anstream::eprintln!("asked under tenant {tenant}; --all shows what operators and other tenants asked, too");
+        }
     }
     Ok(Ended::Well)
+}
+
+/// Whether an endpoint is this one, or one of this group.
+fn is_of(endpoint: &str, action: &str) -> bool {
+    endpoint.strip_prefix(action).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn rows(entries: &[AuditEntry]) -> Vec<Vec<String>> {

@@ -286,6 +286,7 @@ pub(crate) fn show(record: &Record, now: Timestamp) -> String {
         ("result_content_type", record.result_content_type.as_deref()),
         ("result_base64", record.result_base64.as_deref()),
     ];
+    lines.extend(record.trace_id.map(|trace| ("trace", trace.to_string())));
     lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, output::cut(text?, 200)))));
     lines.extend(said(record));
     lines.extend(record.log.iter().map(|line| ("log", format!("{} {}", line.at, output::plain(&line.line)))));

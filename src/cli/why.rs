@@ -136,11 +136,13 @@ async fn breakers(api: &Api, record: &Record) -> Vec<BreakerStatus> {
 fn shown(record: &Record, lines: &[Line], summary: &[String]) -> String {
     let state = output::cut(&record.state.to_string(), 40);
     let mut out = format!(
-        "{}  {}  {}\n\n",
+        "{}  {}  {}\n",
         styled(record.run_id.as_str(), STRONG, 0),
         record.job_type,
         styled(&state, style_of(&state), 0)
     );
+    out += &record.trace_id.map(|trace| format!("trace {trace}\n")).unwrap_or_default();
+    out += "\n";
     let mut before: Option<Timestamp> = None;
     for Line { at, text } in lines {
         let after = before.map(|before| format!("+{}", output::span(before, *at))).unwrap_or_default();

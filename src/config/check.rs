@@ -52,6 +52,7 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         traces: None,
         log: None,
         audit_file: outlets::audit_files(tree).map(|files| Arc::new(files) as _),
+        event_file: outlets::event_files(tree).map(|files| Arc::new(files) as _),
     };
     (settings, checker.problems)
 }

@@ -1,6 +1,6 @@
 //! Where a node is seen beside NATS: HTTP, and the files of the audit.
 
-use crate::audit_files::AuditFiles;
+use crate::audit_files::{AuditFiles, EventFiles};
 
 use super::check::section;
 use super::entries::{self as entry, audit as audit_entry};
@@ -23,4 +23,12 @@ pub(crate) fn audit_files(tree: &Tree) -> Option<AuditFiles> {
     let path = section.get(&audit_entry::FILE)?.0;
     let (max_bytes, files) = (section.get(&audit_entry::FILE_MAX_BYTES).0, section.get(&audit_entry::FILES));
     Some(AuditFiles::new(path, max_bytes, files))
+}
+
+/// The files that the event log is written to as well.
+pub(crate) fn event_files(tree: &Tree) -> Option<EventFiles> {
+    let section = section(tree, "audit");
+    let path = section.get(&audit_entry::EVENTS_FILE)?.0;
+    let (max_bytes, files) = (section.get(&audit_entry::FILE_MAX_BYTES).0, section.get(&audit_entry::FILES));
+    Some(EventFiles::new(path, max_bytes, files))
 }

@@ -34,8 +34,9 @@ fn problems(text: &str) -> String {
 
 #[test]
 fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
-    let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, audit_file } = settings("");
-    assert!(traces.is_none() && log.is_none() && audit_file.is_none());
+    let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, audit_file, event_file } =
+        settings("");
+    assert!(traces.is_none() && log.is_none() && audit_file.is_none() && event_file.is_none());
     assert!(!schedules.is_said && schedules.schedules.is_empty());
     assert!(Queue::parse(&name).is_ok(), "{name}");
     assert_eq!(shutdown_grace, Duration::from_secs(30));

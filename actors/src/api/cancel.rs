@@ -182,7 +182,7 @@ fn whose(api: &Api, place: &Source, stored: Stored) -> Option<(Tenant, RunId, St
             let job = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival()).job;
             (job.tenant.clone(), job.run_id.clone())
         }
-        Source::Schedules | Source::Parked | Source::DeadLetters | Source::Audit => {
+        Source::Schedules | Source::Parked | Source::DeadLetters | Source::Audit | Source::Events => {
             let tenant = stored.subject.split('.').nth(2)?;
             let run = stored.headers.get(names::RUN_ID)?;
             (Tenant::parse(tenant).ok()?, RunId::parse(run.as_str()).ok()?)

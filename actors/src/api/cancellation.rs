@@ -124,14 +124,14 @@ async fn finish<P: CancelPorts>(
             Ok(true) if before.is_unseen() => drop(ports.forget_cancel(tenant, run_id).await),
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%run_id, %tenant, attempt = before.attempt, "a cancelled job stays where it is until it comes up: {}", error.message);
+                tracing::warn!(%run_id, %tenant, attempt = before.attempt, trace_id = before.trace_id.map(tracing::field::display), "a cancelled job stays where it is until it comes up: {}", error.message);
             }
         }
     }
     if let Some(key) = key_given_back(run)
         && let Err(error) = keys::give_back(ports.server(), tenant, run, key).await
     {
-        tracing::warn!(%run_id, %tenant, attempt = run.attempt, "a cancelled run's claim of its key stays: {}", error.with_causes());
+        tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "a cancelled run's claim of its key stays: {}", error.with_causes());
     }
 }
 
@@ -141,7 +141,7 @@ async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
     if matches!(only.place, Source::Schedules | Source::Parked)
         && ports.publish(run, ports.server().published_at_redelivery(run)).await.is_err()
     {
-        tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, "a cancel is published once its job comes up");
+        tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "a cancel is published once its job comes up");
     }
 }
 

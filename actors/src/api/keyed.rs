@@ -213,7 +213,7 @@ async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
     {
         let removed = ports.unschedule(&before).await;
         if let Err(error) = removed {
-            tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, attempt = before.attempt, "the schedule of a replaced run stays: {}", error.with_causes());
+            tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, attempt = before.attempt, trace_id = before.trace_id.map(tracing::field::display), "the schedule of a replaced run stays: {}", error.with_causes());
         }
     }
 }

@@ -102,7 +102,7 @@ pub(crate) async fn one<P: LetterPorts>(ports: &P, letter: StoredDeadLetter, act
             (DeadLetterVerdict::StaleRecord, _) => {
                 ports.metrics().stale_reads.inc();
                 let run = &letter.run;
-                let trace_id = context::id_in(Some(&letter.headers)).map(|id| id.to_string());
+                let trace_id = context::id_in(Some(&letter.headers)).map(tracing::field::display);
                 tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id, "the record is older than the dead letter: read too early; nothing is done to it");
                 return Err("the record does not know of its end yet; try again".to_owned());
             }

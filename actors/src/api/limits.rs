@@ -4,7 +4,7 @@
 //! old limit any more; the record of the limit goes on under the new one (`longshore_domain::limit`). A node that is
 //! silent learns of it within a second of its return, and starts nothing if it could not ask for 12 s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -44,7 +44,7 @@ pub(crate) async fn list(api: &Api, asker: &str, asked: LimitsRequest) -> Result
         (Scope::Tenant(tenant), Some(own)) => tenant == own,
         _ => true,
     };
-    let scopes: Vec<Scope> = scopes(api).into_iter().filter(is_seen).collect();
+    let scopes: Vec<Scope> = api.limits.scopes().into_iter().filter(is_seen).collect();
     let parked = parked(api, own.as_ref()).await.map_err(|error| unavailable(&error))?;
     let page: Vec<Scope> = scopes.iter().skip(skipped).take(limit).cloned().collect();
     let next = skipped.saturating_add(page.len());
@@ -88,17 +88,6 @@ async fn change(api: &Api, scope: Scope, wanted: Option<Setting>) -> Result<Enco
     let parked = parked(api, None).await.map_err(|error| unavailable(&error))?;
     let limit = status(api, scope, &parked).await.map_err(|error| unavailable(&error))?;
     Ok(Encoded::of(&LimitChanged { limit, unconfirmed }))
-}
-
-/// The scopes that have a limit, by the configuration or at run time, in their order.
-fn scopes(api: &Api) -> BTreeSet<Scope> {
-    let policies = &api.policies;
-    let types = policies.types.iter().filter(|(_, policy)| policy.rate_limit.is_some());
-    let types = types.map(|(job_type, _)| Scope::Type(job_type.clone()));
-    let names = policies.limits.keys().map(|name| Scope::Named(name.clone()));
-    let tenants = policies.tenants.iter().filter(|(_, policy)| policy.rate_limit.is_some());
-    let tenants = tenants.map(|(tenant, _)| Scope::Tenant(tenant.clone()));
-    types.chain(names).chain(tenants).chain(api.limits.set_scopes()).collect()
 }
 
 /// The parked jobs of all queues, by type.

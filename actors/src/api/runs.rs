@@ -77,9 +77,8 @@ pub(crate) async fn waiting(api: &Api, tenant: &Tenant, run_id: &RunId) -> Resul
     let found = api.backbone.job_in_lane(&queue, priority, sequence).await;
     let Some(delivery) = found.map_err(|error| unavailable(&error))? else { return Ok(None) };
     let assignment = Assignment::read(delivery, api.backbone.names(), 0, api.backbone.max_on_arrival());
-    let job = assignment.job;
-    let is_meant = job.tenant == *tenant && job.run_id == *run_id;
-    Ok(is_meant.then(|| (Run::new(&job, api.policies.max_attempts(&job), assignment.since), job)))
+    let is_meant = assignment.job.tenant == *tenant && assignment.job.run_id == *run_id;
+    Ok(is_meant.then(|| (assignment.waiting_run(&api.policies), assignment.job)))
 }
 
 /// The run, once it has ended, or as it stands when `timeout` is over, at most [`MAX_WAIT`].
@@ -195,6 +194,7 @@ impl Ended {
             duplicate_of: None,
             keep_ms: None,
             erased_at: None,
+            trace_id: None,
             attempts_left_out: None,
             waiting_for: None,
         }

@@ -150,6 +150,7 @@ pub(super) fn new_run<P: SubmitPorts>(ports: &P, submission: &Submission) -> Run
     let job = &submission.job;
     let mut run = Run::new(job, ports.max_attempts(job), ports.now());
     (run.seal, run.token) = (ports.seal(), ports.token());
+    run.trace_id = trace::context::id_in(Some(&submission.headers));
     if let Some(key) = keys::key_of(ports, job) {
         key.note_wanted(&mut run);
     }

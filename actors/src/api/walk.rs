@@ -274,8 +274,8 @@ impl<'a> Walk<'a> {
         let is_moved = stored.headers.get(names::SEAL).is_some();
         let stream = backbone.names().lane_stream(queue, *lane);
         let read = Assignment::read(backbone.look_at(stored, &stream), backbone.names(), 0, backbone.max_on_arrival());
+        let waiting = (!is_moved).then(|| read.waiting_run(&self.api.policies));
         let job = read.job;
-        let waiting = (!is_moved).then(|| Run::new(&job, self.api.policies.max_attempts(&job), read.since));
         Some(Message { tenant: job.tenant.clone(), run_id: job.run_id.clone(), sequence, waiting })
     }
 

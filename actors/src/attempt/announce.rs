@@ -19,6 +19,9 @@ pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {
         }
         let (run, names) = (&attempt_state.run, ports.server().names());
         let lines = EncodedEvents::of(run, attempt_state.published, ports.node(), names);
+        if lines.enqueues() {
+            ports.metrics().enqueued(run);
+        }
         attempt_state.published = attempt_state.published.after_live(lines.count(), attempt_state.is_stored);
         if attempt_state.is_stored {
             attempt_state.lines = None;

@@ -119,6 +119,13 @@ impl Assignment {
         self.payload.trace = Some(JobTrace::of(tracer, self.payload.headers.as_deref(), run, stored_at));
     }
 
+    /// Its run as if it had a record, for those who ask what waits.
+    pub(crate) fn waiting_run(&self, policies: &Policies) -> Run {
+        let mut run = Run::new(&self.job, policies.max_attempts(&self.job), self.since);
+        run.trace_id = self.payload.trace_id();
+        run
+    }
+
     /// Whether a client's own publish is taken. What a node moved was taken before.
     ///
     /// # Errors

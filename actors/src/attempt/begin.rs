@@ -95,11 +95,11 @@ async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason
             _ => continue,
         };
         let failure = Failure::new(ErrorKind::Invalid, reason);
-        tracing::warn!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id(), "invalid job: {}", failure.message);
+        tracing::warn!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), "invalid job: {}", failure.message);
         conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead { failure }).await;
         return Begun::Over;
     }
-    tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id(), 
+    tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), 
         "an invalid job finds no id of its own; it comes again");
     assignment.ack_token.abandon();
     Begun::Over
@@ -145,6 +145,7 @@ fn fresh<P: Ports>(ports: &P, assignment: &Assignment) -> Run {
     let mut run = Run::new(&assignment.job, ports.max_attempts(&assignment.job), assignment.since);
     run.origin = assignment.arrival.holding.message.at;
     run.round = assignment.arrival.round;
+    run.trace_id = assignment.payload.trace_id();
     run.keep_ms = run.keep_ms.or_else(|| ports.policy(&assignment.job).keep.map(whole_millis));
     run
 }
@@ -240,7 +241,7 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
                 ports.metrics().stale_reads.inc();
                 let job = &assignment.job;
                 tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, attempt = assignment.arrival.attempt,
-                    trace_id = assignment.payload.trace_id(), "the record is older than the job that came: read too early; it comes again");
+                    trace_id = assignment.payload.trace_id().map(tracing::field::display), "the record is older than the job that came: read too early; it comes again");
                 assignment.ack_token.abandon();
                 return Begun::Over;
             }
@@ -450,7 +451,7 @@ async fn take_up_claim<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run
 /// not.
 async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
-    tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = assignment.payload.trace_id(), node = %silent, "its holder lost the lease");
+    tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), node = %silent, "its holder lost the lease");
     ports.metrics().leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
@@ -482,7 +483,7 @@ async fn again_held_locally<P: Ports>(ports: &P, assignment: Box<Assignment>, ru
 
 /// The record could not be read or written just now: the job is returned and keeps its place.
 fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
-    tracing::warn!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id(), "returned to its lane: {}", error.with_causes());
+    tracing::warn!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), "returned to its lane: {}", error.with_causes());
     return_or_abandon(ports, assignment)
 }
 

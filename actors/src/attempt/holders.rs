@@ -44,7 +44,7 @@ async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> Holder {
         // It counts as there until its next presence was due: it may have renewed leases after its last presence.
         Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {
-            tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, "cannot tell whether its holder lives: {}", error.with_causes());
+            tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "cannot tell whether its holder lives: {}", error.with_causes());
             Holder::Silent(Some(ports.now()))
         }
     }

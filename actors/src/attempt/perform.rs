@@ -147,9 +147,21 @@ async fn see_through(
     // The attempt's end is written on the revision that this write leaves, so it waits for the write.
     let whose = if claim.is_some() { in_flight(&mut claim).await } else { Owner::Us };
     match end_of(whose) {
-        _ if stop.is_lost() => End::NotOurs,
+        _ if stop.is_lost() => {
+            tell_lost(current);
+            End::NotOurs
+        }
         Some(end) => end,
         None => End::Outcome(outcome),
+    }
+}
+
+/// Its lease was not renewed in time, so that its handler was stopped, and its result counts for nothing.
+fn tell_lost(current: &CurrentAttempt) {
+    if let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        let run = &running.attempt_state.run;
+        tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt,
+            trace_id = running.assignment.payload.trace_id().map(tracing::field::display), "lease lost: its handler was stopped");
     }
 }
 
@@ -205,6 +217,7 @@ fn prepare(ports: &NodePorts, current: &CurrentAttempt, reporter: &Arc<dyn Repor
         deadline,
         cancellation: CancellationToken::new(),
         reporter: Arc::clone(reporter),
+        trace_id: assignment.payload.trace_id(),
     })
 }
 
@@ -269,7 +282,7 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
                 }
                 _ => {
                     let (run_id, state) = (&run.run_id, found.run.state);
-                    tracing::info!(%run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id(), state = state.as_str(), "stopped: the run went on elsewhere");
+                    tracing::info!(%run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id().map(tracing::field::display), state = state.as_str(), "stopped: the run went on elsewhere");
                     return if state == RunState::Cancelled { Owner::Cancelled } else { Owner::Another };
                 }
             },
@@ -277,7 +290,7 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
             Err(error) => {
                 // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
                 // very write if it was stored after all.
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id(), "cannot store that the attempt runs: {error}");
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id().map(tracing::field::display), "cannot store that the attempt runs: {error}");
                 break None;
             }
         }

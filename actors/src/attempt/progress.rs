@@ -35,7 +35,7 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
         match json::compact(body).filter(|_| body.len() <= MAX_BYTES) {
             Some(progress) => run.progress = Some(progress),
             None => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = assignment.payload.trace_id(), "progress of {} bytes dropped: it is not valid JSON of at most {MAX_BYTES}", body.len());
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), "progress of {} bytes dropped: it is not valid JSON of at most {MAX_BYTES}", body.len());
                 return;
             }
         }
@@ -68,6 +68,6 @@ pub(crate) fn log(current: &CurrentAttempt, body: &[u8]) {
     let Some(RunningAttempt { attempt_state, assignment, .. }) = current.as_mut() else { return };
     let run = &mut attempt_state.run;
     tracing::info!(target: HANDLER_LOG, run_id = %run.run_id, tenant = %run.tenant, job_type = %run.job_type,
-        attempt = run.attempt, trace_id = assignment.payload.trace_id(), "handler: {line}");
+        attempt = run.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), "handler: {line}");
     run.log(line, now());
 }

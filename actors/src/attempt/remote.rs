@@ -142,6 +142,9 @@ async fn end_of(
             return Outcome::NoHandler;
         }
         Reply::NotSent => {
+            tracing::warn!(run_id = %context.job.run_id, tenant = %context.job.tenant, attempt = context.attempt,
+                trace_id = context.trace_id.map(tracing::field::display),
+                "the request to its handler was lost with the connection to NATS");
             return failed(ErrorKind::Retryable, "the request was lost with the connection to NATS");
         }
         Reply::Unreadable(reason) => {

@@ -14,10 +14,12 @@ use longshore_backbone::backlog::LaneBacklog;
 use longshore_backbone::control::QueueLoad;
 use longshore_backbone::parked::ParkedKind;
 use longshore_backbone::{Backbone, Error};
+use longshore_domain::limit::{LimitId, Scope};
 use longshore_domain::{Lane, Queue, Tenant, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::limits::Limits;
 use crate::metrics::cluster::{ClusterCounts, QueueCounts, TimedCounts};
 use crate::shared::now;
 
@@ -27,6 +29,8 @@ const FRESH_FOR: Duration = Duration::from_secs(3);
 const SHOWN_FOR: Duration = Duration::from_secs(30);
 /// How long whoever asks is kept waiting.
 const WITHIN: Duration = Duration::from_secs(2);
+/// Rate limits whose tokens are counted at most: each costs a question.
+const MAX_LIMITS: usize = 100;
 
 /// The last counts, and when they were tried and made.
 #[derive(Debug, Default)]
@@ -44,12 +48,13 @@ impl Counts {
     pub(crate) async fn now(
         &self,
         backbone: &Backbone,
+        limits: &Limits,
         node: &str,
         own: BTreeMap<String, QueueLoad>,
     ) -> Option<Arc<ClusterCounts>> {
         let mut last = self.0.lock().await;
         if last.tried.is_none_or(|tried| tried.elapsed() >= FRESH_FOR) {
-            match tokio::time::timeout(WITHIN, count(backbone, node, own)).await {
+            match tokio::time::timeout(WITHIN, count(backbone, limits, node, own)).await {
                 Ok(Ok(counts)) => last.counted = Some((Instant::now(), Arc::new(counts))),
                 Ok(Err(error)) => tracing::debug!("cannot count the cluster's jobs: {}", error.with_causes()),
                 Err(_) => tracing::debug!("cannot count the cluster's jobs within {} s", WITHIN.as_secs()),
@@ -62,13 +67,19 @@ impl Counts {
 }
 
 /// Asks the servers.
-async fn count(backbone: &Backbone, node: &str, own: BTreeMap<String, QueueLoad>) -> Result<ClusterCounts, Error> {
+async fn count(
+    backbone: &Backbone,
+    limits: &Limits,
+    node: &str,
+    own: BTreeMap<String, QueueLoad>,
+) -> Result<ClusterCounts, Error> {
     let nodes = backbone.nodes();
-    let (queues, nodes, dead, timed) = tokio::try_join!(
+    let (queues, nodes, dead, timed, tokens) = tokio::try_join!(
         backbone.declared_queues(),
         nodes.present(now()),
         backbone.dead_letter_backlog(),
         backbone.timed(),
+        tokens(backbone, limits),
     )?;
     // What this node says of itself is newer than what it last published.
     let others = nodes.into_iter().filter(|presence| presence.node != node).map(|presence| presence.queues);
@@ -83,7 +94,21 @@ async fn count(backbone: &Backbone, node: &str, own: BTreeMap<String, QueueLoad>
         });
         Ok::<_, Error>((queue, counts))
     }));
-    Ok(ClusterCounts { queues: each.await?.into_iter().collect(), dead_letters: dead.count })
+    Ok(ClusterCounts { queues: each.await?.into_iter().collect(), dead_letters: dead.count, tokens })
+}
+
+/// Asks what is left of the rate limits of types and names. Tenants' limits are not among them, as no label holds a
+/// tenant, nor are those of keys, which anybody may invent.
+async fn tokens(backbone: &Backbone, limits: &Limits) -> Result<BTreeMap<Scope, u64>, Error> {
+    let scopes = limits.scopes().into_iter().filter(|scope| !matches!(scope, Scope::Tenant(_)));
+    let limited = scopes.filter_map(|scope| Some((limits.limit_of(&scope)?, scope))).take(MAX_LIMITS);
+    let each = try_join_all(limited.map(|(limit, scope)| async move {
+        let id = LimitId { scope, key: None };
+        let (record, _) = backbone.read_limit(&id).await?;
+        let left = record.map_or(limit.capacity() as u64, |record| record.left(&limit, limits.time()));
+        Ok::<_, Error>((id.scope, left))
+    }));
+    Ok(each.await?.into_iter().collect())
 }
 
 /// What the streams have of a queue, of one tenant or of all.

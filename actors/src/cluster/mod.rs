@@ -14,5 +14,6 @@ pub(crate) mod system_events;
 pub(crate) mod waiting;
 
 pub(crate) mod dlq_watch;
+pub(crate) mod event_files;
 pub(crate) mod records_watch;
 pub(crate) mod unserved;

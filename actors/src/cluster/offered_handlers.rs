@@ -29,6 +29,7 @@ use crate::shared::now;
 use crate::shared::offered_calls::{OfferedCalls, OpenCall};
 use crate::shared::routing::Routing;
 use crate::supervision::{LoopEnd, panic_text};
+use crate::trace::{TRACE_PARENT, context};
 
 /// How long a call waits for a slot: its caller has a worker for it, and another node may have a slot sooner.
 const WAITS: Duration = Duration::from_secs(5);
@@ -166,6 +167,8 @@ impl Reporter for CallerReporter {
 /// What the handler gets of a call.
 fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
     let IncomingCall { job, round, attempt, max_attempts, deadline, headers, payload, reply_to } = call;
+    let named = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(TRACE_PARENT));
+    let trace_id = named.and_then(|(_, named)| context::id_named(named));
     Context {
         job: Arc::new(job),
         payload,
@@ -176,6 +179,7 @@ fn context_of(call: IncomingCall, cancellation: CancellationToken) -> Context {
         deadline: Instant::now() + deadline.since(now()),
         cancellation,
         reporter: Arc::new(CallerReporter(reply_to)),
+        trace_id,
     }
 }
 

@@ -407,7 +407,7 @@ impl Committing {
             Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
                 Some(Sent::Record(commit)) => {
                     if refusal.err_code != WRONG_SEQUENCE {
-                        tracing::debug!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id(), "record not written yet: {}", refusal.description);
+                        tracing::debug!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), "record not written yet: {}", refusal.description);
                     }
                     let (backbone, metrics, slow) =
                         (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());
@@ -437,6 +437,9 @@ impl Committing {
         }
         fail_point::pass("before-events");
         let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
+        if lines.enqueues() {
+            self.metrics.enqueued(&commit.run);
+        }
         for (subject, body) in lines.live() {
             self.backbone.publish_part(subject, body).await;
         }

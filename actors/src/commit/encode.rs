@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::wire::{event, record};
 use longshore_domain::Run;
-use longshore_domain::events;
+use longshore_domain::events::{self, EventKind};
 use longshore_domain::publication::Published;
 use smallvec::SmallVec;
 
@@ -81,13 +81,15 @@ pub(crate) struct EncodedEvents {
     /// Subject and body of each event that is to be published live.
     live: SmallVec<[Parts; 2]>,
     log: Range<usize>,
+    /// `enqueued` is among those that are to be published live.
+    enqueues: bool,
 }
 
 impl EncodedEvents {
     /// The events of `run` that are not published yet.
     pub(crate) fn of(run: &Run, published: Published, node: &str, names: &Names) -> Self {
-        let (text, (live, log)) = Encoder::print(|text| write_events(run, published, node, names, text));
-        Self { text, live, log }
+        let (text, (live, log, enqueues)) = Encoder::print(|text| write_events(run, published, node, names, text));
+        Self { text, live, log, enqueues }
     }
 
     /// The same, with the record's write on the revision `expected`.
@@ -108,7 +110,7 @@ impl EncodedEvents {
         (node, names): (&str, &Names),
         max: impl FnOnce() -> usize,
     ) -> (Self, Write) {
-        let (text, (body, subject, (live, log))) = Encoder::print(|text| {
+        let (text, (body, subject, (live, log, enqueues))) = Encoder::print(|text| {
             record::append_within(run, max, text);
             let body = text.len();
             names.write_record(&run.tenant, &run.run_id, text);
@@ -116,7 +118,7 @@ impl EncodedEvents {
             (body, subject, write_events(run, published, node, names, text))
         });
         let write = Write { expected, body: text.slice(..body), subject: text.slice(body..subject) };
-        (Self { text, live, log }, write)
+        (Self { text, live, log, enqueues }, write)
     }
 
     /// How many events are to be published live.
@@ -129,6 +131,11 @@ impl EncodedEvents {
         self.live.iter().map(|(subject, body)| (self.text.slice(subject.clone()), self.text.slice(body.clone())))
     }
 
+    /// Whether the run is said to be enqueued, live. That is said once a round, unless a node dies over it.
+    pub(crate) fn enqueues(&self) -> bool {
+        self.enqueues
+    }
+
     /// Lines for the event log, each with its line break.
     pub(crate) fn log(&self) -> &[u8] {
         &self.text[self.log.clone()]
@@ -136,27 +143,28 @@ impl EncodedEvents {
 
     /// The same for the log alone, once the events were published live.
     pub(crate) fn for_the_log(&self) -> Self {
-        Self { text: self.text.clone(), live: SmallVec::new(), log: self.log.clone() }
+        Self { text: self.text.clone(), live: SmallVec::new(), log: self.log.clone(), enqueues: false }
     }
 
     /// Its lines for the log, and then these.
     pub(crate) fn followed_by(&self, more: &[u8]) -> Self {
         let text = Bytes::from([self.log(), more].concat());
-        Self { log: 0..text.len(), text, live: SmallVec::new() }
+        Self { log: 0..text.len(), text, live: SmallVec::new(), enqueues: false }
     }
 }
 
-/// Appends events and their subjects to `text`; says where those to be published live lie, and the log's lines.
+/// Appends events and their subjects to `text`; says where those to be published live lie, and the log's lines,
+/// and whether `enqueued` is among the former.
 fn write_events(
     run: &Run,
     published: Published,
     node: &str,
     names: &Names,
     text: &mut Vec<u8>,
-) -> (SmallVec<[Parts; 2]>, Range<usize>) {
+) -> (SmallVec<[Parts; 2]>, Range<usize>, bool) {
     let events = events::of_round(run);
     let mut live = SmallVec::new();
-    let mut log = None;
+    let (mut log, mut enqueues) = (None, false);
     // Lines first, so that those for the log lie together.
     for unpublished in published.unpublished(&events) {
         let start = text.len();
@@ -166,6 +174,7 @@ fn write_events(
         event::write(unpublished.event, node, text);
         if unpublished.live {
             live.push((0..0, start..text.len()));
+            enqueues |= unpublished.event.kind == EventKind::Enqueued;
         }
         text.push(b'\n');
     }
@@ -176,7 +185,7 @@ fn write_events(
         names.write_event(run, unpublished.event.kind, text);
         *subject = start..text.len();
     }
-    (live, log)
+    (live, log, enqueues)
 }
 
 #[cfg(test)]

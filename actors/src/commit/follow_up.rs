@@ -41,7 +41,7 @@ pub(crate) async fn clear_up<S: Server>(server: &S, metrics: &Metrics, mut commi
                 return Done::OnRecord(end);
             }
             metrics.fenced.inc();
-            tracing::info!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id(),
+            tracing::info!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display),
                 "result dropped: the run went on elsewhere");
             give_up(server, *commit, found.as_deref()).await;
             Done::Over
@@ -68,7 +68,7 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
             }
             Ok(lost) => return lost,
             Err(error) => {
-                tracing::warn!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id(), 
+                tracing::warn!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), 
                     "cannot write the run's record, trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
@@ -176,7 +176,7 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
         match written {
             Ok(()) => break,
             Err(error) => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id(), "trying again: {}", error.with_causes());
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), "trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }
@@ -186,7 +186,7 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
         match keys::give_back(server, &run.tenant, run, key).await {
             Ok(()) => break,
             Err(error) => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id(), "cannot give its key back, trying again: {}", error.with_causes());
+                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), "cannot give its key back, trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }

@@ -18,7 +18,7 @@ use longshore_backbone::delivery::AckToken;
 use longshore_domain::follow_up::FollowUp;
 use longshore_domain::protocol::Arrival;
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, RunId, SmolStr};
+use longshore_domain::{Run, RunId, SmolStr, TraceId};
 use tokio::sync::oneshot;
 
 use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
@@ -37,10 +37,10 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// The id of its trace, for the lines of the log.
-    pub(crate) fn trace_id(&self) -> Option<String> {
-        let id = self.trace.map(|trace| trace.id).or_else(|| context::id_in(self.headers.as_deref()));
-        id.map(|id| id.to_string())
+    /// The id of its trace.
+    pub(crate) fn trace_id(&self) -> Option<TraceId> {
+        let of_this_node = self.trace.map(|trace| TraceId(u128::from_be_bytes(trace.id.to_bytes())));
+        of_this_node.or_else(|| context::id_in(self.headers.as_deref()))
     }
 
     /// What carries the job on says which trace it belongs to, if nobody has said so yet.

@@ -4,7 +4,7 @@
 //! Bounds: [`MAX_LIMITS`] limits and [`MAX_HOLDS`] holds are known at once. Jobs of further ones wait until one is
 //! forgotten; a further hold is not kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -206,9 +206,16 @@ impl Limits {
         self.at_run_time.of(scope).is_some()
     }
 
-    /// The scopes whose limit was set at run time.
-    pub(crate) fn set_scopes(&self) -> Vec<Scope> {
-        self.at_run_time.limits.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    /// The scopes that have a limit, by the configuration or at run time, in their order.
+    pub(crate) fn scopes(&self) -> BTreeSet<Scope> {
+        let policies = &self.policies;
+        let types = policies.types.iter().filter(|(_, policy)| policy.rate_limit.is_some());
+        let types = types.map(|(job_type, _)| Scope::Type(job_type.clone()));
+        let names = policies.limits.keys().map(|name| Scope::Named(name.clone()));
+        let tenants = policies.tenants.iter().filter(|(_, policy)| policy.rate_limit.is_some());
+        let tenants = tenants.map(|(tenant, _)| Scope::Tenant(tenant.clone()));
+        let at_run_time = self.at_run_time.limits.read().unwrap_or_else(PoisonError::into_inner);
+        types.chain(names).chain(tenants).chain(at_run_time.keys().cloned()).collect()
     }
 
     /// The limit of a scope: as it was set at run time, else as it is configured.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use longshore_domain::limit::Scope;
 use longshore_domain::{Priority, Queue};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -13,6 +14,7 @@ use super::Described;
 
 const JOBS: (&str, &str) = ("longshore_queue_jobs", "Jobs of the cluster by state; waiting ones by priority");
 const OLDEST: (&str, &str) = ("longshore_queue_oldest_seconds", "How long the oldest waiting job has waited");
+const TOKENS: (&str, &str) = ("longshore_rate_limit_tokens", "Tokens left of rate limits");
 const DEAD: (&str, &str) = ("longshore_dlq_jobs", "Dead letters of the cluster");
 
 /// Jobs that wait for a time.
@@ -40,6 +42,8 @@ pub(crate) struct QueueCounts {
 pub(crate) struct ClusterCounts {
     pub(crate) queues: BTreeMap<Queue, QueueCounts>,
     pub(crate) dead_letters: u64,
+    /// The tokens that are left of rate limits.
+    pub(crate) tokens: BTreeMap<Scope, u64>,
 }
 
 pub(super) fn described() -> Vec<Described> {
@@ -48,7 +52,7 @@ pub(super) fn described() -> Vec<Described> {
         labels: labels.iter().map(|label| (*label).to_owned()).collect(),
         kind: "gauge",
     };
-    vec![of(JOBS, &["queue", "priority", "state"]), of(OLDEST, &["queue"]), of(DEAD, &[])]
+    vec![of(JOBS, &["queue", "priority", "state"]), of(OLDEST, &["queue"]), of(DEAD, &[]), of(TOKENS, &["limit"])]
 }
 
 impl ClusterCounts {
@@ -71,7 +75,8 @@ impl ClusterCounts {
             oldest.push(gauge(&[queue], counts.oldest.as_secs_f64()));
         }
         let dead = vec![gauge(&[], self.dead_letters as f64)];
-        [(JOBS, jobs), (OLDEST, oldest), (DEAD, dead)]
+        let tokens = self.tokens.iter().map(|(scope, left)| gauge(&[("limit", &scope.to_string())], *left as f64));
+        [(JOBS, jobs), (OLDEST, oldest), (DEAD, dead), (TOKENS, tokens.collect())]
             .into_iter()
             .filter(|(_, samples)| !samples.is_empty())
             .map(|(what, samples)| family(what, MetricType::GAUGE, samples))

@@ -58,6 +58,7 @@ pub(crate) enum Decision {
 #[derive(Debug, Clone)]
 pub(crate) struct Families {
     pub(crate) submitted: IntCounterVec,
+    pub(crate) enqueued: IntCounterVec,
     pub(crate) started: IntCounterVec,
     pub(crate) failed: IntCounterVec,
     pub(crate) retried: IntCounterVec,
@@ -74,6 +75,7 @@ pub(crate) struct JobMetrics {
     queue: SmolStr,
     job_type: SmolStr,
     pub(crate) submitted: IntCounter,
+    pub(crate) enqueued: IntCounter,
     pub(crate) started: IntCounter,
     failed: [IntCounter; FAILURES.len()],
     pub(crate) retried: IntCounter,
@@ -91,6 +93,7 @@ impl JobMetrics {
             queue: queue.into(),
             job_type: job_type.into(),
             submitted: families.submitted.with_label_values(&labels),
+            enqueued: families.enqueued.with_label_values(&labels),
             started: families.started.with_label_values(&labels),
             retried: families.retried.with_label_values(&labels),
             failed: FAILURES.map(|kind| families.failed.with_label_values(&[queue, job_type, kind.as_str()])),

@@ -67,8 +67,7 @@ pub struct Metrics {
     pub event_publish: Histogram,
     /// `longshore_publishes_repeated_total`: records and batches of events that were sent again, as no answer came.
     pub publishes_repeated: IntCounter,
-    /// `longshore_pull_silence_seconds{queue}`: since the server last said anything about a lane's pull, of the lane that
-    /// is silent longest.
+    /// `longshore_pull_silence_seconds{queue,lane}`: since the server last said anything about a lane's pull.
     pub pull_silence: GaugeVec,
     /// `longshore_leases_held`: jobs whose leases the node renews.
     pub leases_held: IntGauge,
@@ -76,6 +75,8 @@ pub struct Metrics {
     pub log_refused: IntCounter,
     /// `longshore_breaker_state{type}`: 0 closed, 1 half-open, 2 open; the worst of a type's breakers.
     pub breaker_state: IntGaugeVec,
+    /// `longshore_mailbox_messages{actor}`: messages that wait for a part of the node.
+    pub mailbox: IntGaugeVec,
     /// `longshore_actor_restarts_total{actor}`
     pub restarts: IntCounterVec,
     /// `longshore_handlers_unresponsive`: handlers that now neither end nor react to their cancellation.
@@ -183,6 +184,12 @@ impl Metrics {
         let of_job = &["queue", "type"];
         let families = Families {
             submitted: metric!(IntCounterVec, "longshore_jobs_submitted_total", "Jobs accepted by submit", of_job),
+            enqueued: metric!(
+                IntCounterVec,
+                "longshore_jobs_enqueued_total",
+                "Jobs enqueued, as the event of that name says it",
+                of_job
+            ),
             started: metric!(IntCounterVec, "longshore_attempts_started_total", "Attempts started", of_job),
             failed: metric!(
                 IntCounterVec,
@@ -217,7 +224,7 @@ impl Metrics {
                 of_job
             ),
         };
-        Self {
+        let metrics = Self {
             jobs: ByKind::new(families, known.into_iter().collect::<HashSet<_>>()),
             refused: metric!(IntCounterVec, "longshore_jobs_refused_total", "Jobs that were not taken", &["reason"]),
             deduplicated: metric!(
@@ -280,7 +287,7 @@ impl Metrics {
                 GaugeVec,
                 "longshore_pull_silence_seconds",
                 "Since the server last answered a lane's pull",
-                &["queue"]
+                &["queue", "lane"]
             ),
             leases_held: metric!(IntGauge, "longshore_leases_held", "Jobs whose leases the node renews"),
             log_refused: metric!(
@@ -289,6 +296,12 @@ impl Metrics {
                 "Batches of events refused and sent again"
             ),
             breaker_state: metric!(IntGaugeVec, "longshore_breaker_state", "State of circuit breakers", &["type"]),
+            mailbox: metric!(
+                IntGaugeVec,
+                "longshore_mailbox_messages",
+                "Messages that wait for parts of the node",
+                &["actor"]
+            ),
             restarts: metric!(
                 IntCounterVec,
                 "longshore_actor_restarts_total",
@@ -336,6 +349,20 @@ impl Metrics {
             process: process::Process::new(),
             described,
             registry,
+        };
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    /// Faults that may never occur have their series from the start, so that a rate sees the first one.
+    fn begin_at_zero(&self) {
+        let all: [(&IntCounterVec, &[&str]); 3] = [
+            (&self.audit_failures, &["stream", "file", "events_file"]),
+            (&self.spans_dropped, &["queue_full", "not_exported"]),
+            (&self.connections_rebuilt, &["jobs", "control", "api", "work"]),
+        ];
+        for (of, values) in all {
+            values.iter().for_each(|value| drop(of.with_label_values(&[*value])));
         }
     }
 
@@ -379,6 +406,11 @@ impl Metrics {
         if run.state.name() == RunState::Retrying {
             metrics.retried.inc();
         }
+    }
+
+    /// Events of a run were published live, and `enqueued` was among them.
+    pub(crate) fn enqueued(&self, run: &Run) {
+        self.jobs.of(run.queue.as_str(), run.job_type.as_str()).enqueued.inc();
     }
 
     /// The end of a run is stored.

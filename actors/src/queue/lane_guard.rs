@@ -115,7 +115,8 @@ async fn remove(ports: &NodePorts, poison: Poison) {
     }
     assignment.start = Start::Invalid(reason);
     tracing::warn!(stream = %message.stream, sequence = message.sequence, run_id = %assignment.job.run_id,
-        tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, "a message that cannot be read is taken out");
+        tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt,
+        trace_id = assignment.payload.trace_id().map(tracing::field::display), "a message that cannot be read is taken out");
     begin::begin(ports, Box::new(assignment)).await;
 }
 

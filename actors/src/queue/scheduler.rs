@@ -41,6 +41,8 @@ const MAX_PER_LANE: usize = 512;
 const AHEAD: Duration = Duration::from_millis(50);
 /// How long a buffered job and an idle worker may wait for each other while nothing starts.
 const PATIENCE: Duration = Duration::from_millis(2);
+/// The lanes, as metrics name them, in their order.
+const LANES: [&str; Lane::COUNT] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "returned"];
 /// Jobs taken in before idle workers are served again.
 const MAX_BATCH: usize = 256;
 
@@ -284,7 +286,9 @@ impl Scheduler {
         }
         (0..self.puller.lanes()).for_each(|lane| self.word(lane));
         let labels = [self.queue.name.as_str()];
-        self.metrics.pull_silence.with_label_values(&labels).set(self.puller.silence(now).as_secs_f64());
+        for (lane, silent) in LANES.into_iter().zip(self.puller.silences(now)) {
+            self.metrics.pull_silence.with_label_values(&[labels[0], lane]).set(silent.as_secs_f64());
+        }
         let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.metrics.buffered.with_label_values(&labels).set(gauge(held.of.iter().sum::<usize>() + held.back));
     }

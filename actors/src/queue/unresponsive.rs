@@ -106,7 +106,7 @@ pub(crate) fn check(
     let job_type = assignment.job.job_type.clone();
     ports.metrics.of(&assignment.job).unresponsive.inc();
     tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = attempt_state.run.attempt,
-        trace_id = assignment.payload.trace_id(), %queue, worker = number, %job_type, replaced,
+        trace_id = assignment.payload.trace_id().map(tracing::field::display), %queue, worker = number, %job_type, replaced,
         "the handler neither ended in time nor reacted to its cancellation: does it block its thread?");
     let message = "the handler neither ended within its time limit nor reacted to its cancellation";
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::Timeout, message), retry_after: None };

@@ -169,7 +169,7 @@ impl Sweep {
                 self.named.insert(name);
                 self.part.metrics.stranded.inc();
                 let (run_id, tenant, state) = (&run.run_id, &run.tenant, run.state.name());
-                tracing::warn!(%run_id, %tenant, attempt = run.attempt, ?state, due_at = %run.state.run_at().unwrap_or_default(),
+                tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), ?state, due_at = %run.state.run_at().unwrap_or_default(),
                     "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
             }
         }

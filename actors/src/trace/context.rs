@@ -127,9 +127,15 @@ impl Submission {
     }
 }
 
-/// The trace id in a job's headers, for the lines of the log.
-pub(crate) fn id_in(headers: Option<&Headers>) -> Option<TraceId> {
-    headers.and_then(context_in).map(|(id, ..)| id)
+/// The trace id in a job's headers.
+pub(crate) fn id_in(headers: Option<&Headers>) -> Option<longshore_domain::TraceId> {
+    let (id, ..) = headers.and_then(context_in)?;
+    Some(longshore_domain::TraceId(u128::from_be_bytes(id.to_bytes())))
+}
+
+/// The trace id of a span's context, as a header has it.
+pub(crate) fn id_named(text: &str) -> Option<longshore_domain::TraceId> {
+    parse(text).map(|(id, ..)| longshore_domain::TraceId(u128::from_be_bytes(id.to_bytes())))
 }
 
 fn context_in(headers: &Headers) -> Option<(TraceId, SpanId, bool)> {

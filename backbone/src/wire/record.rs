@@ -95,6 +95,7 @@ fn append_as(run: &Run, shape: Shape, out: &mut Vec<u8>) {
     }
     maybe(out, "keep_ms", run.keep_ms.as_ref());
     time(out, "erased_at", run.erased_at);
+    maybe(out, "trace_id", run.trace_id.as_ref());
     if shape == Shape::Stored {
         append_protocol(run, out);
     }

@@ -20,7 +20,7 @@ pub use state::{RunState, State, Wait};
 pub use wait::{DeferReason, Deferral};
 
 use crate::settlement::Settlement;
-use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp};
+use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp, TraceId};
 
 mod attempt;
 mod failure;
@@ -80,6 +80,8 @@ pub struct Run {
     pub keep_ms: Option<u64>,
     /// When its personal data was removed.
     pub erased_at: Option<Timestamp>,
+    /// The trace that it belongs to, if its publisher named one or the node writes traces.
+    pub trace_id: Option<TraceId>,
     /// The run owns its idempotency key, claimed for this many milliseconds; absent until that is certain.
     pub key_claimed_ms: Option<u64>,
     /// The idempotency key that it gives back when it ends; only if the scope of its key says that an end frees it.
@@ -132,6 +134,7 @@ impl Run {
             deferrals: 0,
             keep_ms: job.options.as_ref().and_then(|options| options.keep).map(whole_millis),
             erased_at: None,
+            trace_id: None,
             key_claimed_ms: None,
             unique_key: None,
             replaces: false,

@@ -29,8 +29,8 @@ pub(crate) static SERVICE_NAME: Entry<Option<Text>> =
 pub(crate) static SAMPLE_RATIO: Entry<Option<f64>> = Entry::new(
     "sample_ratio",
     || None,
-    "The share of traces that is exported; what a job's publisher has decided for its trace holds. All, if nothing says \
-     otherwise. The same on all nodes of a cluster.",
+    "The share of traces that is exported; what a job's publisher has decided for its trace holds. The same on all nodes of \
+     a cluster. If nothing says otherwise all are, up to about 1,000 traces a second and node.",
 )
 .example("0.1")
 .at_least(|| Some(0.0))

@@ -6,6 +6,7 @@ mod drawings;
 mod files;
 mod laws;
 mod length;
+mod log_lines;
 mod words;
 
 use std::path::Path;
@@ -17,6 +18,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let files = files::under(root)?;
     let mut found: Vec<String> = files.iter().flat_map(laws::breaches).collect();
     found.extend(length::breaches(&files));
+    found.extend(files.iter().flat_map(log_lines::breaches));
     found.extend(files.iter().flat_map(words::breaches));
     found.extend(drawings::breaches(root, &files));
     if found.is_empty() {

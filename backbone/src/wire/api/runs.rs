@@ -1,7 +1,7 @@
 //! Runs: shown, waited for, cancelled, erased.
 
 use longshore_domain::run::{LogLine, PutBack};
-use longshore_domain::{ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{ErrorKind, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, TraceId};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -200,6 +200,9 @@ pub struct Record {
     /// Since when payload, result, progress, log, tags and error texts are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
+    /// The trace that it belongs to: 32 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<TraceId>,
     /// How many attempts were left out, because the answer would have been too large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_left_out: Option<u64>,

@@ -12,7 +12,7 @@
 //! * A duplicate of no known run names itself.
 
 use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunLog, RunResult, RunState, State, Wait};
-use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -81,6 +81,8 @@ pub(super) struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) erased_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) trace_id: Option<TraceId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key_claimed_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) unique_key: Option<String>,
@@ -126,6 +128,7 @@ impl Fields {
             deferrals: self.deferrals,
             keep_ms: self.keep_ms,
             erased_at: self.erased_at,
+            trace_id: self.trace_id,
             key_claimed_ms: self.key_claimed_ms,
             unique_key: self.unique_key,
             replaces: self.replaces,
