@@ -44,6 +44,7 @@ mod overdue; // a job that waits for its time runs, even if a lane is full or th
 mod pauses; // from the answer on nothing starts of what is paused
 mod permissions; // a node needs no more rights than the documents grant
 mod poison; // bytes that no client can read cost no more than their own message
+mod pressure; // a node short of memory takes fewer jobs, says so, and recovers
 mod provision; // streams are brought into the configured shape, and no message is discarded for it
 mod queues; // what waits is shown, and for what
 mod remote; // a handler in any language, over plain NATS

@@ -64,7 +64,7 @@ pub use attempt::progress::HANDLER_LOG;
 pub use handler::{Context, Handler, HandlerError, Handlers, Success, typed};
 pub use node::{Error, Node};
 pub use observer::Observer;
-pub use settings::{AuditFile, DeclaredSchedules, EventFile, LogControl, Settings};
+pub use settings::{AuditFile, DeclaredSchedules, EventFile, LogControl, PressureSettings, Settings};
 
 pub use queue::unresponsive::SPARE_THREADS;
 

@@ -86,12 +86,12 @@ impl Node {
     /// # Errors
     /// Says what could not be done.
     pub async fn start(settings: Settings, connection: Connection, handlers: Handlers) -> Result<Self, Error> {
-        let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, .. } = settings;
+        let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, log, .. } = settings;
         let outlets = Outlets { traces, log, audit_file: settings.audit_file, event_file: settings.event_file };
         let backbone =
             Backbone::open(&connection, storage, &name, policies.queues.keys()).await.map_err(Error::Start)?;
         let caller = Caller::open(&backbone).await.map_err(Error::Start)?;
-        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, outlets);
+        let parts = Parts::new((backbone, name.into()), (policies, schedules), handlers, pressure, outlets);
         let taken = |who| Error::NameTaken { name: parts.identity.node.to_string(), who };
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));

@@ -16,7 +16,8 @@ use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{
-    circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, run_time_settings, unserved,
+    circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, run_time_settings,
+    unserved,
 };
 use crate::commit::committer::{Committer, Committing};
 use crate::concurrency::{Slots, keeper};
@@ -37,6 +38,7 @@ use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::offered_calls::OfferedCalls;
 use crate::shared::park_permits::ParkGate;
+use crate::shared::pressure::MachinePressure;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
@@ -44,7 +46,7 @@ use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace::{SpanExporter, Tracer};
-use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, LogControl};
+use crate::{AuditFile, DeclaredSchedules, EventFile, Handlers, LogControl, PressureSettings};
 
 /// Where a node writes beside NATS.
 pub(crate) struct Outlets {
@@ -73,6 +75,9 @@ pub(crate) struct Parts {
     pub(crate) unstored_ends: Arc<UnstoredEnds>,
     pub(crate) offered_calls: Arc<OfferedCalls>,
     pub(crate) health: Arc<Health>,
+    /// How the node watches for want of processor and memory, if it does.
+    watches: Option<PressureSettings>,
+    pressure: Arc<MachinePressure>,
     pub(crate) metrics: Arc<Metrics>,
     /// Takes the spans of jobs, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
@@ -93,6 +98,7 @@ impl Parts {
         (backbone, name): (Backbone, SmolStr),
         (policies, schedules): (Policies, DeclaredSchedules),
         handlers: Handlers,
+        watches: Option<PressureSettings>,
         Outlets { traces, log, audit_file, event_file }: Outlets,
     ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
@@ -118,11 +124,11 @@ impl Parts {
         let gates =
             Gates { routing: Arc::clone(&routing), limits, breakers: breakers_of, slots, run_time_settings, news };
         let park = ParkGate::new(backbone.clone());
-        let lease = backbone.storage().lease;
+        let (lease, pressure) = (backbone.storage().lease, Arc::<MachinePressure>::default());
         let queues = policies.queues.iter().map(|(name, policy)| {
             let draining = lifecycle.draining.clone();
             let buffer = JobBuffer::new((name.clone(), *policy), lease, gates.clone(), park.clone(), draining);
-            Arc::new(Dispatcher::new(name.clone(), *policy, buffer))
+            Arc::new(Dispatcher::new(name.clone(), *policy, buffer, Arc::clone(&pressure)))
         });
         let queues: Vec<Arc<Dispatcher>> = queues.collect();
         let waiting = WaitingJobs::new(backbone.clone(), identity.node.clone(), policies, queues.clone());
@@ -144,6 +150,8 @@ impl Parts {
             unstored_ends: Arc::default(),
             offered_calls: Arc::default(),
             health: Arc::default(),
+            watches,
+            pressure,
             metrics,
             tracer,
             log,
@@ -237,6 +245,7 @@ impl Parts {
             lifecycle: self.lifecycle.clone(),
             routing: Arc::clone(&self.routing),
             health: Arc::clone(&self.health),
+            pressure: Arc::clone(&self.pressure),
             metrics: Arc::clone(&self.metrics),
         }
     }
@@ -313,6 +322,16 @@ impl Parts {
     pub(crate) fn event_files(&self) -> Option<event_files::Part> {
         let file = self.event_file.clone()?;
         Some(event_files::Part { backbone: self.backbone.clone(), metrics: Arc::clone(&self.metrics), file })
+    }
+
+    /// The watch of processor and memory, if it is set: says by how far schedulers hold back.
+    pub(crate) fn pressure_watch(&self) -> Option<pressure_watch::Part> {
+        Some(pressure_watch::Part {
+            settings: self.watches.clone()?,
+            pressure: Arc::clone(&self.pressure),
+            metrics: Arc::clone(&self.metrics),
+            system_events: self.system_events.clone(),
+        })
     }
 
     /// The sweep: moves overdue jobs.

@@ -1,5 +1,6 @@
 //! A node's settings, already checked: actors never see a file, an environment variable or a terminal.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use longshore_backbone::Storage;
 use longshore_backbone::wire::api::PutRequest;
 use longshore_domain::Tenant;
 use longshore_domain::policy::Policies;
+use longshore_domain::pressure::PressureLimits;
 
 use crate::trace::SpanExporter;
 
@@ -23,6 +25,8 @@ pub struct Settings {
     pub storage: Storage,
     /// The recurring schedules that the configuration declares.
     pub schedules: DeclaredSchedules,
+    /// How the node watches for want of processor and memory; `None`: it does not.
+    pub pressure: Option<PressureSettings>,
     /// Where traces go; `None`: there are none, and nothing is done for them.
     pub traces: Option<Arc<dyn SpanExporter>>,
     /// The log, whose level operators may change; `None`: it stays as it is.
@@ -31,6 +35,15 @@ pub struct Settings {
     pub audit_file: Option<Arc<dyn AuditFile>>,
     /// Files that the event log is written to as well.
     pub event_file: Option<Arc<dyn EventFile>>,
+}
+
+/// How a node watches whether its machine is short of processor or memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PressureSettings {
+    /// The folder that has `proc` and `sys`.
+    pub root: PathBuf,
+    /// From when on it is.
+    pub limits: PressureLimits,
 }
 
 /// Files that the audit is written to as well.

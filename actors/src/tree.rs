@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
 use crate::cluster::{
-    circuit_breaker, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, run_time_settings,
-    unserved,
+    circuit_breaker, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, pressure_watch,
+    run_time_settings, unserved,
 };
 use crate::commit::committer;
 use crate::concurrency::keeper;
@@ -53,6 +53,8 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
         ChildSpec::with_messages("slot-keeper", &parts.gates.slots.address, parts.slot_keeper(), keeper::run),
         ChildSpec::with_messages("circuit-breaker", breakers, parts.circuit_breaker(), circuit_breaker::run),
     ];
+    let watch = parts.pressure_watch();
+    children.extend(watch.map(|part| ChildSpec::new("pressure-watch", part, pressure_watch::run)));
     children.extend(parts.tracer.iter().map(|tracer| {
         ChildSpec::with_messages("trace-exporter", &tracer.address, Arc::clone(&tracer.exporting), trace::run)
     }));

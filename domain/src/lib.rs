@@ -8,7 +8,8 @@
 //! it start now; [`breaker`]: not while its service fails), [`limit`] (how many may, in the whole cluster),
 //! [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
 //! attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of them are
-//! still to be published), [`follow_up`] (the steps after that). [`setting`] has what operators set while the cluster runs.
+//! still to be published), [`follow_up`] (the steps after that). [`setting`] has what operators set while the cluster runs,
+//! [`pressure`] how far a node holds back while its machine is short of memory.
 
 pub mod name;
 
@@ -52,6 +53,8 @@ pub mod recurrence;
 pub mod recurring;
 
 pub mod setting;
+
+pub mod pressure;
 
 pub mod restart;
 pub mod retention;

@@ -19,7 +19,7 @@ use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, T
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
 use super::concurrency_entries as concurrency;
-use super::outlets;
+use super::{outlets, pressure};
 
 use super::entries::{self as entry, audit as audit_entry, breaker};
 use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
@@ -49,6 +49,7 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
         policies,
         storage: checker.storage(&root),
         schedules: schedules::declared(&root, &mut checker.problems),
+        pressure: pressure::of(tree),
         traces: None,
         log: None,
         audit_file: outlets::audit_files(tree).map(|files| Arc::new(files) as _),

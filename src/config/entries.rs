@@ -22,6 +22,7 @@ use super::schemas::{SCHEMA, SCHEMA_VERSION, SCHEMAS};
 pub(crate) mod audit;
 pub(crate) mod breaker;
 mod intake;
+pub(crate) mod pressure;
 pub(crate) mod telemetry;
 
 use intake::{ADMISSION, IDEMPOTENCY};
@@ -47,6 +48,7 @@ pub(crate) static ROOT: Table = Table::of(
         Field::Table { name: "node", table: &NODE, or: None },
         Field::Table { name: "http", table: &HTTP, or: None },
         Field::Table { name: "audit", table: &audit::AUDIT, or: None },
+        Field::Table { name: "pressure", table: &pressure::PRESSURE, or: None },
         Field::Table { name: "telemetry", table: &telemetry::TELEMETRY, or: None },
         Field::Table { name: "storage", table: &STORAGE, or: None },
         Field::Table { name: "idempotency", table: &IDEMPOTENCY, or: None },

@@ -27,6 +27,7 @@ mod concurrency_entries;
 mod listen;
 mod node_name;
 mod outlets;
+mod pressure;
 mod schedules;
 mod schemas;
 pub(crate) mod telemetry;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use longshore_actors::{Context, Handlers, Settings};
+use longshore_actors::{Context, Handlers, PressureSettings, Settings};
 use longshore_backbone::Storage;
 use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::concurrency::OnBusy;
 use longshore_domain::limit::{RateLimit, Window};
 use longshore_domain::policy::{History, Policies, QueuePolicy, TypePolicy};
+use longshore_domain::pressure::PressureLimits;
 use longshore_domain::{JobType, Queue};
 
 use super::*;
@@ -34,9 +35,11 @@ fn problems(text: &str) -> String {
 
 #[test]
 fn without_a_file_all_settings_are_the_defaults_of_the_crates() {
-    let Settings { name, shutdown_grace, policies, storage, schedules, traces, log, audit_file, event_file } =
+    let Settings { name, shutdown_grace, policies, storage, schedules, pressure, traces, log, audit_file, event_file } =
         settings("");
     assert!(traces.is_none() && log.is_none() && audit_file.is_none() && event_file.is_none());
+    assert_eq!(pressure, Some(PressureSettings { root: "/".into(), limits: PressureLimits::default() }));
+    assert_eq!(settings("[pressure]\nwatch = false").pressure, None);
     assert!(!schedules.is_said && schedules.schedules.is_empty());
     assert!(Queue::parse(&name).is_ok(), "{name}");
     assert_eq!(shutdown_grace, Duration::from_secs(30));

@@ -1,6 +1,6 @@
 //! What a node tells the other nodes, and does for all of them: `presence` and `node_name`; `discovery` of handlers;
 //! `run_time_settings`; `system_events`; `readiness`, `counts` and `waiting` (admission by the number of waiting
-//! jobs); `dlq_watch`, `records_watch` and `unserved`.
+//! jobs); `dlq_watch`, `records_watch` and `unserved`; `pressure_watch` by `machine_load`.
 
 pub(crate) mod circuit_breaker;
 pub(crate) mod counts;
@@ -15,5 +15,7 @@ pub(crate) mod waiting;
 
 pub(crate) mod dlq_watch;
 pub(crate) mod event_files;
+mod machine_load;
+pub(crate) mod pressure_watch;
 pub(crate) mod records_watch;
 pub(crate) mod unserved;

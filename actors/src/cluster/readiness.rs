@@ -15,6 +15,7 @@ use crate::queue::unresponsive::SPARE_THREADS;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
+use crate::shared::pressure::MachinePressure;
 use crate::shared::routing::Routing;
 
 /// What readiness rests on.
@@ -27,6 +28,7 @@ pub(crate) struct Readiness {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) routing: Arc<Routing>,
     pub(crate) health: Arc<Health>,
+    pub(crate) pressure: Arc<MachinePressure>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -79,7 +81,11 @@ impl Readiness {
             ready: reasons.is_empty(),
             reasons,
             version: crate::VERSION.to_owned(),
-            warnings: full.chain(self.health.unserved()).chain(self.without_handler()).collect(),
+            warnings: full
+                .chain(self.health.unserved())
+                .chain(self.pressure.warning())
+                .chain(self.without_handler())
+                .collect(),
         }
     }
 

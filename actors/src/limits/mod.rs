@@ -267,14 +267,14 @@ impl Limits {
         let id = LimitId { scope, key: None };
         let begun = Instant::now();
         loop {
-            let news = self.news.changed();
+            let known = self.news.count();
             let now = Instant::now();
             match self.take_of(Ids::from_iter([(id.clone(), limit)]), 1, now) {
                 Ok(tokens) => return Ok(Some(tokens)),
                 Err(Short { until, .. }) if now.max(until) > begun + ADMITS_WITHIN => return Err(until),
                 Err(Short { until, .. }) => {
                     // The answer may come sooner.
-                    let _ = tokio::time::timeout_at(until.into(), news).await;
+                    let _ = tokio::time::timeout_at(until.into(), self.news.since(known)).await;
                 }
             }
         }

@@ -77,6 +77,10 @@ pub struct Metrics {
     pub breaker_state: IntGaugeVec,
     /// `longshore_mailbox_messages{actor}`: messages that wait for a part of the node.
     pub mailbox: IntGaugeVec,
+    /// `longshore_pressure_ratio{resource}`: `cpu`, `memory`, `memory_stall`.
+    pub pressure: GaugeVec,
+    /// `longshore_held_back_steps{resource}`: how far the node holds back for want of `cpu`, `memory`.
+    pub held_back: IntGaugeVec,
     /// `longshore_actor_restarts_total{actor}`
     pub restarts: IntCounterVec,
     /// `longshore_handlers_unresponsive`: handlers that now neither end nor react to their cancellation.
@@ -301,6 +305,13 @@ impl Metrics {
                 "longshore_mailbox_messages",
                 "Messages that wait for parts of the node",
                 &["actor"]
+            ),
+            pressure: metric!(GaugeVec, "longshore_pressure_ratio", "How short the machine is", &["resource"]),
+            held_back: metric!(
+                IntGaugeVec,
+                "longshore_held_back_steps",
+                "By how many halves the node pulls less",
+                &["resource"]
             ),
             restarts: metric!(
                 IntCounterVec,

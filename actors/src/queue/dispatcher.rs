@@ -20,6 +20,7 @@ use crate::queue::deliveries::Deliveries;
 use crate::queue::idle_workers::IdleWorkers;
 use crate::queue::unresponsive::Responsiveness;
 use crate::queue::wake_permits::{WakePermit, WakePermits};
+use crate::shared::pressure::MachinePressure;
 
 /// What a worker is sent: a job, and the permit to run. The jobs after it the worker takes from the buffer itself.
 pub(crate) struct Work {
@@ -60,6 +61,8 @@ pub(crate) struct Dispatcher {
     /// What the scheduler was delivered.
     pub(crate) deliveries: Deliveries,
     pub(crate) wake_permits: Arc<WakePermits>,
+    /// By how far the node holds back with pulls.
+    pub(crate) pressure: Arc<MachinePressure>,
     pub(crate) again: Mutex<mpsc::UnboundedReceiver<Assignment>>,
     /// Where the messages of the queue's scheduler go.
     pub(crate) scheduler: Address<Message>,
@@ -73,7 +76,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(name: Queue, policy: QueuePolicy, buffer: JobBuffer) -> Self {
+    pub(crate) fn new(name: Queue, policy: QueuePolicy, buffer: JobBuffer, pressure: Arc<MachinePressure>) -> Self {
         // Bounded by `LocalRetryPermits`.
         let (back, again) = mpsc::unbounded_channel();
         Self {
@@ -83,6 +86,7 @@ impl Dispatcher {
             buffer,
             deliveries: Deliveries::default(),
             wake_permits: Arc::new(WakePermits::of_runtime()),
+            pressure,
             again: Mutex::new(again),
             scheduler: Address::default(),
             back,
@@ -125,7 +129,17 @@ impl Dispatcher {
         .await
     }
 
+    /// Whether so many workers have jobs as the node can afford while its machine is short of memory, not counting
+    /// `beside` of them.
+    pub(crate) fn is_crowded(&self, beside: usize) -> bool {
+        let may_work = self.pressure.may_work(self.policy.concurrency);
+        may_work < self.policy.concurrency && self.running().saturating_sub(beside) >= may_work
+    }
+
     fn wake_one(&self) -> bool {
+        if self.is_crowded(0) {
+            return false;
+        }
         let Some(number) = self.idle.take() else { return false };
         let Some(assignment) = self.buffer.next() else {
             self.idle.put_quietly(number);

@@ -120,6 +120,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
     scheduler.marks.known().await;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut known = gate_news.count();
     loop {
         let hold_off = queue.buffer.hold_off();
         let stalled = scheduler.stalled.map(|(until, _)| until);
@@ -135,7 +136,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
                 came = scheduler.pulled() => if came { News::Pulled } else { News::Closed },
                 () = held_off(hold_off), if hold_off.is_some() => News::IdleWorkers,
                 () = held_off(stalled), if stalled.is_some() => News::Stalled,
-                () = gate_news.changed(), if waits_for_room => News::IdleWorkers,
+                () = gate_news.since(known), if waits_for_room => News::IdleWorkers,
                 _ = tick.tick() => News::Tick,
             }
         });
@@ -152,6 +153,7 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
                 return closed(mailbox).await;
             }
         }
+        known = gate_news.count();
         queue.dispatch();
         scheduler.top_up().await;
         scheduler.probe().await;
@@ -308,7 +310,10 @@ impl Scheduler {
     async fn top_up(&mut self) {
         let idle = self.queue.idle.count();
         let busy = self.recent.iter().filter(|count| **count > 0).count().max(1);
-        let soon = idle + (self.rate * AHEAD.as_secs_f64()) as usize;
+        let ahead = (self.rate * AHEAD.as_secs_f64()) as usize;
+        let held_back = self.queue.pressure.held_back();
+        let (to_start, ahead) = held_back.pulls(self.queue.policy.concurrency, idle, ahead);
+        let soon = to_start + ahead;
         self.held = self.queue.buffer.held();
         if !self.queue.buffer.is_open(Instant::now()) {
             // What it has pulled before stays buffered for a while, and then goes back.
@@ -319,7 +324,7 @@ impl Scheduler {
         let waits = waits && self.checked_at != Some(self.held.started);
         self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
         for lane in 0..self.puller.lanes() {
-            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { idle.div_ceil(Lane::COUNT) };
+            let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { to_start.div_ceil(Lane::COUNT) };
             self.puller.top_up(lane, self.held.of[lane], want.min(MAX_PER_LANE)).await;
         }
     }

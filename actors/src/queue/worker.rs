@@ -68,7 +68,8 @@ impl Actor for Worker {
                 myself.stop(Some("its handler came back after it was replaced".to_owned()));
                 return Ok(());
             }
-            let next = (done < IN_A_ROW).then(|| state.queue.buffer.next_after()).flatten();
+            let goes_on = done < IN_A_ROW && !state.queue.is_crowded(1);
+            let next = goes_on.then(|| state.queue.buffer.next_after()).flatten();
             let Some(next) = next else { break };
             assignment = next;
         }

@@ -23,8 +23,33 @@ impl GateNews {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Waits until it happens.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
+    /// Waits until it has happened since the count was `known`, also if that was before the call.
+    pub(crate) async fn since(&self, known: u64) {
+        let changed = self.changed.notified();
+        // From here on `changed` hears of what happens; what happened before has been counted.
+        if self.count() == known {
+            changed.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_happened_between_two_looks_is_not_missed() {
+        let news = GateNews::default();
+        let known = news.count();
+        assert!(news.since(known).now_or_never().is_none());
+        news.tell();
+        assert!(news.since(known).now_or_never().is_some(), "it happened before the wait began");
+        let known = news.count();
+        let mut waits = Box::pin(news.since(known));
+        assert!(waits.as_mut().now_or_never().is_none());
+        news.tell();
+        assert!(waits.now_or_never().is_some());
     }
 }

@@ -10,6 +10,7 @@ use longshore_domain::{SmolStr, Timestamp, format_smolstr};
 pub(crate) mod health;
 pub(crate) mod identity;
 pub(crate) mod lifecycle;
+pub(crate) mod pressure;
 
 // Where jobs go, and how many at once.
 pub(crate) mod breakers;
