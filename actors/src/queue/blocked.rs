@@ -21,6 +21,8 @@ const MIN_KEPT: usize = 2;
 const MAX_KEPT: usize = 256;
 /// At most so many jobs of all kinds are kept, and twice as many with those that were taken back: keys make many kinds.
 const MAX_HELD: usize = 2_048;
+/// At most so many bytes of payloads of them, and twice as many with those that were taken back.
+const MAX_HELD_BYTES: usize = 32 << 20;
 /// A job that cannot start within this time is parked at once. Others are kept, so that they start on time.
 const SOON: Duration = Duration::from_secs(1);
 /// If no gate has news, the first jobs are not asked about again before this time is over.
@@ -35,11 +37,41 @@ const COMES_SOON: Duration = Duration::from_millis(100);
 /// The order of jobs of a kind: by rank, then by number in the lane.
 type Position = (Rank, u64);
 
+/// A job, as far as it matters how much memory it takes.
+pub(crate) trait HasPayload {
+    /// The bytes of its payload.
+    fn payload_bytes(&self) -> usize;
+}
+
+/// How many jobs wait, and the bytes of their payloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Held {
+    jobs: usize,
+    bytes: usize,
+}
+
+impl Held {
+    fn add(&mut self, job: &impl HasPayload) {
+        self.jobs += 1;
+        self.bytes += job.payload_bytes();
+    }
+
+    fn remove(&mut self, job: &impl HasPayload) {
+        self.jobs -= 1;
+        self.bytes -= job.payload_bytes();
+    }
+
+    /// Whether there is room for another, in `times` the usual room.
+    fn has_room(self, times: usize) -> bool {
+        self.jobs < times * MAX_HELD && self.bytes < times * MAX_HELD_BYTES
+    }
+}
+
 /// The jobs that wait, by kind.
 #[derive(Debug)]
 pub(crate) struct Blocked<T> {
     kinds: HashMap<Kind, Waiting<T>>,
-    held: usize,
+    held: Held,
     /// The time over which starts are counted.
     counted_over: Duration,
     /// Jobs that waited for too long and are to be parked.
@@ -151,16 +183,16 @@ pub(crate) enum Goes {
     Parked,
 }
 
-impl<T> Blocked<T> {
+impl<T: HasPayload> Blocked<T> {
     /// Nothing waits. Leases last for `lease`.
     pub(crate) fn new(lease: Duration) -> Self {
         let (kinds, overdue, counted_over) = (HashMap::new(), VecDeque::new(), lease / PART_OF_LEASE);
-        Self { kinds, held: 0, counted_over, overdue, none_could: None, opens: None, is_told: false }
+        Self { kinds, held: Held::default(), counted_over, overdue, none_could: None, opens: None, is_told: false }
     }
 
     /// How many wait here.
     pub(crate) fn held(&self) -> usize {
-        self.held + self.overdue.len()
+        self.held.jobs + self.overdue.len()
     }
 
     /// The first job of each kind, and those that are to be parked.
@@ -187,8 +219,8 @@ impl<T> Blocked<T> {
         let is_soon = opens.is_none_or(|opens| opens <= now + SOON);
         let has_room = match is_returned {
             // It was wanted back; others may have arrived meanwhile.
-            true => here < 2 * kept && self.held < 2 * MAX_HELD,
-            false => !are_parked && is_soon && here < kept && self.held < MAX_HELD,
+            true => here < 2 * kept && self.held.has_room(2),
+            false => !are_parked && is_soon && here < kept && self.held.has_room(1),
         };
         if has_room { Goes::Here } else { Goes::Parked }
     }
@@ -224,8 +256,8 @@ impl<T> Blocked<T> {
             // It has not been asked about as the first of its kind.
             self.none_could = None;
         }
+        self.held.add(&job);
         jobs.insert(at, (place, job));
-        self.held += 1;
     }
 
     /// A job of this kind is being parked: later ones go behind it. What is returned counts the job once it is parked.
@@ -275,7 +307,7 @@ impl<T> Blocked<T> {
         let Room::For(free) = room else { return 0 };
         let free = free.min(MAX_KEPT);
         // Jobs of too many kinds wait here: those that could not start either have to wait where they are.
-        if free == 0 && self.held >= MAX_HELD {
+        if free == 0 && !self.held.has_room(1) {
             return 0;
         }
         let Some(waiting) = self.kinds.get(kind) else { return free.max(MIN_KEPT) };
@@ -336,15 +368,15 @@ impl<T> Blocked<T> {
             let Some((_, front)) = waiting.jobs.front_mut() else { continue };
             match may_start(front) {
                 Ok(()) => {
-                    self.held -= 1;
                     let (_, job) = waiting.jobs.pop_front()?;
+                    self.held.remove(&job);
                     return Some((kind.clone(), job));
                 }
                 Err(held_up) => {
                     opens = earlier(opens, held_up.until);
                     let excess = waiting.excess(held_up, now, over);
                     waiting.learn(held_up);
-                    self.held -= excess.len();
+                    excess.iter().for_each(|(_, job)| self.held.remove(job));
                     self.overdue.extend(excess.into_iter().map(|(_, job)| (kind.clone(), job)));
                 }
             }
@@ -367,7 +399,7 @@ impl<T> Blocked<T> {
                 std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| waited(job));
             waiting.jobs = keep;
             waiting.are_parked |= !old.is_empty();
-            self.held -= old.len();
+            old.iter().for_each(|(_, job)| self.held.remove(job));
             self.overdue.extend(old.into_iter().map(|(_, job)| (kind.clone(), job)));
         }
     }
@@ -379,7 +411,7 @@ impl<T> Blocked<T> {
 
     /// Takes out every job.
     pub(crate) fn take_all(&mut self) -> Vec<T> {
-        self.held = 0;
+        self.held = Held::default();
         let waiting = self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..));
         self.overdue.drain(..).map(|(_, job)| job).chain(waiting.map(|(_, job)| job)).collect()
     }
@@ -398,6 +430,13 @@ mod tests {
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
+
+    /// A number from a million on stands for a job with so many bytes.
+    impl HasPayload for u64 {
+        fn payload_bytes(&self) -> usize {
+            if *self < 1_000_000 { 0 } else { usize::try_from(*self).unwrap() }
+        }
+    }
 
     fn kind(name: &str) -> Kind {
         Kind { tenant: Tenant::default_tenant(), job_type: JobType::parse(name).unwrap(), key: KindKey::default() }
@@ -477,6 +516,31 @@ mod tests {
             (blocked.wants(&kind("b"), Room::For(0), now), blocked.wants(&kind("b"), Room::For(1), now)),
             (0, 2)
         );
+    }
+
+    #[test]
+    fn large_payloads_wait_parked_beyond_a_bound_on_their_bytes() {
+        let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
+        let (large, mut kept) = (4 << 20, 0);
+        while blocked.place_for(&kind(&format!("key{kept}")), false, None, now) == Goes::Here {
+            blocked.keep(kind(&format!("key{kept}")), place(kept), large);
+            kept += 1;
+        }
+        assert_eq!(kept * large, MAX_HELD_BYTES as u64);
+        assert_eq!(blocked.wants(&kind("parked"), Room::For(0), now), 0, "none comes back only to wait here");
+        assert_eq!(blocked.wants(&kind("parked"), Room::For(1), now), MIN_KEPT, "but those that can start do");
+        for number in kept..2 * kept {
+            assert_eq!(blocked.place_for(&kind("back"), true, None, now), Goes::Here, "it was wanted back");
+            blocked.keep(kind(&format!("back{number}")), place(number), large);
+        }
+        assert_eq!(blocked.place_for(&kind("back"), true, None, now), Goes::Parked);
+        for left in (0..2 * kept).rev() {
+            assert!(blocked.take((now, left), |_| true, |_| Ok(())).is_some());
+        }
+        assert_eq!(blocked.held, Held::default(), "what left counts no more");
+        blocked.keep(kind("a"), place(1), large);
+        blocked.set_aside(|_| true);
+        assert_eq!(blocked.held, Held::default());
     }
 
     #[test]

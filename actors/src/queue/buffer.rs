@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
-use crate::queue::blocked::{Blocked, Goes};
+use crate::queue::blocked::{Blocked, Goes, HasPayload};
 use crate::queue::gates::Gates;
 use crate::queue::gates::answer::HeldUp;
 use crate::queue::lookahead::Lookahead;
@@ -371,6 +371,12 @@ impl Jobs {
     /// those kept here they would be parked for an answer that comes in a moment.
     fn has_room(&self, buffer: &JobBuffer) -> bool {
         (buffer.park.is_open() || self.blocked.held() < buffer.policy.concurrency) && !buffer.gates.slots.are_behind()
+    }
+}
+
+impl HasPayload for Box<Assignment> {
+    fn payload_bytes(&self) -> usize {
+        self.payload.body.len()
     }
 }
 

@@ -1,12 +1,15 @@
 //! Parking: takes parked jobs of a queue back as they can start.
 //!
 //! One loop per queue and node. It asks which kinds are parked: twice a second while some are, ten times if some of them
-//! could start here and none of their kind is here, else every two seconds, and at once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the
-//! lease, and at least as many as its handlers have free capacity for. It publishes them into the queue's lane of
+//! could start here and none of their kind is here, or other kinds wait for their turn; else every two seconds, and at
+//! once when jobs of such a kind start. It brings back as many jobs of each kind as start within a part of the lease, and at least as many as its handlers have free capacity for. It publishes them into the queue's lane of
 //! returned jobs, by rank; then it deletes them where they were parked. Several nodes may take back the same job: its
 //! message id keeps it in the lane once, and its record lets it begin once.
 //!
-//! Bounds: [`READ_AHEAD`] messages of a kind and one page per priority, [`KINDS`] kinds in a round, [`AT_ONCE`] moves.
+//! Keys make many kinds, so several are read at once.
+//!
+//! Bounds: [`READ_AHEAD`] messages of a kind and one page per priority, [`KINDS`] kinds in a round, [`KINDS_AT_ONCE`] at
+//! once, [`AT_ONCE`] moves; between rounds [`AHEAD_BYTES`] of what was read ahead.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,6 +22,7 @@ use longshore_backbone::wire::header;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::rank::Rank;
 use longshore_domain::{JobType, Priority, Tenant, Timestamp};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::number_of;
@@ -39,15 +43,21 @@ const IDLE_LOOK_EVERY: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 /// At least so many messages of a kind are read ahead: more than may be on their way to be parked at once.
 const READ_AHEAD: usize = 512;
+/// No more is read ahead of a kind beyond so many bytes.
+const READ_AHEAD_BYTES: usize = 2 << 20;
+/// Beyond so many bytes of all kinds, what was read ahead is forgotten and read again.
+const AHEAD_BYTES: usize = 32 << 20;
 /// Kinds whose messages are read ahead.
-const KINDS: usize = 64;
+const KINDS: usize = 256;
+/// Kinds that are read at once.
+const KINDS_AT_ONCE: usize = 16;
 /// Jobs that are brought back at once.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 64;
 
 /// Brings parked jobs back until the node drains.
 pub(crate) async fn run(part: Part) -> LoopEnd {
     let draining = part.draining.clone();
-    let mut parking = Parking { part, ahead: BTreeMap::new(), last: None };
+    let mut parking = Parking { part, ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE) };
     let mut pause = IDLE_LOOK_EVERY;
     loop {
         tokio::select! {
@@ -88,15 +98,52 @@ struct Parking {
     ahead: BTreeMap<Kind, Ahead>,
     /// The last kind of which jobs were brought back, if there were too many kinds for one round.
     last: Option<Kind>,
+    /// A permit for each move.
+    moves: Semaphore,
 }
 
 /// Parked jobs of a kind that were read ahead. Many workers and nodes park jobs at once, so that the stream holds them
 /// a little out of order: reading some ahead restores the order.
 #[derive(Default)]
 struct Ahead {
-    jobs: BTreeMap<(Rank, u64, u64), Stored>,
-    /// The sequence from which the next ones of each priority are read.
-    from: BTreeMap<u8, u64>,
+    jobs: BTreeMap<(Rank, u64, u64), (Priority, Stored)>,
+    /// Of each priority, the sequence from which the next ones are read, and how many are here.
+    of: BTreeMap<Priority, (u64, usize)>,
+    bytes: usize,
+}
+
+impl Ahead {
+    /// From where on the next ones of a priority are read, if any are to be: some of each, so that the first in order is
+    /// among them.
+    fn reads_from(&self, priority: Priority) -> Option<u64> {
+        let (from, here) = self.of.get(&priority).copied().unwrap_or((1, 0));
+        let has_room = self.jobs.len() < READ_AHEAD && self.bytes < READ_AHEAD_BYTES;
+        (here == 0 || has_room).then_some(from)
+    }
+
+    fn add(&mut self, priority: Priority, stored: Stored, aging: Duration) {
+        let (from, here) = self.of.entry(priority).or_insert((1, 0));
+        (*from, *here) = (stored.sequence + 1, *here + 1);
+        self.bytes += stored.payload.len();
+        self.jobs.insert(place_of(&stored, priority, aging), (priority, stored));
+    }
+
+    fn take_first(&mut self) -> Option<Stored> {
+        let (_, (priority, stored)) = self.jobs.pop_first()?;
+        self.bytes -= stored.payload.len();
+        if let Some((_, here)) = self.of.get_mut(&priority) {
+            *here -= 1;
+        }
+        Some(stored)
+    }
+}
+
+/// Jobs of a kind that are wanted back.
+struct Wanted {
+    kind: Kind,
+    parked: Parked,
+    want: usize,
+    ahead: Ahead,
 }
 
 /// What the stream has of a kind.
@@ -127,10 +174,11 @@ impl Parking {
             self.ahead.clear();
         }
         let wanted = kinds.into_iter().zip(wants).map(|((kind, parked), want)| (kind, parked, want));
-        for (kind, parked, want) in self.next_round(wanted.filter(|(_, _, want)| *want > 0).collect()) {
-            if line::is_open(&self.part.backbone, &self.part.gates.routing.policies, &kind).await? {
-                self.bring_back(kind, &parked, want).await?;
-            }
+        let round = self.next_round(wanted.filter(|(_, _, want)| *want > 0).collect());
+        self.bring_all_back(round).await?;
+        if self.last.is_some() {
+            // The kinds that had no turn yet.
+            return Ok(SHORT_LOOK_EVERY);
         }
         Ok(match self.part.queue.buffer.any_parked() {
             // Those that were taken back may have gone to other nodes.
@@ -165,48 +213,85 @@ impl Parking {
         wanted
     }
 
-    /// Brings back the first `want` of a kind.
-    async fn bring_back(&mut self, kind: Kind, parked: &Parked, want: usize) -> Result<(), Error> {
-        self.read_ahead(&kind, &parked.priorities).await?;
-        let Some(ahead) = self.ahead.get_mut(&kind) else { return Ok(()) };
-        let next: Vec<Stored> =
-            std::iter::from_fn(|| ahead.jobs.pop_first().map(|(_, stored)| stored)).take(want).collect();
-        self.part.queue.buffer.coming_back(&kind, next.len(), Instant::now());
-        let moves = next.into_iter().map(|stored| bring_back(&self.part, stored));
-        let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(moves).buffered(AT_ONCE).collect().await;
-        if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {
-            self.part.queue.buffer.none_is_parked(&kind);
-        }
-        if moved.iter().any(|moved| !matches!(moved, Ok(true))) {
-            // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are
-            // there.
-            self.ahead.remove(&kind);
-        }
-        moved.into_iter().find_map(Result::err).map_or(Ok(()), Err)
-    }
-
-    async fn read_ahead(&mut self, kind: &Kind, priorities: &[Priority]) -> Result<(), Error> {
-        let (names, aging) = (self.part.backbone.names(), self.part.queue.policy.aging);
-        let ahead = self.ahead.entry(kind.clone()).or_default();
-        for priority in priorities {
-            let of = (&kind.job_type, &kind.key);
-            let subject = names.parked(&kind.tenant, &self.part.queue.name, *priority, of);
-            while ahead.jobs.len() < READ_AHEAD {
-                let from = ahead.from.entry(priority.number()).or_insert(1);
-                let page = self.part.backbone.page(&Source::Parked, &subject, *from).await?;
-                let Some(last) = page.messages.last() else { break };
-                *from = last.sequence + 1;
-                let placed = page.messages.into_iter().map(|stored| (place_of(&stored, *priority, aging), stored));
-                ahead.jobs.extend(placed);
+    /// Brings back what is wanted of these kinds.
+    async fn bring_all_back(&mut self, round: Vec<(Kind, Parked, usize)>) -> Result<(), Error> {
+        let Self { part, ahead, moves, .. } = self;
+        let wanted = round.into_iter().map(|(kind, parked, want)| {
+            let ahead = ahead.remove(&kind).unwrap_or_default();
+            Wanted { kind, parked, want, ahead }
+        });
+        let wanted: Vec<Wanted> = wanted.collect();
+        let mut bytes: usize = ahead.values().map(|ahead| ahead.bytes).sum();
+        let each = wanted.into_iter().map(|wanted| bring_kind_back(part, moves, wanted));
+        let mut each = futures_util::stream::iter(each).buffer_unordered(KINDS_AT_ONCE);
+        let mut failed = None;
+        while let Some((kind, result)) = each.next().await {
+            match result {
+                // What is not kept is read again.
+                Ok(Some(of_kind)) if bytes + of_kind.bytes <= AHEAD_BYTES => {
+                    bytes += of_kind.bytes;
+                    ahead.insert(kind, of_kind);
+                }
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
             }
         }
-        if ahead.jobs.is_empty() {
-            // Nothing is left beyond the last read: the jobs left over then are gone, or parked again. The next read
-            // begins at the first message.
-            self.ahead.remove(kind);
-        }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
+}
+
+/// Brings back the first jobs of a kind; returns what is left of those that were read ahead.
+async fn bring_kind_back(part: &Part, moves: &Semaphore, wanted: Wanted) -> (Kind, Result<Option<Ahead>, Error>) {
+    let Wanted { kind, parked, want, mut ahead } = wanted;
+    let read = async {
+        let is_open = line::is_open(&part.backbone, &part.gates.routing.policies, &kind).await?;
+        if is_open {
+            read_ahead(part, &kind, &parked.priorities, &mut ahead).await?;
+        }
+        Ok(is_open)
+    };
+    match read.await {
+        Ok(true) => {}
+        Ok(false) => return (kind, Ok(Some(ahead))),
+        Err(error) => return (kind, Err(error)),
+    }
+    if ahead.jobs.is_empty() {
+        // Nothing is left beyond the last read: the jobs left over then are gone, or parked again. The next read begins
+        // at the first message.
+        return (kind, Ok(None));
+    }
+    let next: Vec<Stored> = std::iter::from_fn(|| ahead.take_first()).take(want).collect();
+    part.queue.buffer.coming_back(&kind, next.len(), Instant::now());
+    let each = next.into_iter().map(async |stored| {
+        let _permit = moves.acquire().await;
+        bring_back(part, stored).await
+    });
+    let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(each).buffered(AT_ONCE).collect().await;
+    if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {
+        part.queue.buffer.none_is_parked(&kind);
+    }
+    let are_as_read = moved.iter().all(|moved| matches!(moved, Ok(true)));
+    match moved.into_iter().find_map(Result::err) {
+        Some(error) => (kind, Err(error)),
+        // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are there.
+        None => (kind, Ok(are_as_read.then_some(ahead))),
+    }
+}
+
+/// Reads parked jobs of a kind ahead, as far as there are and may be any more.
+async fn read_ahead(part: &Part, kind: &Kind, priorities: &[Priority], ahead: &mut Ahead) -> Result<(), Error> {
+    let (names, aging) = (part.backbone.names(), part.queue.policy.aging);
+    for priority in priorities {
+        let subject = names.parked(&kind.tenant, &part.queue.name, *priority, (&kind.job_type, &kind.key));
+        while let Some(from) = ahead.reads_from(*priority) {
+            let page = part.backbone.page(&Source::Parked, &subject, from).await?;
+            page.messages.into_iter().for_each(|stored| ahead.add(*priority, stored, aging));
+            if page.next.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The position of a parked job among its kind.
