@@ -100,12 +100,7 @@ impl Facts {
                 ));
             }
             found.extend(health.warnings.iter().map(|warning| {
-                finding(
-                    CHECK,
-                    Level::Warning,
-                    format!("node {}: {warning}", health.node),
-                    "of a full lane: more nodes, or a larger bound; of a queue: start a node that serves it; of a missing handler: start one on its subject",
-                )
+                finding(CHECK, Level::Warning, format!("node {}: {warning}", health.node), remedy_of(warning))
             }));
         }
         if found.is_empty() {
@@ -156,5 +151,18 @@ impl Facts {
             finding("counters", level, format!("since the nodes started, {what}: {}", number(count)), remedy)
         });
         each.collect()
+    }
+}
+
+/// What to do about a warning of a node's health.
+fn remedy_of(warning: &str) -> &'static str {
+    if warning.starts_with("no handler for ") {
+        "start a handler that subscribes to this subject"
+    } else if warning.starts_with("no node serves queue ") {
+        "start a node whose configuration names this queue"
+    } else if warning.starts_with("short of memory") {
+        "a smaller concurrency of its queues, smaller payloads, or more memory; docs/admission.md explains it"
+    } else {
+        "more nodes or workers for this queue, or a larger storage.jobs_max_messages and jobs_max_bytes"
     }
 }

@@ -129,6 +129,18 @@ fn a_node_that_takes_no_work_is_a_failure() {
             "note since the nodes started, schedules had not fired and were made up for: 1,234"
         ]
     );
+    facts.healths[0].warnings = vec![
+        "queue main is full at priority 5: its due jobs wait".to_owned(),
+        "short of memory (97 % of its memory is in use): gives jobs to one in 8 of its workers".to_owned(),
+        "no handler for call of tenant default since 2026-11-21T12:00:00Z: handlers subscribe to longshore.work.default.call".to_owned(),
+    ];
+    let remedies: Vec<_> = facts
+        .findings()
+        .into_iter()
+        .filter_map(|finding| finding.text.starts_with("node n1: ").then_some(finding.remedy).flatten())
+        .collect();
+    let each = [("larger storage", 0), ("more memory", 1), ("start a handler", 2)];
+    assert!(each.iter().all(|(words, at)| remedies[*at].contains(words)), "{remedies:?}");
     let faults = facts.findings().into_iter().filter(|finding| finding.level > Level::Note);
     assert!(faults.into_iter().all(|finding| finding.remedy.is_some()));
 }
