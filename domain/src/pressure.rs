@@ -4,8 +4,11 @@
 //! room takes them. Each look may take one step back, by half; so that a node does not swing to and fro, a step forward
 //! takes several looks in a row that are well below the limit. How a node measures is not known here.
 
-/// Most steps back: an eighth of the usual.
+/// Most steps back for want of memory: an eighth of the usual.
 pub const MAX_STEPS: u8 = 3;
+/// The same for want of a processor. A node that drains a backlog keeps its processors busy, which is no fault: with less
+/// than half it might wait for the server.
+pub const MAX_STEPS_CPU: u8 = 1;
 /// A look is calm below this part of the limit. Between this and the limit everything stays as it is.
 pub const CALM_BELOW: f64 = 0.95;
 /// So many calm looks in a row take one step forward.
@@ -79,8 +82,9 @@ impl Pressure {
     /// Takes in one look, and says how far the node holds back from now on.
     pub fn look(&mut self, reading: Reading, limits: PressureLimits) -> HeldBack {
         let load = |share: Option<f64>, limit: f64| share.map_or(0.0, |share| share / limit);
-        self.cpu.look(load(reading.cpu, limits.cpu));
-        self.memory.look(load(reading.memory, limits.memory).max(load(reading.memory_stall, limits.memory_stall)));
+        let of_memory = load(reading.memory, limits.memory).max(load(reading.memory_stall, limits.memory_stall));
+        self.cpu.look(load(reading.cpu, limits.cpu), MAX_STEPS_CPU);
+        self.memory.look(of_memory, MAX_STEPS);
         HeldBack { cpu: self.cpu.steps, memory: self.memory.steps }
     }
 }
@@ -93,10 +97,10 @@ struct Brake {
 }
 
 impl Brake {
-    /// `load` is what was measured, as a part of the limit.
-    fn look(&mut self, load: f64) {
+    /// `load` is what was measured, as a part of the limit; `most` are the steps that it may be back.
+    fn look(&mut self, load: f64, most: u8) {
         if load > 1.0 {
-            (self.steps, self.calm) = ((self.steps + 1).min(MAX_STEPS), 0);
+            (self.steps, self.calm) = ((self.steps + 1).min(most), 0);
         } else if load < CALM_BELOW {
             self.calm += 1;
             if self.calm >= CALM_LOOKS {
@@ -122,7 +126,7 @@ mod tests {
         loads
             .iter()
             .map(|load| {
-                brake.look(*load);
+                brake.look(*load, MAX_STEPS);
                 brake.steps
             })
             .collect()
@@ -142,6 +146,10 @@ mod tests {
         assert_eq!(look(reading, LIMITS), held(1, 1));
         assert_eq!(look(Reading { memory_stall: None, ..reading }, LIMITS), held(1, 0));
         assert_eq!(look(Reading::default(), LIMITS), held(0, 0));
+        let mut pressure = Pressure::default();
+        for expected in [held(1, 1), held(1, 2), held(1, 3), held(1, 3)] {
+            assert_eq!(pressure.look(reading, LIMITS), expected);
+        }
         let full = Reading { cpu: Some(1.0), memory: Some(1.0), memory_stall: Some(1.0) };
         assert_eq!(look(full, PressureLimits { cpu: 1.0, memory: 1.0, memory_stall: 1.0 }), held(0, 0));
     }

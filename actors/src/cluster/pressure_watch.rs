@@ -68,8 +68,7 @@ async fn tell(events: &SystemEvents, (before, now): (HeldBack, HeldBack), readin
         tracing::warn!("the machine is short of memory: {shares}; this node gives jobs to one in {workers} workers");
     }
     if now.cpu != before.cpu && now.cpu > 0 {
-        let part = 1_u32 << now.cpu;
-        tracing::info!("the machine is short of processor: {shares}; this node pulls one {part}th of the usual ahead");
+        tracing::info!("the machine is short of processor: {shares}; this node pulls fewer jobs ahead");
     }
     let none = HeldBack::default();
     if before == none {
