@@ -61,8 +61,7 @@ fn worlds(root: &Path) -> anyhow::Result<()> {
     play(root, "no_promise_is_broken_in_any_world")
 }
 
-/// Plays the simulation in full: the worlds, then every mutation, which takes long: some show in one of a hundred
-/// thousand worlds.
+/// Plays the simulation in full: the worlds, then every mutation, about as long again.
 pub(crate) fn simulation(root: &Path) -> anyhow::Result<()> {
     play(root, "simulation")
 }

@@ -138,7 +138,7 @@ fn is_found(mutation: Mutation) -> bool {
 }
 
 #[test]
-#[ignore = "minutes, with optimisation: cargo xtask simulation"]
+#[ignore = "a minute or two, with optimisation: cargo xtask simulation"]
 fn every_mutation_is_found() {
     let wanted = || Mutation::ALL.iter().copied().filter(|mutation| is_wanted(*mutation));
     if let Some(seed) = number("LONGSHORE_SIM_SEED") {
