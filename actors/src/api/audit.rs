@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use longshore_backbone::scan::Source;
 use longshore_backbone::service::Request;
 use longshore_backbone::wire::api::{
-    ApiError, AuditEntry, AuditList, AuditPage, AuditRequest, BreakersList, DlqGet, DlqGroups, DlqList, Encoded,
-    Endpoint as _, Health, LimitsList, NodesList, OPERATOR, QueuesList, RunsCount, RunsGet, RunsList, RunsWait,
+    ApiError, AuditEntry, AuditList, BreakersList, DlqGet, DlqGroups, DlqList, Endpoint as _, Health, LimitsList,
+    NodesList, QueuesList, RunsCount, RunsGet, RunsList, RunsWait,
     SchedulesGet, SchedulesList, Submit, SubmitBatch,
 };
 use longshore_backbone::wire::json::Object;
@@ -24,8 +23,6 @@ use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use crate::AuditFile;
-use crate::api::Api;
-use crate::api::filter::unavailable;
 use crate::metrics::Metrics;
 use crate::shared::now;
 
@@ -60,9 +57,6 @@ const TRY_WITHIN: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 256;
 /// Maximum bytes of a request in an entry.
 const REQUEST_MAX: usize = 8 * 1024;
-/// Entries of one page, if the client does not say, and at most.
-const PAGE: u64 = 100;
-const PAGE_MAX: u64 = 500;
 
 /// Writes the audit.
 #[derive(Debug)]
@@ -219,36 +213,6 @@ fn counts(answer: &[u8]) -> Option<Box<RawValue>> {
         }
     }
     RawValue::from_string(serde_json::to_string(&told).ok()?).ok()
-}
-
-/// Serves `audit.list`.
-pub(super) async fn list(api: &Api, asker: &str, asked: AuditRequest) -> Result<Encoded<AuditPage>, ApiError> {
-    let AuditRequest { since, limit, cursor } = asked;
-    let limit = usize::try_from(limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).unwrap_or(1);
-    let subject = api.backbone.names().audit(if asker == OPERATOR { "*" } else { asker });
-    let from = match cursor.as_deref().map(str::parse::<u64>) {
-        Some(Ok(from)) => Some(from),
-        Some(Err(_)) => return Err(ApiError::malformed("cursor: is none that an answer had")),
-        None => None,
-    };
-    let page = match (from, since) {
-        (Some(from), _) => api.backbone.page(&Source::Audit, &subject, from).await,
-        (None, Some(since)) => api.backbone.page_since(&Source::Audit, &subject, since).await,
-        (None, None) => api.backbone.page(&Source::Audit, &subject, 1).await,
-    };
-    let page = page.map_err(|error| unavailable(&error))?;
-    let room = api.backbone.max_in_answer() / 2;
-    let (mut entries, mut next, mut bytes) = (Vec::new(), page.next, 0);
-    for stored in page.messages {
-        bytes += stored.payload.len();
-        if entries.len() >= limit || (bytes > room && !entries.is_empty()) {
-            next = Some(stored.sequence);
-            break;
-        }
-        // What nobody but a stranger can have written is passed over.
-        entries.extend(serde_json::from_slice::<AuditEntry>(&stored.payload).ok());
-    }
-    Ok(Encoded::of(&AuditPage { entries, cursor: next.map(|sequence| sequence.to_string()) }))
 }
 
 #[cfg(test)]

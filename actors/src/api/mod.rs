@@ -5,6 +5,7 @@ pub(crate) mod filter;
 pub(crate) mod service;
 
 pub(crate) mod audit;
+mod audit_log;
 
 pub(crate) mod breakers;
 pub(crate) mod cancel;

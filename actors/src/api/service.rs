@@ -20,7 +20,7 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit, breakers, cancel, dead_letters, erase, limits, list, pauses, purge, replay, reschedule, runs,
+    Api, audit_log, breakers, cancel, dead_letters, erase, limits, list, pauses, purge, replay, reschedule, runs,
     schedules, traced,
 };
 use crate::cluster::node_name;
@@ -140,7 +140,7 @@ fn routes() -> Vec<Route> {
         }),
         route::<api::BreakersReset>(|control, _, asked| Box::pin(breakers::reset(&control.part.api, asked))),
         route::<api::BreakersTrip>(|control, _, asked| Box::pin(breakers::trip(&control.part.api, asked))),
-        route::<api::AuditList>(|control, asker, asked| Box::pin(audit::list(&control.part.api, asker, asked))),
+        route::<api::AuditList>(|control, asker, asked| Box::pin(audit_log::list(&control.part.api, asker, asked))),
         route::<api::NodesList>(|control, _, _| Box::pin(control.nodes())),
         route::<api::NodesLogLevel>(|control, _, asked| Box::pin(control.log_level(asked))),
         route::<api::Health>(|control, _, asked| Box::pin(control.health(asked))),
