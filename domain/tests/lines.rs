@@ -239,7 +239,8 @@ impl World {
         if self.is(Mutation::TakesTheOlderForNewer)
             && matches!(self.on_busy, OnBusy::KeepNewest | OnBusy::CancelRunning)
         {
-            let old = Member { place: Place { at: Timestamp::from_millis(-1), ..me.place }, ..me.clone() };
+            let at = Timestamp::from_millis((RUNS - number(me)) as i64);
+            let old = Member { place: Place { at, ..me.place }, ..me.clone() };
             judged = line.judge(&old, (self.on_busy, self.max), &has_ended);
         }
         if self.is(Mutation::LetsItselfInAgain) {

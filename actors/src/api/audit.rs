@@ -13,8 +13,7 @@ use bytes::Bytes;
 use longshore_backbone::service::Request;
 use longshore_backbone::wire::api::{
     ApiError, AuditEntry, AuditList, BreakersList, DlqGet, DlqGroups, DlqList, Endpoint as _, Health, LimitsList,
-    NodesList, QueuesList, RunsCount, RunsGet, RunsList, RunsWait,
-    SchedulesGet, SchedulesList, Submit, SubmitBatch,
+    NodesList, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList, Submit, SubmitBatch,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_backbone::{Backbone, Headers};

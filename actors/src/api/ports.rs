@@ -130,12 +130,12 @@ impl WaitingPorts for Api {
                 if let Some(stored) = found.map_err(|error| unavailable(&error))? {
                     let delivery = backbone.look_at(stored, &names.lane_stream(&queue, priority));
                     let assignment = Assignment::read(delivery, names, 0, backbone.max_on_arrival());
-                    let job = assignment.job;
+                    let (found, job) = (assignment.waiting_run(&self.policies), assignment.job);
                     if job.run_id != *run {
                         // Its headers cannot be read as a job's of that run.
                         continue;
                     }
-                    return Ok(Some((Run::new(&job, self.policies.max_attempts(&job), assignment.since), job)));
+                    return Ok(Some((found, job)));
                 }
             }
         }

@@ -17,9 +17,9 @@ pub enum Sort {
     /// Submitted under one idempotency key again and again, while it waits, runs and after its end: one run, which every
     /// answer names.
     Repeated,
-    /// One of few concurrency keys, each of which may have [`PER_KEY`] at work.
+    /// One of few concurrency keys, each of which may have `PER_KEY` at work.
     PerKey,
-    /// Of a type of which [`CAPPED`] may be at work.
+    /// Of a type of which `CAPPED` may be at work.
     Capped,
     /// Submitted under a client's own id and published bare under the same id: one call.
     OwnId,
