@@ -24,11 +24,21 @@ pub(crate) fn all(root: &Path) -> anyhow::Result<()> {
     // more.
     step("the longshore binary", || cargo(root, &["build", "--workspace", "--bin", "longshore"], &[]))?;
     step("the release archive", || release::pack(root, &binary()?, "unoptimised").map(drop))?;
-    let found = [("LONGSHORE_NATS_SERVER", server.into()), ("LONGSHORE_BIN", binary()?.into())];
+    let found = [
+        ("LONGSHORE_NATS_SERVER", server.into()),
+        ("LONGSHORE_BIN", binary()?.into()),
+        ("RUST_TEST_THREADS", test_threads().to_string().into()),
+    ];
     step("tests", || cargo(root, &["test", "--workspace"], &found))?;
     step("simulation", || worlds(root))?;
     println!("all checks passed in {}", seconds(begun.elapsed()));
     Ok(())
+}
+
+/// How many tests run at once: half as many again as there are processors, because the promises wait for servers and
+/// leases more than they compute.
+fn test_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get) * 3 / 2
 }
 
 /// Crates that only the program needs, and a program with handlers of its own does not.

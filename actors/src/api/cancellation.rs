@@ -96,6 +96,7 @@ pub(crate) async fn one<P: CancelPorts>(
         run.token = ports.token();
         match ports.server().write_record(&run, expected).await.map_err(|error| unavailable(&error))? {
             Written::Won(_) => {
+                ports.metrics().run_ended(&run);
                 fail_point::pass("after-cancel");
                 finish(ports, (&before, &run), (carried_on, job)).await;
                 return Ok(Some(run));
