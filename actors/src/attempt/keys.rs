@@ -98,14 +98,10 @@ pub(crate) async fn claim_at_begin<P: Ports>(
 ) -> Result<AtBegin, Error> {
     let job = &assignment.job;
     let Some(key) = key_to_claim(ports, job, &attempt_state.run) else { return Ok(AtBegin::Owned) };
-    // A job that came through `submit` or waited has a record.
-    let has_record = attempt_state.run.held_by.is_some() || !attempt_state.run.seal.is_empty();
-    if ports.server().is_recorded_first(key.unique) && !has_record {
-        match record_first(ports, assignment, attempt_state, instead).await? {
-            Written::Won(revision) => attempt_state.expected = revision,
-            Written::Lost(found) => return Ok(AtBegin::Overtaken(found)),
-        }
-        fail_point::pass("before-key");
+    if ports.server().is_recorded_first(key.unique)
+        && let Some(overtaken) = record_first(ports, assignment, attempt_state, instead, "before-key").await?
+    {
+        return Ok(overtaken);
     }
     let run = &mut attempt_state.run;
     let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
@@ -127,21 +123,32 @@ pub(crate) async fn claim_at_begin<P: Ports>(
 }
 
 /// Stores the record of a run that has none, as one that waits, before its key is claimed, or it comes to a line:
-/// whoever finds it there then finds the record as well.
+/// whoever finds it there then finds the record as well. `point` is the fail point after that. Returns what the job finds
+/// if another write of the record came first.
 pub(super) async fn record_first<P: Ports>(
     ports: &P,
     assignment: &Assignment,
     attempt_state: &mut AttemptState,
     instead: Option<&Settlement>,
-) -> Result<Written, Error> {
+    point: &'static str,
+) -> Result<Option<AtBegin>, Error> {
     let run = &mut attempt_state.run;
+    // A job that came through `submit` or waited has a record.
+    if run.held_by.is_some() || !run.seal.is_empty() {
+        return Ok(None);
+    }
     run.held_by = Some(assignment.arrival.holding.clone());
     if let Some(settlement @ Settlement::Schedule { .. }) = instead {
         run.settle(settlement.clone(), ports.now());
         run.seal = ports.seal();
     }
     run.token = ports.token();
-    ports.server().write_record(run, attempt_state.expected).await
+    match ports.server().write_record(run, attempt_state.expected).await? {
+        Written::Won(revision) => attempt_state.expected = revision,
+        Written::Lost(found) => return Ok(Some(AtBegin::Overtaken(found))),
+    }
+    fail_point::pass(point);
+    Ok(None)
 }
 
 /// What a run wants of its key.

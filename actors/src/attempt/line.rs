@@ -48,14 +48,8 @@ pub(crate) async fn come<P: Ports>(
     let Some(id) = of(ports, job) else { return Ok(AtBegin::Owned) };
     let policy = ports.policy(job);
     let rules = (policy.on_busy, policy.key_concurrency);
-    let run = &attempt_state.run;
-    if run.held_by.is_none() && run.seal.is_empty() {
-        // Whoever finds it in the line finds its record as well.
-        match record_first(ports, assignment, attempt_state, None).await? {
-            Written::Won(revision) => attempt_state.expected = revision,
-            Written::Lost(found) => return Ok(AtBegin::Overtaken(found)),
-        }
-        fail_point::pass("before-line");
+    if let Some(overtaken) = record_first(ports, assignment, attempt_state, None, "before-line").await? {
+        return Ok(overtaken);
     }
     let me = member(&attempt_state.run, assignment);
     loop {
@@ -75,8 +69,7 @@ pub(crate) async fn come<P: Ports>(
             Entry::In => AtBegin::Owned,
             Entry::Waits(_) if parks => AtBegin::Owned,
             Entry::Waits(_) => AtBegin::Refused(waits(assignment)),
-            Entry::Busy(by) => AtBegin::Refused(makes_way(rules.0, &by)),
-            Entry::Superseded(by) => AtBegin::Refused(makes_way(rules.0, &by)),
+            Entry::Busy(by) | Entry::Superseded(by) => AtBegin::Refused(makes_way(rules.0, &by)),
         });
     }
 }
