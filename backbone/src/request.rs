@@ -38,6 +38,13 @@ pub struct Refusal {
     pub description: String,
 }
 
+impl Refusal {
+    /// Whether the message that was to be deleted is not there: also if somebody else deletes it at the same time.
+    pub(crate) fn is_no_message(&self) -> bool {
+        NO_MESSAGE.contains(&self.err_code) || (self.err_code == NOT_DELETED && self.description == "no message found")
+    }
+}
+
 /// The compare-and-set failed, and that is final.
 pub const WRONG_SEQUENCE: u64 = 10_071;
 /// The compare-and-set was refused because another write is in flight: undecided, try again.
@@ -102,6 +109,8 @@ pub fn nobody_answered(error: &Error) -> bool {
 
 /// JetStream's error codes for a message that is not there.
 pub(crate) const NO_MESSAGE: [u64; 2] = [10_037, 10_043];
+/// JetStream's error code for a message that could not be deleted, whatever the reason; its description has that.
+const NOT_DELETED: u64 = 10_057;
 /// JetStream's error code for a stream that is not there.
 pub(crate) const NO_STREAM: u64 = 10_059;
 
@@ -182,5 +191,18 @@ impl Stored {
         ];
         let headers = kept(Some(&self.headers), |name| !answers.contains(&name));
         (!headers.is_empty()).then_some(headers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_somebody_else_deleted_is_not_there() {
+        let refusal = |err_code, description: &str| Refusal { err_code, description: description.to_owned() };
+        assert!(refusal(10_043, "sequence 7 not found").is_no_message());
+        assert!(refusal(10_057, "no message found").is_no_message());
+        assert!(!refusal(10_057, "stream store EOF").is_no_message());
     }
 }

@@ -118,7 +118,7 @@ impl Backbone {
         let answer: Deleted = serde_json::from_slice(&answer.payload).map_err(|error| failed(Box::new(error)))?;
         match answer.error {
             None => Ok(answer.success),
-            Some(refusal) if request::NO_MESSAGE.contains(&refusal.err_code) => Ok(false),
+            Some(refusal) if refusal.is_no_message() => Ok(false),
             Some(refusal) => Err(Error::Refused { subject, code: refusal.err_code, description: refusal.description }),
         }
     }

@@ -96,7 +96,7 @@ async fn cancel_those(
 /// Reads all sources once: every run that has not ended has exactly one message, in a lane, parked, or among the
 /// schedules. Says whether the limit left some.
 async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many: &mut Many) -> Result<bool, ApiError> {
-    for (place, subject) in places(api, filter).await? {
+    for (place, subject) in places(api, filter, look).await? {
         let mut from = Some(1);
         while let Some(at) = from {
             if many.cancelled >= limit {
@@ -151,24 +151,30 @@ async fn would(
 }
 
 /// The sources that may hold jobs of runs that fit, each with the subject to read.
-async fn places(api: &Api, filter: &Filter) -> Result<Vec<(Source, String)>, ApiError> {
+///
+/// A job that goes from a lane to the parked ones is in one of them whenever they are read, as lanes come first. One that
+/// is taken back goes the other way: so the lanes of returned jobs are read once more, unless jobs are only counted.
+async fn places(api: &Api, filter: &Filter, look: Look) -> Result<Vec<(Source, String)>, ApiError> {
     let names = api.backbone.names();
     let queues = match &filter.wanted.queue {
         Some(queue) => vec![queue.clone()],
         None => api.backbone.declared_queues().await.map_err(|error| unavailable(&error))?,
     };
     let tenant = filter.tenant.as_ref();
-    let mut places = Vec::new();
+    let (mut places, mut again) = (Vec::new(), Vec::new());
     for queue in queues {
         for priority in Priority::all() {
             let subject = names.jobs_where(tenant, &queue, priority, filter.wanted.job_type.as_ref());
             places.push((Source::Lane(queue.clone(), priority.into()), subject));
         }
         let returned = names.returned_where(tenant, &queue, filter.wanted.job_type.as_ref());
-        places.push((Source::Lane(queue, Lane::Returned), returned));
+        let returned = (Source::Lane(queue, Lane::Returned), returned);
+        again.extend((!look.only_counts()).then(|| returned.clone()));
+        places.push(returned);
     }
     let parked = names.parked_where(tenant, filter.wanted.queue.as_ref(), filter.wanted.job_type.as_ref());
     places.push((Source::Parked, parked));
+    places.append(&mut again);
     places.extend(names.schedules_where(tenant).into_iter().map(|subject| (Source::Schedules, subject)));
     Ok(places)
 }
