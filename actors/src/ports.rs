@@ -363,9 +363,7 @@ impl Server for Backbone {
     }
 
     async fn publish_live(&self, events: &EncodedEvents) {
-        for (subject, body) in events.live() {
-            self.publish_part(subject, body).await;
-        }
+        self.publish_parts(events.live()).await;
     }
 
     async fn ack(&self, ack_token: AckToken) {

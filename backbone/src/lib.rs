@@ -268,10 +268,12 @@ impl Backbone {
         self.0.jobs.publish(subject, payload).await;
     }
 
-    /// As [`Backbone::publish_live`], for a subject and a payload that are parts of one buffer.
-    pub async fn publish_part(&self, subject: Bytes, payload: Bytes) {
-        if let Ok(subject) = Subject::from_utf8(subject) {
-            self.0.jobs.publish(TakenSubject::new(subject), payload).await;
+    /// As [`Backbone::publish_live`], for subjects and payloads that are parts of one buffer.
+    pub async fn publish_parts(&self, parts: impl Iterator<Item = (Bytes, Bytes)>) {
+        for (subject, payload) in parts {
+            if let Ok(subject) = Subject::from_utf8(subject) {
+                self.0.jobs.publish(TakenSubject::new(subject), payload).await;
+            }
         }
     }
 

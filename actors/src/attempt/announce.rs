@@ -12,15 +12,15 @@ pub(crate) async fn announce<P: Ports>(ports: &P, current: &CurrentAttempt) {
     let (lines, commit) = {
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(RunningAttempt { assignment, attempt_state, .. }) = current.as_mut() else { return };
+        let metrics = ports.metrics().of(&assignment.job);
         if !std::mem::replace(&mut attempt_state.is_counted, true) {
-            let metrics = ports.metrics().of(&assignment.job);
             metrics.started.inc();
             metrics.wait.observe(ports.now().since(assignment.since).as_secs_f64());
         }
         let (run, names) = (&attempt_state.run, ports.server().names());
         let lines = EncodedEvents::of(run, attempt_state.published, ports.node(), names);
         if lines.enqueues() {
-            ports.metrics().enqueued(run);
+            metrics.enqueued.inc();
         }
         attempt_state.published = attempt_state.published.after_live(lines.count(), attempt_state.is_stored);
         if attempt_state.is_stored {

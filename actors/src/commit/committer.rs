@@ -440,9 +440,7 @@ impl Committing {
         if lines.enqueues() {
             self.metrics.enqueued(&commit.run);
         }
-        for (subject, body) in lines.live() {
-            self.backbone.publish_part(subject, body).await;
-        }
+        self.backbone.publish_parts(lines.live()).await;
         if before.log().is_empty() && lines.log().is_empty() {
             self.finish(commit).await;
             return;
