@@ -48,11 +48,9 @@ impl LogControl for Log {
 
 /// The filter of a level, which leaves libraries out, or the filter itself.
 fn filter_of(level: &str) -> Result<EnvFilter, String> {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let level = level.trim();
-    let text = match LEVELS.into_iter().find(|known| known.eq_ignore_ascii_case(level)) {
-        Some(known @ ("off" | "error" | "warn")) => known.to_owned(),
-        Some(known) => format!("{known}{QUIET}"),
+    let text = match of_level(level) {
+        Some(filter) => filter,
         None if !level.contains(['=', ',', '[']) => {
             return Err(format!(
                 "{level:?} is not one of {}, nor a filter such as info,longshore_actors=debug",
@@ -62,6 +60,15 @@ fn filter_of(level: &str) -> Result<EnvFilter, String> {
         None => level.to_owned(),
     };
     EnvFilter::try_new(text).map_err(|error| format!("{level:?} is not a valid filter: {error}"))
+}
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The filter of a plain level, which leaves libraries out: at `trace` the NATS client shows every message that it reads, and
+/// with it payloads.
+fn of_level(text: &str) -> Option<String> {
+    let level = LEVELS.into_iter().find(|known| known.eq_ignore_ascii_case(text))?;
+    Some(if ["off", "error", "warn"].contains(&level) { level.to_owned() } else { format!("{level}{QUIET}") })
 }
 
 /// Starts logging to stderr.
@@ -75,7 +82,7 @@ pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage>
     if human {
         registry.with(lines.with_ansi(colours)).init();
     } else {
-        registry.with(lines.json().flatten_event(true).with_span_list(false)).init();
+        registry.with(lines.json().flatten_event(true).with_span_list(false).with_current_span(false)).init();
     }
     let apply = move |filter| handle.reload(filter).map_err(|error| error.to_string());
     Ok(Arc::new(Log { apply: Box::new(apply) }))
@@ -98,7 +105,8 @@ fn filter(default: &str) -> Result<EnvFilter, Usage> {
     let Some((name, text)) = set("LONGSHORE_LOG").or_else(|| set("RUST_LOG")) else {
         return Ok(EnvFilter::new(default));
     };
-    EnvFilter::try_new(&text).map_err(|error| Usage(format!("{name} is {text:?}, not a valid log filter: {error}")))
+    EnvFilter::try_new(of_level(text.trim()).unwrap_or_else(|| text.clone()))
+        .map_err(|error| Usage(format!("{name} is {text:?}, not a valid log filter: {error}")))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use opentelemetry_sdk::trace::{
     Sampler, SamplingDecision, ShouldSample as _, SpanData, SpanEvents, SpanExporter as _, SpanLinks,
 };
 
-pub use crate::config::telemetry::{Protocol, Settings};
+pub use crate::config::{TraceProtocol as Protocol, TraceSettings as Settings};
 
 /// Why traces cannot be exported as the settings say.
 #[derive(Debug, thiserror::Error)]

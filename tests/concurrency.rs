@@ -14,13 +14,12 @@ use longshore_harness::{EventName, Handler, Node, Reply, World};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::{AT_ONCE, served_by, times, world};
+use crate::{AT_ONCE, recover, served_by, strike, times, world};
 
 const WITHIN: Duration = Duration::from_secs(180);
 const KEY: &str = "Longshore-Concurrency-Key";
-/// The lease of these tests, and a freeze that lasts longer.
+/// The lease of these tests.
 const LEASE: &str = "lease = '2s'";
-const FREEZE: Duration = Duration::from_millis(3_500);
 
 async fn node(world: &World, limits: &str) -> Node {
     let patient = format!("max_attempts = 1000\ntimeout = '2s'\n{AT_ONCE}");
@@ -63,27 +62,12 @@ async fn a_key_has_no_more_attempts_at_once_than_it_allows_whoever_dies() {
         busy.extend(world.publish("counted").header(KEY, "busy").many(more).await);
         // In the midst of them.
         handler.called(handler.calls().len() + jobs / faults / 4).await;
-        let victim = &nodes[fault % nodes.len()];
-        match fault % 3 {
-            0 => victim.kill9().await,
-            1 => victim.sigstop(),
-            _ => {
-                world.server().kill9().await;
-                world.server().restart().await.unwrap();
-            }
-        }
+        strike(&world, &nodes, fault).await;
         let other = world.publish("counted").header(KEY, "other").json(json!(fault)).await;
         assert_eq!(world.wait(&other).await.state, "completed");
         let quick = world.publish("noop").json(json!({})).await;
         assert_eq!(world.wait(&quick).await.state, "completed");
-        match fault % 3 {
-            0 => victim.restart().await,
-            1 => {
-                tokio::time::sleep(FREEZE).await;
-                victim.sigcont();
-            }
-            _ => {}
-        }
+        recover(&nodes, fault).await;
     }
     let ends = world.ends(&busy, WITHIN).await;
     assert!(ends.iter().all(|state| state == "completed"), "{ends:?}");
@@ -184,7 +168,7 @@ async fn a_busy_key_holds_up_nobody_and_its_jobs_keep_their_order() {
     assert_eq!(order, waiting.iter().map(|job| job.run_id.clone()).collect::<Vec<_>>());
     let mut deferred = 0;
     for job in &waiting {
-        let events = world.events(&job.run_id).await;
+        let events = world.eventually_ends(&job.run_id).await;
         let told: Vec<_> = events.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
         assert!(told.len() <= 1, "{told:?}");
         assert!(told.iter().all(|logged| logged.event.reason.as_deref() == Some("concurrency")), "{told:?}");

@@ -1,5 +1,6 @@
 //! What happens is counted, exactly, and every node shows the whole cluster's jobs.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use longshore_harness::{Node, Reply, Scrape, World, eventually};
@@ -87,10 +88,30 @@ async fn a_thousand_jobs_are_counted_with_their_failures() {
         let silent = scrape.value("longshore_pull_silence_seconds", &[("queue", "main"), ("lane", lane)]);
         assert!(silent.is_some_and(|silent| silent < 60.0), "{lane}: {silent:?}");
     }
+    counts_the_restarts_of_each_part_from_0(&scrape);
+    tells_of_its_process(&scrape);
+    assert_eq!(scrape.sum("longshore_build_info", &[("version", env!("CARGO_PKG_VERSION"))]) as u64, 1);
+}
+
+fn counts_the_restarts_of_each_part_from_0(scrape: &Scrape) {
+    let restarts: BTreeSet<&str> = scrape
+        .series()
+        .iter()
+        .filter(|of| of.name == "longshore_actor_restarts_total" && of.value.abs() < 1e-9)
+        .map(|of| of.labels["actor"].as_str())
+        .collect();
+    for part in ["committer", "lease-keeper", "api", "parking", "stream-watch", "queue", "scheduler", "worker", "http"]
+    {
+        assert!(restarts.contains(part), "{part} is not among {restarts:?}");
+    }
+}
+
+fn tells_of_its_process(scrape: &Scrape) {
     assert!(scrape.sum("process_cpu_seconds_total", &[]) > 0.0);
+    let started = jiff::Timestamp::now().as_second() as f64 - scrape.sum("process_start_time_seconds", &[]);
+    assert!((-1.0..3_600.0).contains(&started), "it started {started} s ago");
     assert!(scrape.sum("process_resident_memory_bytes", &[]) > 1e6);
     assert!(scrape.sum("process_open_fds", &[]) > 4.0);
-    assert_eq!(scrape.sum("longshore_build_info", &[("version", env!("CARGO_PKG_VERSION"))]) as u64, 1);
 }
 
 /// Given submissions that are taken, repeated and refused, then each is counted once.
@@ -164,6 +185,7 @@ async fn every_end_is_counted() {
             (FINISHED, &ends("cancelled"), 1.0),
             (FINISHED, &ends("duplicate"), 1.0),
             (FINISHED, &ends("expired"), 1.0),
+            ("longshore_jobs_shed_total", &[("reason", "expired")], 1.0),
             (FINISHED, &ends("completed"), 5.0),
             (FAILED, &[("type", "broken"), ("kind", "retryable")], 3.0),
             ("longshore_schedule_lateness_seconds_count", &[], 4.0),

@@ -264,3 +264,46 @@ async fn what_goes_wrong_while_nodes_run_is_named() {
     assert_eq!(found.code, 3);
     node.stop().await;
 }
+
+/// Given records that are older than their job and schedules that the server has lost, when one asks, then what the node
+/// counted of each is said, with a remedy.
+#[tokio::test]
+async fn what_nodes_have_counted_is_named() {
+    let world = world().await;
+    let backoff = "backoff = { base = '1500ms', factor = 1.0, max = '1500ms', jitter = 'none' }";
+    let node = world.node().with("node", "lease = '2s'");
+    let node =
+        node.with("types.flaky", &crate::served_by("fail", &format!("max_attempts = 3\n{backoff}"))).start().await;
+    let records = world.jetstream().get_key_value("longshore_runs").await.unwrap();
+    let run = world.publish("flaky").json(json!({})).await;
+    let key = format!("default.{run}");
+    let first = crate::metrics::retrying_after(&records, &key, 1).await;
+    let second = crate::metrics::retrying_after(&records, &key, 2).await;
+    records.put(&key, first).await.unwrap();
+    let counted = async |text: &str| {
+        longshore_harness::eventually(text, Duration::from_secs(60), async || {
+            let found = doctor(&world).await;
+            let has = |finding: &&Value| finding["text"].as_str().unwrap().contains(text);
+            let finding = found.findings.iter().find(has).cloned();
+            finding.ok_or_else(|| json!(found.findings))
+        })
+        .await
+    };
+    let stale = counted("records were read that were older than their job: ").await;
+    assert_eq!(
+        (&stale["level"], &stale["remedy"]),
+        (&json!("note"), &json!("if it grows: a replica lags, check the servers"))
+    );
+    records.put(&key, second).await.unwrap();
+    assert_eq!(world.wait(&run).await.state, "dead");
+
+    let late = world.submit(json!({"type": "noop", "delay_ms": 3_000})).await;
+    crate::overdue::scheduled(&world, 1).await;
+    world.server().stop().await.unwrap();
+    crate::overdue::forget_schedules(world.server().dir());
+    world.server().restart().await.unwrap();
+    assert_eq!(world.wait(&late).await.state, "completed");
+    let overdue = counted("schedules had not fired and were made up for: 1").await;
+    assert!(overdue["remedy"].as_str().unwrap().contains("loses its leader"), "{overdue}");
+    node.stop().await;
+}

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use longshore_harness::{Node, eventually};
-use serde_json::json;
+use longshore_harness::{Node, ServerCluster, eventually};
+use serde_json::{Value, json};
 
 use crate::{three_servers, workers, world};
 
@@ -142,4 +142,108 @@ async fn what_falls_due_while_replicas_are_added_runs() {
     for node in [one, three] {
         assert!(node.stop().await.success());
     }
+}
+
+/// The answer of a node that this client reaches: the code of an error, and the body. `None`: there is none.
+async fn ask(client: &async_nats::Client, endpoint: &str, body: Value) -> Option<(Option<String>, Value)> {
+    let request = client.request(format!("longshore.api.default.{endpoint}"), body.to_string().into());
+    let answer = tokio::time::timeout(Duration::from_secs(3), request).await.ok()?.ok()?;
+    let code = answer.headers.as_ref().and_then(|all| all.get("Nats-Service-Error-Code").map(ToString::to_string));
+    Some((code, serde_json::from_slice(&answer.payload).unwrap()))
+}
+
+/// What is answered of a run by each endpoint that says so if there is none.
+async fn ask_all(client: &async_nats::Client, run: &str) -> Vec<(&'static str, (Option<String>, Value))> {
+    const ENDPOINTS: [&str; 6] =
+        ["runs.get", "runs.wait", "runs.cancel", "runs.run_now", "runs.reschedule", "runs.erase"];
+    let asked = ENDPOINTS.map(|endpoint| {
+        let mut body = json!({"run_id": run});
+        match endpoint {
+            "runs.reschedule" => body["run_at"] = json!(crate::in_future(WITHIN)),
+            "runs.wait" => body["timeout_ms"] = json!(1),
+            _ => {}
+        }
+        ask(client, endpoint, body)
+    });
+    let answers = futures_util::future::join_all(asked).await;
+    ENDPOINTS.into_iter().zip(answers).filter_map(|(endpoint, said)| Some((endpoint, said?))).collect()
+}
+
+/// Has one server lead the cluster, the records and a lane, and says which.
+async fn leads_all(servers: &ServerCluster) -> usize {
+    let one = servers.meta_leader().await.expect("nothing is wrong now");
+    for stream in ["KV_longshore_runs", "LONGSHORE_JOBS_main_P5"] {
+        eventually("the server to lead what is read", WITHIN, async || match servers.stream_leader(stream).await {
+            Some(leader) if leader == one => Ok(()),
+            leader => servers.step_down_stream(stream).await.and(Err(format!("{stream} is led by {leader:?}"))),
+        })
+        .await;
+    }
+    one
+}
+
+/// Given three servers of which one leads the records and a lane, when it is cut off from the others and jobs are accepted
+/// there, then a node that knows the cut-off server alone may say "not now" of their runs, but never that there are none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_was_accepted_is_not_unknown_to_a_node_behind_a_cut() {
+    let world = three_servers().await;
+    world.node().name("first").start().await.stop().await;
+    let servers = world.servers();
+    let cut = leads_all(servers).await;
+    let at = |number: usize| servers.server(number).url();
+    let node = |number: usize| {
+        let node = world.node().name(&format!("n{number}")).env("NATS_URL", &at(number));
+        node.with("types.held", "handler = 'remote'").start()
+    };
+    let (_behind, _beyond) = (node(cut).await, node((cut + 1) % 3).await);
+    let of = async |number: usize| async_nats::connect(at(number)).await.unwrap();
+    let (behind, beyond) = (of(cut).await, of((cut + 1) % 3).await);
+    eventually("nodes that answer", WITHIN, async || {
+        let answers = [ask(&behind, "health", json!({})).await, ask(&beyond, "health", json!({})).await];
+        if answers.iter().all(Option::is_some) { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+
+    servers.isolate(cut);
+    let began = Instant::now();
+    let (mut accepted, mut said) = (Vec::new(), std::collections::BTreeMap::<String, usize>::new());
+    while began.elapsed() < Duration::from_secs(24) {
+        let publish = beyond.request("longshore.jobs.default.main.p5.held", "{}".into());
+        if let Ok(Ok(answer)) = tokio::time::timeout(Duration::from_secs(1), publish).await
+            && let Some(sequence) = serde_json::from_slice::<Value>(&answer.payload).unwrap()["seq"].as_u64()
+        {
+            accepted.push(format!("main-p5-{sequence}"));
+        }
+        let own = format!("own-{}", accepted.len());
+        let job = json!({"type": "held", "run_id": own, "delay_ms": 600_000});
+        if let Some((None, _)) = ask(&beyond, "submit", job).await {
+            accepted.push(own);
+        }
+        let Some(run) = accepted.last() else { continue };
+        for run in [run, &accepted[0]] {
+            for (endpoint, (code, body)) in ask_all(&behind, run).await {
+                let code = code.unwrap_or_default();
+                assert_ne!(code, "404", "{endpoint} of {run}, {:?} after the cut: {body}", began.elapsed());
+                *said.entry(code).or_default() += 1;
+            }
+        }
+    }
+    println!("{} runs were accepted beyond the cut; behind it, by code: {said:?}", accepted.len());
+    assert!(!accepted.is_empty() && said.contains_key("503"), "nobody behind the cut answered");
+    servers.heal();
+    servers.in_step().await;
+    for run in &accepted {
+        eventually("the run", WITHIN, async || match ask(&behind, "runs.get", json!({"run_id": run})).await {
+            Some((None, _)) => Ok(()),
+            other => Err(format!("{run}: {other:?}")),
+        })
+        .await;
+    }
+    let unknown = json!({"run_id": "main-p5-999999999"});
+    eventually("what is known of no run", WITHIN, async || match ask(&behind, "runs.get", unknown.clone()).await {
+        Some((Some(code), _)) if code == "404" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    assert_eq!(ask(&behind, "runs.cancel", json!({"run_id": "nobody"})).await.unwrap().0.as_deref(), Some("404"));
 }

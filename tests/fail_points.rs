@@ -57,14 +57,22 @@ at_each_point! {
 #[test]
 fn every_fail_point_is_tested() {
     // The other points are on separate paths: one_run.rs, keys.rs, head_of_line.rs, fairness.rs, cancel.rs, replay.rs, shutdown.rs
-    // schedules.rs, reschedule.rs, pauses.rs and on_busy.rs test them.
-    let submitted = ["before-note", "after-note", "after-publish", "after-make-way", "after-key-mark", "after-mark"];
+    // schedules.rs, reschedule.rs, pauses.rs, on_busy.rs and http.rs test them.
+    let submitted = [
+        "before-note",
+        "after-note",
+        "after-publish",
+        "before-make-way",
+        "after-make-way",
+        "after-key-mark",
+        "after-mark",
+    ];
     let keyed = ["after-takeover", "before-key", "before-line", "after-line"];
     let released = ["before-release", "after-release"];
     let parked = ["before-park", "after-park", "after-return"];
     let forwarded = ["after-copy", "after-take-out", "before-forward", "after-forward"];
     let asked_for = ["after-cancel", "after-replay-record", "after-replay-publish"];
-    let steering = ["before-close", "before-stop"];
+    let steering = ["before-close", "before-stop", "before-check"];
     let fired = ["after-tick", "after-firing", "after-firing-run", "after-rescheduling"];
     let ordered = ["after-pause"];
     let (before, after) = TESTED.split_at(TESTED.len() - 2);

@@ -8,7 +8,7 @@ use longshore_harness::{EventName, Logged, NodeBuilder, Receipt, Scrape, World, 
 use serde_json::json;
 
 use crate::http::on_a_free_port;
-use crate::{rules, served_by, world};
+use crate::{rules, served_by, times, world};
 
 const WITHIN: Duration = Duration::from_secs(90);
 
@@ -191,4 +191,39 @@ async fn what_a_frozen_node_was_moving_is_begun_once() {
     frozen.sigcont();
     is_sound(&world, &mut all, jobs, vec![interruption]).await;
     assert!(frozen.stop().await.success() && other.stop().await.success());
+}
+
+/// Given three servers and two nodes with a flooded queue, when the server that leads the lane is killed, then a node, while
+/// another tenant's jobs are moved forward, then every job ends once, and nothing is left over.
+#[tokio::test]
+async fn on_three_servers_the_death_of_a_leader_and_of_a_node_loses_no_job_that_is_moved() {
+    let world = crate::three_servers().await;
+    let (first, second) = (on_a_free_port(node(&world)).start().await, named(&world, "b", 4).start().await);
+    let mut all = flood(&world, times("LONGSHORE_TEST_FLOOD", 1_000), 1_500).await;
+    let mut jobs = quiet(&world).await;
+    jobs.extend(world.publish("noop").tenant("quiet").many((0..300).map(|_| json!({}))).await);
+    eventually("the first moves", WITHIN, async || {
+        match Scrape::of(&first).await.sum("longshore_jobs_moved_forward_total", &[]) {
+            1.0.. => Ok(()),
+            _ => Err("none"),
+        }
+    })
+    .await;
+    let leader = world.servers().stream_leader("LONGSHORE_JOBS_main_P5").await.unwrap();
+    let leader = world.servers().server(leader);
+    leader.kill9().await;
+    let died = Interruption { node: None, at: jiff::Timestamp::now() };
+    first.kill9().await;
+    let interruptions = vec![died, Interruption { node: Some("a".to_owned()), at: jiff::Timestamp::now() }];
+    leader.restart().await.unwrap();
+    world.servers().in_step().await;
+    jobs.extend(quiet(&world).await);
+    few_complete(&world, &jobs).await;
+    complete(&world, &all).await;
+    world.lanes_run_dry(WITHIN).await;
+    all.extend(jobs);
+    let mut history = world.history(&all, Vec::new()).await;
+    history.rules = rules(interruptions);
+    history.assert_sound();
+    assert!(second.stop().await.success());
 }

@@ -93,6 +93,26 @@ async fn what_cannot_start_keeps_nothing_else_waiting() {
     world.history(&all, calls).await.assert_sound();
 }
 
+/// Given more jobs of a full type at once than a node may have on their way to be parked, when there is capacity again, then
+/// they start in the order in which they were published.
+#[tokio::test]
+async fn a_flood_of_a_full_type_starts_in_its_order() {
+    let world = world().await;
+    let node = world.node().with("types.full", &served_by("remote", "slots = 1")).start().await;
+    let door = Arc::new(Semaphore::new(0));
+    let handler = kept(&world, &door).await;
+    let full = world.publish("full").many((0..800).map(|number| json!(number))).await;
+    are_parked(&world, 500..).await;
+
+    door.add_permits(full.len());
+
+    completes(&world, &full).await;
+    let order: Vec<String> = handler.calls().into_iter().map(|call| call.run_id).collect();
+    let published: Vec<String> = full.iter().map(|receipt| receipt.run_id.clone()).collect();
+    assert_eq!(order, published);
+    assert!(node.stop().await.success());
+}
+
 /// Given parked jobs, when one of them, and then all, are cancelled, then none of them starts.
 #[tokio::test]
 async fn what_is_parked_can_be_cancelled() {

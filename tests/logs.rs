@@ -3,9 +3,9 @@
 use async_nats::ConnectOptions;
 use longshore_harness::{Job, Reply, World};
 use longshore_natsd::Options;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::{AT_ONCE, use_binary, world};
+use crate::{AT_ONCE, served_by, use_binary, world};
 
 /// Has the node log by that level.
 async fn set_level(world: &World, level: &str) {
@@ -48,6 +48,74 @@ async fn the_level_of_the_log_is_changed_while_the_node_runs() {
     assert_eq!(nobody.unwrap_err().code, 404);
 }
 
+/// Given a node whose log is asked for everything about jobs, when jobs of one trace end in every way there is, then what
+/// happened to each is a line of its own, with run, tenant, attempt and trace, and every other line about a run has these, too;
+/// by default only what failed for good is told.
+#[tokio::test]
+async fn what_happens_to_a_job_is_told_with_run_attempt_tenant_and_trace() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let world = world().await;
+    let node = world.node().with("types.broken", &served_by("fail", &format!("max_attempts = 2\n{AT_ONCE}")));
+    let node = node.start().await;
+    let dies = async |payload: &str| {
+        let run = world.publish("broken").header("traceparent", PARENT).json(json!({"s3cret": payload})).await;
+        assert_eq!(world.wait(&run).await.state, "dead");
+        run
+    };
+    let quiet = dies("by default").await;
+    set_level(&world, "info,longshore::jobs=debug,longshore_actors=debug").await;
+    let submit = async |job_type: &str, more: Value| {
+        let mut job = json!({"type": job_type, "payload": {"ms": 600_000, "s3cret": 1}});
+        job["headers"] = json!({"X-Token": "s3cret", "traceparent": PARENT});
+        job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        world.submit(job).await
+    };
+    let dead = dies("told").await;
+    world.eventually_letters(2).await;
+    assert_eq!(world.request("dlq.replay", json!({"run_id": dead})).await["replayed"], 1);
+    let done = submit("noop", json!({})).await;
+    assert_eq!(world.wait(&done).await.state, "completed");
+    let expired = submit("noop", json!({"delay_ms": 300, "expires_in_ms": 1})).await;
+    assert_eq!(world.wait(&expired).await.state, "expired");
+    let mut live = world.live_events("default").await;
+    let waiting = submit("nobodys", json!({})).await;
+    live.until_told("deferred", &waiting).await;
+    let stopped = submit("sleep", json!({})).await;
+    live.until_told("started", &stopped).await;
+    world.request("runs.cancel", json!({"run_id": stopped})).await;
+    assert_eq!(world.wait(&stopped).await.state, "cancelled");
+    let discarded = json!({"run_id": quiet});
+    assert_eq!(world.request("dlq.discard", discarded).await["discarded"], 1);
+    world.eventually_letters(1).await;
+    node.stop().await;
+
+    let text = node.log().since(0);
+    let lines: Vec<Value> = text.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let about = |run: &str| lines.iter().filter(|line| line["run_id"] == run).collect::<Vec<_>>();
+    for line in lines.iter().filter(|line| line["run_id"].is_string()) {
+        assert!(line["tenant"] == "default" && line["attempt"].is_u64() && line["trace_id"] == TRACE, "{line}");
+    }
+    let told = |run: &str| {
+        let of_jobs = about(run).into_iter().filter(|line| line["target"] == "longshore::jobs");
+        of_jobs.map(|line| line["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let dead_letter = "dead letter: failed for good";
+    assert_eq!(told(&quiet), [dead_letter, "discarded"]);
+    let round = ["started", "failed, to be retried", "started", "failed", dead_letter];
+    let all: Vec<&str> = ["enqueued"].into_iter().chain(round).chain(["replayed", "enqueued"]).chain(round).collect();
+    assert_eq!(told(&dead), all);
+    assert_eq!(told(&done), ["enqueued", "started", "completed"]);
+    assert_eq!(told(&expired), ["scheduled", "enqueued", "expired"]);
+    assert_eq!(told(&waiting)[..2], ["enqueued", "deferred"]);
+    assert_eq!(told(&stopped), ["enqueued", "started", "cancelled"]);
+    let failed = about(&dead).into_iter().find(|line| line["message"] == "failed, to be retried").unwrap();
+    assert_eq!((&failed["kind"], &failed["attempt"], &failed["round"]), (&json!("retryable"), &json!(1), &json!(1)));
+    let deferred = about(&waiting).into_iter().find(|line| line["message"] == "deferred").unwrap();
+    assert_eq!(deferred["reason"], "no_handler_online");
+    assert!(!text.iter().any(|line| line.contains("s3cret")));
+}
+
 /// Given a node that logs all that it can, when jobs with secrets in payload, headers, keys and results complete, fail, die and
 /// are replayed, then none of the secrets, nor the password of NATS, is in the log.
 #[tokio::test]
@@ -61,8 +129,8 @@ async fn neither_payloads_nor_secrets_are_logged() {
     let login = ConnectOptions::with_user_and_password("all".into(), "s3cret-password".into());
     let world = World::with_login(options, login).await;
     let node = world.node().with("types.pays", &format!("max_attempts = 2\n{AT_ONCE}"));
-    let node = node.env("NATS_USER", "all").env("NATS_PASSWORD", "s3cret-password").start().await;
-    set_level(&world, "trace").await;
+    let node = node.env("NATS_USER", "all").env("NATS_PASSWORD", "s3cret-password").env("LONGSHORE_LOG", "trace");
+    let node = node.start().await;
     let handler = world.handler("pays").start(|job: Job| async move {
         match job.round {
             1 => Reply::error(503, "the service is away"),

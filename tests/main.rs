@@ -16,6 +16,7 @@ mod concurrency; // no more attempts at once than a type or key allows, whoever 
 mod counted; // what happens is counted, and every node shows the whole cluster
 mod dead_letters; // a dead letter is complete
 mod debounce; // of changes that follow each other soon, the last one runs, once
+mod deleted_streams; // a stream that somebody deletes is made again, and said
 mod deploy; // what is shipped for operating a node fits the program
 mod doctor; // faults of a set-up are found, each with its remedy
 mod elections; // while servers elect, nodes start, answer correctly and go on
@@ -31,7 +32,7 @@ mod keys; // a key is one run for as long as its scope says
 mod leaders; // whichever leader's server dies, nothing is lost and the rest goes on
 mod limits; // rate limits hold exactly over all nodes, and hold up nobody else
 mod lists; // runs are listed and counted by what they have in common, and none is missed
-mod logs; // the log's level can be changed, and no secret or payload is in it
+mod logs; // what happens to jobs is told with run and trace, without secrets; the level can be changed
 mod main_job; // a job published with any NATS client runs, and its events are published in order
 mod metrics; // rare faults are counted and logged
 mod monitoring; // alert rules use only metrics and labels that there are
@@ -40,11 +41,13 @@ mod offered; // nodes of one queue with different handlers in Rust share it
 mod on_busy; // a busy key drops new jobs, keeps the newest or cancels the one that runs, whoever dies
 mod one_run; // one accepted job is one run, even if it is repeated, forwarded, forged or cancelled
 mod order; // urgent jobs first, by rank
+mod ordered; // jobs of one key run in their order, through retries, whoever dies
 mod overdue; // a job that waits for its time runs, even if a lane is full or the server forgot it
 mod pauses; // from the answer on nothing starts of what is paused
 mod permissions; // a node needs no more rights than the documents grant
 mod poison; // bytes that no client can read cost no more than their own message
 mod pressure; // a node short of memory takes fewer jobs, says so, and recovers
+mod prometheus; // a real Prometheus finds data for the boards, and its alerts fire (where one is installed)
 mod provision; // streams are brought into the configured shape, and no message is discarded for it
 mod queues; // what waits is shown, and for what
 mod remote; // a handler in any language, over plain NATS
@@ -67,6 +70,35 @@ use std::time::Duration;
 
 use longshore_harness::history::{Interruption, Rules};
 use longshore_harness::{Node, NodeBuilder, World};
+
+/// How long [`strike`] freezes a node: beyond the leases of these tests, which are two seconds.
+const FREEZE: Duration = Duration::from_millis(3_500);
+
+/// The faults of a test, in turns: a node is killed, a node is frozen, the server is killed and started again.
+async fn strike(world: &World, nodes: &[Node], nth: usize) {
+    let victim = &nodes[nth % nodes.len()];
+    match nth % 3 {
+        0 => victim.kill9().await,
+        1 => victim.sigstop(),
+        _ => {
+            world.server().kill9().await;
+            world.server().restart().await.unwrap();
+        }
+    }
+}
+
+/// Ends the fault of that number: the node is started again, or goes on once it was frozen for long enough.
+async fn recover(nodes: &[Node], nth: usize) {
+    let victim = &nodes[nth % nodes.len()];
+    match nth % 3 {
+        0 => victim.restart().await,
+        1 => {
+            tokio::time::sleep(FREEZE).await;
+            victim.sigcont();
+        }
+        _ => {}
+    }
+}
 
 /// A world with one server.
 async fn world() -> World {

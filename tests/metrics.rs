@@ -178,7 +178,7 @@ async fn records_that_are_too_old_are_counted_and_said() {
 }
 
 /// The record's bytes once the run waits after that many attempts.
-async fn retrying_after(records: &kv::Store, key: &str, attempt: u64) -> bytes::Bytes {
+pub(crate) async fn retrying_after(records: &kv::Store, key: &str, attempt: u64) -> bytes::Bytes {
     eventually("a run that waits", WITHIN, async || {
         let found = records.get(key).await.unwrap().unwrap_or_default();
         let record: serde_json::Value = serde_json::from_slice(&found).unwrap_or_default();

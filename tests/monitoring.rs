@@ -1,6 +1,6 @@
 //! The alert rules and dashboards that ship use only metrics and labels that a node has.
 //!
-//! Prometheus itself checks more (`promtool check rules`, `promtool test rules` in config/prometheus); this needs nothing
+//! Prometheus itself checks more (`tests/prometheus.rs`, where one is installed); this needs nothing
 //! but the repository, so it holds in every check.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -198,25 +198,33 @@ struct Variable {
     definition: String,
 }
 
+/// The boards that ship.
+const BOARDS: [&str; 6] = [
+    include_str!("../config/grafana/dashboards/longshore-queues.json"),
+    include_str!("../config/grafana/dashboards/longshore-latency.json"),
+    include_str!("../config/grafana/dashboards/longshore-failures.json"),
+    include_str!("../config/grafana/dashboards/longshore-workers.json"),
+    include_str!("../config/grafana/dashboards/longshore-protection.json"),
+    include_str!("../config/grafana/dashboards/longshore-backbone.json"),
+];
+
+/// Every expression of every board.
+pub(crate) fn board_expressions() -> Vec<String> {
+    let panels = BOARDS.iter().flat_map(|board| serde_json::from_str::<Board>(board).unwrap().panels);
+    panels.flat_map(|panel| panel.targets).map(|target| target.expr).collect()
+}
+
 /// An expression of a board as Prometheus gets it.
-fn filled_in(expression: &str) -> String {
+pub(crate) fn filled_in(expression: &str) -> String {
     expression.replace("$__rate_interval", "5m").replace("$queue", ".*").replace("$type", ".*")
 }
 
 /// Each expression of each board rests on metrics that there are, and every metric stands on a board.
 #[test]
 fn every_board_rests_on_metrics_that_a_node_has() {
-    let boards = [
-        include_str!("../config/grafana/dashboards/longshore-queues.json"),
-        include_str!("../config/grafana/dashboards/longshore-latency.json"),
-        include_str!("../config/grafana/dashboards/longshore-failures.json"),
-        include_str!("../config/grafana/dashboards/longshore-workers.json"),
-        include_str!("../config/grafana/dashboards/longshore-protection.json"),
-        include_str!("../config/grafana/dashboards/longshore-backbone.json"),
-    ];
     let mut shown = BTreeSet::new();
     let mut expressions = 0;
-    for text in boards {
+    for text in BOARDS {
         let Board { uid, tags, panels, templating } = serde_json::from_str(text).unwrap();
         assert!(tags.contains(&"longshore".to_owned()) && panels.len() >= 8, "{uid}");
         for Panel { title, targets } in panels {

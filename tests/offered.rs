@@ -71,6 +71,7 @@ async fn jobs_run_where_their_handler_is() {
     }
 
     assert!((1..JOBS).contains(&by_plain), "{by_plain} of {JOBS} were held by the node without the handler");
+    crate::is_emptied(&world).await;
     let log = world.event_log("default").await;
     let deferred = log.iter().filter(|logged| logged.event.event == EventName::Deferred).count();
     assert_eq!(deferred, 0, "no job waited for a handler");

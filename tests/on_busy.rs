@@ -26,7 +26,7 @@ async fn made_way(world: &World, job: &Receipt) {
     let record = world.record(&job.run_id).await.unwrap();
     let error = record.error.expect("it says why");
     assert_eq!((record.state.as_str(), error.kind.as_str()), ("cancelled", "cancelled"), "{}", error.message);
-    let events = world.events(&job.run_id).await;
+    let events = world.eventually_ends(&job.run_id).await;
     let end = &events.last().unwrap().event;
     assert_eq!((&end.event, end.reason.as_deref()), (&EventName::Cancelled, Some("concurrency")), "{events:?}");
 }

@@ -97,6 +97,51 @@ async fn a_node_needs_no_more_than_the_document_grants() {
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
+/// Given a tenant's client with exactly the rights that the contract names, when it submits, looks and follows by the command
+/// line, which is given its inbox, then the server refuses it nothing; without, it gets no answer.
+#[tokio::test]
+async fn the_command_line_works_with_the_rights_of_a_tenant() {
+    use_binary();
+    // The last three let it read its own part of the event log.
+    let rights = "{publish: [\"longshore.jobs.acme.>\", \"longshore.api.acme.>\", \
+                  \"$JS.API.CONSUMER.CREATE.LONGSHORE_EVENTS.*.longshore.eventlog.acme\", \
+                  \"$JS.API.CONSUMER.MSG.NEXT.LONGSHORE_EVENTS.>\", \"$JS.ACK.LONGSHORE_EVENTS.>\"], \
+                  subscribe: [\"longshore.events.acme.>\", \"_INBOX_acme.>\"]}";
+    let options = Options {
+        max_file: longshore_harness::ROOM,
+        extra: format!(
+            "authorization {{users: [{{user: all, password: p}}, {{user: acme, password: p, permissions: {rights}}}]}}"
+        ),
+        ..Options::default()
+    };
+    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
+    let ask = async |arguments: &[&str], inbox: &str| {
+        let mut command = world.command(arguments.iter().copied());
+        command.env("NATS_USER", "acme").env("NATS_PASSWORD", "p").env("LONGSHORE_TENANT", "acme");
+        let asked = command.env("NATS_INBOX_PREFIX", inbox).output().await.unwrap();
+        (asked.status.code(), String::from_utf8_lossy(&asked.stderr).into_owned())
+    };
+    for command in [
+        &["submit", "echo", "1", "--run-id", "one", "--wait"][..],
+        &["runs", "get", "one"],
+        &["runs", "wait", "one"],
+        &["runs", "list"],
+        &["queues"],
+        &["dlq", "list"],
+        &["events", "--run", "one", "--since", "1h", "--until", "1ms"],
+    ] {
+        let (code, said) = ask(command, "_INBOX_acme").await;
+        assert_eq!(code, Some(0), "{command:?}: {said}");
+    }
+    let refused = || world.server().log().since(0).into_iter().filter(|line| line.contains("Violation")).count();
+    assert_eq!(refused(), 0, "{:#?}", world.server().log().since(0));
+    let (code, said) = ask(&["runs", "get", "one"], "").await;
+    assert!(code == Some(1) && said.contains("--inbox-prefix"), "{said}");
+    assert!(refused() > 0);
+    assert!(node.stop().await.success());
+}
+
 /// Given a server with passwords, when its address holds one, then a node and a command use it, and nothing shows it.
 #[tokio::test]
 async fn a_login_in_the_address_is_used_and_never_shown() {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use longshore_harness::{Reply, eventually};
+use longshore_harness::{Reply, Scrape, eventually};
 use serde_json::json;
 
+use crate::http::on_a_free_port;
 use crate::{is_emptied, served_by, world};
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -41,8 +42,11 @@ async fn a_node_short_of_memory_takes_fewer_jobs_until_it_is_over() {
         }
     });
     let handler = handler.await;
-    let node = world.node().with("queues.main", "concurrency = 16").with("types.work", &served_by("remote", ""));
+    let node = on_a_free_port(world.node())
+        .with("queues.main", "concurrency = 16")
+        .with("types.work", &served_by("remote", ""));
     let node = node.with("pressure", &format!("root = '{}'", machine.path().display())).start().await;
+    let shown = async |name: &str, resource: &str| Scrape::of(&node).await.value(name, &[("resource", resource)]);
     let warnings = async || world.request("health", json!({})).await["warnings"].clone();
 
     let told = system.until("pressure", |live| live.body["event"] == "node_under_pressure").await;
@@ -52,6 +56,8 @@ async fn a_node_short_of_memory_takes_fewer_jobs_until_it_is_over() {
         if warnings[0].as_str().is_some_and(|text| text.contains("one in 8")) { Ok(()) } else { Err(warnings) }
     })
     .await;
+    assert_eq!(shown("longshore_held_back_steps", "memory").await, Some(3.0));
+    assert_eq!(shown("longshore_pressure_ratio", "memory").await, Some(0.97));
     world.publish("work").many((0..40).map(|number| json!(number))).await;
     handler.called(40).await;
     is_emptied(&world).await;
@@ -62,6 +68,8 @@ async fn a_node_short_of_memory_takes_fewer_jobs_until_it_is_over() {
     in_use(machine.path(), 50);
     system.until("relief", |live| live.body["event"] == "node_relieved").await;
     assert_eq!(warnings().await, json!([]));
+    assert_eq!(shown("longshore_held_back_steps", "memory").await, Some(0.0));
+    assert_eq!(shown("longshore_pressure_ratio", "memory").await, Some(0.5));
     // Its rate was low, so it begins with few jobs.
     eventually("as many as before", WITHIN, async || {
         world.publish("work").many((0..40).map(|number| json!(number))).await;

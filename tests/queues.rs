@@ -268,3 +268,82 @@ async fn a_queue_with_jobs_that_no_node_serves_is_told() {
     said(&|warnings| warnings == "[]").await;
     assert!(bulk.stop().await.success() && main.stop().await.success());
 }
+
+/// Given running nodes, when a queue is put, then its jobs are taken and the nodes that are to serve it do, without a
+/// restart; put anew, it is served otherwise while what runs goes on; and all that outlasts restarts.
+#[tokio::test]
+async fn a_queue_that_is_put_is_served_without_a_restart_and_after_one() {
+    let world = world().await;
+    let a = node(&world).name("a").start().await;
+    let b = node(&world).name("b").with("queues.own", "concurrency = 7").start().await;
+    let put = async |asked: Value| world.try_request("_all", "queues.put", asked).await;
+    let listed = async |queue: &str| world.try_request("_all", "queues.list", json!({"queue": queue})).await.unwrap();
+    refuses_queues(&world).await;
+    assert!(world.publish("noop").queue("bulk").send("{}").await.is_err(), "it is not declared yet");
+
+    let answer = put(json!({"queue": "bulk", "concurrency": 3, "nodes": ["a"]})).await.unwrap();
+    let served = json!({"aging_ms": 30_000, "concurrency": 3, "nodes": ["a"], "queue": "bulk", "served_by": ["a"],
+        "unconfirmed": []});
+    assert_eq!(answer, served);
+    assert_eq!(put(json!({"queue": "bulk", "concurrency": 3, "nodes": ["a"]})).await.unwrap(), served, "repeated");
+    let first = world.publish("noop").queue("bulk").many((0..5).map(|_| json!({}))).await;
+    assert!(world.ends(&first, WITHIN).await.iter().all(|state| state == "completed"));
+    let mut events = world.live_events("default").await;
+    let lasting = world.publish("sleep").queue("bulk").json(json!({"ms": 3_000})).await;
+    events.until_told("started", &lasting).await;
+
+    // Two nodes with two workers each, while one of the three before still runs its job.
+    let answer = put(json!({"queue": "bulk", "concurrency": 2})).await.unwrap();
+    assert_eq!((&answer["served_by"], &answer["unconfirmed"]), (&json!(["a", "b"]), &json!([])));
+    eventually("two nodes with two workers each", WITHIN, async || {
+        let bulk = listed("bulk").await["queues"][0].clone();
+        if bulk["concurrency"] == 4 { Ok(()) } else { Err(bulk) }
+    })
+    .await;
+    let ended = world.wait(&lasting).await;
+    assert_eq!((ended.state.as_str(), ended.attempt), ("completed", 1));
+    // A node goes by its configuration first.
+    let answer = put(json!({"queue": "own", "concurrency": 1, "nodes": []})).await.unwrap();
+    assert_eq!((&answer["served_by"], &listed("own").await["queues"][0]["concurrency"]), (&json!(["b"]), &json!(7)));
+
+    let output = world.command(["queues", "put", "bulk", "--concurrency", "2", "--no-node"]).output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.starts_with("bulk: concurrency 2, aging 30s, served by"), "{said}");
+    eventually("a queue without nodes", WITHIN, async || {
+        let bulk = listed("bulk").await["queues"][0].clone();
+        if bulk["served"] == false { Ok(()) } else { Err(bulk) }
+    })
+    .await;
+    let waits = world.publish("noop").queue("bulk").json(json!({})).await;
+    put(json!({"queue": "bulk", "aging_ms": 0, "nodes": ["a"]})).await.unwrap();
+    assert_eq!(world.wait(&waits).await.state, "completed");
+
+    assert!(a.stop().await.success() && b.stop().await.success());
+    let after = world.publish("noop").queue("bulk").json(json!({})).await;
+    let a = node(&world).name("a").start().await;
+    assert_eq!(world.wait(&after).await.state, "completed");
+    let audit = world.try_request("_all", "audit.list", json!({})).await.unwrap();
+    let puts = audit["entries"].as_array().unwrap().iter().filter(|entry| entry["endpoint"] == "queues.put");
+    assert!(puts.clone().any(|entry| entry["stage"] == "done"), "{audit}");
+    assert!(puts.clone().any(|entry| entry["request"]["queue"] == "bulk"), "{audit}");
+    world.history(&first, Vec::new()).await.assert_sound();
+    assert!(a.stop().await.success());
+}
+
+/// What cannot be put is refused with the field and its bounds.
+async fn refuses_queues(world: &World) {
+    for (asked, code, says) in [
+        (json!({"queue": "_x"}), 400, "queue"),
+        (json!({"queue": "a b"}), 400, "queue"),
+        (json!({"queue": "bulk", "concurrency": 0}), 400, "concurrency: 0 is out of bounds; 1 to 10000"),
+        (json!({"queue": "bulk", "concurrency": 10_001}), 400, "concurrency: 10001 is out of bounds; 1 to 10000"),
+        (json!({"queue": "bulk", "aging_ms": 315_360_000_001_u64}), 400, "aging_ms: 315360000001 is out of bounds"),
+        (json!({"queue": "bulk", "nodes": ["a.b"]}), 400, "nodes: \"a.b\""),
+        (json!({"concurrency": 1}), 400, "queue"),
+    ] {
+        let refused = world.try_request("_all", "queues.put", asked).await.unwrap_err();
+        assert!(refused.code == code && refused.message.contains(says), "{refused:?}");
+    }
+    let refused = world.try_request("default", "queues.put", json!({"queue": "bulk"})).await.unwrap_err();
+    assert_eq!(refused.code, 403);
+}

@@ -55,6 +55,7 @@ async fn paused_and_complete(world: &World, id: &str, every: i64) {
     for number in 0..=(last - first) / every {
         world.wait_as("default", &format!("{id}-{}", first + number * every), WITHIN).await;
     }
+    crate::is_emptied(world).await;
     let all = completed(world, id).await;
     assert!(all.values().all(|ends| *ends == 1), "{all:?}");
     assert_complete(&all.into_keys().collect(), every);
@@ -155,7 +156,7 @@ async fn what_cannot_be_a_schedule_is_refused_with_the_remedy() {
         (json!({"run_id": "mine"}), 400, "run_id: "),
         (json!({"expires_at": "2030-01-01T00:00:00Z"}), 400, "use expires_in_ms"),
         (json!({"id": "main-p5"}), 400, "derived run id"),
-        (json!({"retry": "unknown"}), 400, "retry: no preset"),
+        (json!({"retry": "unknown"}), 400, "there is none; a section [retries.NAME]"),
         (json!({"queue": "nowhere"}), 404, "not declared"),
         (json!({"idempotency_key": "k".repeat(512)}), 400, "idempotency_key: has "),
         (json!({"payload": "x".repeat(70_000)}), 413, "65536 are allowed"),
@@ -186,6 +187,25 @@ async fn times_follow_the_clocks_of_their_zone() {
     };
     assert_eq!(of_2027(&spring), ["2027-03-27T01:30:00.000Z", "2027-03-29T00:30:00.000Z"]);
     assert_eq!(of_2027(&autumn), ["2027-10-31T00:30:00.000Z", "2027-10-31T01:30:00.000Z"]);
+
+    // The same rule makes runs: those of both changes of 2025, made up for by a backfill.
+    let hourly = json!({"id": "hourly", "cron": "0 30 0-4 * * *", "time_zone": "Europe/Berlin", "type": "noop"});
+    put(&world, hourly).await;
+    for (from, until, due) in [
+        ("2025-03-29T23:00:00Z", "2025-03-30T03:00:00Z", ["23:30", "00:30", "01:30", "02:30"].as_slice()),
+        ("2025-10-25T22:00:00Z", "2025-10-26T04:00:00Z", &["22:30", "23:30", "00:30", "01:30", "02:30", "03:30"]),
+    ] {
+        let span = json!({"id": "hourly", "from": from, "until": until});
+        let outcome = world.request("schedules.backfill", span).await;
+        assert_eq!(outcome["started"], json!(due.len()), "{outcome}");
+        let first: jiff::Timestamp = from.parse().unwrap();
+        for (hours, due) in (0..).zip(due) {
+            let at = first + jiff::SignedDuration::from_mins(60 * hours + 30);
+            assert_eq!(&at.to_string()[11..16], *due);
+            let run = format!("hourly-{}", at.as_millisecond());
+            assert_eq!(world.wait(&run).await.state, "completed", "{at}");
+        }
+    }
 }
 
 /// Given schedules that are due each second, when the server is killed across due times, then each time has its run,

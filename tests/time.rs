@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use longshore_harness::reads;
+use futures_util::future::join_all;
+use longshore_harness::{Scrape, reads};
 use serde_json::json;
 
+use crate::http::on_a_free_port;
 use crate::{AT_ONCE, in_future, served_by, workers, world};
 
 const SCHEDULED: &str = "scheduled\nenqueued\nstarted 1\ncompleted 1";
@@ -131,6 +133,33 @@ async fn an_attempt_ends_at_its_time_limit() {
     assert_eq!(world.wait(&generous).await.state, "completed");
     node.stop().await;
     world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given a type whose jobs have needed two seconds lately, when a job comes whose deadline leaves less, then it is not started
+/// only to fail, and the node says so; a deadline before the end of the time limit keeps no job from starting.
+#[tokio::test]
+async fn a_job_that_has_too_little_time_left_is_not_started() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).with("types.nap", &served_by("sleep", "timeout = '10m'")).start().await;
+    let nap = async |deadline: &str| {
+        world.publish("nap").header("Longshore-Deadline", deadline).json(json!({"ms": 2_000})).await
+    };
+    let runs = join_all((0..20).map(|_| nap("5m"))).await;
+    for run in &runs {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+    let late = nap("1500ms").await;
+    let end = world.wait(&late).await;
+    let error = end.error.expect("it has failed");
+    assert_eq!((end.state.as_str(), end.attempt, error.kind.as_str()), ("dead", 0, "timeout"));
+    assert!(error.message.starts_with("not started: the run's deadline leaves "), "{}", error.message);
+    world.eventually_reads(&late, "enqueued\ndlq timeout").await;
+    let health = world.request("health", json!({})).await;
+    assert!(health["warnings"].to_string().contains("1 job was not started in the last two minutes"), "{health}");
+    let shed = Scrape::of(&node).await.sum("longshore_jobs_shed_total", &[("reason", "no_time_left")]);
+    assert!((shed - 1.0).abs() < 1e-9, "{shed}");
+    let without = world.publish("nap").json(json!({"ms": 10})).await;
+    assert_eq!(world.wait(&without).await.state, "completed");
 }
 
 /// Given a deadline for the whole run, when it passes, then the run is dead of kind timeout, in whatever state it was.

@@ -112,3 +112,17 @@ async fn every_step_of_the_tutorial_works() {
     }
     background.iter().for_each(Process::kill_now);
 }
+
+/// What README.md shows of the examples stands in them, and so is what the other tests run.
+#[test]
+fn the_readme_shows_the_examples_as_they_are() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let examples = [read("examples/produce.py"), read("examples/render.py")];
+    let readme = read("README.md");
+    let shown: Vec<&str> =
+        readme.split("```python\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
+    assert!(shown.len() >= 4, "{shown:?}");
+    for block in shown {
+        assert!(examples.iter().any(|example| example.contains(block)), "in neither of them:\n{block}");
+    }
+}

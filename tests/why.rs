@@ -1,9 +1,13 @@
 //! The story of one run, in words: what it waited for, where it was tried, why it failed, when it goes on.
 
-use longshore_harness::World;
+use std::time::Duration;
+
+use longshore_harness::{Reply, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{AT_ONCE, served_by, workers, world};
+
+const KEY: &str = "Longshore-Concurrency-Key";
 
 /// What `longshore why` prints, and its exit code.
 async fn why(world: &World, line: &str) -> (String, i32) {
@@ -51,13 +55,13 @@ async fn a_run_that_was_tried_tells_where_and_why_it_failed() {
     let dead = world.publish("broken").json(json!({"times": 9})).await;
     assert_eq!(world.wait(&dead).await.state, "dead");
     let told = why(&world, &dead).await.0;
-    tells(&told, &["attempt 1 of 2", "the attempt failed after", "retryable: ", "the next one is due 10 ms later"]);
+    tells(&told, &["attempt 1 of 2", "the attempt failed after", "retryable: ", "the next one is due ", " ms later"]);
     tells(&told, &["attempt 2 of 2", "ended as a dead letter", "failed for good after 2 attempts", "dlq replay"]);
 
     let retrying = world.publish("flaky").json(json!({})).await;
     live.until_told("failed", &retrying).await;
     let told = why(&world, &retrying).await.0;
-    tells(&told, &["flaky  retrying", "the next one is due 1 h 0 min later", "Attempt 2 of 12 starts at"]);
+    tells(&told, &["flaky  retrying", "the next one is due ", "Attempt 2 of 12 starts at"]);
     tells(&told, &["The last one failed: retryable: ", "longshore runs run-now"]);
 
     let (told, code) = why(&world, "nobody-knows-it").await;
@@ -81,7 +85,7 @@ async fn a_run_that_waits_tells_for_what() {
     tells(&why(&world, &delayed).await.0, &["noop  scheduled", "It waits for its time: ", "(in "]);
 
     let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
-    longshore_harness::eventually("a running record", std::time::Duration::from_secs(60), async || {
+    eventually("a running record", Duration::from_secs(60), async || {
         world.record(&busy).await.filter(|record| record.state == "running").ok_or("none yet")
     })
     .await;
@@ -95,5 +99,193 @@ async fn a_run_that_waits_tells_for_what() {
     let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!((code, &told["run"]["state"]), (0, &json!("enqueued")), "{told}");
     assert!(told["now"][0].as_str().unwrap().starts_with("It has been waiting for"), "{told}");
+    node.kill9().await;
+}
+
+/// Waits until the story of a run that waits tells this.
+async fn waits_for(world: &World, run: &str, wanted: &[&str]) {
+    eventually(wanted[0], Duration::from_secs(60), async || {
+        let told = why(world, run).await.0;
+        let is_told = wanted.iter().all(|text| told.contains(text)) && told.matches("It waits for").count() <= 1;
+        if is_told { Ok(()) } else { Err(told) }
+    })
+    .await;
+}
+
+/// Given jobs of busy keys that made way for others, when one asks why, then the answer names the other run.
+#[tokio::test]
+async fn a_run_that_made_way_tells_for_which() {
+    let world = world().await;
+    let on_busy = |rule: &str| served_by("sleep", &format!("on_busy = '{rule}'"));
+    let node =
+        workers(world.node(), 8).with("types.drop", &on_busy("drop_new")).with("types.keep", &on_busy("keep_newest"));
+    let node = node.start().await;
+    let mut live = world.live_events("default").await;
+    let keyed = async |job_type: &str, ms: u64| world.publish(job_type).header(KEY, "k").json(json!({"ms": ms})).await;
+
+    let busy = keyed("drop", 600_000).await;
+    live.until_told("started", &busy).await;
+    let dropped = keyed("drop", 1).await;
+    live.until_told("cancelled", &dropped).await;
+    let told = why(&world, &dropped).await.0;
+    tells(&told, &["drop  cancelled", "cancelled, after", "of waiting: its concurrency key was busy: run"]);
+    let because =
+        format!("It was cancelled without an attempt: its concurrency key was busy: run {busy} had not ended.");
+    tells(&told, &[&because]);
+
+    let first = keyed("keep", 600_000).await;
+    live.until_told("started", &first).await;
+    let superseded = keyed("keep", 1).await;
+    live.until_told("deferred", &superseded).await;
+    let newest = keyed("keep", 1).await;
+    live.until_told("cancelled", &superseded).await;
+    let told = why(&world, &superseded).await.0;
+    tells(&told, &[&format!("It was cancelled without an attempt: run {newest} of its concurrency key came later.")]);
+    tells(&told, &["It had been put off at", "because as many of its kind ran as may run at once."]);
+
+    node.kill9().await;
+}
+
+/// Given jobs that came too late, were duplicates, were cancelled by filter, or were replayed, when one asks why, then the
+/// answer says by which rule, after how long, and which run it is about.
+#[tokio::test]
+async fn a_run_that_ended_without_an_attempt_tells_why() {
+    let world = world().await;
+    let node = world.node().with("types.broken", &served_by("fail", "max_attempts = 1")).start().await;
+    let mut live = world.live_events("default").await;
+    let original = world.publish("noop").header("Longshore-Idempotency-Key", "a").json(json!(1)).await;
+    assert_eq!(world.wait(&original).await.state, "completed");
+    let repeat = world.publish("noop").header("Longshore-Idempotency-Key", "a").json(json!(1)).await;
+    live.until_told("duplicate", &repeat).await;
+    let told = why(&world, &repeat).await.0;
+    tells(&told, &["noop  duplicate", &format!("ended as a duplicate of {original}")]);
+    tells(&told, &[&format!("It did nothing: run {original} has its idempotency key.")]);
+
+    let late = world.publish("nobody").header("Longshore-Expires-In", "1s").json(json!(1)).await;
+    live.until_told("deferred", &late).await;
+    live.until_told("expired", &late).await;
+    let told = why(&world, &late).await.0;
+    tells(&told, &["expired, after 1", "of waiting: no attempt had started in time", "It expired: no attempt had"]);
+    tells(&told, &["It had been put off at", "because no handler of its type was subscribed."]);
+
+    let paused = json!({"type": "noop", "until": crate::in_future(Duration::from_secs(3))});
+    world.ask("_all", "queues.pause", paused.to_string(), Duration::from_secs(20)).await.unwrap();
+    let shed = world.publish("noop").header("Longshore-Deadline", "1s").json(json!(1)).await;
+    live.until_told("dlq", &shed).await;
+    let told = why(&world, &shed).await.0;
+    tells(&told, &["ended as a dead letter, after ", "of waiting: timeout: the run's deadline"]);
+    tells(&told, &["It failed for good without an attempt: timeout: the run's deadline", "It had been put off at"]);
+
+    let tagged = world.submit(json!({"type": "noop", "delay_ms": 3_600_000, "tags": ["old"]})).await;
+    let answer = world.request("runs.cancel", json!({"tag": "old"})).await;
+    assert_eq!(answer["cancelled"], 1, "{answer}");
+    let told = why(&world, &tagged).await.0;
+    tells(
+        &told,
+        &["cancelled, after", "It was cancelled without an attempt, because somebody asked for it: longshore audit"],
+    );
+
+    let dead = world.publish("broken").json(json!({"times": 1})).await;
+    assert_eq!(world.wait(&dead).await.state, "dead");
+    world.eventually_letters(2).await;
+    world.request("dlq.replay", json!({"run_id": dead, "set": {"payload": {"times": 0}}})).await;
+    assert_eq!(world.wait(&dead).await.state, "completed");
+    live.until_told("completed", &dead).await;
+    let told = why(&world, &dead).await.0;
+    tells(
+        &told,
+        &["attempt 1 of 1 started", "failed after", "ended as a dead letter: retryable", "replayed: its next round"],
+    );
+    tells(
+        &told,
+        &["replayed", "attempt 1 of 1 started", "completed after", "It completed at the first attempt of round 2."],
+    );
+    node.kill9().await;
+}
+
+/// Given jobs that wait for the run before them, a rate limit, a breaker, a pause or a slot, when one asks why, then the answer
+/// says for which of them and until when, once.
+#[tokio::test]
+async fn a_run_that_is_held_up_tells_by_what() {
+    let world = world().await;
+    let node = workers(world.node(), 16)
+        .with("types.step", &served_by("sleep", "ordered = true"))
+        .with("types.single", &served_by("sleep", "concurrency = 1"))
+        .with("types.limited", &served_by("noop", "rate_limit = { rate = 1, per = '1h' }"))
+        .with("types.brittle", &served_by("fail", "max_attempts = 1\nbreaker = { failures = 2, cool_down = '1h' }"))
+        .with("types.stopped", "handler = 'noop'")
+        .with("queues.bulk", "");
+    let node = node.start().await;
+    let mut live = world.live_events("default").await;
+    let twice = async |job_type: &str, payload: Value| {
+        let publish = world.publish(job_type).header(KEY, "k");
+        let first = publish.json(payload.clone()).await;
+        (first, publish.json(payload).await)
+    };
+
+    let (first, second) = twice("step", json!({"ms": 600_000})).await;
+    live.until_told("started", &first).await;
+    let turn =
+        format!("It waits for its turn in the order of its key: run {first} comes first and has not ended (running).");
+    waits_for(&world, &second, &[&turn]).await;
+    let (_, second) = twice("single", json!({"ms": 600_000})).await;
+    waits_for(&world, &second, &["It waits for its turn: as many of single or of its key run as may."]).await;
+    let (_, second) = twice("limited", json!(1)).await;
+    waits_for(&world, &second, &["It waits for its rate limit, next at 20"]).await;
+    for _ in 0..2 {
+        let failing = world.publish("brittle").json(json!({})).await;
+        assert_eq!(world.wait(&failing).await.state, "dead");
+    }
+    let broken = world.publish("brittle").json(json!({})).await;
+    let breaker =
+        ["It waits for the breaker of brittle, open until 20", "The circuit breaker of brittle is open until 20"];
+    waits_for(&world, &broken, &breaker).await;
+    let paused = json!({"type": "stopped"});
+    world.ask("_all", "queues.pause", paused.to_string(), Duration::from_secs(20)).await.unwrap();
+    let stopped = world.publish("stopped").json(json!(1)).await;
+    waits_for(&world, &stopped, &["It waits for the end of a pause: its type stopped is paused."]).await;
+    let until = crate::in_future(Duration::from_secs(3_600));
+    let paused = json!({"queue": "bulk", "until": until});
+    world.ask("_all", "queues.pause", paused.to_string(), Duration::from_secs(20)).await.unwrap();
+    let stopped = world.publish("noop").queue("bulk").json(json!(1)).await;
+    waits_for(
+        &world,
+        &stopped,
+        &[&format!("It waits for the end of a pause: its queue bulk is paused until {until}.")],
+    )
+    .await;
+    node.kill9().await;
+}
+
+/// Given jobs that wait for a handler, its room, the end of its hold or a time that it asked for, when one asks why, then the
+/// answer says for which of them.
+#[tokio::test]
+async fn a_run_that_waits_for_its_handler_says_so() {
+    let world = world().await;
+    let node = world.node().start().await;
+    let slow = |_| std::future::pending::<Reply>();
+    let _slow = world.handler("slow").announce("longshore.slots", "1").start(slow).await;
+    let _later = world.handler("later").start(|_| async { Reply::snooze("1h") }).await;
+    let _held = world.handler("held").start(|_| async { Reply::error(503, "no").header("Longshore-Hold", "1h") }).await;
+    let nobodys = world.publish("nobody").json(json!(1)).await;
+    waits_for(
+        &world,
+        &nobodys,
+        &["It waits for a handler of nobody: none online since 20", "subscribe to longshore.work.default.nobody"],
+    )
+    .await;
+    world.publish("slow").json(json!(1)).await;
+    let second = world.publish("slow").json(json!(1)).await;
+    waits_for(&world, &second, &["It waits for a handler of slow with room"]).await;
+    let snoozed = world.publish("later").json(json!(1)).await;
+    waits_for(
+        &world,
+        &snoozed,
+        &["It waits for the time that its handler asked for, next at 20", "its handler put it back"],
+    )
+    .await;
+    world.publish("held").json(json!(1)).await;
+    let held = world.publish("held").json(json!(1)).await;
+    waits_for(&world, &held, &["It waits for the end of a hold: a handler holds held or its key"]).await;
     node.kill9().await;
 }

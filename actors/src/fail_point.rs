@@ -1,7 +1,8 @@
 //! Fail points: points between two steps of the protocol at which a test can stop or kill this process.
 //!
 //! `LONGSHORE_FAIL_POINTS=after-record=kill@3,before-ack=stop` kills the process the third time it passes
-//! `after-record` and stops it (SIGSTOP) the first time it passes `before-ack`. If the variable is not set, passing a
+//! `after-record` and stops it (SIGSTOP) the first time it passes `before-ack`; `panic` has the task panic, and with `hang` the
+//! task that passes goes no further, while the others do. If the variable is not set, passing a
 //! point costs one load.
 
 use std::collections::HashMap;
@@ -13,10 +14,11 @@ use std::time::Duration;
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
 /// All points, in the order in which a job passes them.
-pub const ALL: [&str; 43] = [
+pub const ALL: [&str; 45] = [
     "before-note",
     "after-note",
     "after-publish",
+    "before-make-way",
     "after-make-way",
     "after-key-mark",
     "after-mark",
@@ -52,6 +54,7 @@ pub const ALL: [&str; 43] = [
     "after-replay-publish",
     "before-close",
     "before-stop",
+    "before-check",
     "after-tick",
     "after-firing",
     "after-firing-run",
@@ -64,6 +67,7 @@ enum Action {
     Kill,
     Stop,
     Panic,
+    Hang,
 }
 
 #[derive(Debug)]
@@ -86,6 +90,7 @@ fn parse(text: &str) -> HashMap<String, Point> {
             "kill" => Action::Kill,
             "stop" => Action::Stop,
             "panic" => Action::Panic,
+            "hang" => Action::Hang,
             _ => return None,
         };
         let known = ALL.contains(&name);
@@ -95,7 +100,7 @@ fn parse(text: &str) -> HashMap<String, Point> {
         let point = read(part);
         if point.is_none() {
             tracing::error!(
-                "LONGSHORE_FAIL_POINTS: {part:?} is not a fail point; write name=kill|stop|panic[@nth], {ALL:?}"
+                "LONGSHORE_FAIL_POINTS: {part:?} is not a fail point; write name=kill|stop|panic|hang[@nth], {ALL:?}"
             );
         }
         point
@@ -125,5 +130,10 @@ pub fn pass(name: &str) {
             std::thread::park_timeout(STOPS_WITHIN);
         }
         Action::Panic => panic!("fail point {name}"),
+        Action::Hang => tokio::task::block_in_place(|| {
+            loop {
+                std::thread::park();
+            }
+        }),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant, TraceId};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
@@ -282,7 +283,8 @@ impl<E: std::error::Error> From<E> for HandlerError {
 /// the type's own name, else by remote handlers. Nodes that lack a handler have it called in a node that has it.
 #[derive(Clone, Default)]
 pub struct Handlers {
-    by_name: HashMap<String, Arc<dyn Handler>>,
+    /// Hashed quickly, as each job's handler is looked up: no client chooses which names are here.
+    by_name: HashMap<String, Arc<dyn Handler>, FixedState>,
     /// Those that every node has, so that none need be offered to another.
     everywhere: HashSet<String>,
 }

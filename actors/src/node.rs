@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::observer::Observer;
 use crate::parts::{Outlets, Parts};
 use crate::queue::dispatcher;
+use crate::queue::serve::Order;
 use crate::tree::{self, Root};
 use crate::{Handlers, Settings};
 
@@ -68,7 +69,7 @@ pub enum Error {
 pub struct Node {
     parts: Parts,
     observer: Observer,
-    root: ActorRef<()>,
+    root: ActorRef<Order>,
     life: JoinHandle<()>,
     reason: oneshot::Receiver<String>,
     grace: Duration,
@@ -96,9 +97,12 @@ impl Node {
         node_name::wait_for_name(&parts.backbone.nodes(), &parts.identity).await.map_err(taken)?;
         let ports = Arc::new(parts.ports(caller));
         let (tell, reason) = oneshot::channel();
+        let maker = parts.queue_maker(&ports);
+        let configured = parts.routing.policies.queues.iter();
         let tree = tree::Arguments {
             children: tree::children(&parts, &ports),
-            queues: parts.supervisors(&ports),
+            queues: configured.map(|(queue, policy)| maker.make(queue, *policy)).collect(),
+            address: parts.root.clone(),
             metrics: Arc::clone(&parts.metrics),
             tell,
         };
@@ -111,7 +115,7 @@ impl Node {
         };
         let _ = tokio::time::timeout(SERVES_WITHIN, started).await;
         parts.system_events.publish("node_joined", Value::Null).await;
-        tracing::info!(node = %parts.identity.node, queues = parts.queues.len(), "taking work");
+        tracing::info!(node = %parts.identity.node, queues = parts.queues.all().len(), "taking work");
         let observer = Observer::new(&parts);
         Ok(Self { parts, observer, root, life, reason, grace: shutdown_grace })
     }
@@ -147,8 +151,8 @@ impl Node {
     pub async fn drain(self) -> Result<(), Error> {
         tracing::info!(node = %self.parts.identity.node, "draining");
         self.parts.lifecycle.draining.cancel();
-        let closed =
-            self.parts.queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, dispatcher::Message::Drain));
+        let queues = self.parts.queues.all();
+        let closed = queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, dispatcher::Message::Drain));
         futures_util::future::join_all(closed).await;
         if tokio::time::timeout(self.grace, self.idle()).await.is_err() {
             tracing::warn!("the grace time is over: releasing the attempts that still run");
@@ -181,7 +185,7 @@ impl Node {
 
     /// Waits until no worker is busy, and no handler works for another node.
     async fn idle(&self) {
-        for queue in &self.parts.queues {
+        for queue in self.parts.queues.all().iter() {
             while queue.running() > 0 {
                 queue.idle.back().await;
             }

@@ -21,6 +21,7 @@ use crate::shared::permits::LocalRetryPermits;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
+use crate::shared::shed::Shed;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::shared::{new_seal, now};
@@ -36,6 +37,8 @@ pub(crate) struct NodePorts {
     pub(crate) limits: Arc<Limits>,
     /// Says which queues and types are paused.
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
+    /// Says how much time jobs with a deadline need.
+    pub(crate) shed: Arc<Shed>,
     /// Calls remote handlers.
     pub(crate) caller: Caller,
     pub(crate) committer: Committer,
@@ -134,6 +137,17 @@ impl Ports for NodePorts {
 
     fn local_retries(&self) -> &Arc<LocalRetryPermits> {
         &self.local_retries
+    }
+
+    fn needs(&self, job: &Job) -> Option<Duration> {
+        self.shed.needs(job, Instant::now())
+    }
+
+    fn gave_up(&self, job: &Job, reason: &'static str) {
+        self.metrics.shed.with_label_values(&[reason]).inc();
+        if self.shed.gave_up(Instant::now()) {
+            tracing::warn!(queue = %job.queue, reason, "a job comes too late to be started; more of them are counted (longshore_jobs_shed_total)");
+        }
     }
 
     async fn commit(&self, commit: Box<Commit>) {

@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use crate::address::Waiting;
 use crate::cluster::counts::Counts;
-use crate::cluster::readiness::Readiness;
+use crate::cluster::readiness::{Readiness, SILENT_TREE};
 use crate::lease_keeper::Book;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
-use crate::queue::dispatcher;
 
 /// A view of a running node. Cheap to clone.
 #[derive(Clone)]
@@ -44,9 +43,19 @@ impl Observer {
     }
 
     /// Why the node takes no work; empty if it does.
-    #[must_use]
-    pub fn reasons_not_ready(&self) -> Vec<String> {
-        self.readiness.status().reasons
+    pub async fn reasons_not_ready(&self) -> Vec<String> {
+        self.readiness.status().await.reasons
+    }
+
+    /// What is wrong with the process itself, so that only another start helps; `None`: nothing, or it is ending by itself.
+    /// Takes a second at most.
+    pub async fn reason_not_alive(&self) -> Option<&'static str> {
+        (!self.readiness.is_alive().await).then_some(SILENT_TREE)
+    }
+
+    /// A part that the node's own tree does not supervise may be started again: its count begins at 0.
+    pub fn expect_restarts(&self, part: &'static str) {
+        drop(self.metrics.restarts.with_label_values(&[part]));
     }
 
     /// Counts that a part which the node's own tree does not supervise was started again.
@@ -58,20 +67,21 @@ impl Observer {
     /// whole cluster; without an answer these are absent.
     pub async fn metrics(&self) -> String {
         let Readiness { backbone, identity, queues, .. } = &self.readiness;
-        let counts = self.counts.now(backbone, &self.limits, &identity.node, dispatcher::loads(queues)).await;
-        self.measure();
+        let counts = self.counts.now(backbone, &self.limits, &identity.node, queues.loads()).await;
+        self.measure().await;
         self.metrics.text_with(counts.as_deref())
     }
 
     /// Sets the gauges that nobody else keeps.
-    fn measure(&self) {
+    async fn measure(&self) {
         let (metrics, number) = (&self.metrics, |count: usize| i64::try_from(count).unwrap_or(i64::MAX));
-        let Readiness { backbone, queues, health, .. } = &self.readiness;
-        for queue in queues {
-            let labels = [queue.name.as_str()];
-            metrics.workers.with_label_values(&labels).set(number(queue.policy.concurrency));
-            metrics.busy.with_label_values(&labels).set(number(queue.running()));
+        let Readiness { backbone, queues, health, routing, .. } = &self.readiness;
+        for (queue, load) in queues.loads() {
+            metrics.workers.with_label_values(&[&queue]).set(number(load.concurrency));
+            metrics.busy.with_label_values(&[&queue]).set(number(load.running));
         }
+        let waiting = queues.all().iter().map(|queue| queue.scheduler.waiting()).sum();
+        metrics.mailbox.with_label_values(&["scheduler"]).set(number(waiting));
         for (actor, _) in self.mailboxes.iter() {
             let waiting = self.mailboxes.iter().filter(|(name, _)| name == actor).map(|(_, waiting)| waiting()).sum();
             metrics.mailbox.with_label_values(&[*actor]).set(number(waiting));
@@ -79,6 +89,7 @@ impl Observer {
         metrics.unresponsive_now.set(number(health.unresponsive()));
         metrics.leases_held.set(number(self.book.count()));
         metrics.lanes_unanswered.set(number(backbone.unanswered().len()));
-        metrics.ready.set(i64::from(self.reasons_not_ready().is_empty()));
+        metrics.types_without_handler.set(number(routing.discovery.missing_handlers().len()));
+        metrics.ready.set(i64::from(self.reasons_not_ready().await.is_empty()));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use longshore_backbone::Backbone;
 use longshore_backbone::work::Caller;
 use longshore_domain::policy::Policies;
-use longshore_domain::{JobType, Queue, SmolStr};
+use longshore_domain::{JobType, SmolStr};
 use tokio::sync::Mutex;
 
 use crate::address::{Address, Waiting};
@@ -14,10 +14,11 @@ use crate::api::audit::Audit;
 use crate::api::{Api, service};
 use crate::cluster::readiness::Readiness;
 use crate::cluster::system_events::SystemEvents;
+use crate::cluster::tree_answers::Tree;
 use crate::cluster::waiting::WaitingJobs;
 use crate::cluster::{
-    circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, run_time_settings,
-    unserved,
+    circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
+    run_time_settings, stream_watch, unserved,
 };
 use crate::commit::committer::{Committer, Committing};
 use crate::concurrency::{Slots, keeper};
@@ -26,10 +27,9 @@ use crate::limits::Limits;
 use crate::limits::limiter;
 use crate::metrics::Metrics;
 use crate::node_ports::NodePorts;
-use crate::queue::buffer::JobBuffer;
-use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
-use crate::queue::{fairness, parking, supervisor};
+use crate::queue::serve::{QueueMaker, RootAddress};
+use crate::queue::served::ServedQueues;
 use crate::shared::breakers::Breakers;
 use crate::shared::capacity::HandlerCapacity;
 use crate::shared::gate_news::GateNews;
@@ -39,9 +39,11 @@ use crate::shared::lifecycle::Lifecycle;
 use crate::shared::offered_calls::OfferedCalls;
 use crate::shared::park_permits::ParkGate;
 use crate::shared::pressure::MachinePressure;
+use crate::shared::put_queues::PutQueues;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::routing::Routing;
 use crate::shared::run_time_settings::RunTimeSettings;
+use crate::shared::shed::Shed;
 use crate::shared::unclear_claims::UnclearClaims;
 use crate::shared::unstored_ends::UnstoredEnds;
 use crate::time::{recurring, sweep, timekeeper};
@@ -65,7 +67,11 @@ pub(crate) struct Parts {
     pub(crate) breakers: Arc<Breakers>,
     pub(crate) circuit_breaker: Address<circuit_breaker::Message>,
     pub(crate) gates: Gates,
-    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) queues: Arc<ServedQueues>,
+    park: ParkGate,
+    put_queues: Arc<PutQueues>,
+    /// Where the root of the tree is ordered to start and end queues.
+    pub(crate) root: RootAddress,
     pub(crate) waiting: Arc<WaitingJobs>,
     pub(crate) committer: Committer,
     pub(crate) committing: Arc<Mutex<Committing>>,
@@ -78,6 +84,7 @@ pub(crate) struct Parts {
     /// How the node watches for want of processor and memory, if it does.
     watches: Option<PressureSettings>,
     pressure: Arc<MachinePressure>,
+    shed: Arc<Shed>,
     pub(crate) metrics: Arc<Metrics>,
     /// Takes the spans of jobs, if the node writes traces.
     pub(crate) tracer: Option<Arc<Tracer>>,
@@ -103,9 +110,6 @@ impl Parts {
     ) -> Self {
         let known = policies.types.keys().map(JobType::as_str).chain(handlers.names());
         let (metrics, lifecycle) = (Arc::new(Metrics::new(known.map(SmolStr::from))), Lifecycle::default());
-        for queue in policies.queues.keys() {
-            metrics.expect_types(queue, policies.types.keys());
-        }
         let identity = Arc::new(Identity::new(name.clone()));
         let audit = Audit::new(backbone.clone(), name.to_string(), Arc::clone(&metrics), audit_file);
         let audit = Arc::new(audit);
@@ -121,17 +125,12 @@ impl Parts {
         let run_time_settings = Arc::new(RunTimeSettings::new(Arc::clone(&news)));
         let slots = Arc::new(Slots::new(Arc::clone(&policies), Arc::clone(&limits), Arc::clone(&news)));
         let breakers_of = Arc::clone(&breakers);
+        let park = ParkGate::new(backbone.clone(), Arc::clone(&news));
         let gates =
             Gates { routing: Arc::clone(&routing), limits, breakers: breakers_of, slots, run_time_settings, news };
-        let park = ParkGate::new(backbone.clone());
-        let (lease, pressure) = (backbone.storage().lease, Arc::<MachinePressure>::default());
-        let queues = policies.queues.iter().map(|(name, policy)| {
-            let draining = lifecycle.draining.clone();
-            let buffer = JobBuffer::new((name.clone(), *policy), lease, gates.clone(), park.clone(), draining);
-            Arc::new(Dispatcher::new(name.clone(), *policy, buffer, Arc::clone(&pressure)))
-        });
-        let queues: Vec<Arc<Dispatcher>> = queues.collect();
-        let waiting = WaitingJobs::new(backbone.clone(), identity.node.clone(), policies, queues.clone());
+        let pressure = Arc::<MachinePressure>::default();
+        let queues = Arc::<ServedQueues>::default();
+        let waiting = WaitingJobs::new(backbone.clone(), identity.node.clone(), policies, Arc::clone(&queues));
         Self {
             backbone,
             identity,
@@ -141,6 +140,9 @@ impl Parts {
             circuit_breaker: Address::default(),
             gates,
             queues,
+            park,
+            put_queues: Arc::default(),
+            root: RootAddress::default(),
             waiting: Arc::new(waiting),
             committer,
             committing,
@@ -152,6 +154,7 @@ impl Parts {
             health: Arc::default(),
             watches,
             pressure,
+            shed: Arc::default(),
             metrics,
             tracer,
             log,
@@ -171,6 +174,7 @@ impl Parts {
             routing: Arc::clone(&self.routing),
             limits: Arc::clone(&self.gates.limits),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
+            shed: Arc::clone(&self.shed),
             caller,
             committer: self.committer.clone(),
             book: Arc::clone(&self.book),
@@ -217,6 +221,7 @@ impl Parts {
             limits: Arc::clone(&self.gates.limits),
             waiting: Arc::clone(&self.waiting),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
+            put_queues: Arc::clone(&self.put_queues),
             system_events: self.system_events.clone(),
             metrics: Arc::clone(&self.metrics),
             breakers: Arc::clone(&self.breakers),
@@ -241,12 +246,26 @@ impl Parts {
         Readiness {
             backbone: self.backbone.clone(),
             identity: Arc::clone(&self.identity),
-            queues: self.queues.clone(),
+            queues: Arc::clone(&self.queues),
             lifecycle: self.lifecycle.clone(),
             routing: Arc::clone(&self.routing),
             health: Arc::clone(&self.health),
             pressure: Arc::clone(&self.pressure),
+            shed: Arc::clone(&self.shed),
             metrics: Arc::clone(&self.metrics),
+            tree: Tree::new(self.root.clone()),
+        }
+    }
+
+    /// The watch of the streams that this node needs.
+    pub(crate) fn stream_watch(&self) -> stream_watch::Part {
+        stream_watch::Part {
+            backbone: self.backbone.clone(),
+            health: Arc::clone(&self.health),
+            metrics: Arc::clone(&self.metrics),
+            audit: Arc::clone(&self.audit),
+            system_events: self.system_events.clone(),
+            queues: Arc::clone(&self.queues),
         }
     }
 
@@ -257,8 +276,9 @@ impl Parts {
             nodes: self.backbone.nodes(),
             identity: Arc::clone(&self.identity),
             settings: Arc::clone(&self.gates.run_time_settings),
+            put_queues: Arc::clone(&self.put_queues),
             limits: Arc::clone(&self.gates.limits),
-            queues: self.queues.clone(),
+            queues: Arc::clone(&self.queues),
             system_events: self.system_events.clone(),
         }
     }
@@ -288,7 +308,7 @@ impl Parts {
             backbone: self.backbone.clone(),
             identity: Arc::clone(&self.identity),
             draining: self.lifecycle.draining.clone(),
-            queues: self.queues.clone(),
+            queues: Arc::clone(&self.queues),
             routing: Arc::clone(&self.routing),
             waiting: Arc::clone(&self.waiting),
             run_time_settings: Arc::clone(&self.gates.run_time_settings),
@@ -361,7 +381,7 @@ impl Parts {
         discovery::Part {
             backbone: self.backbone.clone(),
             routing: Arc::clone(&self.routing),
-            schedulers: self.queues.iter().map(|queue| queue.scheduler.clone()).collect(),
+            queues: Arc::clone(&self.queues),
         }
     }
 
@@ -387,33 +407,34 @@ impl Parts {
         }
     }
 
-    /// Parking of one queue: moves parked jobs.
-    pub(crate) fn parking(&self, queue: &Arc<Dispatcher>) -> parking::Part {
-        parking::Part {
-            backbone: self.backbone.clone(),
-            queue: Arc::clone(queue),
+    /// Makes what serves a queue: its supervisor, whose workers perform attempts, parking, which moves parked jobs, and
+    /// fairness, which moves waiting jobs forward as a worker would park them.
+    pub(crate) fn queue_maker(&self, ports: &Arc<NodePorts>) -> QueueMaker {
+        QueueMaker {
+            ports: Arc::clone(ports),
             gates: self.gates.clone(),
-            draining: self.lifecycle.draining.clone(),
-            metrics: Arc::clone(&self.metrics),
+            park: self.park.clone(),
+            health: Arc::clone(&self.health),
+            pressure: Arc::clone(&self.pressure),
+            served: Arc::clone(&self.queues),
         }
     }
 
-    /// Fairness in one queue: moves waiting jobs forward, as a worker would park them.
-    pub(crate) fn fairness(queue: &Arc<Dispatcher>, ports: &Arc<NodePorts>) -> fairness::Part {
-        fairness::Part { ports: Arc::clone(ports), queue: Arc::clone(queue) }
+    /// The queues that were put while the cluster runs: starts and ends what serves them.
+    pub(crate) fn put_queues(&self, ports: &Arc<NodePorts>) -> put_queues::Part {
+        put_queues::Part {
+            backbone: self.backbone.clone(),
+            identity: Arc::clone(&self.identity),
+            lifecycle: self.lifecycle.clone(),
+            routing: Arc::clone(&self.routing),
+            put: Arc::clone(&self.put_queues),
+            metrics: Arc::clone(&self.metrics),
+            maker: self.queue_maker(ports),
+            root: self.root.clone(),
+        }
     }
 
-    /// The queues' supervisors, whose workers perform attempts.
-    pub(crate) fn supervisors(&self, ports: &Arc<NodePorts>) -> Vec<supervisor::Arguments> {
-        let of = |queue| supervisor::Arguments {
-            ports: Arc::clone(ports),
-            queue: Arc::clone(queue),
-            health: Arc::clone(&self.health),
-        };
-        self.queues.iter().map(of).collect()
-    }
-
-    /// The parts that have messages, and how many wait for each; of the schedulers, one per queue.
+    /// The parts that have messages, and how many wait for each; the schedulers, which come and go, are not among them.
     pub(crate) fn mailboxes(&self) -> Vec<Waiting> {
         fn of<M: Send + 'static>(name: &'static str, address: &Address<M>) -> Waiting {
             let address = address.clone();
@@ -427,12 +448,6 @@ impl Parts {
             of("circuit-breaker", &self.circuit_breaker),
         ];
         all.extend(self.tracer.iter().map(|tracer| of("trace-exporter", &tracer.address)));
-        all.extend(self.queues.iter().map(|queue| of("scheduler", &queue.scheduler)));
         all
-    }
-
-    /// The names of the queues that this node serves.
-    pub(crate) fn queue_names(&self) -> Vec<Queue> {
-        self.queues.iter().map(|queue| queue.name.clone()).collect()
     }
 }

@@ -13,6 +13,7 @@ use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
 use longshore_backbone::control::Presence;
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
+use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
@@ -20,7 +21,7 @@ use longshore_backbone::wire::api::ApiError;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
-use longshore_domain::concurrency::{ConcurrencyId, Line};
+use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
@@ -51,6 +52,15 @@ pub(crate) trait Rules {
 
     fn on_claim(&self, found: Option<&Run>, unique: Unique, release_on: ReleaseOn) -> KeyVerdict {
         key::on_claim(found, unique, release_on)
+    }
+
+    fn makes_way(&self, run: &Run, by: (Timestamp, &RunId)) -> bool {
+        key::makes_way(run, by)
+    }
+
+    /// Whether a run writes its record before it ends the one that it replaces.
+    fn confirms_before_it_replaces(&self) -> bool {
+        true
     }
 
     fn is_recorded_first(&self, unique: Unique) -> bool {
@@ -123,6 +133,12 @@ pub(crate) trait Server: Rules + Destination {
     async fn read_line(&self, id: &ConcurrencyId) -> Result<(Line, u64), Error>;
     /// Writes a line; says whether it was still as it was read.
     async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<bool, Error>;
+    async fn read_order(&self, id: &OrderId) -> Result<(Order, u64), Error>;
+    /// Writes the order of a key, to be stored for `lasts`; says whether it was still as it was read.
+    async fn write_order(&self, id: &OrderId, order: &Order, expected: u64, lasts: Duration) -> Result<bool, Error>;
+    async fn waiting_in_order(&self, id: &OrderId, place: Waits, range: (u64, u64)) -> Result<Vec<Waiting>, Error>;
+    /// Whether the lane has a message of this sequence.
+    async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error>;
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
     /// Removes the message of a parked run that has ended, if it is found.
     async fn take_out_parked(&self, run: &Run, key: &KindKey) -> Result<(), Error>;
@@ -211,6 +227,12 @@ pub(crate) trait Ports: RunPorts {
     fn unstored_ends(&self) -> &UnstoredEnds;
     fn local_retries(&self) -> &Arc<LocalRetryPermits>;
 
+    /// The least time that a successful attempt of a job like this took lately, if that is known and the job has a
+    /// deadline.
+    fn needs(&self, job: &Job) -> Option<Duration>;
+    /// A job is given up without being started, for this reason.
+    fn gave_up(&self, job: &Job, reason: &'static str);
+
     /// Hands a commit over to the committer.
     async fn commit(&self, commit: Box<Commit>);
 
@@ -252,6 +274,12 @@ pub(crate) trait LetterPorts: RunPorts {
 
 /// What finding a run's job where it waits asks besides.
 pub(crate) trait WaitingPorts: RunPorts {
+    /// The record of a run of which nothing was found, read so that its absence is certain: a leader that was cut off from
+    /// the others answers, too, for a while.
+    ///
+    /// # Errors
+    /// That cannot be found out just now.
+    async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError>;
     /// The run of a job that waits in its lane under this derived id, as if it had a record; and that job.
     async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError>;
     /// The same under an id of the client's own.
@@ -322,6 +350,23 @@ impl Server for Backbone {
     async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<bool, Error> {
         let written = self.slots().write_line(id, line, expected).await?;
         Ok(matches!(written, longshore_backbone::concurrency::Written::Won(_)))
+    }
+
+    async fn read_order(&self, id: &OrderId) -> Result<(Order, u64), Error> {
+        self.slots().order(id).await
+    }
+
+    async fn write_order(&self, id: &OrderId, order: &Order, expected: u64, lasts: Duration) -> Result<bool, Error> {
+        let written = self.slots().write_order(id, order, expected, lasts).await?;
+        Ok(matches!(written, longshore_backbone::concurrency::Written::Won(_)))
+    }
+
+    async fn waiting_in_order(&self, id: &OrderId, place: Waits, range: (u64, u64)) -> Result<Vec<Waiting>, Error> {
+        self.waiting_in_order(id, place, range).await
+    }
+
+    async fn is_in_lane(&self, id: &OrderId, sequence: u64) -> Result<bool, Error> {
+        Ok(self.job_in_lane(&id.queue, id.priority, sequence).await?.is_some())
     }
 
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId) {

@@ -140,6 +140,33 @@ impl<M: Send + 'static> Actor for Keeper<M> {
     }
 }
 
+/// What each supervisor answers, the root first: whether it still reads its messages.
+#[derive(Debug, Clone)]
+pub(crate) struct Question(mpsc::Sender<Answer>);
+
+/// A supervisor's answer.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The root has passed the question on to so many supervisors.
+    Root(usize),
+    /// One of those.
+    Queue,
+}
+
+impl Question {
+    /// A question with room for so many answers, and where they arrive.
+    pub(crate) fn new(room: usize) -> (Self, mpsc::Receiver<Answer>) {
+        let (put, answers) = mpsc::channel(room);
+        (Self(put), answers)
+    }
+
+    /// A supervisor answers.
+    pub(crate) fn answer(&self, answer: Answer) {
+        // Whoever asked may have gone, and asks again where there was too little room.
+        let _ = self.0.try_send(answer);
+    }
+}
+
 /// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();

@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use crate::api::{service, waits};
 use crate::attempt::cancelled;
 use crate::cluster::{
     circuit_breaker, discovery, dlq_watch, event_files, node_name, offered_handlers, presence, pressure_watch,
-    run_time_settings, unserved,
+    put_queues, run_time_settings, stream_watch, unserved,
 };
 use crate::commit::committer;
 use crate::concurrency::keeper;
@@ -22,27 +22,31 @@ use crate::limits::limiter;
 use crate::metrics::Metrics;
 use crate::node_ports::NodePorts;
 use crate::parts::Parts;
+use crate::queue::dispatcher::Dispatcher;
+use crate::queue::lane_guard;
+use crate::queue::serve::{Order, QueueChildren, RootAddress};
 use crate::queue::supervisor::{self, QueueSupervisor};
-use crate::queue::{fairness, lane_guard, parking};
-use crate::supervision::{ChildSpec, Deaths};
+use crate::supervision::{Answer, ChildSpec, Deaths, Question};
 use crate::time::{recurring, sweep, timekeeper};
 use crate::trace;
 
-/// All children of the root except the queues, in the order in which they start. Each is given its part of the node
+/// All children of the root except those of queues, in the order in which they start. Each is given its part of the node
 /// (`parts.rs`), and no other child's.
 pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> {
     let (committer, leases, breakers) = (&parts.committer.address, &parts.leases, &parts.circuit_breaker);
     let mut children = vec![
         ChildSpec::with_messages("committer", committer, Arc::clone(&parts.committing), committer::run),
         ChildSpec::with_messages("lease-keeper", leases, parts.lease_keeper(), lease_keeper::run),
-        ChildSpec::new("lane-guard", (Arc::clone(ports), parts.queue_names()), lane_guard::run),
+        ChildSpec::new("lane-guard", (Arc::clone(ports), Arc::clone(&parts.queues)), lane_guard::run),
         ChildSpec::new("timekeeper", parts.timekeeper(), timekeeper::run),
         ChildSpec::new("api", parts.service(), service::run),
         ChildSpec::new("cancels", (Arc::clone(ports), leases.clone()), cancelled::watch),
         ChildSpec::new("presence", parts.presence(), presence::run),
         ChildSpec::new("run-time-settings", parts.run_time_settings(), run_time_settings::run),
+        ChildSpec::new("put-queues", parts.put_queues(ports), put_queues::run),
         ChildSpec::new("dlq-watch", parts.dlq_watch(), dlq_watch::run),
         ChildSpec::new("unserved-queues", parts.unserved(), unserved::run),
+        ChildSpec::new("stream-watch", parts.stream_watch(), stream_watch::run),
         ChildSpec::new("node-name", (parts.readiness(), parts.log.clone()), node_name::answer),
         ChildSpec::new("sweep", parts.sweep(), sweep::run),
         ChildSpec::new("recurring", parts.recurring(), recurring::run),
@@ -60,57 +64,85 @@ pub(crate) fn children(parts: &Parts, ports: &Arc<NodePorts>) -> Vec<ChildSpec> 
     }));
     let event_files = parts.event_files().into_iter();
     children.extend(event_files.map(|part| ChildSpec::new("event-files", part, event_files::run)));
-    children.extend(parts.queues.iter().map(|queue| ChildSpec::new("parking", parts.parking(queue), parking::run)));
-    let fair = |queue| ChildSpec::new("fairness", Parts::fairness(queue, ports), fairness::run);
-    children.extend(parts.queues.iter().map(fair));
     children
 }
+
+/// What is started for a queue: by the root its supervisor and its loops, by that one the rest.
+const OF_QUEUES: [&str; 5] = ["queue", "scheduler", "worker", "parking", "fairness"];
 
 /// The root supervisor.
 pub(crate) struct Root;
 
-/// What the root starts, and where it says why it gave up.
+/// What the root starts, where orders to it come from, and where it says why it gave up.
 pub(crate) struct Arguments {
     pub(crate) children: Vec<ChildSpec>,
-    pub(crate) queues: Vec<supervisor::Arguments>,
+    pub(crate) queues: Vec<QueueChildren>,
+    pub(crate) address: RootAddress,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tell: oneshot::Sender<String>,
 }
 
 pub(crate) struct State {
-    children: Vec<ChildSpec>,
-    queues: Vec<supervisor::Arguments>,
     metrics: Arc<Metrics>,
-    alive: Vec<(ActorId, Child)>,
+    alive: Vec<Alive>,
     deaths: Deaths,
     told: Option<oneshot::Sender<String>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// A child that was started.
+struct Alive {
+    actor: ActorCell,
+    child: Child,
+    /// The queue that it is for, if it is for one.
+    queue: Option<Arc<Dispatcher>>,
+}
+
 enum Child {
-    Loop(usize),
-    Queue(usize),
+    Loop(ChildSpec),
+    Queue(supervisor::Arguments),
 }
 
 impl Actor for Root {
-    type Msg = ();
+    type Msg = Order;
     type State = State;
     type Arguments = Arguments;
 
-    async fn pre_start(&self, myself: ActorRef<()>, tree: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { children, queues, metrics, tell } = tree;
-        let all = (0..children.len()).map(Child::Loop).chain((0..queues.len()).map(Child::Queue));
-        let all: Vec<Child> = all.collect();
-        let mut state = State { children, queues, metrics, alive: Vec::new(), deaths: Deaths::new(), told: Some(tell) };
-        for child in all {
-            state.start(child, &myself).await?;
+    async fn pre_start(&self, myself: ActorRef<Order>, tree: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { children, queues, address, metrics, tell } = tree;
+        address.leads_to(myself.clone());
+        // The series of each part begins at 0, so that a rate sees its first death.
+        let parts = children.iter().map(|child| child.name).chain(OF_QUEUES);
+        parts.for_each(|part| drop(metrics.restarts.with_label_values(&[part])));
+        let mut state = State { metrics, alive: Vec::new(), deaths: Deaths::new(), told: Some(tell) };
+        for child in children {
+            state.start(Child::Loop(child), None, &myself).await?;
+        }
+        for queue in queues {
+            state.serve(queue, &myself).await?;
         }
         Ok(state)
     }
 
+    async fn handle(&self, myself: ActorRef<Order>, order: Order, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match order {
+            Order::Serve(queue) => {
+                let result = state.serve(queue, &myself).await;
+                state.say_if_over(result)
+            }
+            Order::End(queue) => {
+                state.end(&queue);
+                Ok(())
+            }
+            Order::Answer(question) => {
+                state.answer(&question);
+                Ok(())
+            }
+        }
+    }
+
     async fn handle_supervisor_evt(
         &self,
-        myself: ActorRef<()>,
+        myself: ActorRef<Order>,
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
@@ -122,39 +154,73 @@ impl Actor for Root {
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => return Ok(()),
         };
         let result = state.restart(id, &reason, &myself).await;
-        if let Err(error) = &result {
-            let reason = error.to_string();
-            tracing::error!("the node gives up: {reason}");
-            state.told.take().map(|told| told.send(reason));
-        }
-        result
+        state.say_if_over(result)
     }
 }
 
 impl State {
-    async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<()>) -> Result<(), ActorProcessingErr> {
-        let Some(at) = self.alive.iter().position(|(alive, _)| *alive == id) else { return Ok(()) };
-        let (_, child) = self.alive.swap_remove(at);
-        let name = match child {
-            Child::Loop(number) => self.children[number].name,
+    async fn restart(&mut self, id: ActorId, reason: &str, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
+        let Some(at) = self.alive.iter().position(|alive| alive.actor.get_id() == id) else { return Ok(()) };
+        let Alive { child, queue, .. } = self.alive.swap_remove(at);
+        let name = match &child {
+            Child::Loop(child) => child.name,
             Child::Queue(_) => "queue",
         };
         tracing::error!(actor = name, "died, starting it again: {reason}");
         self.metrics.restarts.with_label_values(&[name]).inc();
         self.deaths.count(reason)?;
-        self.start(child, myself).await
+        self.start(child, queue, myself).await
     }
 
-    async fn start(&mut self, child: Child, myself: &ActorRef<()>) -> Result<(), ActorProcessingErr> {
+    async fn serve(&mut self, children: QueueChildren, myself: &ActorRef<Order>) -> Result<(), ActorProcessingErr> {
+        let QueueChildren { queue, supervisor, loops } = children;
+        for child in loops.into_iter().map(Child::Loop).chain([Child::Queue(supervisor)]) {
+            self.start(child, Some(Arc::clone(&queue)), myself).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops the children of a queue. Their ends are no deaths, as they are forgotten before.
+    fn end(&mut self, ended: &Arc<Dispatcher>) {
+        let is_of = |alive: &mut Alive| alive.queue.as_ref().is_some_and(|queue| Arc::ptr_eq(queue, ended));
+        for Alive { actor, .. } in self.alive.extract_if(.., is_of) {
+            actor.stop(None);
+        }
+    }
+
+    /// Answers for itself, and has the supervisors of the queues answer.
+    fn answer(&self, question: &Question) {
+        let pass_on = |alive: &&Alive| {
+            let order = supervisor::Message::Answer(question.clone());
+            matches!(alive.child, Child::Queue(_)) && alive.actor.send_message(order).is_ok()
+        };
+        question.answer(Answer::Root(self.alive.iter().filter(pass_on).count()));
+    }
+
+    async fn start(
+        &mut self,
+        child: Child,
+        queue: Option<Arc<Dispatcher>>,
+        myself: &ActorRef<Order>,
+    ) -> Result<(), ActorProcessingErr> {
         let supervisor = myself.get_cell();
-        let id = match child {
-            Child::Loop(number) => self.children[number].start(supervisor).await?.get_id(),
-            Child::Queue(number) => {
-                let arguments = self.queues[number].clone();
-                Actor::spawn_linked(None, QueueSupervisor, arguments, supervisor).await?.0.get_id()
+        let actor = match &child {
+            Child::Loop(spec) => spec.start(supervisor).await?,
+            Child::Queue(arguments) => {
+                Actor::spawn_linked(None, QueueSupervisor, arguments.clone(), supervisor).await?.0.get_cell()
             }
         };
-        self.alive.push((id, child));
+        self.alive.push(Alive { actor, child, queue });
         Ok(())
+    }
+
+    /// Says why the node gives up, if it does.
+    fn say_if_over(&mut self, result: Result<(), ActorProcessingErr>) -> Result<(), ActorProcessingErr> {
+        if let Err(error) = &result {
+            let reason = error.to_string();
+            tracing::error!("the node gives up: {reason}");
+            self.told.take().map(|told| told.send(reason));
+        }
+        result
     }
 }

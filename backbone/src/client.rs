@@ -180,6 +180,8 @@ impl Client {
         let start_time = DateTime::from_unix_timestamp_nanos(i128::from(since.millis()) * 1_000_000)
             .map_err(|error| failed(Box::new(error)))?;
         let config = pull::OrderedConfig {
+            // With a name the request's subject ends with the filter, by which a tenant is kept to its own log.
+            name: Some(format!("longshore-{}", uuid::Uuid::now_v7().simple())),
             filter_subject: subject,
             deliver_policy: DeliverPolicy::ByStartTime { start_time },
             ..pull::OrderedConfig::default()

@@ -2,11 +2,13 @@
 //! read from its leader, written by compare-and-set, and watched. Beside that, nodes tell each other which slots they
 //! lack; such a wish is stored nowhere.
 
+use std::time::Duration;
+
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::SmolStr;
 use longshore_domain::concurrency::session::Session;
-use longshore_domain::concurrency::{ConcurrencyId, Line, Record};
+use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId, Record};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -183,6 +185,34 @@ impl SlotRecords {
     /// The server did not answer, so that it may be written or not; or it refused for another reason.
     pub async fn write_line(&self, id: &ConcurrencyId, line: &Line, expected: u64) -> Result<Written, Error> {
         self.compare_and_set(self.line_subject(id), line, LINE_TTL, expected).await
+    }
+
+    /// The order of a key, and its revision, as the bucket's leader has it; an empty one, at 0, if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is of another version.
+    pub async fn order(&self, id: &OrderId) -> Result<(Order, u64), Error> {
+        Ok(self.stored(self.order_subject(id)).await?.unwrap_or_default())
+    }
+
+    /// Writes the order of a key if its revision is still `expected` (0: none is stored). It is stored for `lasts`, in whole
+    /// seconds.
+    ///
+    /// # Errors
+    /// The server did not answer, so that it may be written or not; or it refused for another reason.
+    pub async fn write_order(
+        &self,
+        id: &OrderId,
+        order: &Order,
+        expected: u64,
+        lasts: Duration,
+    ) -> Result<Written, Error> {
+        let ttl = format!("{}s", lasts.as_secs().max(1));
+        self.compare_and_set(self.order_subject(id), order, &ttl, expected).await
+    }
+
+    fn order_subject(&self, id: &OrderId) -> String {
+        self.0.names().key(BUCKET, &format!("orders.{id}"))
     }
 
     fn line_subject(&self, id: &ConcurrencyId) -> String {

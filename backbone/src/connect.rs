@@ -5,11 +5,12 @@
 //! hold up a lease. On headers that it cannot read, the client library drops its connection, and on some it panics. It
 //! reconnects by itself after the former; after the latter its client is dead, and is replaced here.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwapOption, Guard};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Request, ServerInfo, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -47,9 +48,13 @@ pub struct Link(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     name: &'static str,
-    /// Read for every message, and replaced almost never: a lock, or a count of readers, would be a cache line that all
-    /// threads write to.
-    client: ArcSwap<Client>,
+    /// The client that nearly every connection keeps to its end: reading it costs one look at `is_replaced`.
+    first: Client,
+    /// Whether `first` has died.
+    is_replaced: AtomicBool,
+    /// The client in place of one that died. Read for every message: a lock, or a count of readers, would be a cache line
+    /// that all threads write to.
+    later: ArcSwapOption<Client>,
     /// The subscriptions that are repeated on a new client before anything else can use it. Locked while there is no
     /// client.
     places: Mutex<Vec<Slot>>,
@@ -57,6 +62,34 @@ struct Inner {
     replacing: AtomicBool,
     silent_writes: SilentWrites,
     watcher: OnceLock<AbortHandle>,
+}
+
+/// A client, for one call.
+pub(crate) enum Current<'a> {
+    First(&'a Client),
+    Later(Guard<Option<Arc<Client>>>),
+}
+
+impl Deref for Current<'_> {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        match self {
+            Self::First(client) => client,
+            Self::Later(client) => {
+                client.as_deref().expect("it is stored before `is_replaced` is set, and never removed")
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn client(&self) -> Current<'_> {
+        match self.is_replaced.load(Ordering::Acquire) {
+            false => Current::First(&self.first),
+            true => Current::Later(self.later.load()),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +126,9 @@ impl Link {
         let alive = sentinel(&client).await;
         let link = Self(Arc::new(Inner {
             name,
-            client: ArcSwap::from_pointee(client),
+            first: client,
+            is_replaced: AtomicBool::new(false),
+            later: ArcSwapOption::empty(),
             places: Mutex::default(),
             counts,
             replacing: AtomicBool::new(false),
@@ -112,8 +147,8 @@ impl Link {
     }
 
     /// The current client. Held for longer than one call, it may be a dead one.
-    pub(crate) fn client(&self) -> Guard<Arc<Client>> {
-        self.0.client.load()
+    pub(crate) fn client(&self) -> Current<'_> {
+        self.0.client()
     }
 
     /// Counts connections: a change means that the server may have forgotten requests, and that messages it had sent
@@ -281,7 +316,7 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
             connection = link.name,
             "the NATS client ended over what it was sent; a new one takes its place"
         );
-        let known = link.client.load().server_info().connect_urls;
+        let known = link.client().server_info().connect_urls;
         let client = connect_until(&connection, &known, link.name, &shown, &link.counts).await;
         alive = sentinel(&client).await;
         places.retain(Slot::is_wanted);
@@ -291,7 +326,8 @@ async fn watch_over(link: Weak<Inner>, mut alive: Option<Subscriber>, connection
                 place.fill(messages);
             }
         }
-        link.client.store(Arc::new(client));
+        link.later.store(Some(Arc::new(client)));
+        link.is_replaced.store(true, Ordering::Release);
         link.replacing.store(false, Ordering::Release);
         link.counts.made.send_modify(|made| *made += 1);
     }
@@ -418,11 +454,18 @@ fn options(connection: &Connection, login: Option<Login>) -> Result<ConnectOptio
             Login::Token(token) => options.token(token),
         };
     }
+    // The client names no file that it cannot read.
+    for path in [&connection.ca, &connection.cert, &connection.key].into_iter().flatten() {
+        std::fs::File::open(path).map_err(|error| unusable(path, Box::new(error)))?;
+    }
     if let Some(path) = &connection.ca {
         options = options.add_root_certificates(path.clone()).require_tls(true);
     }
     if let (Some(cert), Some(key)) = (&connection.cert, &connection.key) {
         options = options.add_client_certificate(cert.clone(), key.clone());
+    }
+    if let Some(prefix) = &connection.inbox_prefix {
+        options = options.custom_inbox_prefix(prefix);
     }
     Ok(options)
 }

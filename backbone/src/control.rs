@@ -36,10 +36,18 @@ pub struct Presence {
     pub missing_handlers: Vec<MissingHandler>,
 }
 
+impl Presence {
+    /// Whether the node takes jobs of this queue.
+    #[must_use]
+    pub fn serves(&self, queue: &Queue) -> bool {
+        self.state == "running" && self.queues.get(queue.as_str()).is_some_and(|load| load.concurrency > 0)
+    }
+}
+
 /// How busy a node is with a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueLoad {
-    /// Jobs it runs at once, at most.
+    /// Jobs it runs at once, at most; 0: it takes no more, and ends those that run.
     pub concurrency: usize,
     /// Jobs it runs now.
     pub running: usize,

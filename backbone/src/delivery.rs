@@ -104,7 +104,8 @@ impl AckToken {
     }
 
     /// An ack token that settles nothing, for a job that is only inspected.
-    pub(crate) fn none() -> Self {
+    #[must_use]
+    pub fn none() -> Self {
         Self { reply: None, of: Of::Nothing }
     }
 

@@ -12,12 +12,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::client::Client;
+use crate::connect::Link;
 use crate::control::Presence;
 use crate::raw;
 use crate::request::Refusal;
 use crate::settings::Storage;
 use crate::shape::{self, Change, Difference};
-use crate::size_limits;
+use crate::stream_faults::wanted_streams;
 use crate::wire::subject::Names;
 
 /// How long one answer may take. A server does not answer what this user may not ask.
@@ -226,18 +227,17 @@ struct UserData {
 }
 
 #[derive(Deserialize)]
-struct StreamAnswer {
-    config: Option<Config>,
+pub(crate) struct Stream {
+    pub(crate) config: Config,
     #[serde(default)]
-    state: StreamState,
+    pub(crate) state: StreamState,
     cluster: Option<StreamCluster>,
-    error: Option<Refusal>,
 }
 
 #[derive(Default, Deserialize)]
-struct StreamState {
+pub(crate) struct StreamState {
     #[serde(default)]
-    messages: u64,
+    pub(crate) messages: u64,
     #[serde(default)]
     bytes: u64,
 }
@@ -334,32 +334,17 @@ impl Client {
         storage: &Storage,
         queues: &BTreeSet<Queue>,
     ) -> Result<Vec<(String, Option<FoundStream>)>, Unanswered> {
-        let (names, max_payload) = (self.names(), self.server_facts().max_payload);
-        let mut wanted: Vec<(Config, Option<&str>)> = Vec::new();
-        for stream in shape::streams(names, storage) {
-            let consumer = (stream.name == names.schedules_stream()).then_some(shape::DUE_CONSUMER);
-            wanted.push((stream, consumer));
-        }
-        for (queue, lane) in queues.iter().flat_map(|queue| Lane::all().map(move |lane| (queue, lane))) {
-            let max = if lane == Lane::Returned { max_payload } else { size_limits::in_lane(max_payload) };
-            wanted.push((shape::lane(names, storage, queue, lane, max), Some(shape::LANE_CONSUMER)));
-        }
         let mut found = Vec::new();
-        for (wanted, consumer) in wanted {
-            let stream = self.found(&wanted, consumer).await?;
-            found.push((wanted.name, stream));
+        for wanted in wanted_streams(self.names(), storage, queues.iter(), self.server_facts().max_payload) {
+            let stream = self.found(&wanted.config, wanted.consumer).await?;
+            found.push((wanted.config.name, stream));
         }
         Ok(found)
     }
 
     async fn found(&self, wanted: &Config, consumer: Option<&str>) -> Result<Option<FoundStream>, Unanswered> {
         let name = &wanted.name;
-        let answer: StreamAnswer = read(&self.ask_jetstream(format!("STREAM.INFO.{name}"), String::new()).await?)?;
-        if let Some(refusal) = answer.error {
-            let is_missing = refusal.err_code == crate::request::NO_STREAM;
-            return if is_missing { Ok(None) } else { Err(Unanswered(format!("{name}: {}", refusal.description))) };
-        }
-        let Some(config) = answer.config else { return Ok(None) };
+        let Some(answer) = stream(self.link(), &self.jetstream_api(), name).await? else { return Ok(None) };
         let has_consumer = match consumer {
             Some(consumer) => {
                 let asked = format!("CONSUMER.INFO.{name}.{consumer}");
@@ -367,6 +352,7 @@ impl Client {
             }
             None => true,
         };
+        let config = answer.config;
         let bound = |bound: i64| u64::try_from(bound).ok().filter(|bound| *bound > 0);
         let peers = answer.cluster.map(|cluster| cluster.replicas).unwrap_or_default();
         Ok(Some(FoundStream {
@@ -411,9 +397,23 @@ impl Client {
     }
 
     async fn bytes(&self, subject: String, body: String) -> Result<Bytes, Unanswered> {
-        let request = Request::new().payload(Bytes::from(body)).timeout(Some(WITHIN));
-        let answer = self.link().request(subject.clone(), request).await;
-        answer.map(|message| message.payload).map_err(|error| Unanswered(format!("{subject}: {error}")))
+        bytes(self.link(), subject, body).await
+    }
+}
+
+async fn bytes(link: &Link, subject: String, body: String) -> Result<Bytes, Unanswered> {
+    let request = Request::new().payload(Bytes::from(body)).timeout(Some(WITHIN));
+    let answer = link.request(subject.clone(), request).await;
+    answer.map(|message| message.payload).map_err(|error| Unanswered(format!("{subject}: {error}")))
+}
+
+/// A stream as the server has it; `None`: there is none of that name.
+pub(crate) async fn stream(link: &Link, api: &str, name: &str) -> Result<Option<Stream>, Unanswered> {
+    let answer = bytes(link, format!("{api}.STREAM.INFO.{name}"), String::new()).await?;
+    match read::<Refused>(&answer)?.error {
+        Some(refusal) if refusal.err_code == crate::request::NO_STREAM => Ok(None),
+        Some(refusal) => Err(Unanswered(format!("{name}: {}", refusal.description))),
+        None => read(&answer).map(Some),
     }
 }
 

@@ -28,6 +28,7 @@ pub mod request;
 pub mod window;
 
 pub mod backwards;
+mod certain;
 pub mod records;
 pub mod scan;
 mod taken_subject;
@@ -49,6 +50,7 @@ pub mod backlog;
 pub mod control;
 pub mod deliveries;
 pub mod forward;
+pub mod in_order;
 pub mod lane_queries;
 pub mod limits;
 pub mod nodes;
@@ -67,6 +69,8 @@ pub mod work;
 
 pub mod client;
 pub mod inspect;
+pub mod remake;
+pub mod stream_faults;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -155,6 +159,16 @@ impl Backbone {
             removed: AtomicU64::new(0),
             completed_kept,
         })))
+    }
+
+    /// Creates or updates the lanes of a queue, so that it is declared. Safe to repeat, also by several nodes at once.
+    ///
+    /// # Errors
+    /// A lane cannot be created or updated within that time.
+    pub async fn declare(&self, queue: &Queue, within: Duration) -> Result<(), Error> {
+        let (js, max_payload) = (self.jetstream(), self.max_payload());
+        let ground = provision::Ground { js: &js, names: self.names(), storage: self.storage(), max_payload };
+        provision::queue(&ground, queue, within).await
     }
 
     /// Every subject, stream and bucket.

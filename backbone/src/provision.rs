@@ -11,7 +11,7 @@ use async_nats::jetstream::context::{
 };
 use async_nats::jetstream::stream::{Config, ConsumerError, ConsumerErrorKind};
 use async_nats::jetstream::{self, Context, ErrorCode};
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::{StreamExt as _, TryFutureExt as _, TryStreamExt as _};
 use longshore_domain::{Lane, Queue};
 
 use crate::error::{Cause, Error};
@@ -70,32 +70,16 @@ pub(crate) async fn everything<'a>(
     url: &str,
     queues: impl Iterator<Item = &'a Queue>,
 ) -> Result<(), Error> {
-    let Ground { js, names, storage, max_payload } = *ground;
+    let Ground { js, names, storage, .. } = *ground;
     let until = Instant::now() + PATIENCE;
-    patiently(until, "JetStream", async || {
-        let account = js.query_account().await;
-        account.map_err(|error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) })
-    })
-    .await?;
+    let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
+    patiently(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
     let common = shape::streams(names, storage).into_iter().map(|stream| {
         let is_of_time = stream.name == names.schedules_stream();
         Wanted { stream, consumer: is_of_time.then(|| shape::due_consumer(names, storage)) }
     });
-    let max = crate::size_limits::in_lane(max_payload);
-    let lane = |queue: &'a Queue| {
-        Lane::all().map(move |lane| {
-            let max = match lane {
-                Lane::Of(_) => max,
-                // Jobs that nodes moved there have the nodes' headers as well.
-                Lane::Returned => max_payload,
-            };
-            let stream = shape::lane(names, storage, queue, lane, max);
-            Wanted { stream, consumer: Some(shape::lane_consumer(storage)) }
-        })
-    };
-    let wanted: Vec<Wanted> = common.chain(queues.flat_map(lane)).collect();
-    let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, storage.allow_shrink, until));
-    futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    let wanted: Vec<Wanted> = common.chain(queues.flat_map(|queue| lanes(ground, queue))).collect();
+    bring_all_about(ground, wanted, until).await?;
     if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
         // Perhaps the server has no memory for streams: jobs run all the same.
         let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -106,17 +90,43 @@ pub(crate) async fn everything<'a>(
     Ok(())
 }
 
+/// Creates or updates the lanes of one queue.
+///
+/// # Errors
+/// A lane cannot be created or updated, for that long or for good.
+pub(crate) async fn queue(ground: &Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
+    bring_all_about(ground, lanes(ground, queue), Instant::now() + within).await
+}
+
+/// The lanes of a queue.
+fn lanes(ground: &Ground<'_>, queue: &Queue) -> Vec<Wanted> {
+    let Ground { names, storage, max_payload, .. } = *ground;
+    let lanes = Lane::all().map(|lane| {
+        let stream = shape::lane(names, storage, queue, lane, max_payload);
+        Wanted { stream, consumer: Some(shape::lane_consumer(storage)) }
+    });
+    lanes.collect()
+}
+
+async fn bring_all_about(ground: &Ground<'_>, wanted: Vec<Wanted>, until: Instant) -> Result<(), Error> {
+    let Ground { js, storage, .. } = *ground;
+    let each = wanted.into_iter().map(|wanted| bring_about(js, wanted, storage.allow_shrink, until));
+    futures_util::stream::iter(each).buffer_unordered(AT_ONCE).try_collect().await
+}
+
 async fn bring_about(js: &Context, wanted: Wanted, allow_shrink: bool, until: Instant) -> Result<(), Error> {
-    let Wanted { stream, consumer } = wanted;
-    patiently(until, &format!("stream {}", stream.name), async || bring_stream(js, &stream, allow_shrink).await)
-        .await?;
+    let Wanted { stream, consumer } = &wanted;
+    patiently(until, &format!("stream {}", stream.name), || bring_stream(js, stream, allow_shrink)).await?;
     let Some(consumer) = consumer else { return Ok(()) };
     let what = format!("the consumer of stream {}", stream.name);
-    patiently(until, &what, async || self::consumer(js, &stream.name, consumer.clone()).await).await
+    patiently(until, &what, || self::consumer(js, &stream.name, consumer.clone())).await
 }
 
 /// Repeats `work` after an error that passes by itself, and logs what it waits for.
-async fn patiently<T>(until: Instant, what: &str, work: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
+async fn patiently<T, Work>(until: Instant, what: &str, work: impl Fn() -> Work) -> Result<T, Error>
+where
+    Work: Future<Output = Result<T, Error>>,
+{
     let mut say_at = Instant::now();
     loop {
         let error = match work().await {
@@ -134,6 +144,15 @@ async fn patiently<T>(until: Instant, what: &str, work: impl AsyncFn() -> Result
 
 fn failed(doing: &'static str, name: String, source: Cause) -> Error {
     Error::Provision { doing, name, source }
+}
+
+/// Creates a stream; false if another node has done so meanwhile.
+pub(crate) async fn anew(js: &Context, wanted: &Config) -> Result<bool, Error> {
+    match js.create_stream(wanted).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_taken(&error.kind()) => Ok(false),
+        Err(error) => Err(failed("create", format!("stream {}", wanted.name), Box::new(error))),
+    }
 }
 
 async fn bring_stream(js: &Context, wanted: &Config, allow_shrink: bool) -> Result<(), Error> {

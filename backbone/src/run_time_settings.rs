@@ -178,6 +178,7 @@ fn text_of(key: &SettingKey) -> String {
         SettingKey::Pause(PauseOf::Type(job_type)) => format!("pause.type.{job_type}"),
         SettingKey::Pause(PauseOf::TypeInQueue(job_type, queue)) => format!("pause.type_in_queue.{queue}.{job_type}"),
         SettingKey::Limit(scope) => format!("limit.{scope}"),
+        SettingKey::Queue(queue) => format!("queue.put.{queue}"),
     }
 }
 
@@ -195,6 +196,7 @@ fn read_key(text: &str) -> Option<SettingKey> {
         ("limit", "type") => JobType::parse(name).ok().map(|job_type| SettingKey::Limit(Scope::Type(job_type))),
         ("limit", "name") => Some(SettingKey::Limit(Scope::Named(name.into()))),
         ("limit", "tenant") => Tenant::parse(name).ok().map(|tenant| SettingKey::Limit(Scope::Tenant(tenant))),
+        ("queue", "put") => Queue::parse(name).ok().map(SettingKey::Queue),
         _ => None,
     }
 }
@@ -223,6 +225,9 @@ mod tests {
             let key = SettingKey::Limit(scope);
             assert_eq!(read_key(&text_of(&key)), Some(key));
         }
+        let key = SettingKey::Queue(Queue::parse("bulk").unwrap());
+        assert_eq!(text_of(&key), "queue.put.bulk");
+        assert_eq!(read_key("queue.put.bulk"), Some(key));
         assert_eq!(
             [read_key("newer.queue.bulk"), read_key("pause.queue"), read_key("pause.queue.a.b")],
             [None, None, None]

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::request::{self, Stored};
 
 /// Maximum number of messages in a page.
-const PAGE: usize = 256;
+pub const PAGE: usize = 256;
 /// Bytes of one page; the server ends it after the message that exceeds this.
 const PAGE_BYTES: usize = 4 << 20;
 /// How long the server may take over one message of a page.
@@ -61,8 +61,18 @@ impl Backbone {
     /// # Errors
     /// The server did not answer.
     pub async fn page(&self, place: &Source, subject: &str, from: u64) -> Result<Page, Error> {
+        self.page_of(place, subject, from, PAGE).await
+    }
+
+    /// The same, with at most so many messages.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn page_of(&self, place: &Source, subject: &str, from: u64, most: usize) -> Result<Page, Error> {
         let stream = self.stream_of(place);
-        page(self.service(), self.api(), &stream, subject, &format!(r#""seq":{}"#, from.max(1))).await
+        let from = from.max(1);
+        let query = format!(r#""seq":{from},"batch":{most},"max_bytes":{PAGE_BYTES},"next_by_subj":"{subject}""#);
+        batch(self.service(), self.api(), &stream, &query).await
     }
 
     /// The same from a point in time on.

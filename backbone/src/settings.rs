@@ -29,6 +29,9 @@ pub struct Connection {
     pub key: Option<PathBuf>,
     /// JetStream domain, for leaf nodes: `NATS_JS_DOMAIN`.
     pub jetstream_domain: Option<String>,
+    /// The first part of the subjects of answers, `_INBOX` by default: `NATS_INBOX_PREFIX`. Nodes answer only below subjects
+    /// that begin with `_INBOX`.
+    pub inbox_prefix: Option<String>,
 }
 
 impl Connection {
@@ -58,6 +61,7 @@ impl Connection {
             cert: None,
             key: None,
             jetstream_domain: None,
+            inbox_prefix: None,
         }
     }
 }

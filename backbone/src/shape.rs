@@ -9,6 +9,7 @@ use longshore_domain::{Lane, Queue};
 use crate::breakers;
 use crate::concurrency;
 use crate::settings::Storage;
+use crate::size_limits;
 use crate::wire::subject::Names;
 
 /// The durable consumer of every lane. Part of the contract: scalers and exporters use the name.
@@ -46,9 +47,14 @@ fn base(storage: &Storage, name: String, subjects: Vec<String>, max_bytes: u64) 
 }
 
 /// A lane: one stream per queue and priority, so that its consumer needs no filter and the server refuses a wrong
-/// priority or an undeclared queue at the publish. It also refuses messages larger than `max` bytes, headers included.
+/// priority or an undeclared queue at the publish. It also refuses messages that could not be carried on, given the
+/// server's `max_payload`; jobs that nodes moved to the lane of returned jobs have the nodes' headers as well.
 #[must_use]
-pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, max: usize) -> Config {
+pub fn lane(names: &Names, storage: &Storage, queue: &Queue, lane: Lane, max_payload: usize) -> Config {
+    let max = match lane {
+        Lane::Of(_) => size_limits::in_lane(max_payload),
+        Lane::Returned => max_payload,
+    };
     let subjects = vec![names.lane_subjects(queue, lane)];
     Config {
         retention: RetentionPolicy::WorkQueue,

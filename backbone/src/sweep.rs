@@ -73,6 +73,17 @@ impl Backbone {
         Ok(raw::get(self.control(), self.api(), &self.names().schedules_stream(), query).await?.is_some())
     }
 
+    /// The schedule of a run that waits for a time, if it stands, and for a later time than the run's record has.
+    ///
+    /// # Errors
+    /// The leader did not answer.
+    pub async fn later_schedule(&self, run: &Run) -> Result<Option<Stored>, Error> {
+        let (stream, subject) = (self.names().schedules_stream(), self.schedule_of(run));
+        let found = request::latest(self.control(), self.api(), &stream, &subject).await?;
+        let standing = found.and_then(|found| self.standing(Stored::from(found)));
+        Ok(standing.filter(|standing| run.state.run_at().is_some_and(|at| at < standing.at)).map(|found| found.stored))
+    }
+
     /// Whether a message could still start a run that waits for a time: its schedule, or any message of its tenant and
     /// type that is due or in its lane. They are read in the order in which a job passes them, so that a job that moves
     /// on meanwhile is found at the next.

@@ -28,6 +28,8 @@ pub(crate) enum What {
     Idle(Idle),
     /// Whether memory and rate stay flat over a long backlog.
     Backlog(Backlog),
+    /// How late jobs start that fall due together, and what they cost while they wait.
+    Delayed(Delayed),
     /// How long work stands still when servers and nodes are killed or frozen, and whether anything is lost.
     Faults(Faults),
 }
@@ -56,6 +58,9 @@ pub(crate) struct Drain {
     /// traces exported to a collector, actions and events in the audit's files, a log of JSON lines.
     #[arg(long, conflicts_with_all = ["product_only", "scrape"])]
     pub observed: bool,
+    /// Pairs of the product with the jobs of one tenant, and with those of so many in turn, whose shares fairness sees to.
+    #[arg(long, conflicts_with_all = ["product_only", "scrape", "observed"])]
+    pub tenants: Option<u64>,
     /// Which part of the traces is exported then; as `telemetry` has it by default if absent.
     #[arg(long, requires = "observed")]
     pub sample_ratio: Option<f64>,
@@ -105,6 +110,22 @@ pub(crate) struct Backlog {
     /// Workers of the node that works them off.
     #[arg(long, default_value_t = 64)]
     pub concurrency: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Delayed {
+    /// Jobs per leg.
+    #[arg(long, default_value_t = 10_000)]
+    pub jobs: u64,
+    /// They are due within so many seconds.
+    #[arg(long, default_value_t = 1)]
+    pub over: u64,
+    /// Another leg with so many kills of the server from the first due time on; 0: none.
+    #[arg(long, default_value_t = 1)]
+    pub kills: u32,
+    /// At least so many jobs are published and scheduled per second: their time is set by it.
+    #[arg(long, default_value_t = 1_000.0)]
+    pub rate: f64,
 }
 
 #[derive(Debug, Args)]

@@ -56,6 +56,8 @@ enum Watched {
     Scraped,
     /// Metrics, traces, audit, log.
     Everything,
+    /// As it is, with jobs of many tenants.
+    ManyTenants,
 }
 
 impl Watched {
@@ -65,14 +67,16 @@ impl Watched {
             Self::Nothing => "nothing on",
             Self::Scraped => "scraped",
             Self::Everything => "everything on",
+            Self::ManyTenants => "many tenants",
         }
     }
 
     /// The product in pairs with itself, or with the bare loop.
     const fn pair(args: &args::Drain) -> (Option<Self>, Self) {
-        match (args.observed, args.scrape) {
-            (true, _) => (Some(Self::Nothing), Self::Everything),
-            (_, true) => (Some(Self::Plain), Self::Scraped),
+        match (args.observed, args.scrape, args.tenants) {
+            (true, ..) => (Some(Self::Nothing), Self::Everything),
+            (_, true, _) => (Some(Self::Plain), Self::Scraped),
+            (.., Some(_)) => (Some(Self::Plain), Self::ManyTenants),
             _ => (None, Self::Plain),
         }
     }
@@ -81,7 +85,7 @@ impl Watched {
     fn node<'w>(self, args: &args::Drain, world: &'w World, collector: &Collector) -> NodeBuilder<'w> {
         let node = product::node(world, args.concurrency);
         match self {
-            Self::Plain | Self::Scraped => node,
+            Self::Plain | Self::Scraped | Self::ManyTenants => node,
             Self::Nothing => node.env("LONGSHORE_LOG", "off"),
             Self::Everything => {
                 let files = ["file", "events_file"].map(|name| {
@@ -111,7 +115,9 @@ async fn product_leg(args: &args::Drain, table: &Table, pair: usize, watched: Wa
     let world = World::new().await;
     let collector = Collector::counting().await;
     let node = product::down(watched.node(args, &world, &collector)).await;
-    let drain = product::drain(&world, &node, args.spread, args.jobs);
+    let tenants = args.tenants.filter(|_| watched == Watched::ManyTenants).unwrap_or(1);
+    let subjects = jobs::subjects_of(args.spread, tenants);
+    let drain = product::drain(&world, &node, &subjects, args.jobs);
     let drained = tokio::select! {
         drained = drain => drained?,
         never = scrape(&node), if matches!(watched, Watched::Scraped | Watched::Everything) => match never {},

@@ -25,6 +25,15 @@ pub(crate) fn subjects(spread: bool) -> Vec<String> {
     priorities.map(|priority| subject(priority, "noop")).collect()
 }
 
+/// The same of so many tenants, of each in turn.
+pub(crate) fn subjects_of(spread: bool, tenants: u64) -> Vec<String> {
+    let of = |tenant: u64| {
+        let name = if tenant == 0 { "default".to_owned() } else { format!("t{tenant}") };
+        subjects(spread).into_iter().map(move |subject| subject.replacen("default", &name, 1))
+    };
+    (0..tenants).flat_map(of).collect()
+}
+
 /// A JSON body of 256 bytes that begins with these fields.
 pub(crate) fn body(fields: &str) -> Bytes {
     let comma = if fields.is_empty() { "" } else { "," };
@@ -64,7 +73,7 @@ pub(crate) async fn publish_singly(client: &Client, subject: &str, body: &Bytes,
 }
 
 /// Whether JetStream's answer says that the message is stored.
-fn confirmed(answer: &async_nats::Message) -> anyhow::Result<()> {
+pub(crate) fn confirmed(answer: &async_nats::Message) -> anyhow::Result<()> {
     let text = String::from_utf8_lossy(&answer.payload);
     if answer.status.is_some() || !text.contains("\"seq\"") || text.contains("\"error\"") {
         bail!("not stored: {:?} {text}", answer.status);

@@ -65,10 +65,10 @@ pub(crate) struct Drained {
     pub curve: Vec<(Duration, u64, u64)>,
 }
 
-/// Fills the lanes, starts the node, and measures until all lanes are empty and every record and event is stored.
-pub(crate) async fn drain(world: &World, node: &Node, spread: bool, count: u64) -> anyhow::Result<Drained> {
+/// Fills the lanes, with these subjects in turn, starts the node, and measures until all lanes are empty and every record and event is stored.
+pub(crate) async fn drain(world: &World, node: &Node, subjects: &[String], count: u64) -> anyhow::Result<Drained> {
     let body: Bytes = jobs::body("");
-    jobs::publish(world.client(), &jobs::subjects(spread), &body, count).await?;
+    jobs::publish(world.client(), subjects, &body, count).await?;
     work_off(world, node, count).await
 }
 

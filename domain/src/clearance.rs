@@ -1,7 +1,9 @@
 //! Decides whether a job may start now. No other code decides it.
 
+use std::time::Duration;
+
 use crate::settlement::Settlement;
-use crate::{ErrorKind, Failure, JobOptions, Timestamp};
+use crate::{DurationText, ErrorKind, Failure, JobOptions, Timestamp};
 
 /// Whether a job may start now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,9 +16,27 @@ pub enum Clearance {
     Expired,
     /// The deadline of the whole run passed before an attempt could start: the run ends dead, with kind `timeout`.
     TooLate,
+    /// The deadline is still to come, but nearer than an attempt of its kind takes: it would be started only to be stopped.
+    NoTimeLeft {
+        /// The time until the deadline.
+        left: Duration,
+        /// The least time that an attempt of its kind took.
+        needs: Duration,
+    },
 }
 
 impl Clearance {
+    /// The word for a job that is given up without being started; `None` if it is not.
+    #[must_use]
+    pub fn gives_up(self) -> Option<&'static str> {
+        match self {
+            Self::Start | Self::NotBefore(_) => None,
+            Self::Expired => Some("expired"),
+            Self::TooLate => Some("deadline"),
+            Self::NoTimeLeft { .. } => Some("no_time_left"),
+        }
+    }
+
     /// The settlement if the job may not start; `None` if it may.
     #[must_use]
     pub fn refusal(self) -> Option<Settlement> {
@@ -27,6 +47,15 @@ impl Clearance {
             Self::TooLate => {
                 let failure = Failure::new(ErrorKind::Timeout, "the run's deadline had passed before it could start");
                 Some(Settlement::Dead { failure })
+            }
+            Self::NoTimeLeft { left, needs } => {
+                let message = format!(
+                    "not started: the run's deadline leaves {}, and no attempt of its type has succeeded in less than {} \
+                     lately",
+                    DurationText(left),
+                    DurationText(needs)
+                );
+                Some(Settlement::Dead { failure: Failure::new(ErrorKind::Timeout, message) })
             }
         }
     }
@@ -43,6 +72,10 @@ pub struct Waiting<'a> {
     pub fell_due: bool,
     /// An attempt was started before, so it can no longer expire.
     pub started_before: bool,
+    /// The least time that a successful attempt of its kind took lately, if that is known
+    /// ([`Quickest`](crate::quickest::Quickest)). Never its time limit: that is a bound, and most attempts are done long
+    /// before.
+    pub needs: Option<Duration>,
 }
 
 /// Judges whether the job may start at `now`.
@@ -59,7 +92,12 @@ pub fn clear(job: Waiting<'_>, now: Timestamp) -> Clearance {
     if !job.started_before && moment(options.expires).is_some_and(|expires| expires <= now) {
         return Clearance::Expired;
     }
-    Clearance::Start
+    match (moment(options.deadline), job.needs) {
+        (Some(deadline), Some(needs)) if deadline.since(now) < needs => {
+            Clearance::NoTimeLeft { left: deadline.since(now), needs }
+        }
+        _ => Clearance::Start,
+    }
 }
 
 #[cfg(test)]
@@ -81,7 +119,9 @@ mod tests {
             ..JobOptions::default()
         };
         let judge = |fell_due, started_before, now| {
-            clear(Waiting { options: Some(&options), enqueued_at: at(1_000), fell_due, started_before }, at(now))
+            let waiting =
+                Waiting { options: Some(&options), enqueued_at: at(1_000), fell_due, started_before, needs: None };
+            clear(waiting, at(now))
         };
         assert_eq!(judge(false, false, 1_050), Clearance::NotBefore(at(1_100)));
         assert_eq!(judge(false, false, 1_100), Clearance::Start);
@@ -89,5 +129,40 @@ mod tests {
         assert_eq!(judge(true, false, 5_000), Clearance::Expired);
         assert_eq!(judge(true, true, 5_000), Clearance::Start);
         assert_eq!(judge(true, true, 9_000), Clearance::TooLate);
+    }
+
+    #[test]
+    fn a_job_is_not_started_if_its_deadline_is_nearer_than_the_quickest_success() {
+        let options = JobOptions {
+            deadline: Some(When::At(at(9_000))),
+            expires: Some(When::At(at(20_000))),
+            ..JobOptions::default()
+        };
+        let judge = |needs: Option<u64>, started_before, now| {
+            let needs = needs.map(Duration::from_millis);
+            let options = Some(&options);
+            clear(Waiting { options, enqueued_at: at(1_000), fell_due: true, started_before, needs }, at(now))
+        };
+        assert_eq!(judge(None, false, 8_999), Clearance::Start, "a time limit says nothing of how long it takes");
+        for started_before in [false, true] {
+            assert_eq!(judge(Some(500), started_before, 8_500), Clearance::Start);
+            let refused = judge(Some(500), started_before, 8_501);
+            let millis = Duration::from_millis;
+            assert_eq!(refused, Clearance::NoTimeLeft { left: millis(499), needs: millis(500) });
+            let Some(Settlement::Dead { failure }) = refused.refusal() else { panic!("{refused:?}") };
+            let message = "not started: the run's deadline leaves 499ms, and no attempt of its type has succeeded in less \
+                           than 500ms lately";
+            assert_eq!((failure.kind, failure.message.as_str()), (ErrorKind::Timeout, message));
+        }
+        assert_eq!(judge(Some(500), false, 9_000), Clearance::TooLate);
+    }
+
+    #[test]
+    fn an_expiry_leaves_time_as_long_as_the_job_can_start() {
+        let options = JobOptions { expires: Some(When::At(at(9_000))), ..JobOptions::default() };
+        let needs = Some(Duration::from_secs(3_600));
+        let waiting =
+            Waiting { options: Some(&options), enqueued_at: at(1_000), fell_due: true, started_before: false, needs };
+        assert_eq!(clear(waiting, at(8_999)), Clearance::Start);
     }
 }

@@ -11,9 +11,11 @@
 //!   run as it is: no two runs of one key are within the scope at once.
 //! * Without a record the run has ended long ago: no run of such a key is claimed before its record is stored.
 
+use std::time::Duration;
+
 use crate::job::Unique;
 use crate::run::State;
-use crate::{Run, RunId, RunState};
+use crate::{Run, RunId, RunState, Timestamp};
 
 /// The ends that free a key before its window is over. A discarded run was dead before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,6 +80,29 @@ pub fn is_claimed_again(unique: Unique, release_on: ReleaseOn) -> bool {
     unique != Unique::Window || release_on.dead
 }
 
+/// Whether a run makes way for one that replaces it.
+///
+/// Each run makes way for a later one only, in an order that all runs have, so that of several that replace at once all
+/// nodes mean the same one to stay. The time of a submission is its node's; [`replacing_since`] sees to it that it is later
+/// than what it replaces.
+#[must_use]
+pub fn makes_way(run: &Run, by: (Timestamp, &RunId)) -> bool {
+    is_replaceable(run) && (run.origin, &run.run_id) < by
+}
+
+/// The time that a submission counts from which replaces the run `before`: now, or just after that run if this node's
+/// clock is behind.
+#[must_use]
+pub fn replacing_since(before: &Run, now: Timestamp) -> Timestamp {
+    now.max(before.origin.plus(Duration::from_millis(1)))
+}
+
+/// Whether nobody has found out yet whether this run has its key, and it may still take it.
+#[must_use]
+pub fn is_undecided(run: &Run) -> bool {
+    is_replaceable(run) && run.held_by.is_none() && run.key_claimed_ms.is_none()
+}
+
 /// Whether another run may replace this one: no node has started it, and it was not replayed.
 #[must_use]
 pub fn is_replaceable(run: &Run) -> bool {
@@ -89,7 +114,7 @@ mod tests {
     use super::*;
     use crate::run::RunResult;
     use crate::settlement::Settlement;
-    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, Tenant, Timestamp};
+    use crate::{ErrorKind, Failure, Job, JobType, Priority, Queue, Tenant};
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millis(millis)
@@ -105,6 +130,23 @@ mod tests {
             options: None,
         };
         Run::new(&job, 3, at(1))
+    }
+
+    #[test]
+    fn of_two_runs_only_the_earlier_makes_way_and_every_two_differ() {
+        let named = |name: &str, origin| Run { run_id: RunId::parse(name).unwrap(), origin: at(origin), ..waiting() };
+        let runs = [named("b", 1), named("a", 2), named("b", 2), named("a", 3)];
+        for (nth, one) in runs.iter().enumerate() {
+            for (other_nth, other) in runs.iter().enumerate() {
+                let way = makes_way(one, (other.origin, &other.run_id));
+                assert_eq!(way, nth < other_nth, "{} {}", one.run_id, other.run_id);
+            }
+        }
+        let mut started = named("b", 1);
+        started.begin(1, &"n".into(), at(2));
+        assert!(!makes_way(&started, (at(9), &runs[3].run_id)));
+        assert_eq!(replacing_since(&runs[1], at(9)), at(9));
+        assert_eq!(replacing_since(&runs[1], at(1)), at(3), "this node's clock is behind");
     }
 
     fn after(starts: bool, settlement: Option<Settlement>) -> Run {

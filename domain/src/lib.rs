@@ -5,9 +5,9 @@
 //! millions of times.
 //!
 //! Read it in this order: [`name`], [`job`], [`lane`], [`rank`] and [`merge`] (which job is next), [`clearance`] (may
-//! it start now; [`breaker`]: not while its service fails), [`limit`] (how many may, in the whole cluster),
-//! [`protocol`] (what a delivery means, given the run's record), [`backoff`] and [`settlement`] (what follows an
-//! attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of them are
+//! it start now; [`quickest`]: not without the time that it needs; [`breaker`]: not while its service fails), [`limit`]
+//! (how many may, in the whole cluster), [`protocol`] (what a delivery means, given the run's record), [`backoff`] and
+//! [`settlement`] (what follows an attempt), [`run`] (the record), [`events`] (the events that a record implies), [`publication`] (which of them are
 //! still to be published), [`follow_up`] (the steps after that). [`setting`] has what operators set while the cluster runs,
 //! [`pressure`] how far a node holds back while its machine is short of memory.
 
@@ -34,6 +34,8 @@ pub mod concurrency;
 pub mod freshness;
 pub mod lease;
 pub mod limit;
+pub mod quickest;
+pub mod two_spans;
 
 pub mod run;
 pub mod trace;

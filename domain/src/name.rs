@@ -34,6 +34,12 @@ pub struct NameError {
     pub reason: String,
 }
 
+/// Which names there are, for the error about one that there is not.
+pub fn there_are<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    if names.is_empty() { "there is none".to_owned() } else { format!("there are: {}", names.join(", ")) }
+}
+
 /// Error texts stay short, whatever was sent.
 fn shorten(value: &str) -> String {
     const SHOWN: usize = 100;

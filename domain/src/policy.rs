@@ -60,6 +60,9 @@ pub struct TypePolicy {
     pub key_concurrency: u32,
     /// What becomes of a job whose concurrency key is busy.
     pub on_busy: OnBusy,
+    /// Whether jobs of one concurrency key and lane start in their order, each only once those before it have ended
+    /// ([`crate::concurrency::Order`]). Then `key_concurrency` is 1 and `on_busy` is to wait.
+    pub ordered: bool,
 }
 
 impl TypePolicy {
@@ -100,6 +103,7 @@ impl Default for TypePolicy {
             concurrency: None,
             key_concurrency: 1,
             on_busy: OnBusy::default(),
+            ordered: false,
         }
     }
 }
@@ -123,6 +127,11 @@ pub struct QueuePolicy {
     pub aging: Duration,
     /// With so many waiting jobs, `submit` takes no more; `None`: any number.
     pub max_waiting: Option<u64>,
+}
+
+impl QueuePolicy {
+    /// The most jobs of a queue that a node can run at once.
+    pub const MAX_CONCURRENCY: usize = 10_000;
 }
 
 impl Default for QueuePolicy {

@@ -22,6 +22,9 @@ pub const SHORTEST: Duration = Duration::from_secs(1);
 const EXPRESSION_MAX: usize = 256;
 /// Changes of offset that are passed in search of the next time: those of 200 years in a zone with four a year.
 const CHANGES: usize = 800;
+/// 2026-01-01T00:00:00Z, the year of the first version: an expression that matches no time after it matches none. Earlier
+/// times do not count: zones had other rules then.
+const BEGINNING: i64 = 1_767_225_600_000;
 
 /// When a recurring schedule is due.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +47,10 @@ pub struct CronTimes {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecurrenceError {
     /// Its expression cannot be read.
-    #[error("cron: {0:?} cannot be read: {1}")]
+    #[error(
+        "cron: {0:?} cannot be read: {1} The fields are second and minute 0-59, hour 0-23, day of month 1-31, month 1-12 or \
+         Jan-Dec, day of week 0-7 or Sun-Sat"
+    )]
     Expression(String, String),
     /// It has another number of fields.
     #[error(
@@ -94,7 +100,7 @@ impl Recurrence {
             }
         };
         let times = CronTimes { expression: expression.to_owned(), cron, zone };
-        if times.next_after(Timestamp::default()).is_none() {
+        if times.next_after(Timestamp::from_millis(BEGINNING)).is_none() {
             return Err(RecurrenceError::Never(shown()));
         }
         Ok(Self::Cron(Box::new(times)))

@@ -324,6 +324,26 @@ mod tests {
         );
     }
 
+    /// Ticks of every minute: an hour that the clocks leave out has no firing, one that they repeat has two.
+    #[test]
+    fn firings_follow_the_clocks_of_their_zone() {
+        let recurrence = Recurrence::cron("0 30 2 * * *", Some("Europe/Berlin")).unwrap();
+        let timing = Timing { recurrence, ..every(1, Misfire::Skip) };
+        let time = |text: &str| Timestamp::parse(text).unwrap();
+        let spring = ["2027-03-27T01:30:00Z", "2027-03-29T00:30:00Z", "2027-03-30T00:30:00Z"];
+        let autumn = ["2027-10-30T00:30:00Z", "2027-10-31T00:30:00Z", "2027-10-31T01:30:00Z", "2027-11-01T01:30:00Z"];
+        for (from, expected) in [("2027-03-27T00:00:00Z", &spring[..]), ("2027-10-30T00:00:00Z", &autumn)] {
+            let mut progress = Progress::default().planned(&timing, time(from));
+            let mut fired = Vec::new();
+            for minute in 0..=3 * 24 * 60 + 60 {
+                let (runs, after) = play(progress, &timing, &clocks(time(from).millis() / 1_000 + minute * 60));
+                fired.extend(runs.into_iter().map(at));
+                progress = after;
+            }
+            assert_eq!(fired, expected.iter().map(|due| time(due)).collect::<Vec<_>>());
+        }
+    }
+
     #[test]
     fn what_is_late_by_little_is_made_up_for_one_by_one() {
         let timing = every(10, Misfire::Skip);

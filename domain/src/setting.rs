@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use smol_str::SmolStr;
+
 use crate::limit::{RateLimit, Scope};
+use crate::policy::QueuePolicy;
 use crate::{JobType, Queue, Timestamp};
 
 /// What a setting is about.
@@ -18,6 +21,8 @@ pub enum SettingKey {
     Pause(PauseOf),
     /// The rate limit of this scope, in place of the configured one.
     Limit(Scope),
+    /// A queue, beside those that configurations declare.
+    Queue(Queue),
 }
 
 /// Which jobs are paused.
@@ -70,6 +75,36 @@ pub enum Setting {
     Pause(Pause),
     /// So many may start or be submitted.
     Limit(RateLimit),
+    /// The queue is declared, and served so.
+    Queue(PutQueue),
+}
+
+/// A queue that was put while the cluster runs. A node whose configuration names the queue goes by that instead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutQueue {
+    /// The maximum number of jobs that run at once on each node, 1 to [`QueuePolicy::MAX_CONCURRENCY`].
+    pub concurrency: usize,
+    /// How much later a job of the next more urgent priority may come and still overtake, in milliseconds.
+    pub aging_ms: u64,
+    /// The nodes that serve it; `None`: every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<SmolStr>>,
+}
+
+impl PutQueue {
+    /// Whether a node is to serve it, unless its configuration names the queue.
+    #[must_use]
+    pub fn is_for(&self, node: &str) -> bool {
+        self.nodes.as_ref().is_none_or(|nodes| nodes.iter().any(|named| named == node))
+    }
+
+    /// How it is served.
+    #[must_use]
+    pub fn policy(&self) -> QueuePolicy {
+        // A version with other bounds may have stored it.
+        let concurrency = self.concurrency.clamp(1, QueuePolicy::MAX_CONCURRENCY);
+        QueuePolicy { concurrency, aging: Duration::from_millis(self.aging_ms), max_waiting: None }
+    }
 }
 
 /// A pause: no attempt of these jobs starts.
@@ -96,7 +131,7 @@ impl Setting {
     pub fn ends_at(&self) -> Option<Timestamp> {
         match self {
             Self::Pause(pause) => pause.until,
-            Self::Limit(_) => None,
+            Self::Limit(_) | Self::Queue(_) => None,
         }
     }
 }
@@ -153,6 +188,21 @@ mod tests {
         assert_eq!(serde_json::to_string(&Setting::Limit(limit)).unwrap(), text);
         assert_eq!(serde_json::from_str::<Setting>(text).unwrap(), Setting::Limit(limit));
         assert!(serde_json::from_str::<Setting>(r#"{"newer":{}}"#).is_err());
+    }
+
+    #[test]
+    fn a_put_queue_is_for_every_node_or_for_those_it_names() {
+        let text = r#"{"queue":{"concurrency":8,"aging_ms":30000}}"#;
+        let Setting::Queue(everywhere) = serde_json::from_str(text).unwrap() else { panic!("not a queue") };
+        assert!(everywhere.is_for("a"));
+        let policy = QueuePolicy { concurrency: 8, aging: Duration::from_secs(30), max_waiting: None };
+        assert_eq!(everywhere.policy(), policy);
+        assert_eq!(serde_json::to_string(&Setting::Queue(everywhere.clone())).unwrap(), text);
+        let of = |nodes: &[&str]| PutQueue {
+            nodes: Some(nodes.iter().map(|node| SmolStr::from(*node)).collect()),
+            ..everywhere.clone()
+        };
+        assert!(of(&["a", "b"]).is_for("b") && !of(&["a"]).is_for("b") && !of(&[]).is_for("a"));
     }
 
     #[test]

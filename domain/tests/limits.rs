@@ -28,25 +28,29 @@ enum Mutation {
     TokensOfTheDeadReturn,
     LeaseNeverEnds,
     RecordForgottenEarly,
+    SameSpanFlowsInTwice,
+    WindowForgetsWhatItGave,
 }
 
 impl Mutation {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::WritesWithoutComparing,
         Self::LostGrantTakenForGranted,
         Self::GivenBackTwice,
         Self::TokensOfTheDeadReturn,
         Self::LeaseNeverEnds,
         Self::RecordForgottenEarly,
+        Self::SameSpanFlowsInTwice,
+        Self::WindowForgetsWhatItGave,
     ];
 }
 
-/// A record that still lists the leases of an older version.
-fn with_leases_of(next: Record, before: Option<&(Record, u64)>) -> Record {
+/// A record of which one field is still that of an older version.
+fn with_old(field: &str, next: Record, before: Option<&(Record, u64)>) -> Record {
     let json = |record: &Record| serde_json::to_value(record).ok();
     let again = before.and_then(|(before, _)| {
         let mut json = json(&next).zip(json(before));
-        json.iter_mut().for_each(|(next, before)| next["leases"] = before["leases"].take());
+        json.iter_mut().for_each(|(next, before)| next[field] = before[field].take());
         serde_json::from_value(json?.0).ok()
     });
     again.unwrap_or(next)
@@ -221,7 +225,7 @@ impl World {
             match next {
                 Some(next) if wins && arrives => {
                     let again = self.is(Mutation::GivenBackTwice);
-                    let stored = if again { with_leases_of(next, self.record.as_ref()) } else { next };
+                    let stored = if again { with_old("leases", next, self.record.as_ref()) } else { next };
                     self.store(stored);
                     if !is_lost && !again {
                         node.back.remove(0);
@@ -237,7 +241,7 @@ impl World {
             Answer::Granted(next, lease) => {
                 let holders = next.holders();
                 if wins && arrives {
-                    self.store(next);
+                    self.store(self.granted(next));
                 }
                 let is_told = wins && arrives && !is_lost;
                 if is_told || self.is(Mutation::LostGrantTakenForGranted) {
@@ -249,6 +253,16 @@ impl World {
             Answer::NotBefore(at) if !is_lost => node.holder.refused(ask.number, at, (sent, time)),
             Answer::Has(_) | Answer::NotBefore(_) => {}
         }
+    }
+
+    /// The record that is stored for a grant.
+    fn granted(&self, next: Record) -> Record {
+        let old = match self.mutation {
+            Some(Mutation::SameSpanFlowsInTwice) if self.limit.window == Window::Bucket => "at",
+            Some(Mutation::WindowForgetsWhatItGave) if self.limit.window != Window::Bucket => "meter",
+            _ => return next,
+        };
+        with_old(old, next, self.record.as_ref())
     }
 
     fn store(&mut self, record: Record) {

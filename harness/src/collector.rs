@@ -23,6 +23,12 @@ pub enum Protocol {
     Grpc,
     /// Connections are taken, and nothing is ever answered.
     Hangs,
+    /// OTLP over gRPC: calls are taken, and never answered.
+    GrpcHangs,
+    /// OTLP over HTTP: each request is answered with 503.
+    Refuses,
+    /// OTLP over gRPC: each call is answered with `UNAVAILABLE`.
+    GrpcRefuses,
 }
 
 /// What a collector has received.
@@ -73,8 +79,10 @@ impl Collector {
             while let Ok((stream, _)) = listener.accept().await {
                 let into = Arc::clone(&into);
                 match protocol {
-                    Protocol::Http => drop(tokio::spawn(plain(stream, into))),
-                    Protocol::Grpc => drop(tokio::spawn(grpc(stream, into))),
+                    Protocol::Http | Protocol::Refuses => drop(tokio::spawn(plain(stream, into, protocol))),
+                    Protocol::Grpc | Protocol::GrpcHangs | Protocol::GrpcRefuses => {
+                        drop(tokio::spawn(grpc(stream, into, protocol)));
+                    }
                     Protocol::Hangs => held.push(stream),
                 }
             }
@@ -127,7 +135,7 @@ fn take(body: &[u8], into: &Mutex<Received>) {
 }
 
 /// HTTP/1.1, as much of it as the exporter uses.
-async fn plain(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
+async fn plain(stream: TcpStream, into: Arc<Mutex<Received>>, protocol: Protocol) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let (mut length, mut first, mut line) = (0, String::new(), String::new());
@@ -152,6 +160,10 @@ async fn plain(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
         assert_eq!(first, "POST /v1/traces HTTP/1.1");
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await.ok()?;
+        if protocol == Protocol::Refuses {
+            stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await.ok()?;
+            continue;
+        }
         take(&body, &into);
         stream
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")
@@ -161,17 +173,27 @@ async fn plain(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
 }
 
 /// gRPC: one message a call, behind five bytes that say its length.
-async fn grpc(stream: TcpStream, into: Arc<Mutex<Received>>) -> Option<()> {
+async fn grpc(stream: TcpStream, into: Arc<Mutex<Received>>, protocol: Protocol) -> Option<()> {
     let mut connection = h2::server::handshake(stream).await.ok()?;
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         let into = Arc::clone(&into);
         tokio::spawn(async move {
             assert_eq!(request.uri().path(), "/opentelemetry.proto.collector.trace.v1.TraceService/Export");
+            if protocol == Protocol::GrpcHangs {
+                // What is dropped is answered with an error.
+                return std::future::pending().await;
+            }
             let mut stream = request.into_body();
             let mut body = Vec::new();
             while let Some(Ok(part)) = stream.data().await {
                 let _ = stream.flow_control().release_capacity(part.len());
                 body.extend_from_slice(&part);
+            }
+            if protocol == Protocol::GrpcRefuses {
+                let head = http::Response::builder().header("content-type", "application/grpc");
+                let head = head.header("grpc-status", "14").header("grpc-message", "overloaded").body(());
+                let _ = respond.send_response(head.expect("valid headers"), true);
+                return;
             }
             let mut rest = &body[1..];
             let length = rest.get_u32() as usize;

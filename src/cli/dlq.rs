@@ -218,7 +218,7 @@ fn rows(letters: &[DeadLetter], now: Timestamp, columns: usize) -> Vec<Vec<Strin
             error.unwrap_or_default(),
         ]
     };
-    output::fitted(std::iter::once(heading).chain(letters.iter().map(row)).collect(), columns)
+    output::fitted(std::iter::once(heading).chain(letters.iter().map(row)).collect(), columns, &[3])
 }
 
 fn groups(answer: &Encoded<Groups>, json: bool) -> anyhow::Result<Ended> {
@@ -250,7 +250,7 @@ fn group_rows(groups: &[Group], now: Timestamp, columns: usize) -> Vec<Vec<Strin
             format!("{}: {}", group.error_kind, group.pattern),
         ]
     };
-    output::fitted(std::iter::once(heading).chain(groups.iter().map(row)).collect(), columns)
+    output::fitted(std::iter::once(heading).chain(groups.iter().map(row)).collect(), columns, &[2])
 }
 
 /// A dead letter for people: its run, then the job as it was published.

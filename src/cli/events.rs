@@ -154,6 +154,14 @@ async fn logged(api: &Api, tenant: &str, since: Timestamp, arguments: &Arguments
 
 /// One event on one line.
 pub(crate) fn line(event: &Value) -> String {
+    line_within(event, usize::MAX)
+}
+
+/// One event on one line, for a window of so many columns: so that its details stay in sight, a long id loses its middle,
+/// and then the type its padding, if that is enough.
+pub(crate) fn line_within(event: &Value, columns: usize) -> String {
+    /// Of an id that nodes make, the random part.
+    const LEAST_ID: usize = 17;
     let name = text(event, "event");
     let at = styled(output::time_of_day(text(event, "at")), FAINT, 0);
     let tenant = Some(text(event, "tenant")).filter(|tenant| !tenant.is_empty() && *tenant != "default");
@@ -162,7 +170,19 @@ pub(crate) fn line(event: &Value) -> String {
     let job_type = output::cut(text(event, "type"), 128);
     // A system event is about a node, not about a run.
     let about = ["run_id", "node"].map(|field| text(event, field)).into_iter().find(|name| !name.is_empty());
-    format!("{at}  {name} {job_type:<20} {tenant}{}{}", output::cut(about.unwrap_or_default(), 96), details(event))
+    let about = output::cut(about.unwrap_or_default(), 96);
+    let details = details(event);
+    let laid_out = |about: &str, padded: usize| format!("{at}  {name} {job_type:<padded$} {tenant}{about}{details}");
+    let excess = |line: &str| anstream::adapter::strip_str(line).to_string().chars().count().saturating_sub(columns);
+    let whole = laid_out(&about, 20);
+    let too_long = excess(&whole);
+    if too_long == 0 {
+        return whole;
+    }
+    let short = output::shortened(&about, about.chars().count().saturating_sub(too_long).max(LEAST_ID));
+    let too_long = excess(&laid_out(&short, 20));
+    let narrow = 20_usize.saturating_sub(too_long);
+    laid_out(&short, if excess(&laid_out(&short, narrow)) == 0 { narrow } else { 20 })
 }
 
 /// The event's further fields.
@@ -235,6 +255,23 @@ mod tests {
         {
             assert!(!fits(&format!("longshore events {line}")), "{line}");
         }
+    }
+
+    #[test]
+    fn in_a_narrow_window_the_details_stay_in_sight() {
+        let event = json!({"event": "scheduled", "type": "echo", "run_id": "01a20614-f267-74dc-a104-bfc35c405998",
+            "at": "2026-11-21T12:00:01.500Z", "run_at": "2026-11-21T12:20:01.500Z"});
+        let shown = |columns| anstream::adapter::strip_str(&line_within(&event, columns)).to_string();
+        let whole =
+            "12:00:01.500  scheduled  echo                 01a20614-f267-74dc-a104-bfc35c405998  due in 20 min 0 s";
+        assert_eq!(shown(120), whole);
+        assert_eq!(
+            shown(90),
+            "12:00:01.500  scheduled  echo                 01a2…dc-a104-bfc35c405998  due in 20 min 0 s"
+        );
+        assert_eq!(shown(80), "12:00:01.500  scheduled  echo               01a2…bfc35c405998  due in 20 min 0 s");
+        let short = "12:00:01.500  scheduled  echo                 01a2…bfc35c405998  due in 20 min 0 s";
+        assert_eq!(shown(20), short, "the view cuts it: its columns stay straight");
     }
 
     #[test]

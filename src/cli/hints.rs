@@ -17,7 +17,7 @@ struct Answer {
 }
 
 /// The first that fits counts.
-const ANSWERS: [Answer; 16] = [
+const ANSWERS: [Answer; 18] = [
     Answer {
         code: 403,
         says: "tenant: a tenant sees its own runs only",
@@ -33,6 +33,7 @@ const ANSWERS: [Answer; 16] = [
         says: "no endpoint",
         hint: "that node is of another version than this program: longshore nodes shows the nodes' versions, longshore --version this one's",
     },
+    Answer { code: 404, says: "node: ", hint: "longshore nodes lists the nodes that are there" },
     Answer {
         code: 404,
         says: "queue: ",
@@ -42,6 +43,11 @@ const ANSWERS: [Answer; 16] = [
         code: 404,
         says: "no dead letter",
         hint: "only dead runs have one: longshore runs get shows the run's state, longshore dlq list the dead letters of --tenant",
+    },
+    Answer {
+        code: 404,
+        says: "no schedule",
+        hint: "longshore schedules list shows those of the tenant; --tenant names another one's",
     },
     Answer {
         code: 404,
@@ -96,47 +102,72 @@ const ANSWERS: [Answer; 16] = [
     Answer {
         code: 504,
         says: "",
-        hint: "the nodes are busy or just gone; longshore nodes shows them, and the same command again does no harm",
+        hint: "the nodes are busy, lack something (longshore health says what) or are gone (longshore nodes); the same command again does no harm; a NATS user who may not read _INBOX needs --inbox-prefix",
     },
 ];
 
-/// A part of an error's text that no type of ours stands for, and its hint.
-const TEXTS: [(&str, &str); 9] = [
+/// Where `dev` says that it cannot keep its data.
+const DEV: &str = "cannot make the folder";
+const SERVER: &str = "no private NATS server";
+
+/// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port says
+/// nothing of whose it is; so the first part names what was being done.
+const TEXTS: [(&str, &str, &str); 12] = [
     (
+        SERVER,
+        "in use by another running server",
+        "a longshore dev runs in this folder already, and commands here reach it; --dir FOLDER, or --ephemeral, starts one more",
+    ),
+    ("", "cannot write to stdout", "the output goes to a file or a program that takes no more"),
+    (
+        "",
         "uthorization violation",
         "NATS refuses the login: --user and --password, --creds, --nkey, --nats-token or a --context give one, or the address itself: nats://user:password@host",
     ),
-    ("nvalid peer certificate", "--tlsca names a file with the certificate of the authority that signed the server's"),
     (
+        "",
+        "nvalid peer certificate",
+        "--tlsca names a file with the certificate of the authority that signed the server's",
+    ),
+    (
+        "",
         "ermissions violation",
         "the NATS user may not do that: docs/operations.md lists the permissions that each role needs",
     ),
     (
         // JetStream's code for "insufficient storage resources": it reserves the size that every stream may grow to.
+        "",
         "error code 10047",
         "the bounds of all streams together are beyond the server's max_file_store; every queue has ten lanes of \
          storage.jobs_max_bytes each: lower the bounds under [storage], or raise the server's",
     ),
+    (DEV, "o space left on device", NO_ROOM),
+    (SERVER, "o space left on device", NO_ROOM),
+    ("", "o space left on device", "free some space there"),
+    (DEV, "Read-only file system", "keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
     (
-        "No space left on device",
-        "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none",
+        DEV,
+        "Permission denied",
+        "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none",
     ),
     (
-        "no space left on device",
-        "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none",
+        SERVER,
+        "Permission denied",
+        "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none",
     ),
-    ("Read-only file system", "keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none"),
-    ("Permission denied", "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none"),
-    ("Address already in use", "another program has that port; --port chooses another for the private server"),
 ];
+
+const NO_ROOM: &str =
+    "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none";
 
 /// What to do next about an error, if that is not plain from its message.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(answer) = error.chain().find_map(|cause| cause.downcast_ref::<ApiError>()) {
         return of_answer(answer);
     }
-    let of_text = |text: String| TEXTS.iter().find(|(says, _)| text.contains(says)).map(|(_, hint)| *hint);
-    error.chain().find_map(|cause| of_text(cause.to_string())).or_else(|| {
+    let text = super::told(error);
+    let fits = |(doing, says, _): &&(&str, &str, &'static str)| text.contains(doing) && text.contains(says);
+    TEXTS.iter().find(fits).map(|(_, _, hint)| *hint).or_else(|| {
         let connects = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(Backbone::Connect { .. })));
         connects.then_some(
             "is a NATS server running there? longshore dev starts one together with a node; --server or NATS_URL names \
@@ -162,6 +193,7 @@ pub(crate) fn shown_only(mut error: clap::Error) -> clap::Error {
         command.get_arguments().filter_map(clap::Arg::get_long).any(|long| suggested == &format!("--{long}"));
     if is_global && !in_help(suggested.trim_start_matches('-')) {
         error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::Usage); // it would show that option, too
     }
     error
 }
@@ -175,11 +207,13 @@ mod tests {
     /// Error answers as nodes give them, each with a word of the hint that a person needs.
     #[test]
     fn each_error_has_the_hint_that_helps() {
-        let cases: [(Code, &str, Option<&str>); 17] = [
+        let cases: [(Code, &str, Option<&str>); 19] = [
             (Code::Malformed, "priority: is not one of 1 to 9", None),
             (Code::Forbidden, "tenant: a tenant sees its own runs only", Some("--tenant names")),
             (Code::Forbidden, "nodes.list is answered under _all alone", Some("for operators")),
             (Code::NotFound, "no endpoint \"schedules.list\"", Some("another version")),
+            (Code::NotFound, "id: no schedule tick of tenant default is known", Some("schedules list")),
+            (Code::NotFound, "node: no node \"n9\" answers", Some("longshore nodes")),
             (Code::NotFound, "queue: \"bulk\" is not declared by any node", Some("[queues.NAME]")),
             (Code::NotFound, "run_id: no dead letter of run r of tenant default", Some("only dead runs")),
             (Code::NotFound, "run_id: no run r of tenant default is known", Some("looked up per tenant")),
@@ -226,13 +260,23 @@ mod tests {
         }
         for (text, word) in [
             ("cannot make the folder .longshore: Read-only file system (os error 30)", "--dir"),
+            ("no private NATS server: the folder x is in use by another running server; stop that one", "--ephemeral"),
+            ("cannot write to stdout: No space left on device (os error 28)", "goes to a file"),
             ("write failed: No space left on device (os error 28)", "free some"),
             ("insufficient storage resources available, error code 10047", "max_file_store"),
         ] {
             let hint = hint(&anyhow::anyhow!(text.to_owned())).unwrap();
             assert!(hint.contains(word), "{text}: {hint}");
         }
-        assert_eq!(hint(&anyhow::anyhow!("other")), None);
+        for text in [
+            "other",
+            "cannot read the configuration a.toml: Permission denied (os error 13)",
+            "cannot use ada.creds: Permission denied (os error 13)",
+            "cannot write the manual pages into /root: Read-only file system (os error 30)",
+            "cannot listen on 127.0.0.1:8080 (http.listen, LONGSHORE_HTTP__LISTEN): set another port: Address already in use",
+        ] {
+            assert_eq!(hint(&anyhow::anyhow!(text)), None, "its message says all: {text}");
+        }
     }
 
     #[test]
@@ -243,6 +287,7 @@ mod tests {
         };
         let unknown = told("longshore dlq list --state dead");
         assert!(unknown.contains("unexpected argument '--state'") && !unknown.contains("similar"), "{unknown}");
+        assert!(!unknown.contains("token"), "an option that nobody asked for: {unknown}");
         assert!(told("longshore queues --sever x").contains("'--server'"));
         assert!(told("longshore queues --jsno").contains("'--json'"));
     }

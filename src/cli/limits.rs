@@ -53,8 +53,8 @@ struct Which {
     #[arg(long, value_name = "NAME")]
     name: Option<SmolStr>,
     /// The limit of what this tenant submits
-    #[arg(long = "of-tenant", value_name = "TENANT", value_parser = tenant)]
-    tenant: Option<Tenant>,
+    #[arg(long, value_name = "TENANT", value_parser = tenant)]
+    of_tenant: Option<Tenant>, // not `tenant`, which is the global option
 }
 
 #[derive(Debug, Args)]
@@ -104,12 +104,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let api = Api::connect(global).await?;
     match arguments.command {
         Some(Command::Set(SetArguments { which, rate, per, burst, window, json })) => {
-            let Which { job_type, name, tenant } = which;
+            let Which { job_type, name, of_tenant: tenant } = which;
             let (per_ms, window) = (Some(whole_millis(per)), Some(window));
             let request = SetLimitRequest { job_type, name, tenant, rate, per_ms, burst, window };
             show(&api.ask::<LimitsSet>(request).await?, json)
         }
-        Some(Command::Reset(ResetArguments { which: Which { job_type, name, tenant }, json })) => {
+        Some(Command::Reset(ResetArguments { which: Which { job_type, name, of_tenant: tenant }, json })) => {
             show(&api.ask::<LimitsReset>(ResetLimitRequest { job_type, name, tenant }).await?, json)
         }
         Some(Command::List(ListArguments { json })) => list(&api, json).await,

@@ -4,11 +4,12 @@
 //! through [`longshore_backbone::Client`], as any other program can.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use longshore::config::check_namespace;
-use longshore_domain::{JobType, Queue, RunId, Tenant, Timestamp};
+use longshore_domain::{JobType, Queue, RunId, Tenant, Timestamp, duration};
 
 mod client;
 mod exact;
@@ -253,6 +254,11 @@ fn job_type(text: &str) -> Result<JobType, String> {
 
 fn run_id(text: &str) -> Result<RunId, String> {
     RunId::parse(text).map_err(|error| error.reason)
+}
+
+/// A duration of the contract's form.
+fn span(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| error.to_string())
 }
 
 fn time(text: &str) -> Result<Timestamp, String> {

@@ -59,6 +59,9 @@ pub(crate) struct Nats {
     /// JetStream domain, for leaf nodes
     #[arg(long, env = "NATS_JS_DOMAIN", value_name = "NAME", global = true, hide_short_help = true)]
     pub(crate) js_domain: Option<String>,
+    /// First part of the subjects of answers, for a user who may not read all of _INBOX, such as _INBOX_acme
+    #[arg(long, env = "NATS_INBOX_PREFIX", value_name = "PREFIX", global = true, hide_short_help = true)]
+    pub(crate) inbox_prefix: Option<String>,
     /// Whether the command line itself names the server, and not only a variable.
     #[arg(skip)]
     pub(crate) named_by_hand: bool,
@@ -83,8 +86,21 @@ impl Nats {
 
     fn options(&self) -> Options {
         let Self { server, context, creds, nkey, user, password, .. } = self.clone();
-        let Self { nats_token: token, tls_ca, tls_cert, tls_key, js_domain, .. } = self.clone();
-        Options { server, context, creds, nkey, user, password, token, tls_ca, tls_cert, tls_key, js_domain }
+        let Self { nats_token: token, tls_ca, tls_cert, tls_key, js_domain, inbox_prefix, .. } = self.clone();
+        Options {
+            server,
+            context,
+            creds,
+            nkey,
+            user,
+            password,
+            token,
+            tls_ca,
+            tls_cert,
+            tls_key,
+            js_domain,
+            inbox_prefix,
+        }
     }
 }
 

@@ -26,6 +26,12 @@ pub(crate) struct NodesArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// The nodes: what the command shows without a subcommand
+    List {
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
     /// Change which lines a node logs, until it ends (operators)
     LogLevel(LogLevelArguments),
 }
@@ -57,12 +63,14 @@ pub(crate) struct HealthArguments {
 }
 
 pub(crate) async fn nodes(global: &Global, arguments: NodesArguments) -> anyhow::Result<Ended> {
-    if let Some(Command::LogLevel(arguments)) = arguments.command {
-        return log_level(global, arguments).await;
-    }
+    let json = match arguments.command {
+        Some(Command::LogLevel(arguments)) => return log_level(global, arguments).await,
+        Some(Command::List { json }) => json,
+        None => arguments.json,
+    };
     let api = Api::connect(global).await?;
     let answer = api.ask::<NodesList>(Nothing {}).await?;
-    if arguments.json {
+    if json {
         output::json(&answer)?;
     } else {
         output::say(output::table(&rows(&answer.read()?), &[3]).trim_end())?;

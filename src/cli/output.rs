@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Color, Style};
+use anyhow::Context as _;
 use longshore_domain::Timestamp;
 use longshore_domain::run::whole_millis;
 use serde::Serialize;
@@ -44,22 +45,17 @@ pub(crate) fn styled(text: &str, style: Style, width: usize) -> String {
     format!("{style}{text:<width$}{style:#}")
 }
 
-/// A table of texts: first row the heading; columns named in `right` are numbers.
+/// A table of texts: first row the heading; columns named in `right` are numbers. A column without any text is left out.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let widths = widths(rows);
     let mut out = String::new();
     for (number, row) in rows.iter().enumerate() {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let _ = if right.contains(&column) {
-                write!(line, "{cell:>width$}  ")
-            } else {
-                write!(line, "{cell:<width$}  ")
+            let _ = match widths[column] {
+                0 => Ok(()),
+                width if right.contains(&column) => write!(line, "{cell:>width$}  "),
+                width => write!(line, "{cell:<width$}  "),
             };
         }
         let style = if number == 0 { STRONG } else { Style::new() };
@@ -68,16 +64,37 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// A table whose last column takes the width that the others leave.
-pub(crate) fn fitted(mut rows: Vec<Vec<String>>, columns: usize) -> Vec<Vec<String>> {
+/// The width of each column.
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    (0..columns).map(width).collect()
+}
+
+/// A table for a terminal of so many columns. If it is too wide, its columns without values go first, then those named in
+/// `spare`, the first one first. The last column takes the width that the others leave.
+pub(crate) fn fitted(mut rows: Vec<Vec<String>>, columns: usize, spare: &[usize]) -> Vec<Vec<String>> {
+    /// Columns go until this much is left for the last one.
+    const WANTED: usize = 24;
     /// A shorter error would say nothing; a wide line is better then.
-    const LEAST: usize = 24;
+    const LEAST: usize = 12;
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let others: usize = (0..last).map(|column| width(column) + 2).sum();
-    let room = columns.saturating_sub(others + 1).max(LEAST);
+    let others = |rows: &[Vec<String>]| -> usize {
+        widths(rows).into_iter().take(last).filter(|width| *width > 0).map(|width| width + 2).sum()
+    };
+    let least = widths(&rows).last().map_or(0, |width| *width.min(&WANTED));
+    let is_without_values = |column: &usize| rows.iter().skip(1).all(|row| row[*column].is_empty());
+    let may_go: Vec<usize> = (0..last).filter(is_without_values).chain(spare.iter().copied()).collect();
+    for column in may_go {
+        if others(&rows) + least > columns {
+            rows.iter_mut().for_each(|row| row[column].clear());
+        }
+    }
+    let room = columns.saturating_sub(others(&rows)).max(LEAST);
     for row in &mut rows {
-        row[last] = cut(&row[last], room);
+        row[last] = cut_within(&row[last], room);
     }
     rows
 }
@@ -155,6 +172,23 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     if plain.next().is_some() { format!("{head}…") } else { head }
 }
 
+/// The same, with the mark of the cut within `most`, which is 1 or more.
+fn cut_within(text: &str, most: usize) -> String {
+    if text.chars().count() > most { cut(text, most - 1) } else { cut(text, most) }
+}
+
+/// A name of which the middle goes if it is longer than `most`: its end tells it from others that were made about then.
+pub(crate) fn shortened(name: &str, most: usize) -> String {
+    const FRONT: usize = 4;
+    let long = name.chars().count();
+    if long <= most || most <= FRONT + 1 {
+        return name.to_owned();
+    }
+    let (front, end): (String, String) =
+        (name.chars().take(FRONT).collect(), name.chars().skip(long - (most - FRONT - 1)).collect());
+    format!("{front}…{end}")
+}
+
 /// Text for people without characters that could control the terminal, except line breaks and tabs.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
@@ -174,7 +208,7 @@ pub(crate) fn say(line: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => Ok(other?),
+        other => other.context("cannot write to stdout"),
     }
 }
 
@@ -204,6 +238,29 @@ mod tests {
             [["queue", "waiting"], ["main", "12"], ["bulk-mail", "1,234"]].map(|row| row.map(str::to_owned).to_vec());
         let shown = anstream::adapter::strip_str(&table(&rows, &[1])).to_string();
         assert_eq!(shown, "queue      waiting\nmain            12\nbulk-mail    1,234\n");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_and_is_whole_in_a_pipe() {
+        let rows: Vec<Vec<String>> =
+            [["run", "for", "queue", "note"], ["01a20614-f267", "", "main p5", "due in 19 min"]]
+                .map(|row| row.map(str::to_owned).to_vec())
+                .into();
+        let heading = |columns| {
+            let shown = anstream::adapter::strip_str(&table(&fitted(rows.clone(), columns, &[2]), &[])).to_string();
+            assert!(shown.lines().all(|line| line.chars().count() <= columns.max(28)), "{columns}: {shown}");
+            shown.lines().next().unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(heading(usize::MAX), "run for queue note");
+        assert_eq!(heading(42), "run for queue note");
+        assert_eq!(heading(41), "run queue note");
+        assert_eq!(heading(36), "run note");
+        assert_eq!(heading(10), "run note", "what is left goes on in the next line");
+        let mut long = rows.clone();
+        long[1][3] = "long ".repeat(50);
+        assert_eq!(table(&fitted(long, 60, &[]), &[]).lines().last().map(|line| line.chars().count()), Some(60));
+        assert_eq!(shortened("01a20614-f267-74dc-a104-bfc35c405998", 17), "01a2…bfc35c405998");
+        assert_eq!(shortened("main-p5-1", 17), "main-p5-1");
     }
 
     #[test]

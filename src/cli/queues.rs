@@ -1,13 +1,15 @@
-//! `longshore queues`: waiting and running jobs of each queue; pauses and resumes queues and types, purges queues.
+//! `longshore queues`: waiting and running jobs of each queue; puts queues, pauses and resumes queues and types, purges
+//! queues.
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use longshore_backbone::wire::api::{
-    Encoded, NoHandler, PauseRequest, PauseStatus, PurgeRequest, QueueStatus, Queues, QueuesList, QueuesPause,
-    QueuesPurge, QueuesRequest, QueuesResume, ResumeRequest,
+    Encoded, NoHandler, PauseRequest, PauseStatus, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
+    QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, ResumeRequest,
 };
-use longshore_domain::{JobType, Queue, Timestamp, duration};
+use longshore_domain::run::whole_millis;
+use longshore_domain::{DurationText, JobType, Queue, SmolStr, Timestamp, duration};
 
 use super::client::Api;
 use super::output::{self, GOOD, PENDING, number};
@@ -16,6 +18,8 @@ use super::{Ended, Global, bulk};
 
 /// How long a pause may take beside the usual time for an answer: until silent nodes start nothing any more.
 const PAUSES_WITHIN: Duration = Duration::from_secs(20);
+/// How long putting a queue may take beside it: its streams may wait for an election.
+const PUT_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -29,6 +33,14 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// The queues, with their waiting and running jobs: what the command shows without a subcommand
+    List {
+        /// JSON for machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Declare a queue on the running cluster, or have it served otherwise; it outlasts restarts (operators)
+    Put(PutArguments),
     /// Pause a queue or a type on all nodes: nothing starts any more, what runs goes on (operators)
     Pause(PauseArguments),
     /// End a pause (operators)
@@ -46,6 +58,28 @@ struct Which {
     /// The job type, for example email.send
     #[arg(long = "type", value_name = "TYPE", value_parser = super::job_type)]
     job_type: Option<JobType>,
+}
+
+#[derive(Debug, Args)]
+struct PutArguments {
+    /// The queue
+    #[arg(value_name = "QUEUE", value_parser = super::queue)]
+    queue: Queue,
+    /// How many of its jobs run at once on each node, 1 to 10000 [default: 64]
+    #[arg(long, value_name = "NUMBER")]
+    concurrency: Option<usize>,
+    /// How much later a job of the next more urgent priority may come and still overtake; 0s: strict priorities [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    aging: Option<Duration>,
+    /// A node that serves it; may be repeated [default: every node]
+    #[arg(long = "node", value_name = "NAME", conflicts_with = "no_node")]
+    nodes: Vec<SmolStr>,
+    /// No node serves it, but those whose configuration names it
+    #[arg(long)]
+    no_node: bool,
+    /// JSON for machines
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -84,6 +118,11 @@ struct PurgeArguments {
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<Ended> {
     let api = Api::connect(global).await?;
     match arguments.command {
+        Some(Command::Put(PutArguments { queue, concurrency, aging, nodes, no_node, json })) => {
+            let nodes = (no_node || !nodes.is_empty()).then_some(nodes);
+            let request = PutQueueRequest { queue, concurrency, aging_ms: aging.map(whole_millis), nodes };
+            show_put(&api.ask_patiently::<QueuesPut>(request, PUT_WITHIN).await?, json)
+        }
         Some(Command::Pause(PauseArguments { which: Which { queue, job_type }, until, lasts, json })) => {
             let until = until.or_else(|| lasts.map(|lasts| now().plus(lasts)));
             let request = PauseRequest { queue, job_type, until };
@@ -97,8 +136,36 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             let request = PurgeRequest { confirm: Some(queue.clone()), queue, limit: None, dry_run: false };
             bulk::run::<QueuesPurge>(&api, request, None, &options).await
         }
-        None => list(&api, &arguments).await,
+        Some(Command::List { json }) => list(&api, json).await,
+        None => list(&api, arguments.json).await,
     }
+}
+
+fn show_put(answer: &Encoded<QueuePut>, json: bool) -> anyhow::Result<Ended> {
+    if json {
+        output::json(answer)?;
+        return Ok(Ended::Well);
+    }
+    let put = answer.read()?;
+    output::say(&put_said(&put))?;
+    if !put.unconfirmed.is_empty() {
+        let silent = put.unconfirmed.join(", ");
+        anstream::eprintln!(
+            "{PENDING}not confirmed by{PENDING:#} {silent}: they learn of it within a second of their return"
+        );
+    }
+    Ok(Ended::Well)
+}
+
+/// A queue that was put, in one line.
+fn put_said(put: &QueuePut) -> String {
+    let aging = DurationText(Duration::from_millis(put.aging_ms));
+    let how = format!("concurrency {}, aging {aging}", put.concurrency);
+    let by = match put.served_by.as_slice() {
+        [] => format!("{PENDING}served by no node{PENDING:#}"),
+        nodes => format!("{GOOD}served by {}{GOOD:#}", nodes.join(" ")),
+    };
+    format!("{}: {how}, {by}", put.queue)
 }
 
 fn show_pause(answer: &Encoded<PauseStatus>, json: bool) -> anyhow::Result<Ended> {
@@ -127,14 +194,15 @@ fn said(status: &PauseStatus, now: Timestamp) -> String {
     }
 }
 
-async fn list(api: &Api, arguments: &Arguments) -> anyhow::Result<Ended> {
+async fn list(api: &Api, json: bool) -> anyhow::Result<Ended> {
     let answer = api.ask::<QueuesList>(QueuesRequest::default()).await?;
-    if arguments.json {
+    if json {
         output::json(&answer)?;
         return Ok(Ended::Well);
     }
     let answer = answer.read()?;
-    output::say(output::table(&rows(&answer), &[1, 2, 3, 4, 5, 6]).trim_end())?;
+    let rows = output::fitted(rows(&answer), output::columns(), &[7, 8]);
+    output::say(output::table(&rows, &[1, 2, 3, 4, 5, 6]).trim_end())?;
     for warning in warnings(&answer, now()) {
         anstream::eprintln!("{PENDING}warning:{PENDING:#} {warning}");
     }
@@ -221,6 +289,22 @@ mod tests {
             "call: resumed, paused for 1 min 0 s"
         );
         assert_eq!(shown(json!({"paused": false, "type": "call"})), "call: was not paused");
+    }
+
+    #[test]
+    fn a_put_queue_says_how_and_by_whom_it_is_served() {
+        let mut put = QueuePut {
+            aging_ms: 30_000,
+            concurrency: 8,
+            nodes: None,
+            queue: Queue::parse("bulk").unwrap(),
+            served_by: vec!["n1".to_owned(), "n2".to_owned()],
+            unconfirmed: Vec::new(),
+        };
+        let shown = |put: &QueuePut| anstream::adapter::strip_str(&put_said(put)).to_string();
+        assert_eq!(shown(&put), "bulk: concurrency 8, aging 30s, served by n1 n2");
+        (put.aging_ms, put.served_by) = (0, Vec::new());
+        assert_eq!(shown(&put), "bulk: concurrency 8, aging 0s, served by no node");
     }
 
     #[test]

@@ -142,7 +142,7 @@ fn rows(records: &[Record], now: Timestamp, columns: usize) -> Vec<Vec<String>> 
             note(record, now),
         ]
     };
-    output::fitted(std::iter::once(heading).chain(records.iter().map(row)).collect(), columns)
+    output::fitted(std::iter::once(heading).chain(records.iter().map(row)).collect(), columns, &[5, 3, 4])
 }
 
 /// What is to be said of a run beside its state.

@@ -17,7 +17,7 @@ use super::bulk::Bulk;
 use super::client::Api;
 use super::output::{self, BAD, FAINT, STRONG, styled};
 use super::target::{Which, now, word};
-use super::{Ended, Global, bulk, exact, run_lists, submit, target};
+use super::{Ended, Global, bulk, exact, run_lists, target};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -40,7 +40,7 @@ pub(crate) enum Command {
         #[arg(value_parser = super::run_id)]
         id: RunId,
         /// Wait this long at most
-        #[arg(long, value_name = "DURATION", value_parser = submit::span)]
+        #[arg(long, value_name = "DURATION", value_parser = super::span)]
         timeout: Option<Duration>,
         /// JSON for machines
         #[arg(long)]
@@ -74,7 +74,7 @@ pub(crate) struct Reschedule {
     #[arg(long, value_name = "TIME", value_parser = super::time, required_unless_present_any = ["delay", "set_priority", "set_queue"], help_heading = "Changes")]
     at: Option<Timestamp>,
     /// This long from now: 30s, 5m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = submit::span, conflicts_with = "at", help_heading = "Changes")]
+    #[arg(long, value_name = "DURATION", value_parser = super::span, conflicts_with = "at", help_heading = "Changes")]
     delay: Option<Duration>,
     /// With this priority: 1, the most urgent, to 9
     #[arg(long, short = 'p', value_name = "1-9", value_parser = clap::value_parser!(u64).range(1..=9), help_heading = "Changes")]
@@ -335,7 +335,7 @@ fn attempts(attempts: &[Attempt]) -> String {
         ]
     };
     let rows = std::iter::once(heading).chain(attempts.iter().map(row)).collect();
-    format!("\n{}", output::table(&output::fitted(rows, output::columns()), &[0, 1, 3]))
+    format!("\n{}", output::table(&output::fitted(rows, output::columns(), &[]), &[0, 1, 3]))
 }
 
 #[cfg(test)]

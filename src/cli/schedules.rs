@@ -18,9 +18,9 @@ use longshore_domain::{DurationText, JobType, Queue, ScheduleId, Tenant, Timesta
 
 use super::client::Api;
 use super::output::{self, BAD, FAINT, GOOD, PENDING, STRONG, number, styled};
-use super::submit::{payload, span};
+use super::submit::payload;
 use super::target::now;
-use super::{Ended, File, Global, exact};
+use super::{Ended, File, Global, exact, span};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -12,7 +12,7 @@ use longshore_domain::{JobType, Queue, RunId, Timestamp, duration};
 use serde_json::value::RawValue;
 
 use super::client::Api;
-use super::{Ended, Global, Usage, output, runs};
+use super::{Ended, Global, Usage, output, runs, span};
 
 mod lines;
 
@@ -205,11 +205,6 @@ fn time_or_span(text: &str) -> Result<String, String> {
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("a header is NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.to_owned()))
-}
-
-/// A duration of the contract's form.
-pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    duration::parse(text).map_err(|error| error.to_string())
 }
 
 fn patience(text: &str) -> Result<Patience, String> {

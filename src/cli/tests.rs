@@ -1,5 +1,6 @@
 //! The command line as a whole: it parses, and its help says what the contract says.
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 
 use super::*;
@@ -11,6 +12,17 @@ fn parse(line: &str) -> Result<Cli, clap::Error> {
 #[test]
 fn the_definition_is_sound() {
     Cli::command().debug_assert();
+    no_option_shadows(&Cli::command(), &Cli::command());
+}
+
+/// The parser tells options apart by their ids alone: one with the id of a global option ends the program with a panic.
+fn no_option_shadows(command: &clap::Command, global: &clap::Command) {
+    for sub in command.get_subcommands() {
+        let shadows =
+            sub.get_arguments().find(|own| global.get_arguments().any(|global| global.get_id() == own.get_id()));
+        assert!(shadows.is_none(), "{}: {shadows:?}", sub.get_name());
+        no_option_shadows(sub, global);
+    }
 }
 
 #[test]
@@ -20,6 +32,13 @@ fn options_of_every_command_stand_before_or_after_it() {
         assert_eq!((global.nats.server.as_deref(), global.tenant.as_str()), (Some("nats://a:1"), "acme"));
     }
     assert_eq!(parse("longshore health --namespace ls2").unwrap().global.namespace(), "ls2");
+}
+
+#[test]
+fn what_there_is_of_a_kind_is_listed_by_the_same_word_everywhere() {
+    for kind in ["breakers", "dlq", "limits", "nodes", "queues", "runs", "schedules"] {
+        assert!(parse(&format!("longshore {kind} list --json")).is_ok(), "{kind}");
+    }
 }
 
 #[test]
@@ -54,4 +73,55 @@ fn an_exit_code_says_what_kind_of_error_it_was() {
     let gave_up = anyhow::Error::new(longshore_actors::Error::GaveUp("x".to_owned())).context("the node has failed");
     assert_eq!(exit_code_of(&gave_up), Ended::RestartLimit);
     assert_eq!(exit_code_of(&anyhow::anyhow!("other")), Ended::Badly);
+}
+
+/// A shell's words of a command in a document, up to a comment, a pipe, a redirection or the next command.
+fn words(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in command.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, ' ') => words.extend(word.take()),
+            (None, '#') if word.is_none() => break,
+            (None, '|' | '>' | '<' | '&' | ';' | ')') => break,
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// The commands of a document: lines of shell that begin with `longshore`, and code within a sentence that does.
+fn commands(document: &str) -> Vec<Vec<String>> {
+    let lines = document.lines().filter(|line| line.starts_with("longshore "));
+    let within = document.lines().filter(|line| !line.starts_with("longshore "));
+    let within =
+        within.flat_map(|line| line.split('`').skip(1).step_by(2)).filter(|code| code.starts_with("longshore "));
+    // Not a form of commands, nor a line of a Cargo.toml.
+    let is_one = |command: &&str| !command.contains('…') && !command.contains(" [") && !command.contains(" = ");
+    lines.chain(within).filter(is_one).map(words).collect()
+}
+
+/// A newcomer copies them: an option that was renamed would be the first thing that fails.
+#[test]
+fn every_command_in_the_documents_is_one() {
+    assert_eq!(words(r#"longshore submit fail '{"times":2}' --wait || echo "exit code $?" # x"#).len(), 5);
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = ["docs", "docs/how-to"].into_iter().flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
+    let pages = pages.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let mut found = 0;
+    for page in pages.chain([root.join("README.md")]) {
+        for command in commands(&std::fs::read_to_string(&page).unwrap()) {
+            found += 1;
+            let Err(error) = Cli::try_parse_from(&command) else { continue };
+            // A sentence may name a command without what it is about.
+            let is_named = matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::MissingSubcommand);
+            assert!(is_named, "{}: {}: {error}", page.display(), command.join(" "));
+        }
+    }
+    assert!(found > 80, "the documents' commands are found: {found}");
 }

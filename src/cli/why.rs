@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::client::Api;
 use super::output::{self, FAINT, STRONG, style_of, styled, text};
-use super::{Ended, Global, exact, submit, target};
+use super::{Ended, Global, exact, target};
 
 mod story;
 
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(value_parser = super::run_id)]
     id: RunId,
     /// Read the event log for this long at most
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = submit::span)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::span)]
     within: Duration,
     /// JSON for machines
     #[arg(long)]
@@ -82,7 +82,8 @@ fn waiting_for(record: &Encoded<Record>) -> Option<String> {
 /// The run's events in the log, and until when the log was read if that took too long.
 async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Option<Timestamp>) {
     let started = record.attempts.iter().map(|attempt| attempt.started_at);
-    let Some(since) = started.chain(record.enqueued_at).min() else { return (Vec::new(), None) };
+    let known = started.chain(record.enqueued_at).chain(accepted_at(&record.run_id)).chain(record.ended_at);
+    let Some(since) = known.min() else { return (Vec::new(), None) };
     let until = record.ended_at.unwrap_or_else(target::now).plus(DISORDER);
     let Ok(log) = api.client.event_log(record.tenant.as_str(), since.minus(DISORDER)).await else {
         return (Vec::new(), None);
@@ -115,6 +116,14 @@ async fn events(api: &Api, record: &Record, within: Duration) -> (Vec<Value>, Op
             return (events, None);
         }
     }
+}
+
+/// When a node accepted the run, if a node made its id: a UUID of version 7, whose first 48 bits are that time.
+fn accepted_at(id: &RunId) -> Option<Timestamp> {
+    let parts: Vec<&str> = id.as_str().split('-').collect();
+    let [high, low, version, _, _] = parts[..] else { return None };
+    let is_one = (high.len(), low.len()) == (8, 4) && version.starts_with('7');
+    i64::from_str_radix(&format!("{high}{low}"), 16).ok().filter(|_| is_one).map(Timestamp::from_millis)
 }
 
 async fn queue(api: &Api, record: &Record) -> Option<QueueStatus> {

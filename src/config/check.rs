@@ -15,6 +15,7 @@ use longshore_domain::backoff::{Backoff, Jitter};
 use longshore_domain::breaker::BreakerPolicy;
 use longshore_domain::key::ReleaseOn;
 use longshore_domain::limit::{MIN_WINDOW, RateLimit, Scope, Window};
+use longshore_domain::name::there_are;
 use longshore_domain::policy::{KeyPolicy, Policies, QueuePolicy, TenantPolicy, TypePolicy};
 use longshore_domain::{DurationText, JobType, Queue, SmolStr, Tenant};
 
@@ -22,13 +23,13 @@ use super::concurrency_entries as concurrency;
 use super::{outlets, pressure};
 
 use super::entries::{self as entry, audit as audit_entry, breaker};
-use super::kind::{JitterForm, Kind, ReleasingEnd, Spread};
+use super::kind::{JitterForm, ReleasingEnd, Spread};
 use super::limit_entries as limit_entry;
 use super::problem::{Origin, Problem};
-use super::raw::{self, Content, Node, Tree, key};
+use super::raw::{Content, Tree};
 use super::schedules;
-use super::schema::Entry;
 use super::schemas::Compiled;
+use super::section::Section;
 
 /// Handlers of later versions: a configuration may name them on purpose, so the error differs from that for a typo.
 const TO_COME: [&str; 3] = ["http.call", "email.send", "command.run"];
@@ -40,7 +41,7 @@ const SHARE: f64 = 0.25;
 pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> String) -> (Settings, Vec<Problem>) {
     let mut checker =
         Checker { handlers, presets: BTreeMap::new(), compiled: Compiled::default(), problems: Vec::new() };
-    let root = Section { path: vec![], tree: Some(tree), fallback: None };
+    let root = Section::root(tree);
     let policies = checker.policies(&root);
     let node = root.table("node");
     let settings = Settings {
@@ -58,11 +59,6 @@ pub(crate) fn check(tree: &Tree, handlers: &[&str], name: impl FnOnce() -> Strin
     (settings, checker.problems)
 }
 
-/// A table at the top of the tree.
-pub(crate) fn section<'a>(tree: &'a Tree, name: &'a str) -> Section<'a> {
-    Section { path: vec![], tree: Some(tree), fallback: None }.table(name)
-}
-
 /// Settings whose effect is hardly wanted. One sentence each.
 pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -76,71 +72,6 @@ pub(crate) fn warnings(settings: &Settings) -> Vec<String> {
         ));
     }
     warnings
-}
-
-/// A table as written, with the table that has the settings it leaves out.
-pub(crate) struct Section<'a> {
-    path: Vec<&'a str>,
-    tree: Option<&'a Tree>,
-    fallback: Option<&'a Tree>,
-}
-
-impl<'a> Section<'a> {
-    pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
-        let within = |tree: Option<&'a Tree>| tree.and_then(|tree| tree.get(name));
-        within(self.tree).or_else(|| within(self.fallback))
-    }
-
-    /// The setting's value: as written, else the default.
-    pub(crate) fn get<K: Kind>(&self, entry: &Entry<K>) -> K {
-        let written = self.node(entry.name).and_then(|node| match &node.content {
-            Content::Value(value) => entry.read(value).ok(),
-            Content::Table(tree) if K::TAKES_TABLES => entry.read(&raw::value(tree)).ok(),
-            Content::Table(_) => None,
-        });
-        written.unwrap_or_else(|| entry.default())
-    }
-
-    /// The key of the value under `name`: that of `[defaults]` if the value comes from there.
-    fn key_of(&self, name: &'a str) -> Vec<&'a str> {
-        let holds = |tree: Option<&Tree>| tree.is_some_and(|tree| tree.contains_key(name));
-        match holds(self.fallback) && !holds(self.tree) {
-            true => vec!["defaults", name],
-            false => [&self.path[..], &[name]].concat(),
-        }
-    }
-
-    /// Where the value under `name` was written, and whether in this table: else in `[defaults]`.
-    pub(crate) fn origin(&self, name: &str) -> Option<(bool, &'a Origin)> {
-        let own = self.tree.is_some_and(|tree| tree.contains_key(name));
-        self.node(name).map(|node| (own, &node.origin))
-    }
-
-    fn table(&self, name: &'a str) -> Section<'a> {
-        let tree = match self.node(name).map(|node| &node.content) {
-            Some(Content::Table(tree)) => Some(tree),
-            _ => None,
-        };
-        Section { path: self.key_of(name), tree, fallback: None }
-    }
-
-    /// The tables of a section that has one per name, with their names.
-    pub(crate) fn named(&self, name: &'a str, fallback: Option<&'a Tree>) -> Vec<(&'a str, Section<'a>)> {
-        let section = self.table(name);
-        let each = |(own, node): (&'a String, &'a Node)| match &node.content {
-            Content::Table(tree) => {
-                let path = [&section.path[..], &[own.as_str()]].concat();
-                Some((own.as_str(), Section { path, tree: Some(tree), fallback }))
-            }
-            Content::Value(_) => None,
-        };
-        section.tree.into_iter().flatten().filter_map(each).collect()
-    }
-
-    /// A mistake in the value under `name`.
-    pub(crate) fn problem(&self, name: &'a str, reason: String) -> Problem {
-        Problem { origin: self.node(name).map(|node| node.origin.clone()), key: key(&self.key_of(name)), reason }
-    }
 }
 
 struct Checker<'a> {
@@ -218,6 +149,7 @@ impl Checker<'_> {
             concurrency: section.get(&concurrency::TYPE_CONCURRENCY),
             key_concurrency: section.get(&concurrency::KEY_CONCURRENCY),
             on_busy: section.get(&concurrency::ON_BUSY),
+            ordered: section.get(&concurrency::ORDERED),
         }
     }
 
@@ -272,8 +204,7 @@ impl Checker<'_> {
             else {
                 continue;
             };
-            let known = limits.keys().map(SmolStr::as_str).collect::<Vec<_>>().join(", ");
-            let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are: {known}") };
+            let known = there_are(limits.keys().map(SmolStr::as_str));
             let reason = format!("{:?} is not a limit of [limits]; {known}", name.0);
             self.problems.push(section.problem(limit_entry::LIMIT.name, reason));
         }
@@ -328,8 +259,7 @@ impl Checker<'_> {
         }
         // The empty name stands for a value of the wrong kind, which `raw` has reported.
         if !preset.is_empty() {
-            let known = self.presets.keys().cloned().collect::<Vec<_>>().join(", ");
-            let known = if known.is_empty() { "there is none".to_owned() } else { format!("there are: {known}") };
+            let known = there_are(self.presets.keys().map(String::as_str));
             self.problems.push(section.problem(name, format!("{preset:?} is not a preset of [retries]; {known}")));
         }
         Backoff::default()

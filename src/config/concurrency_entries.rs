@@ -3,9 +3,9 @@
 use longshore_domain::concurrency::OnBusy;
 use longshore_domain::policy::TypePolicy;
 
-use super::check::Section;
 use super::problem::Problem;
 use super::schema::Entry;
+use super::section::Section;
 
 /// Beyond waiting, every run of a key that was let in is looked at for every job that comes, so there is a bound on them.
 const MAX_IN_LINE: u32 = 100;
@@ -35,6 +35,13 @@ pub(crate) static ON_BUSY: Entry<OnBusy> = Entry::new(
      run of its key is cancelled, and it starts in its place.",
 );
 
+pub(crate) static ORDERED: Entry<bool> = Entry::new(
+    "ordered",
+    || TypePolicy::default().ordered,
+    "Whether jobs of one Longshore-Concurrency-Key run in the order in which they were enqueued in their lane, each only once \
+     the one before it has ended, through all its retries. One at a time: key_concurrency is 1, and on_busy \"wait\".",
+);
+
 /// Checks what is to become of jobs whose key is busy; says what is wrong.
 pub(crate) fn check(section: &Section<'_>, problems: &mut Vec<Problem>) {
     let (on_busy, most) = (section.get(&ON_BUSY), section.get(&KEY_CONCURRENCY));
@@ -42,5 +49,15 @@ pub(crate) fn check(section: &Section<'_>, problems: &mut Vec<Problem>) {
         let reason =
             format!("{most} is too many beside on_busy, for which each of them is looked at; 1 to {MAX_IN_LINE}");
         problems.push(section.problem(KEY_CONCURRENCY.name, reason));
+    }
+    if section.get(&ORDERED) {
+        if most != 1 {
+            let reason = format!("{most} at once have no order; 1, or take ordered away");
+            problems.push(section.problem(KEY_CONCURRENCY.name, reason));
+        }
+        if on_busy != OnBusy::Wait {
+            let reason = "drops or cancels jobs, which then have no order; \"wait\", or take ordered away".to_owned();
+            problems.push(section.problem(ON_BUSY.name, reason));
+        }
     }
 }

@@ -66,6 +66,7 @@ pub(crate) struct Context {
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
     pub(crate) jetstream_domain: Option<String>,
+    pub(crate) inbox_prefix: Option<String>,
 }
 
 impl Context {
@@ -110,6 +111,7 @@ impl Context {
             "user" => self.user = Some(text()?),
             "password" => self.password = Some(text()?),
             "token" => self.token = Some(text()?),
+            "inbox_prefix" => self.inbox_prefix = Some(text()?),
             "jetstream_domain" => self.jetstream_domain = Some(text()?),
             "creds" => self.creds = file()?,
             "nkey" => self.nkey = file()?,
@@ -155,12 +157,13 @@ mod tests {
     fn a_context_as_the_nats_tool_writes_it_is_read() {
         let written = r#"{"description":"d","url":"nats://a,nats://b","token":"t","user":"","password":"","creds":"~/a.creds",
             "nkey":"","cert":"","key":"","ca":"/ca.pem","nsc":"","jetstream_domain":"hub","jetstream_api_prefix":"",
-            "jetstream_event_prefix":"","inbox_prefix":"","user_jwt":"","color_scheme":"x","tls_first":false}"#;
+            "jetstream_event_prefix":"","inbox_prefix":"_INBOX_ada","user_jwt":"","color_scheme":"x","tls_first":false}"#;
         let expected = Context {
             url: Some("nats://a,nats://b".to_owned()),
             creds: Some("/home/ada/a.creds".into()),
             ca: Some("/ca.pem".into()),
             jetstream_domain: Some("hub".to_owned()),
+            inbox_prefix: Some("_INBOX_ada".to_owned()),
             ..Context::default()
         };
         assert_eq!(parse(written), Ok(expected));
@@ -169,7 +172,7 @@ mod tests {
     #[test]
     fn what_is_not_supported_is_refused_by_name() {
         let refusal = |key: &str| format!("the NATS context x.json sets {key}, which Longshore does not support");
-        for key in ["nsc", "jetstream_api_prefix", "inbox_prefix", "user_jwt", "windows_cert_store"] {
+        for key in ["nsc", "jetstream_api_prefix", "user_jwt", "windows_cert_store"] {
             assert_eq!(parse(&format!(r#"{{"{key}":"x"}}"#)), Err(refusal(key)));
         }
         assert_eq!(parse(r#"{"tls_first":true}"#), Err(refusal("tls_first")));

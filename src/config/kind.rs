@@ -15,8 +15,6 @@ use longshore_domain::{DurationText, JobType, Queue, duration};
 use serde_json::value::RawValue;
 use toml::Value;
 
-use crate::config::telemetry::Protocol;
-
 /// A kind of value. Bounds are checked by its order; kinds without an order need no bounds.
 pub(crate) trait Kind: Sized + 'static {
     /// Whether a value may be a table.
@@ -377,6 +375,15 @@ macro_rules! choice {
 choice!(Misfire { "one" => Misfire::One, "skip" => Misfire::Skip });
 choice!(Overlap { "allow" => Overlap::Allow, "skip" => Overlap::Skip });
 choice!(History { "all" => History::All, "failures" => History::Failures });
+
+/// How spans are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Protobuf over HTTP.
+    Http,
+    /// gRPC.
+    Grpc,
+}
 
 choice!(Protocol { "http/protobuf" => Protocol::Http, "grpc" => Protocol::Grpc });
 

@@ -30,6 +30,7 @@ mod outlets;
 mod pressure;
 mod schedules;
 mod schemas;
+mod section;
 pub(crate) mod telemetry;
 
 mod problem;
@@ -42,10 +43,11 @@ pub mod nats;
 mod tests;
 
 pub use check::check_namespace;
+pub use kind::Protocol as TraceProtocol;
 pub use listen::Listen;
 pub use nats::Error as NatsError;
 pub use problem::Problems;
-pub use telemetry::{Protocol as TraceProtocol, Settings as TraceSettings};
+pub use telemetry::Settings as TraceSettings;
 
 use entries::ROOT;
 use problem::{Origin, Problem, Source};

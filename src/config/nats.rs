@@ -21,6 +21,15 @@ pub enum Error {
     /// The NATS context cannot be used.
     #[error(transparent)]
     Context(#[from] context::Error),
+    /// Half of a client certificate.
+    #[error("a client certificate needs both its file and its key: --tlscert and --tlskey, or NATS_CERT and NATS_KEY")]
+    HalfCertificate,
+    /// Nobody would answer there.
+    #[error(
+        "the inbox prefix {0:?} cannot be used: it is one or more tokens with dots between them, without wildcards, and \
+         begins with _INBOX, such as _INBOX_acme"
+    )]
+    InboxPrefix(String),
 }
 
 /// The options for NATS, as its tools have them. An empty one counts as not set.
@@ -48,6 +57,8 @@ pub struct Options {
     pub tls_key: Option<PathBuf>,
     /// JetStream domain, for leaf nodes.
     pub js_domain: Option<String>,
+    /// The first part of the subjects of answers, for users who may not read all of `_INBOX`.
+    pub inbox_prefix: Option<String>,
 }
 
 impl Options {
@@ -74,6 +85,7 @@ impl Options {
             tls_cert: path("NATS_CERT"),
             tls_key: path("NATS_KEY"),
             js_domain: text("NATS_JS_DOMAIN")?,
+            inbox_prefix: text("NATS_INBOX_PREFIX")?,
         })
     }
 
@@ -86,13 +98,21 @@ impl Options {
     /// The connection that these options describe.
     ///
     /// # Errors
-    /// The context cannot be read, or asks for something that is not supported here.
+    /// The context cannot be read, or asks for something that is not supported here; half of a client certificate; an inbox
+    /// prefix that nobody answers to.
     pub fn connection(&self) -> Result<Connection, Error> {
         let context = match some(&self.context) {
             Some(name) => Context::load(&name)?,
             None => Context::default(),
         };
-        Ok(self.over(context))
+        let connection = self.over(context);
+        if connection.cert.is_some() != connection.key.is_some() {
+            return Err(Error::HalfCertificate);
+        }
+        match &connection.inbox_prefix {
+            Some(prefix) if !is_an_inbox_prefix(prefix) => Err(Error::InboxPrefix(prefix.clone())),
+            _ => Ok(connection),
+        }
     }
 
     fn over(&self, context: Context) -> Connection {
@@ -107,6 +127,7 @@ impl Options {
             cert: path(&self.tls_cert).or(context.cert),
             key: path(&self.tls_key).or(context.key),
             jetstream_domain: some(&self.js_domain).or(context.jetstream_domain),
+            inbox_prefix: some(&self.inbox_prefix).or(context.inbox_prefix),
             ..Connection::to(some(&self.server).or(context.url).unwrap_or_else(|| DEFAULT_URL.to_owned()))
         };
         // Credentials belong together: a user from here with a token from there would not be valid anywhere.
@@ -119,6 +140,13 @@ impl Options {
         }
         connection
     }
+}
+
+/// Whether nodes answer below it, and the server takes it for a subject.
+fn is_an_inbox_prefix(prefix: &str) -> bool {
+    let is_token =
+        |token: &str| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic() && !b"*>".contains(&byte));
+    prefix.starts_with("_INBOX") && prefix.split('.').all(is_token)
 }
 
 /// An empty variable counts as not set.
@@ -150,5 +178,17 @@ mod tests {
         assert_eq!(in_url.over(context()).user, None, "the address has its own user");
         let expected = Connection { token: own.token, ca: Some("/ca.pem".into()), ..Connection::to("nats://own:1") };
         assert_eq!(connection, expected);
+    }
+
+    #[test]
+    fn half_a_certificate_and_an_inbox_that_nobody_answers_to_are_refused() {
+        let half = Options { tls_cert: Some("/c.pem".into()), ..Options::default() };
+        assert!(half.connection().unwrap_err().to_string().contains("--tlskey"));
+        let inbox = |prefix: &str| Options { inbox_prefix: Some(prefix.to_owned()), ..Options::default() }.connection();
+        assert_eq!(inbox("_INBOX_acme").unwrap().inbox_prefix.as_deref(), Some("_INBOX_acme"));
+        assert_eq!(inbox("").unwrap().inbox_prefix, None);
+        for wrong in ["acme", "_INBOX.", "_INBOX.*", "_INBOX.>", "_INBOX a", "_INBOX..a"] {
+            assert!(inbox(wrong).unwrap_err().to_string().contains("_INBOX_acme"), "{wrong}");
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::audit_files::{AuditFiles, EventFiles};
 
-use super::check::section;
 use super::entries::{self as entry, audit as audit_entry};
 use super::listen::Listen;
 use super::raw::Tree;
+use super::section::section;
 
 /// Where to serve HTTP.
 pub(crate) fn http(tree: &Tree) -> Listen {

@@ -3,9 +3,9 @@
 use longshore_actors::PressureSettings;
 use longshore_domain::pressure::PressureLimits;
 
-use super::check::section;
 use super::entries::pressure as entry;
 use super::raw::Tree;
+use super::section::section;
 
 /// How it watches; `None`: it does not.
 pub(crate) fn of(tree: &Tree) -> Option<PressureSettings> {

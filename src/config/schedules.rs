@@ -9,11 +9,11 @@ use longshore_domain::recurring::{MISFIRE_AFTER, Misfire, Overlap};
 use longshore_domain::run::whole_millis;
 use longshore_domain::{DurationText, ScheduleId, Tenant, Timestamp};
 
-use super::check::Section;
 use super::kind::{Json, Text, Token, check_token};
 use super::problem::Problem;
 use super::schema::Field::Setting as One;
 use super::schema::{Entry, Named, Table};
+use super::section::Section;
 
 pub(crate) static SCHEDULES: Named = Named {
     name: "schedules",

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use longshore_domain::SmolStr;
 use longshore_domain::admission::{PayloadSchema, Schemas, newest};
+use longshore_domain::name::there_are;
 use toml::Value;
 
-use super::check::Section;
 use super::kind::{Kind, Text, shown};
 use super::problem::{Origin, Problem};
 use super::schema::Entry;
+use super::section::Section;
 use crate::json_schema::JsonSchema;
 
 pub(crate) static SCHEMA: Entry<Option<Text>> = Entry::new(
@@ -122,8 +123,8 @@ impl Compiled {
             let reason = "which version is the newest cannot be told, as not all are numbers; set schema_version";
             return Err(section.problem(SCHEMAS.name, reason.to_owned()));
         };
-        let known = files.keys().cloned().collect::<Vec<_>>().join(", ");
-        let wrong = format!("{default:?} is not a version of schemas; there are: {known}");
+        let known = there_are(files.keys().map(String::as_str));
+        let wrong = format!("{default:?} is not a version of schemas; {known}");
         let schemas = Schemas::several(versions, SmolStr::new(default));
         schemas.map(Some).ok_or_else(|| section.problem(SCHEMA_VERSION.name, wrong))
     }

@@ -1,17 +1,9 @@
 //! What `[telemetry]` says about traces. Which exporter that makes, `traces` decides.
 
-use super::check::section;
 use super::entries::telemetry as entry;
+use super::kind::Protocol;
 use super::raw::Tree;
-
-/// How spans are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// Protobuf over HTTP.
-    Http,
-    /// gRPC.
-    Grpc,
-}
+use super::section::section;
 
 /// The settings of `[telemetry]`. What is absent the environment says, and then OpenTelemetry's defaults.
 #[derive(Debug, Clone, Default, PartialEq)]

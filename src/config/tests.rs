@@ -363,6 +363,12 @@ fn what_becomes_of_jobs_of_a_busy_key_is_read_and_checked() {
     assert!(unknown.contains("types.a.on_busy") && unknown.contains("keep_newest"), "{unknown}");
     let many = wrong("[types.a]\non_busy = 'drop_new'\nkey_concurrency = 101");
     assert!(many.contains("types.a.key_concurrency: 101 is too many beside on_busy"), "{many}");
+    let is_ordered = |text: &str| settings(text).policies.of(&JobType::parse("a").unwrap()).ordered;
+    assert!(is_ordered("[types.a]\nordered = true") && !is_ordered("[types.b]\nordered = true"));
+    let many = wrong("[types.a]\nordered = true\nkey_concurrency = 3");
+    assert!(many.contains("types.a.key_concurrency: 3 at once have no order"), "{many}");
+    let drops = wrong("[types.a]\nordered = true\non_busy = 'keep_newest'");
+    assert!(drops.contains("types.a.on_busy: drops or cancels jobs"), "{drops}");
 }
 
 #[test]

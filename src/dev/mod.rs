@@ -140,7 +140,7 @@ fn welcome(
          longshore submit echo '{{\"hello\":\"world\"}}' --wait\n  \
          longshore submit fail '{{\"times\":2}}' --wait      {FAINT}fails twice first{FAINT:#}\n  \
          longshore events                              {FAINT}everything that happens{FAINT:#}\n\
-         Jobs and handlers in Python: examples/produce.py and examples/render.py in Longshore's repository.\n\
+         Handlers in Python, Node.js and Go: examples/render.* in Longshore's repository.\n\
          {metrics}Ctrl-C drains and ends {}.\n",
         connection.shown_url(),
         if server.is_some() { "both" } else { "the node" },

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use longshore_backbone::wire::api::{QueueStatus, Queues};
+use longshore_backbone::wire::api::{NoHandler, QueueStatus, Queues};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
@@ -160,12 +160,14 @@ pub(crate) struct View<'s> {
     namespace: &'s str,
     latest: VecDeque<Value>,
     queues: String,
+    /// Types without a handler, as the node knows them: also those of which no event came yet.
+    no_handler: Vec<NoHandler>,
 }
 
 impl<'s> View<'s> {
     pub(crate) fn new(screen: &'s Screen, namespace: &'s str) -> Self {
         let live = screen.lock().live;
-        Self { screen, live, namespace, latest: VecDeque::new(), queues: String::new() }
+        Self { screen, live, namespace, latest: VecDeque::new(), queues: String::new(), no_handler: Vec::new() }
     }
 
     /// Adds an event.
@@ -184,10 +186,15 @@ impl<'s> View<'s> {
     pub(crate) fn queues(&mut self, answer: &Queues) {
         let queue = |queue: &QueueStatus| {
             let [waiting, running] = [queues::waiting(queue), queue.running].map(number);
+            let others =
+                [(queue.scheduled, "scheduled"), (queue.retrying, "retrying"), (queues::deferred(queue), "deferred")];
+            let others = others.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
+            let others: String = others.map(|(count, word)| format!(", {} {word}", number(count))).collect();
             let paused = if queue.paused { ", paused" } else { "" };
-            format!("{} {waiting} waiting, {running} running{paused}", queue.queue)
+            format!("{} {waiting} waiting, {running} running{others}{paused}", queue.queue)
         };
         self.queues = answer.queues.iter().map(queue).collect::<Vec<_>>().join("   ");
+        self.no_handler.clone_from(&answer.no_handler);
     }
 
     /// Draws the present state.
@@ -213,21 +220,21 @@ impl<'s> View<'s> {
         let up = format!("{:02}:{:02}:{:02}", up / 3_600, up / 60 % 60, up % 60);
         let mut rows = vec![format!("{STRONG}up {up}{STRONG:#}   {}", self.queues)];
         let types = tally.types();
+        let seen: Vec<_> = types.iter().filter(|(_, counts)| counts.without_handler > 0).collect();
+        rows.extend(seen.iter().flat_map(|(name, counts)| without_handler(self.namespace, name, counts)));
+        let is_seen = |missing: &NoHandler| seen.iter().any(|(name, _)| *name == missing.job_type.as_str());
+        let unseen = self.no_handler.iter().filter(|missing| !is_seen(missing));
+        rows.extend(unseen.flat_map(known_without_handler));
         if types.is_empty() {
             rows.push(format!("{FAINT}no jobs yet{FAINT:#}"));
             return rows;
         }
-        rows.extend(
-            types
-                .iter()
-                .filter(|(_, counts)| counts.without_handler > 0)
-                .flat_map(|(name, counts)| without_handler(self.namespace, name, counts)),
-        );
         rows.extend(table(&types, tally, now, width));
         rows.push(String::new());
         // The last row of the window stays free for the cursor.
         let most = height.saturating_sub(rows.len() + 1).max(MIN_LATEST);
-        rows.extend(self.latest.iter().skip(self.latest.len().saturating_sub(most)).map(events::line));
+        let latest = self.latest.iter().skip(self.latest.len().saturating_sub(most));
+        rows.extend(latest.map(|event| events::line_within(event, width)));
         rows
     }
 }
@@ -236,10 +243,25 @@ impl<'s> View<'s> {
 fn without_handler(namespace: &str, name: &str, counts: &Counts) -> [String; 2] {
     let Counts { without_handler, tenant, without_handler_since, .. } = counts;
     let (name, tenant) = (output::cut(name, 60), output::cut(tenant, 64));
-    let jobs = if *without_handler == 1 { "job waits" } else { "jobs wait" };
-    let since = output::time_of_day(without_handler_since).get(..8).unwrap_or_default();
-    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {} {jobs} since {since}", number(*without_handler));
-    [jobs, format!("  handlers subscribe to {namespace}.work.{tenant}.{name}")]
+    let subject = format!("{namespace}.work.{tenant}.{name}");
+    told_without_handler(&name, *without_handler, without_handler_since, &subject)
+}
+
+/// The same of a type whose jobs have waited since before `dev` was started.
+fn known_without_handler(missing: &NoHandler) -> [String; 2] {
+    let NoHandler { job_type, jobs, since, subject, .. } = missing;
+    told_without_handler(&output::cut(job_type.as_str(), 60), *jobs, &since.to_string(), &output::cut(subject, 200))
+}
+
+fn told_without_handler(name: &str, jobs: u64, since: &str, subject: &str) -> [String; 2] {
+    let jobs = match jobs {
+        0 => "jobs wait".to_owned(), // for their next look, or attempt
+        1 => "1 job waits".to_owned(),
+        more => format!("{} jobs wait", number(more)),
+    };
+    let since = output::time_of_day(since).get(..8).unwrap_or_default();
+    let jobs = format!("{PENDING}no handler for {name}:{PENDING:#} {jobs} since {since}");
+    [jobs, format!("  handlers subscribe to {subject}")]
 }
 
 /// A column of counts.
@@ -381,6 +403,21 @@ mod tests {
         assert!(plain[1].contains("no handler for t1: 1 job waits since 12:00:00"), "{plain:?}");
         assert_eq!(plain[2], "  handlers subscribe to longshore.work.default.t1");
         assert!(plain[3].contains("deferred") && !plain[3].contains("cancelled"), "{}", plain[3]);
+        let missing = ["t1", "left.over"].map(|name| {
+            json!({"tenant": "acme", "type": name, "jobs": 3, "since": "2026-11-21T11:58:00Z",
+                "looked_at": "2026-11-21T12:00:00Z", "subject": format!("ls.work.acme.{name}")})
+        });
+        let left = json!({"no_handler": missing, "queues": [{"queue": "main", "concurrency": 12, "depth": 0, "depths": {},
+            "waiting": {}, "running": 0, "oldest_age_ms": null, "paused": false, "served": true, "scheduled": 1_200,
+            "retrying": 0, "deferred": {"no_handler_online": 3}}]});
+        view.queues(&serde_json::from_value(left).unwrap());
+        let rows = view.rows(&tally, start, (120, 24));
+        let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
+        assert_eq!(plain[0], "up 00:00:00   main 0 waiting, 0 running, 1,200 scheduled, 3 deferred");
+        assert!(plain[1].contains("no handler for t1: 1 job waits since 12:00:00"), "by its events: {plain:?}");
+        assert_eq!(plain[3], "no handler for left.over: 3 jobs wait since 11:58:00", "from before the start");
+        assert_eq!(plain[4], "  handlers subscribe to ls.work.acme.left.over");
+        view.queues(&serde_json::from_value(json!({"queues": []})).unwrap());
         let narrow = without_colours(&view.rows(&tally, start, (60, 24))[3]);
         assert_eq!(narrow, "type        under way  retrying  completed  dead  per second");
     }

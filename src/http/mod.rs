@@ -92,6 +92,7 @@ impl Server {
 
     /// Shows this node from now on. Only the first call has an effect.
     pub fn show(&self, node: Observer) {
+        node.expect_restarts("http");
         let _ = self.node.set(node);
     }
 }

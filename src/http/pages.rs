@@ -41,15 +41,22 @@ fn page(status: StatusCode, media_type: &'static str, body: String) -> Response 
     (status, [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-/// An answer at all says that the process can work: its threads run. What it lacks from outside is not its own fault,
-/// and another start would not bring it.
-async fn alive() -> Response {
-    page(StatusCode::OK, PLAIN, "ok\n".to_owned())
+/// An answer at all says that the process can work: its threads run; and the node's supervisors answer. What it lacks from
+/// outside is not its own fault, and another start would not bring it.
+async fn alive(State(shown): State<Shown>) -> Response {
+    let wrong = match shown.node.get() {
+        Some(node) => node.reason_not_alive().await,
+        None => None,
+    };
+    match wrong {
+        None => page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
+        Some(reason) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{reason}\n")),
+    }
 }
 
 async fn ready(State(shown): State<Shown>) -> Response {
     let reasons = match shown.node.get() {
-        Some(node) => node.reasons_not_ready(),
+        Some(node) => node.reasons_not_ready().await,
         None => vec!["starting".to_owned()],
     };
     let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

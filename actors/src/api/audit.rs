@@ -13,7 +13,8 @@ use bytes::Bytes;
 use longshore_backbone::service::Request;
 use longshore_backbone::wire::api::{
     ApiError, AuditEntry, AuditList, BreakersList, DlqGet, DlqGroups, DlqList, Endpoint as _, Health, LimitsList,
-    NodesList, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList, Submit, SubmitBatch,
+    NodesList, OPERATOR, QueuesList, RunsCount, RunsGet, RunsList, RunsWait, SchedulesGet, SchedulesList, Submit,
+    SubmitBatch,
 };
 use longshore_backbone::wire::json::Object;
 use longshore_backbone::{Backbone, Headers};
@@ -120,15 +121,39 @@ impl Audit {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return self.lost(&entry) };
         let audit = Arc::clone(self);
         tokio::spawn(async move {
-            audit.file(&entry).await;
-            for _ in 0..TRIES {
-                if matches!(tokio::time::timeout(TRY_WITHIN, audit.store(&entry)).await, Ok(true)) {
-                    drop(room);
-                    return;
-                }
-            }
-            audit.lost(&entry);
+            audit.keep(entry).await;
+            drop(room);
         });
+    }
+
+    /// Stores an entry that nobody waits for.
+    async fn keep(&self, entry: AuditEntry) {
+        self.file(&entry).await;
+        for _ in 0..TRIES {
+            if matches!(tokio::time::timeout(TRY_WITHIN, self.store(&entry)).await, Ok(true)) {
+                return;
+            }
+        }
+        self.lost(&entry);
+    }
+
+    /// Writes down what the node has done by itself: one entry, `done`.
+    pub(crate) async fn done_by_itself(&self, action: &str, what: &Value) {
+        let entry = AuditEntry {
+            v: 1,
+            id: uuid::Uuid::now_v7().to_string(),
+            stage: "done".to_owned(),
+            at: now(),
+            endpoint: action.to_owned(),
+            tenant: OPERATOR.to_owned(),
+            node: self.node.clone(),
+            by: Some(format!("node {}", self.node)),
+            from: String::new(),
+            request: None,
+            outcome: RawValue::from_string(what.to_string()).ok(),
+            error: None,
+        };
+        self.keep(entry).await;
     }
 
     /// Whether the entry is stored. Its id makes a repeat harmless.

@@ -104,7 +104,8 @@ async fn look_through(api: &Api, filter: &Filter, limit: usize, look: Look, many
             }
             let page = api.backbone.page(&place, &subject, at).await.map_err(|error| unavailable(&error))?;
             from = page.next;
-            let mut found = page.messages.into_iter().filter_map(|stored| whose(api, &place, stored));
+            let meant = page.messages.into_iter().filter(|stored| !is_for_others(api, filter, &place, stored));
+            let mut found = meant.filter_map(|stored| whose(api, &place, stored));
             loop {
                 let some: Vec<_> = found.by_ref().take(AT_ONCE.min(limit - many.cancelled)).collect();
                 if some.is_empty() {
@@ -177,6 +178,17 @@ async fn places(api: &Api, filter: &Filter, look: Look) -> Result<Vec<(Source, S
     places.append(&mut again);
     places.extend(names.schedules_where(tenant).into_iter().map(|subject| (Source::Schedules, subject)));
     Ok(places)
+}
+
+/// Whether a schedule brings its job into another queue, or one of another type, than the filter has: a record is not read
+/// for each of them. Their subjects have the run alone, as it may be moved to another queue, so all are paged through.
+fn is_for_others(api: &Api, filter: &Filter, place: &Source, stored: &Stored) -> bool {
+    let target = stored.headers.get(names::SCHEDULE_TARGET).filter(|_| *place == Source::Schedules);
+    let Some((queue, job_type)) = target.and_then(|target| api.backbone.names().read_due(target.as_str())) else {
+        return false;
+    };
+    filter.wanted.queue.as_ref().is_some_and(|wanted| wanted.as_str() != queue)
+        || filter.wanted.job_type.as_ref().is_some_and(|wanted| wanted.as_str() != job_type)
 }
 
 /// The tenant and run of a stored job; `None` if the message is not a job.

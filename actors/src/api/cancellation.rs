@@ -261,15 +261,14 @@ pub(super) async fn present<P: CancelPorts>(
     tenant: &Tenant,
     run_id: &RunId,
 ) -> Result<Option<Present>, ApiError> {
-    let read = async || ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error));
-    let mut found = read().await?;
+    let mut found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
     let mut waiting = ports.waiting(tenant, run_id).await?;
     if found.is_none() && waiting.is_none() {
         waiting = ports.waiting_by_own_id(tenant, run_id).await?;
     }
     if found.is_none() && waiting.is_none() {
         // A job leaves its lane only once its run's record is stored.
-        found = read().await?;
+        found = ports.recorded_for_certain(tenant, run_id).await?;
     }
     let expected = found.as_ref().map_or(0, |found| found.revision);
     if let Some(Found { run, .. }) = found {

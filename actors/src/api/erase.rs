@@ -22,7 +22,11 @@ pub(crate) async fn serve(
     let mut letters = 0;
     loop {
         let unknown = || ApiError::not_found(format!("run_id: run {run_id} of tenant {tenant} has no record"));
-        let found = backbone.read_record(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
+        let mut found = backbone.read_record(&tenant, &run_id).await.map_err(|error| unavailable(&error))?;
+        if found.is_none() {
+            let certain = backbone.read_record_for_certain(&tenant, &run_id).await;
+            found = certain.map_err(|error| unavailable(&error))?;
+        }
         let letter = backbone.find_dead_letter(&tenant, &run_id, found.as_ref().map(|found| &found.run)).await;
         let letter = letter.map_err(|error| unavailable(&error))?;
         if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_terminal()) {

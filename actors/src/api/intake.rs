@@ -15,6 +15,7 @@ use longshore_backbone::wire::header::{self, ATTEMPTS_MAX, COST_MAX, KEY_MAX, TA
 use longshore_backbone::{Error, Headers};
 use longshore_domain::admission::{self, Refusal};
 use longshore_domain::job::When;
+use longshore_domain::name::there_are;
 use longshore_domain::{Job, JobOptions, JobType, Priority, Queue, RunId, RunState, Tenant, Timestamp, duration};
 
 use crate::api::Api;
@@ -94,6 +95,13 @@ fn check(api: &Api, tenant: &Tenant, submit: SubmitRequest) -> Result<Submission
     let job_type = JobType::parse(&submit.job_type).map_err(name)?;
     let own_id = submit.run_id.as_deref().map(RunId::parse_chosen).transpose().map_err(name)?;
     let debounce = Debounced::read(&submit)?;
+    if submit.idempotency_key.is_none() && debounce.is_none() {
+        let asks_for_key =
+            [("unique", submit.unique.is_some()), ("idempotency_window_ms", submit.idempotency_window_ms.is_some())];
+        if let Some((field, _)) = asks_for_key.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(wrong(field, "needs an idempotency_key"));
+        }
+    }
     let on_conflict = if debounce.is_some() { OnConflict::Replace } else { on_conflict(&submit)? };
     let payload = payload(&submit)?;
     let version = text("schema_version", &submit.schema_version, TAG_MAX)?;
@@ -168,10 +176,7 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         (None, Some(ms)) => positive(fields.1, ms).map(|span| Some(When::After(span))),
         (None, None) => Ok(None),
     };
-    if let Some(name) = submit.retry.as_ref().filter(|name| !api.policies.retries.contains_key(*name)) {
-        let known: Vec<&str> = api.policies.retries.keys().map(String::as_str).collect();
-        return Err(wrong("retry", format!("no preset {name:?} is configured; there are: {}", known.join(", "))));
-    }
+    known_preset(api, submit)?;
     let number = |field: &str, asked: Option<u64>, max: u32| match asked.map(u32::try_from) {
         Some(Ok(number)) if (1..=max).contains(&number) => Ok(Some(number)),
         Some(_) => Err(wrong(field, format!("is not one of 1 to {max}"))),
@@ -202,6 +207,18 @@ fn options(api: &Api, submit: &SubmitRequest, own_run_id: bool) -> Result<JobOpt
         schema_version: submit.schema_version.clone(),
         tags: tags.map_err(|error| wrong("tags", error))?.unwrap_or_default(),
     })
+}
+
+/// The preset of back-off that the job names must be one of the configuration.
+fn known_preset(api: &Api, submit: &SubmitRequest) -> Result<(), ApiError> {
+    let Some(name) = submit.retry.as_ref().filter(|name| !api.policies.retries.contains_key(*name)) else {
+        return Ok(());
+    };
+    let mut known = there_are(api.policies.retries.keys().map(String::as_str));
+    if api.policies.retries.is_empty() {
+        known.push_str("; a section [retries.NAME] of the nodes' configuration makes one");
+    }
+    Err(wrong("retry", format!("no preset {name:?} is configured; {known}")))
 }
 
 /// A text that is not empty and has no control characters.

@@ -7,7 +7,7 @@
 //! makes way: until then the other runs, from then on this one.
 
 use longshore_backbone::claims::{Claimed, FoundClaim};
-use longshore_backbone::records::Found;
+use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_domain::key;
 use longshore_domain::policy::OnMismatch;
@@ -18,7 +18,7 @@ use longshore_domain::{Run, RunId, RunState, Timestamp};
 
 use crate::api::filter::unavailable;
 use crate::api::submission::{self, OnConflict, Submission, answer, is_stored};
-use crate::attempt::keys::{self, Key, OwnClaim, Wanted};
+use crate::attempt::keys::{self, Key, OwnClaim, Owner, Wanted};
 use crate::fail_point;
 use crate::ports::{Rules as _, Server as _, SubmitPorts};
 
@@ -166,34 +166,70 @@ async fn replace<P: SubmitPorts>(
     let job = &submission.job;
     let mut run = submission::new_run(ports, submission);
     run.replaces = true;
+    run.origin = key::replacing_since(&before, run.origin);
     run.starts_by = before.starts_by.or(run.starts_by);
     // A time that is over is as good as any other: the job goes through its schedule.
     let due = due.map(|due| due.min(run.starts_by.unwrap_or(due)));
-    let Some(revision) = submission::make_durable(ports, submission, &mut run, due).await? else {
+    let Some(mut revision) = submission::make_durable(ports, submission, &mut run, due).await? else {
         // A run of this id is there already.
         let found = is_stored(ports, &job.tenant, &job.run_id).await?;
         let found = found.ok_or_else(|| ApiError::unavailable("the run's record changes; try again"))?;
         return submission::found_before(ports, submission, found, None).await;
     };
-    // This is the latest submission, whatever the clocks of other nodes say.
-    let wanted = Wanted { key, print: submission.print(), replaces: Some(Timestamp::LAST_SCHEDULE), again: false };
-    let holder = keys::own(ports, job, wanted).await.map_err(|error| unavailable(&error))?;
-    tidy(ports, before, &job.run_id).await;
-    let Some(holder) = holder else {
-        key.note_claimed(&mut run);
-        (run.published, run.token) = (true, ports.token());
-        // If another write was first, a node has taken the run up already.
-        ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))?;
-        fail_point::pass("after-mark");
-        return Ok(answer(&job.run_id, run.state.name(), false));
+    let owner = loop {
+        let replaces = Some((run.origin, &mut revision));
+        let wanted = Wanted { key, print: submission.print(), replaces, again: false };
+        match keys::own(ports, job, wanted).await.map_err(|error| unavailable(&error))? {
+            // A node is about to begin its job, and has only confirmed the record: this one may not leave it at that, as
+            // the other run would stay if that node dies.
+            Owner::Unknown(Some(found)) if key::is_undecided(&found.run) => Found { run, revision } = *found,
+            owner => break owner,
+        }
     };
-    // The other run started meanwhile: this one makes way, unless a node has found that out already.
+    tidy(ports, before, &job.run_id).await;
+    let holder = match owner {
+        Owner::This => {
+            let state = mark_owner(ports, Found { run, revision }, key).await?;
+            fail_point::pass("after-mark");
+            return Ok(answer(&job.run_id, state, false));
+        }
+        // A node has taken the run up with its key, or it has made way.
+        Owner::Unknown(Some(found)) => {
+            let state = submission::mark_found(ports, *found).await?;
+            return Ok(answer(&job.run_id, state, false));
+        }
+        Owner::Unknown(None) => return Err(ApiError::unavailable("the run's record changes; try again")),
+        Owner::Other(holder) => holder,
+    };
+    // The other run started meanwhile, or another submission, made at the same time, is later: this one makes way, unless
+    // a node has found that out already.
     let own = Found { run: run.clone(), revision };
     keys::make_way(ports, own, &holder).await.map_err(|error| unavailable(&error))?;
     tidy(ports, run, &holder).await;
-    let state =
-        is_stored(ports, &job.tenant, &holder).await?.map_or(RunState::Completed, |found| found.run.state.name());
+    let state = match is_stored(ports, &job.tenant, &holder).await? {
+        Some(found) => submission::mark_found(ports, found).await?,
+        None => RunState::Completed,
+    };
     Ok(answer(&holder, state, true))
+}
+
+/// Marks the record of a run that has its key as published; returns the run's state.
+async fn mark_owner<P: SubmitPorts>(ports: &P, own: Found, key: &Key<'_>) -> Result<RunState, ApiError> {
+    let Found { mut run, mut revision } = own;
+    loop {
+        key.note_claimed(&mut run);
+        (run.published, run.token) = (true, ports.token());
+        match ports.server().write_record(&run, revision).await.map_err(|error| unavailable(&error))? {
+            Written::Won(_) => return Ok(run.state.name()),
+            // A node has taken the run up already.
+            Written::Lost(Some(found)) if ports.server().on_repeat(&found.run) == Repeat::Nothing => {
+                return Ok(found.run.state.name());
+            }
+            // A node is about to, and has only confirmed the record.
+            Written::Lost(Some(found)) => Found { run, revision } = *found,
+            Written::Lost(None) => return Err(ApiError::unavailable("the run's record changes; try again")),
+        }
+    }
 }
 
 /// A run that waited for its time and made way for `of`: publishes that now, and deletes its schedule. If it does not

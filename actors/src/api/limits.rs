@@ -13,9 +13,10 @@ use longshore_backbone::wire::api::{
     ApiError, Encoded, LimitChanged, LimitStatus, LimitValues, Limits as Listed, LimitsRequest, OPERATOR,
     ResetLimitRequest, SetBy, SetLimitRequest, Word,
 };
-use longshore_domain::limit::{LimitId, Scope};
+use longshore_domain::limit::{LimitId, RateLimit, Record, Scope};
+use longshore_domain::name::there_are;
 use longshore_domain::setting::{Setting, SettingKey};
-use longshore_domain::{JobType, Tenant};
+use longshore_domain::{JobType, SmolStr, Tenant, Timestamp};
 
 use crate::api::Api;
 use crate::api::filter::{self, unavailable};
@@ -73,8 +74,8 @@ fn must_exist(api: &Api, scope: &Scope) -> Result<(), ApiError> {
     if api.policies.limits.contains_key(name) {
         return Ok(());
     }
-    let known = api.policies.limits.keys().map(|known| known.as_str()).collect::<Vec<_>>().join(", ");
-    Err(ApiError::not_found(format!("name: no limit {name:?} is configured under [limits]; there are: {known}")))
+    let known = there_are(api.policies.limits.keys().map(SmolStr::as_str));
+    Err(ApiError::not_found(format!("name: no limit {name:?} is configured under [limits]; {known}")))
 }
 
 /// Stores the setting, and waits until the nodes know of it. Repeating it is harmless.
@@ -102,15 +103,25 @@ async fn parked(api: &Api, tenant: Option<&Tenant>) -> Result<BTreeMap<JobType, 
     Ok(jobs)
 }
 
+/// The record of a limit, how many tokens are left of it, and when the next one comes if that is known.
+pub(super) async fn left(
+    api: &Api,
+    id: &LimitId,
+    limit: Option<&RateLimit>,
+) -> Result<(Option<Record>, Option<u64>, Option<Timestamp>), Error> {
+    let (record, time) = (api.backbone.read_limit(id).await?.0, api.limits.time());
+    let (left, next_at) = match (limit, &record) {
+        (Some(limit), Some(record)) => (Some(record.left(limit, time)), record.next_at(limit, time)),
+        (limit, _) => (limit.map(|limit| limit.capacity() as u64), None),
+    };
+    Ok((record, left, next_at))
+}
+
 async fn status(api: &Api, scope: Scope, parked: &BTreeMap<JobType, u64>) -> Result<LimitStatus, Error> {
     let limit = api.limits.limit_of(&scope);
     let (is_set, configured) = (api.limits.is_set(&scope), api.policies.limit_of(&scope));
     let id = LimitId { scope, key: None };
-    let (record, time) = (api.backbone.read_limit(&id).await?.0, api.limits.time());
-    let (left, next_at) = match (&limit, &record) {
-        (Some(limit), Some(record)) => (Some(record.left(limit, time)), record.next_at(limit, time)),
-        (limit, _) => (limit.map(|limit| limit.capacity() as u64), None),
-    };
+    let (record, left, next_at) = left(api, &id, limit.as_ref()).await?;
     let is_of = |job_type: &JobType| match &id.scope {
         Scope::Type(limited) => limited == job_type,
         Scope::Named(name) => api.policies.of(job_type).limit.as_ref() == Some(name),

@@ -31,6 +31,7 @@ pub(crate) mod replay;
 pub(crate) mod pauses;
 mod ports;
 pub(crate) mod purge;
+pub(crate) mod put_queue;
 pub(crate) mod queues;
 
 pub(crate) mod reschedule;
@@ -51,6 +52,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::shared::breakers::Breakers;
 use crate::shared::identity::Identity;
+use crate::shared::put_queues::PutQueues;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::shared::unstored_ends::UnstoredEnds;
@@ -68,6 +70,7 @@ pub(crate) struct Api {
     pub(crate) limits: Arc<Limits>,
     pub(crate) waiting: Arc<WaitingJobs>,
     pub(crate) run_time_settings: Arc<RunTimeSettings>,
+    pub(crate) put_queues: Arc<PutQueues>,
     pub(crate) system_events: SystemEvents,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) breakers: Arc<Breakers>,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use longshore_backbone::records::Found;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::ApiError;
@@ -113,6 +114,10 @@ impl LetterPorts for Api {
 }
 
 impl WaitingPorts for Api {
+    async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
+        runs::recorded_for_certain(&self.backbone, tenant, run).await
+    }
+
     async fn waiting(&self, tenant: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
         runs::waiting(self, tenant, run).await
     }

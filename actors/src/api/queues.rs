@@ -68,7 +68,7 @@ impl Found<'_> {
         let serving = nodes.iter().filter_map(|node| Some((node, node.queues.get(queue.as_str())?)));
         let loads: Vec<QueueLoad> = serving.clone().map(|(_, load)| load.clone()).collect();
         let counts = counts_of(stored, &loads, tenant, now);
-        let served_by = serving.filter(|(node, _)| node.state == "running").map(|(node, _)| node.node.clone());
+        let served_by = serving.filter(|(node, _)| node.serves(queue)).map(|(node, _)| node.node.clone());
         let served_by: Vec<String> = served_by.collect();
         let mut depths = by_priority(stored.lanes.iter().map(|lane| lane.messages));
         for parked in &stored.parked {

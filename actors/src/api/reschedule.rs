@@ -177,12 +177,15 @@ pub(crate) async fn one<P: WaitingPorts>(
     change: &Change,
 ) -> Result<Run, ApiError> {
     loop {
-        let found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+        let mut found = ports.server().read_record(tenant, run_id).await.map_err(|error| unavailable(&error))?;
+        if found.is_none() {
+            if let Some((waiting, _)) = ports.waiting(tenant, run_id).await? {
+                return Err(wrong_state(&waiting));
+            }
+            found = ports.recorded_for_certain(tenant, run_id).await?;
+        }
         let Some(Found { mut run, revision }) = found else {
-            return match ports.waiting(tenant, run_id).await? {
-                Some((waiting, _)) => Err(wrong_state(&waiting)),
-                None => Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known"))),
-            };
+            return Err(ApiError::not_found(format!("run_id: no run {run_id} of tenant {tenant} is known")));
         };
         // The schedule is looked for by the run as it waits now; a change of queue or priority does not move it.
         let standing = ports.find(&Source::Schedules, &run).await.map_err(|error| unavailable(&error))?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_backbone::Backbone;
 use longshore_backbone::records::Found;
 use longshore_backbone::wire::api::{ApiError, Attempt, Code, Encoded, Record, RunRequest};
 use longshore_backbone::wire::record;
@@ -44,11 +45,23 @@ async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>,
     if let Some((run, _)) = waiting(api, tenant, run_id).await? {
         return Ok(Some(run));
     }
-    Ok(is_stored(api, tenant, run_id).await?.map(|found| found.run))
+    Ok(recorded_for_certain(&api.backbone, tenant, run_id).await?.map(|found| found.run))
 }
 
-/// The stored record of a run. A job leaves its lane only once its end is stored, so a caller that finds neither reads
-/// here again: the run may have ended between the two reads.
+/// The record of a run that was found neither stored nor in its lane, which it leaves only once its end is stored: the run
+/// may have ended between the two reads, or who answered them may have been cut off from the others.
+pub(crate) async fn recorded_for_certain(
+    backbone: &Backbone,
+    tenant: &Tenant,
+    run_id: &RunId,
+) -> Result<Option<Found>, ApiError> {
+    if let Some((queue, priority, sequence)) = run_id.as_derived() {
+        backbone.is_certainly_gone(&queue, priority, sequence).await.map_err(|error| unavailable(&error))?;
+    }
+    backbone.read_record_for_certain(tenant, run_id).await.map_err(|error| unavailable(&error))
+}
+
+/// The stored record of a run.
 pub(crate) async fn is_stored(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
     api.backbone.read_record(tenant, run_id).await.map_err(|error| unavailable(&error))
 }

@@ -20,8 +20,8 @@ use crate::api::filter::{self, unavailable};
 use crate::api::intake;
 use crate::api::queues;
 use crate::api::{
-    Api, audit_log, breakers, cancel, dead_letters, erase, limits, list, pauses, purge, replay, reschedule, runs,
-    schedules, traced,
+    Api, audit_log, breakers, cancel, dead_letters, erase, limits, list, pauses, purge, put_queue, replay, reschedule,
+    runs, schedules, traced,
 };
 use crate::cluster::node_name;
 use crate::cluster::readiness::Readiness;
@@ -129,6 +129,7 @@ fn routes() -> Vec<Route> {
             Box::pin(schedules::backfill(&control.part.api, asker, asked))
         }),
         route::<api::QueuesList>(|control, asker, asked| Box::pin(queues::list(&control.part.api, asker, asked))),
+        route::<api::QueuesPut>(|control, _, asked| Box::pin(put_queue::put(&control.part.api, asked))),
         route::<api::QueuesPause>(|control, _, asked| Box::pin(pauses::pause(&control.part.api, asked))),
         route::<api::QueuesResume>(|control, _, asked| Box::pin(pauses::resume(&control.part.api, asked))),
         route::<api::QueuesPurge>(|control, _, asked| Box::pin(purge::purge(&control.part.api, asked))),
@@ -245,7 +246,7 @@ impl Control {
 
     /// The health of this node, or of the one that was asked for.
     async fn health(&self, asked: HealthRequest) -> Result<Encoded<HealthStatus>, ApiError> {
-        let own = self.part.readiness.status();
+        let own = self.part.readiness.status().await;
         let Some(name) = asked.node.filter(|name| *name != own.node) else { return Ok(Encoded::of(&own)) };
         // A node's name is a token like those of tenants and queues; anything else would be another subject.
         Tenant::parse(&name).map_err(|error| ApiError::malformed(format!("node: {name:?} {}", error.reason)))?;

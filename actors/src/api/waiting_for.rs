@@ -1,15 +1,18 @@
-//! What a run waits for, as a reason and in words: from its record, from what this node knows of pauses, breakers and
-//! nodes, and from where its job stands in its lane. It decides nothing, and what it says may be a moment old.
+//! What a run waits for, as a reason and in words: from its record, from what this node knows of pauses, breakers,
+//! nodes and rate limits, and from where its job stands in its lane. It decides nothing, and what it says may be a
+//! moment old.
 
 use longshore_backbone::Error;
 use longshore_backbone::control::{MissingHandler, Presence};
 use longshore_backbone::wire::api::WaitingFor;
 use longshore_domain::breaker::record::{BreakerKey, State as BreakerState};
+use longshore_domain::limit::{LimitId, Scope};
 use longshore_domain::run::{DeferReason, Wait};
 use longshore_domain::setting::Pause;
-use longshore_domain::{Lane, Run, State, Timestamp};
+use longshore_domain::{Lane, Run, RunId, State, Timestamp};
 
-use crate::api::Api;
+use crate::api::{Api, limits};
+use crate::attempt::order;
 use crate::shared::now;
 
 /// What a run waits for; `None`: it runs, has ended, or is about to start.
@@ -50,12 +53,14 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
         return Ok(Some(paused(&format!("queue {}", run.queue), pause)));
     }
     let nodes = api.backbone.nodes().present(now()).await?;
-    let serves = |node: &Presence| node.state == "running" && node.queues.contains_key(run.queue.as_str());
-    if !nodes.iter().any(serves) {
+    if !nodes.iter().any(|node| node.serves(&run.queue)) {
         return Ok(Some(said("queue_unserved", format!("a node: none serves its queue {}", run.queue))));
     }
     if let Some(pause) = settings.pause_of_type(&run.queue, &run.job_type) {
         return Ok(Some(paused(&format!("type {}", run.job_type), pause)));
+    }
+    if let Some((first, before)) = order::before(&api.backbone, run).await? {
+        return Ok(Some(its_turn(&first, before.as_ref())));
     }
     if let Some(missing) = missing(&nodes, run) {
         return Ok(Some(no_handler(api, run, missing.since)));
@@ -68,9 +73,29 @@ async fn in_general(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
         return Ok(Some(put_off(api, run, deferral.reason, None).await));
     }
     if parked {
-        return Ok(Some(said("concurrency", "room: as many jobs of its kind run as may".to_owned())));
+        // A handler without room is the only gate that puts jobs off without saying so.
+        let what = format!("a handler of {} with room: they run as many jobs as they take at once", run.job_type);
+        return Ok(Some(said(DeferReason::Concurrency.as_str(), what)));
+    }
+    if let Some(next_at) = spent(api, run).await? {
+        return Ok(Some(put_off(api, run, DeferReason::RateLimited, next_at).await));
     }
     in_lane(api, run).await
+}
+
+/// Whether no token is left of the rate limit of its type, or of the one that its type shares, and when there is the next
+/// one, if that is known. A job that a node has in hand until there are tokens has nothing else to show for it. Which limit key
+/// the job has, its record does not say.
+async fn spent(api: &Api, run: &Run) -> Result<Option<Option<Timestamp>>, Error> {
+    let named = api.policies.of(&run.job_type).limit.clone().map(Scope::Named);
+    for scope in std::iter::once(Scope::Type(run.job_type.clone())).chain(named) {
+        let Some(limit) = api.limits.limit_of(&scope) else { continue };
+        let (_, left, next_at) = limits::left(api, &LimitId { scope, key: None }, Some(&limit)).await?;
+        if left == Some(0) {
+            return Ok(Some(next_at));
+        }
+    }
+    Ok(None)
 }
 
 /// What the jobs in its lane wait for that can start: a worker, and those before it.
@@ -95,6 +120,15 @@ async fn in_lane(api: &Api, run: &Run) -> Result<Option<WaitingFor>, Error> {
             format!("a worker of the queue {queue}, behind {about}{before} jobs of its lane (priority {priority})"),
         ),
     }))
+}
+
+/// Another run comes first in the order of its key.
+fn its_turn(first: &RunId, before: Option<&Run>) -> WaitingFor {
+    let stands = before.map_or("waits in its lane", |before| before.state.as_str());
+    said(
+        DeferReason::Concurrency.as_str(),
+        format!("its turn in the order of its key: run {first} comes first and has not ended ({stands})"),
+    )
 }
 
 fn paused(what: &str, Pause { until, .. }: Pause) -> WaitingFor {
@@ -132,6 +166,11 @@ fn breaker(api: &Api, run: &Run) -> Option<WaitingFor> {
 
 /// A job that was put off for this reason, and is looked at again at a time if that is set.
 async fn put_off(api: &Api, run: &Run, reason: DeferReason, at: Option<Timestamp>) -> WaitingFor {
+    let at = match (reason, at) {
+        // A parked job is looked at again once there are tokens.
+        (DeferReason::RateLimited, None) => spent(api, run).await.ok().flatten().flatten(),
+        _ => at,
+    };
     let next = at.map_or_else(String::new, |at| format!(", next at {at}"));
     let job_type = &run.job_type;
     let what = match reason {

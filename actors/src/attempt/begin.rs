@@ -17,8 +17,8 @@ use crate::attempt::cancelled::CONFIRM_TIMEOUT;
 use crate::attempt::conclude;
 use crate::attempt::holders;
 use crate::attempt::keys::{self, AtBegin};
-use crate::attempt::line;
 use crate::attempt::running::{AttemptState, RunningAttempt};
+use crate::attempt::{line, order};
 use crate::commit::follow_up::has_other_id;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
@@ -47,7 +47,8 @@ pub(crate) async fn begin<P: Ports>(ports: &P, mut assignment: Box<Assignment>) 
         Start::FastPath
             if ports.recently_cancelled().has(&assignment.job)
                 || is_buffered_for_long(ports, &assignment)
-                || line::of(ports, &assignment.job).is_some() =>
+                || line::of(ports, &assignment.job).is_some()
+                || order::of(ports.policies(), &assignment.job).is_some() =>
         {
             Box::pin(claim(ports, assignment)).await
         }
@@ -172,8 +173,13 @@ fn cleared<P: Ports>(ports: &P, assignment: &Assignment, run: &Run, fell_due: bo
         enqueued_at: run.enqueued_at.unwrap_or(assignment.since),
         fell_due,
         started_before: run.has_started(),
+        needs: ports.needs(&assignment.job),
     };
-    match clear(waiting, ports.now()).refusal() {
+    let clearance = clear(waiting, ports.now());
+    if let Some(reason) = clearance.gives_up() {
+        ports.gave_up(&assignment.job, reason);
+    }
+    match clearance.refusal() {
         Some(settlement) => Err(settlement),
         None => match &assignment.park {
             Some(park) => {
@@ -291,7 +297,8 @@ async fn claim_on<P: Ports>(ports: &P, assignment: Box<Assignment>, base: Base) 
     write_claim(ports, assignment, attempt_state).await
 }
 
-/// Makes sure that the job's idempotency key is its own, and that it is let in at the line of its concurrency key.
+/// Makes sure that the job's idempotency key is its own, that it is let in at the line of its concurrency key, and that it
+/// is its turn in the order of that.
 async fn claim_keys<P: Ports>(
     ports: &P,
     assignment: &Assignment,

@@ -114,7 +114,8 @@ fn write_up<P: Ports>(
     attempt_state: AttemptState,
     settlement: Settlement,
 ) -> (Box<Commit>, Rest) {
-    let Assignment { job, payload, arrival, since, leased_from, entry, park, ack_token, .. } = *assignment;
+    let Assignment { job, payload, arrival, since, leased_from, entry, park, ack_token, permits, .. } = *assignment;
+    let wakes = permits.wakes;
     let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear, is_counted } =
         attempt_state;
     let before_it = published;
@@ -169,6 +170,7 @@ fn write_up<P: Ports>(
     commit.unclear = unclear;
     commit.published = before_it;
     commit.park = park;
+    commit.wakes = wakes;
     commit.decision = Some(decision);
     commit.ends_attempt = ends_attempt && commit.run.attempts.last().is_some_and(has_started);
     (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })

@@ -6,13 +6,14 @@
 //! node that has a job with that key takes the claim over, and if a job of the first run turns up after all, it ends as
 //! a duplicate. The claim names the run it was taken from until that run's end is in the log.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use longshore_backbone::Error;
 use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::records::{Found, Written};
 use longshore_domain::job::Unique;
-use longshore_domain::key::{self, KeyVerdict};
+use longshore_domain::key::KeyVerdict;
 use longshore_domain::publication::Published;
 use longshore_domain::run::whole_millis;
 use longshore_domain::settlement::Settlement;
@@ -23,9 +24,6 @@ use crate::attempt::running::AttemptState;
 use crate::fail_point;
 use crate::ports::{Ports, Rules as _, RunPorts, Server};
 
-/// How many runs in a row may have made way, each for the next, before the last counts as the holder. Each but the last
-/// two comes from a `submit` that died.
-const MAX_PASSED: usize = 16;
 /// How long a claim that was given back is still there: the shortest time that a server knows.
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 
@@ -106,16 +104,17 @@ pub(crate) async fn claim_at_begin<P: Ports>(
     let run = &mut attempt_state.run;
     let print = fingerprint(job.job_type.as_str(), &assignment.payload.body);
     // Of two runs that replace, the later one stays: the `submit` of this one may have died, and another came since.
-    let replaces = run.replaces.then_some(run.origin);
+    let replaces = run.replaces.then_some((run.origin, &mut attempt_state.expected));
     let wanted = Wanted { key: &key, print, replaces, again: run.round > 1 };
     Ok(match own(ports, job, wanted).await? {
-        None => {
+        Owner::This => {
             key.note_claimed(run);
             AtBegin::Owned
         }
-        Some(of) if run.round == 1 => AtBegin::Refused(Settlement::Duplicate { of }),
+        Owner::Unknown(found) => AtBegin::Overtaken(found),
+        Owner::Other(of) if run.round == 1 => AtBegin::Refused(Settlement::Duplicate { of }),
         // Its dead letter is gone: the job must not be lost.
-        Some(of) => {
+        Owner::Other(of) => {
             let reason = format!("its idempotency key belongs to run {of} by now: replay it once the key is free");
             AtBegin::Refused(Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, reason) })
         }
@@ -155,16 +154,26 @@ pub(super) async fn record_first<P: Ports>(
 pub(crate) struct Wanted<'k> {
     pub(crate) key: &'k Key<'k>,
     pub(crate) print: String,
-    /// It takes the key from a run that has not started, and was not submitted later than this.
-    pub(crate) replaces: Option<Timestamp>,
+    /// It takes the key from a run that has not started and comes before it: the time of its own submission, and the
+    /// revision of its record, as it was read before the key was looked at.
+    pub(crate) replaces: Option<(Timestamp, &'k mut u64)>,
     /// An own claim is not enough, as another run may be about to take it: it is written again.
     pub(crate) again: bool,
 }
 
-/// Takes a key for a job that is durable and whose record, if its scope needs one, says that it has not ended. Says
-/// which other run has the key.
-pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -> Result<Option<RunId>, Error> {
-    let Wanted { key, print, replaces, again } = wanted;
+/// Who has a key in the end.
+pub(crate) enum Owner {
+    /// The run that wanted it.
+    This,
+    /// Another run.
+    Other(RunId),
+    /// Another write of the run's record came first, which may have ended it; this record is stored now.
+    Unknown(Option<Box<Found>>),
+}
+
+/// Takes a key for a job that is durable and whose record, if its scope needs one, says that it has not ended.
+pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -> Result<Owner, Error> {
+    let Wanted { key, print, mut replaces, again } = wanted;
     let mut claim = key.claim_of(job.run_id.clone(), print, true);
     loop {
         let claimed = ports.server().claim_key(&job.tenant, key.text, &claim, key.window).await?;
@@ -178,17 +187,26 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
         // The key may come back to a run that it was taken from.
         claim.taken_from.retain(|other: &RunId| *other != job.run_id);
         match (found.published, is_own) {
-            (true, true) if claim.taken_from.is_empty() && (is_new || !again) => return Ok(None),
+            (true, true) if claim.taken_from.is_empty() && (is_new || !again) => return Ok(Owner::This),
             // Should this node die meanwhile, the job comes again, and the claim still says which runs it was taken
             // from.
             (true, true) => end_all(ports, job, std::mem::take(&mut claim.taken_from)).await?,
             (true, false) => match holder(ports, (&job.tenant, &job.run_id), &found).await? {
                 None => {}
-                Some((_, Some(record))) if makes_way(&record.run, replaces) => {
-                    make_way(ports, record, &job.run_id).await?;
-                    continue;
-                }
-                Some((holder, _)) => return Ok(Some(holder)),
+                Some((holder, record)) => match (record, &mut replaces) {
+                    (Some(record), Some((at, revision)))
+                        if ports.server().makes_way(&record.run, (*at, &job.run_id)) =>
+                    {
+                        if ports.server().confirms_before_it_replaces()
+                            && let Some(overtaken) = confirm(ports, job, revision).await?
+                        {
+                            return Ok(overtaken);
+                        }
+                        make_way(ports, record, &job.run_id).await?;
+                        continue;
+                    }
+                    _ => return Ok(Owner::Other(holder)),
+                },
             },
             // Confirmed before it starts.
             (false, true) => {}
@@ -197,14 +215,32 @@ pub(crate) async fn own<P: RunPorts>(ports: &P, job: &Job, wanted: Wanted<'_>) -
         }
         let written = ports.server().write_claim(&job.tenant, key.text, &claim, (revision, key.window)).await?;
         if written.is_some() && claim.taken_from.is_empty() {
-            return Ok(None);
+            return Ok(Owner::This);
         }
     }
 }
 
-/// Whether a run makes way for one that replaces it, submitted at that time.
-fn makes_way(run: &Run, replaces: Option<Timestamp>) -> bool {
-    replaces.is_some_and(|submitted| run.origin <= submitted) && key::is_replaceable(run)
+/// Writes the record of a run once more, as it is, after the run was read that is to make way for it, and before that is
+/// ended. What it says if another write came first.
+///
+/// The node that accepts a job and the one that begins it may look at its key at once. If one of them finds that run at an
+/// attempt, which is put back then, and the other finds it waiting, the first ends this run as the duplicate of that one and
+/// the second ends that one as the duplicate of this: both are lost. This write makes the first one's fail, unless it has
+/// read the record after this, and so that run, too.
+async fn confirm<P: RunPorts>(ports: &P, job: &Job, revision: &mut u64) -> Result<Option<Owner>, Error> {
+    let found = ports.server().read_record(&job.tenant, &job.run_id).await?;
+    let Some(Found { mut run, .. }) = found.as_ref().filter(|found| found.revision == *revision).cloned() else {
+        return Ok(Some(Owner::Unknown(found.map(Box::new))));
+    };
+    run.token = ports.token();
+    match ports.server().write_record(&run, *revision).await? {
+        Written::Won(written) => {
+            *revision = written;
+            fail_point::pass("before-make-way");
+            Ok(None)
+        }
+        Written::Lost(found) => Ok(Some(Owner::Unknown(found))),
+    }
 }
 
 /// The run that has the key of a claim, with its record if that is still there; `None`: the key is free for the run
@@ -216,7 +252,10 @@ pub(crate) async fn holder<P: RunPorts>(
 ) -> Result<Option<(RunId, Option<Found>)>, Error> {
     let release_on = ports.policies().keys.release_on;
     let mut run_id = claim.run_id.clone();
-    for _ in 0..MAX_PASSED {
+    // As many as replaced each other before one of them could write the claim. They never form a ring; if they did, no run
+    // would have the key.
+    let mut passed: HashSet<RunId> = HashSet::new();
+    while passed.insert(run_id.clone()) {
         let found = ports.server().read_record(tenant, &run_id).await?;
         match ports.server().on_claim(found.as_ref().map(|found| &found.run), claim.unique, release_on) {
             KeyVerdict::Free => return Ok(None),
@@ -225,7 +264,7 @@ pub(crate) async fn holder<P: RunPorts>(
             KeyVerdict::PassedTo(next) => run_id = next,
         }
     }
-    Ok(Some((run_id, None)))
+    Ok(None)
 }
 
 /// Ends a run that has not started as the duplicate of another one, whose job is durable. Its own message publishes that
@@ -301,9 +340,7 @@ async fn end_unpublished<P: RunPorts>(ports: &P, job: &Job, run_id: &RunId) -> R
         if stands || !is_without_message || run.state.is_terminal() {
             return Ok(());
         }
-        // Also a run that waits for its time: no run ends as a duplicate before its `enqueued`.
-        run.fall_due(ports.now());
-        run.settle(Settlement::Duplicate { of: job.run_id.clone() }, ports.now());
+        run.lose_key(job.run_id.clone(), ports.now());
         run.token = ports.token();
         if matches!(ports.server().write_record(&run, revision).await?, Written::Won(_)) {
             is_ended_here = true;

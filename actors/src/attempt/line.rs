@@ -16,6 +16,7 @@ use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
 
 use crate::attempt::assignment::{Assignment, number_of};
 use crate::attempt::keys::{AtBegin, record_first};
+use crate::attempt::order;
 use crate::attempt::running::AttemptState;
 use crate::fail_point;
 use crate::ports::{Ports, RunPorts, Server};
@@ -30,7 +31,7 @@ pub(crate) fn of<P: RunPorts>(ports: &P, job: &Job) -> Option<ConcurrencyId> {
     Some(ConcurrencyId { job_type: job.job_type.clone(), scope })
 }
 
-/// Has the run of a job that may start, or is about to be parked, come to the line of its key, if there is one. `instead`:
+/// Has the run of a job that may start, or is about to be parked, come to the line or the order of its key. `instead`:
 /// what follows in place of its start, even if it is let in.
 pub(crate) async fn come<P: Ports>(
     ports: &P,
@@ -45,7 +46,8 @@ pub(crate) async fn come<P: Ports>(
         // It waits for its time, and comes to the line after that.
         Some(_) => return Ok(AtBegin::Owned),
     };
-    let Some(id) = of(ports, job) else { return Ok(AtBegin::Owned) };
+    // A key has a line or an order, or neither.
+    let Some(id) = of(ports, job) else { return order::come(ports, assignment, attempt_state, instead).await };
     let policy = ports.policy(job);
     let rules = (policy.on_busy, policy.key_concurrency);
     if let Some(overtaken) = record_first(ports, assignment, attempt_state, None, "before-line").await? {
@@ -75,7 +77,7 @@ pub(crate) async fn come<P: Ports>(
 }
 
 /// The job waits, out of the way of others.
-fn waits(assignment: &Assignment) -> Settlement {
+pub(super) fn waits(assignment: &Assignment) -> Settlement {
     Settlement::Park { since: assignment.since, reason: Some(DeferReason::Concurrency) }
 }
 
@@ -114,7 +116,7 @@ pub(crate) async fn ended<P: RunPorts>(ports: &P, tenant: &Tenant, line: &Line) 
     Ok(try_join_all(read).await?.into_iter().flatten().collect())
 }
 
-fn has_ended(run: &Run, round: u32) -> bool {
+pub(super) fn has_ended(run: &Run, round: u32) -> bool {
     run.state.is_terminal() || run.round > round
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod cancelled;
 pub(crate) mod holders;
 pub(crate) mod keys;
 pub(crate) mod line;
+pub(crate) mod order;
 
 pub(crate) mod announce;
 pub(crate) mod clock;

@@ -8,8 +8,8 @@ use longshore_backbone::Backbone;
 use longshore_backbone::control::PRESENCE_EVERY;
 use longshore_backbone::work::Announced;
 
-use crate::address::Address;
 use crate::queue::dispatcher;
+use crate::queue::served::ServedQueues;
 use crate::shared::routing::Routing;
 use crate::supervision::LoopEnd;
 
@@ -21,14 +21,14 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
     pub(crate) routing: Arc<Routing>,
-    /// Told when there may be more capacity than before, or less.
-    pub(crate) schedulers: Vec<Address<dispatcher::Message>>,
+    /// Their schedulers are told when there may be more capacity than before, or less.
+    pub(crate) queues: Arc<ServedQueues>,
 }
 
 /// Asks remote handlers what they announce: at once when there is a job whose handlers were not asked yet, and every
 /// few seconds if there was a job for remote handlers since the last time.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let Part { backbone, routing, schedulers } = part;
+    let Part { backbone, routing, queues } = part;
     let mut tick = tokio::time::interval(PRESENCE_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut warned = HashSet::new();
@@ -50,8 +50,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
         }
         routing.discovery.replace(announced, at);
         routing.capacity.changed();
-        for scheduler in &schedulers {
-            scheduler.tell(dispatcher::Message::CapacityChanged);
+        for queue in queues.all().iter() {
+            queue.scheduler.tell(dispatcher::Message::CapacityChanged);
         }
     }
 }

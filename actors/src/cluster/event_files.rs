@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
+use longshore_backbone::remake::was_remade;
 use longshore_backbone::scan::Source;
 
 use crate::EventFile;
@@ -88,7 +89,11 @@ impl Copying {
     /// The log dropped messages before they were written: they were too old, or too many.
     fn count_gone(&self, first: u64) {
         let gone = first.saturating_sub(self.position + 1);
-        if self.position > 0 && gone > 0 {
+        if self.position > 0 && was_remade(self.position, first) {
+            tracing::warn!(
+                "the event log had been deleted and was made again: its events are written from the first one"
+            );
+        } else if self.position > 0 && gone > 0 {
             self.part.metrics.audit_failures.with_label_values(&["events_file"]).inc_by(gone);
             tracing::error!(
                 messages = gone,

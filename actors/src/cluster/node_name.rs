@@ -95,7 +95,7 @@ pub(crate) async fn answer((readiness, log): (Readiness, Option<Arc<dyn LogContr
             continue;
         }
         if question.payload == HEALTH {
-            let health = serde_json::to_vec(&readiness.status()).unwrap_or_default();
+            let health = serde_json::to_vec(&readiness.status().await).unwrap_or_default();
             nodes.answer(question, Bytes::from(health)).await;
             continue;
         }

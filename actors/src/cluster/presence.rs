@@ -1,4 +1,4 @@
-//! Presence: publishes every two seconds that this node is there and how busy it is.
+//! Presence: publishes every two seconds, and when its queues change, that this node is there and how busy it is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::records_watch::look_at_records;
 use crate::cluster::waiting::WaitingJobs;
 use crate::metrics::Metrics;
-use crate::queue::dispatcher::{self, Dispatcher};
+use crate::queue::served::ServedQueues;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::now;
@@ -29,7 +29,7 @@ pub(crate) struct Part {
     pub(crate) identity: Arc<Identity>,
     pub(crate) draining: CancellationToken,
     /// The queues whose load it publishes.
-    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) queues: Arc<ServedQueues>,
     /// Whose running jobs it publishes as well.
     pub(crate) waiting: Arc<WaitingJobs>,
     /// Which handlers it does not find.
@@ -50,7 +50,7 @@ fn of(part: &Part) -> Presence {
         started_at: part.identity.started_at,
         seen_at: now(),
         state: if part.draining.is_cancelled() { "draining" } else { "running" }.to_owned(),
-        queues: dispatcher::loads(&part.queues),
+        queues: part.queues.loads(),
         running_of: part.waiting.running_of(),
         missing_handlers: missing,
     }
@@ -62,7 +62,10 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut tight = false;
     loop {
-        tick.tick().await;
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = part.queues.changed() => {}
+        }
         let sent = Instant::now();
         let nodes = part.backbone.nodes();
         match tokio::time::timeout(ANSWER_WITHIN, nodes.announce(&of(&part))).await {

@@ -1,22 +1,30 @@
 //! Whether this node takes work, and why not: what the endpoint `health` and the probe `/readyz` answer.
 //!
-//! It looks at what the node knows already, and asks no server, so that a probe is cheap and never waits.
+//! It looks at what the node knows already, and asks no server, so that a probe is cheap. It waits for nothing but its own
+//! supervisors, for a second at most.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use longshore_backbone::Backbone;
 use longshore_backbone::connect::Link;
 use longshore_backbone::control::MissingHandler;
 use longshore_backbone::wire::api::{Counters, HealthStatus};
 
+use crate::cluster::tree_answers::Tree;
 use crate::metrics::Metrics;
-use crate::queue::dispatcher::Dispatcher;
+use crate::queue::served::ServedQueues;
 use crate::queue::unresponsive::SPARE_THREADS;
 use crate::shared::health::Health;
 use crate::shared::identity::Identity;
 use crate::shared::lifecycle::Lifecycle;
 use crate::shared::pressure::MachinePressure;
 use crate::shared::routing::Routing;
+use crate::shared::shed::Shed;
+
+/// What is wrong with a node whose own parts do not answer.
+pub(crate) const SILENT_TREE: &str =
+    "a supervisor of this node does not answer: what dies is not started again; start the process again";
 
 /// What readiness rests on.
 #[derive(Clone)]
@@ -24,18 +32,29 @@ pub(crate) struct Readiness {
     pub(crate) backbone: Backbone,
     pub(crate) identity: Arc<Identity>,
     /// The queues that this node serves.
-    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) queues: Arc<ServedQueues>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) routing: Arc<Routing>,
     pub(crate) health: Arc<Health>,
     pub(crate) pressure: Arc<MachinePressure>,
+    pub(crate) shed: Arc<Shed>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tree: Tree,
 }
 
 impl Readiness {
+    /// Whether the node's own parts answer. One that drains counts as alive: it ends by itself.
+    pub(crate) async fn is_alive(&self) -> bool {
+        self.lifecycle.is_draining() || self.tree.answers().await
+    }
+
     /// The health of this node now.
-    pub(crate) fn status(&self) -> HealthStatus {
+    pub(crate) async fn status(&self) -> HealthStatus {
+        let live = self.is_alive().await;
         let mut reasons = Vec::new();
+        if !live {
+            reasons.push(SILENT_TREE.to_owned());
+        }
         if !self.backbone.is_connected() {
             reasons.push("not connected to NATS".to_owned());
         }
@@ -62,30 +81,36 @@ impl Readiness {
                 places.collect::<Vec<_>>().join(", ")
             ));
         }
+        let streams = self.health.streams();
+        reasons.extend(streams.reasons);
         let full = self.health.full_lanes();
         let full = full.iter().map(|(queue, priority)| {
             format!("queue {queue} is full at priority {}: its due jobs wait", priority.number())
         });
-        let rebuilt = self.backbone.connections().into_iter().map(Link::rebuilt).sum();
-        let counters = Counters {
-            connections_rebuilt: rebuilt,
-            overdue_restored: self.metrics.overdue_restored.get(),
-            poison_removed: self.backbone.poison_removed(),
-            stale_reads: self.metrics.stale_reads.get(),
-        };
         HealthStatus {
-            counters,
-            live: true,
+            counters: self.counters(),
+            live,
             node: self.identity.node.to_string(),
-            queues: self.queues.iter().map(|queue| queue.name.to_string()).collect(),
+            queues: self.queues.names().iter().map(ToString::to_string).collect(),
             ready: reasons.is_empty(),
             reasons,
             version: crate::VERSION.to_owned(),
             warnings: full
                 .chain(self.health.unserved())
                 .chain(self.pressure.warning())
+                .chain(self.shed.warning(Instant::now()))
+                .chain(streams.warnings)
                 .chain(self.without_handler())
                 .collect(),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            connections_rebuilt: self.backbone.connections().into_iter().map(Link::rebuilt).sum(),
+            overdue_restored: self.metrics.overdue_restored.get(),
+            poison_removed: self.backbone.poison_removed(),
+            stale_reads: self.metrics.stale_reads.get(),
         }
     }
 

@@ -18,8 +18,9 @@ use tokio::time::MissedTickBehavior;
 
 use crate::cluster::system_events::SystemEvents;
 use crate::limits::Limits;
-use crate::queue::dispatcher::Dispatcher;
+use crate::queue::served::ServedQueues;
 use crate::shared::identity::Identity;
+use crate::shared::put_queues::PutQueues;
 use crate::shared::run_time_settings::RunTimeSettings;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
 
@@ -38,8 +39,9 @@ pub(crate) struct Part {
     pub(crate) identity: Arc<Identity>,
     pub(crate) settings: Arc<RunTimeSettings>,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) put_queues: Arc<PutQueues>,
     /// The queues whose workers start attempts.
-    pub(crate) queues: Vec<Arc<Dispatcher>>,
+    pub(crate) queues: Arc<ServedQueues>,
     pub(crate) system_events: SystemEvents,
 }
 
@@ -79,6 +81,7 @@ impl Part {
         match tokio::time::timeout(ANSWER_WITHIN, self.store.changed_after(from)).await {
             Ok(Ok(changes)) => {
                 let any = !changes.is_empty();
+                self.put_queues.take_in(&changes);
                 self.settings.take_in(changes, !known);
                 if any || !known {
                     self.limits.set_at_run_time(self.settings.limits());
@@ -86,7 +89,7 @@ impl Part {
                 if any {
                     // A worker that has asked before whether it may start has entered its attempt by then: it counts as
                     // started before.
-                    self.queues.iter().for_each(|queue| queue.wait_for_starts());
+                    self.queues.all().iter().for_each(|queue| queue.wait_for_starts());
                 }
                 self.settings.were_read(sent);
                 Some(sent)

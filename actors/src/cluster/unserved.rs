@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longshore_backbone::control::Presence;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::{Queue, Timestamp};
 use serde_json::json;
@@ -86,8 +85,7 @@ async fn look(part: &Part, known: &mut BTreeMap<Queue, Unserved>) -> Result<(), 
 async fn unserved(backbone: &Backbone) -> Result<BTreeMap<Queue, u64>, Error> {
     let nodes = backbone.nodes();
     let (queues, nodes) = tokio::try_join!(backbone.declared_queues(), nodes.present(now()))?;
-    let serves = |node: &Presence, queue: &Queue| node.state == "running" && node.queues.contains_key(queue.as_str());
-    let is_served = |queue: &Queue| nodes.iter().any(|node| serves(node, queue));
+    let is_served = |queue: &Queue| nodes.iter().any(|node| node.serves(queue));
     let mut found = BTreeMap::new();
     for queue in queues.into_iter().filter(|queue| !is_served(queue)) {
         let counts = counts_of(&stored(backbone, &queue, None).await?, &[], None, now());

@@ -19,7 +19,7 @@ use longshore_domain::{Job, Lane, Queue, SmolStr, Tenant};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::queue::dispatcher::{self, Dispatcher};
+use crate::queue::served::ServedQueues;
 use crate::shared::now;
 
 /// For how long a count is good.
@@ -35,7 +35,7 @@ pub(crate) struct WaitingJobs {
     node: SmolStr,
     policies: Arc<Policies>,
     /// The queues that this node serves.
-    queues: Vec<Arc<Dispatcher>>,
+    queues: Arc<ServedQueues>,
     rooms: Mutex<HashMap<Scope, Room>>,
     /// When the last count began; who holds it counts.
     last: tokio::sync::Mutex<Option<Instant>>,
@@ -80,12 +80,7 @@ fn change_each(rooms: &mut HashMap<Scope, Room>, scopes: &[Scope], change: fn(&m
 
 impl WaitingJobs {
     /// What is bounded by the policies; nothing is counted yet.
-    pub(crate) fn new(
-        backbone: Backbone,
-        node: SmolStr,
-        policies: Arc<Policies>,
-        queues: Vec<Arc<Dispatcher>>,
-    ) -> Self {
+    pub(crate) fn new(backbone: Backbone, node: SmolStr, policies: Arc<Policies>, queues: Arc<ServedQueues>) -> Self {
         let of_queues = policies.queues.iter().map(|(queue, of)| (Scope::Queue(queue.clone()), of.max_waiting));
         let of_tenants = policies.tenants.iter().map(|(tenant, of)| (Scope::Tenant(tenant.clone()), of.max_waiting));
         let rooms = of_queues.chain(of_tenants).filter_map(|(scope, max)| Some((scope, Room::new(max?)))).collect();
@@ -174,7 +169,7 @@ impl WaitingJobs {
         let (mut counts, mut of_tenants) = (HashMap::new(), BTreeMap::<Tenant, u64>::new());
         let others = nodes.iter().filter(|node| node.node != self.node);
         // What this node says of itself is newer than what it last published.
-        let (own, own_tenants) = (dispatcher::loads(&self.queues), self.running_of());
+        let (own, own_tenants) = (self.queues.loads(), self.running_of());
         for (queue, stored) in queues.iter().zip(try_join_all(stored).await?) {
             let loads = others.clone().map(|node| &node.queues).chain([&own]);
             let begun = loads.filter_map(|load| load.get(queue.as_str())).flat_map(|load| load.by_priority);
@@ -210,7 +205,7 @@ impl WaitingJobs {
         if self.bounded_tenants().next().is_none() {
             return running;
         }
-        for queue in &self.queues {
+        for queue in self.queues.all().iter() {
             queue.for_each_running(|job| {
                 if self.policies.tenants.get(&job.tenant).is_some_and(|of| of.max_waiting.is_some()) {
                     *running.entry(job.tenant.clone()).or_default() += 1;

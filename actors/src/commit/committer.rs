@@ -1,18 +1,16 @@
 //! The committer: carries out commits. It stores the record, publishes the events and acknowledges.
 //!
-//! Each commit goes through four steps, and only a confirmation brings it to the next: record (compare-and-set), events
-//! (live as they are, and into its tenant's open batch of the log), follow-up (schedule, parked job, dead letter), and
-//! the acknowledgement. The first two are pipelined over one inbox; the rest, and every answer that is not a plain yes,
-//! is slow work in a task of its own.
+//! Each commit goes through four steps, each begun once the one before is confirmed: record (compare-and-set), events
+//! (live, and into its tenant's open batch of the log), follow-up (schedule, parked job, dead letter), acknowledgement.
+//! The first two are pipelined over one inbox; the rest, and any answer but a plain yes, is slow work in its own task.
 //!
 //! Bounds: [`QUEUED`] commits wait in the channel, [`IN_FLIGHT`] are in flight; beyond that workers wait. Channel and
-//! unconfirmed commits live in a [`Committing`] that outlives the committer: the next one, after a panic, finds them
-//! all.
+//! unconfirmed commits live in a [`Committing`] that outlives the committer: after a panic the next one finds them.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -32,9 +30,10 @@ use crate::coalesce::coalesced;
 use crate::commit::batches::{Batch, Batches};
 use crate::commit::encode::Author;
 use crate::commit::follow_up::{self, Done};
-use crate::commit::{AfterCommit, Commit, InFlightPermit, Payload, Unlogged};
+use crate::commit::{AfterCommit, Commit, InFlightPermit, Payload, Unlogged, lines};
 use crate::fail_point;
 use crate::metrics::Metrics;
+use crate::metrics::jobs::Ends;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 use crate::trace::Tracer;
@@ -98,6 +97,7 @@ impl Committer {
             base: 0,
             batches,
             in_flight: Arc::default(),
+            ends: std::sync::Mutex::default(),
             flushes: Vec::new(),
         };
         (Self { door, address: Address::default(), node, backbone }, Arc::new(Mutex::new(committing)))
@@ -160,6 +160,8 @@ pub(crate) struct Committing {
     batches: Batches,
     /// How many commits are between record and acknowledgement: each holds an [`InFlightPermit`].
     in_flight: Arc<AtomicUsize>,
+    /// Ends that the metrics do not count yet. Nobody else locks it: the counts cannot be shared without a lock.
+    ends: std::sync::Mutex<Ends>,
     flushes: Vec<RpcReplyPort<()>>,
 }
 
@@ -191,7 +193,10 @@ pub(crate) async fn run(committing: Arc<Mutex<Committing>>, mut mailbox: Mailbox
         let news = std::future::poll_fn(|context| {
             // Messages come last: while jobs flow, nobody looks for them.
             match committing.poll_news(&mut window, &mut look, linger.as_mut(), context) {
-                Poll::Pending => mailbox.poll_next(context).map(News::Message),
+                Poll::Pending => {
+                    committing.count_ends();
+                    mailbox.poll_next(context).map(News::Message)
+                }
                 news => news,
             }
         });
@@ -233,8 +238,14 @@ impl Committing {
         self.in_flight.load(Ordering::Relaxed)
     }
 
+    /// Adds the ends to the metrics: whenever nothing is left to do, and now and then while there is.
+    fn count_ends(&mut self) {
+        self.ends.get_mut().unwrap_or_else(PoisonError::into_inner).flush();
+    }
+
     /// Sets the gauges.
-    fn measure(&self) {
+    fn measure(&mut self) {
+        self.count_ends();
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.metrics.in_flight.set(number(self.in_flight()));
         self.metrics.commits_waiting.set(number(self.commits.len()));
@@ -343,8 +354,7 @@ impl Committing {
         }
     }
 
-    /// Sends again every message that has waited for its answer for `overdue` or longer: a compare-and-set or a message
-    /// id makes this harmless.
+    /// Sends again what has waited for its answer for `overdue` or longer: compare-and-set and message ids allow it.
     async fn send_again(&mut self, window: &mut Window, overdue: Duration) {
         let now = Instant::now();
         for at in 0..self.pending.len() {
@@ -429,24 +439,24 @@ impl Committing {
     /// The record is stored: its events go out live, and into their tenant's log.
     async fn publish_events(&mut self, mut commit: Box<Commit>) {
         if let Some(decision) = commit.decision.take() {
-            self.metrics.decided(&commit.run, decision);
+            self.metrics.decided(&commit.run, decision, self.ends.get_mut().unwrap_or_else(PoisonError::into_inner));
         }
         if let Some(tracer) = &self.tracer {
             tracer.decided(&commit);
             commit.ends_attempt = false;
         }
         fail_point::pass("before-events");
-        let (before, lines) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
-        if lines.enqueues() {
+        let (before, events) = (commit.live_before.take().unwrap_or_default(), std::mem::take(&mut commit.lines));
+        if events.enqueues() {
             self.metrics.enqueued(&commit.run);
         }
-        self.backbone.publish_parts(lines.live()).await;
-        if before.log().is_empty() && lines.log().is_empty() {
-            self.finish(commit).await;
-            return;
+        lines::tell(&commit.run, &commit.payload, &events);
+        self.backbone.publish_parts(events.live()).await;
+        if before.log().is_empty() && events.log().is_empty() {
+            return self.finish(commit).await;
         }
         let tenant = commit.run.tenant.clone();
-        self.batches.add(&tenant, [before.log(), lines.log()], Some(commit));
+        self.batches.add(&tenant, [before.log(), events.log()], Some(commit));
     }
 
     async fn send_batches(&mut self, window: &mut Window) {

@@ -10,7 +10,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::run::State;
 use longshore_domain::{ErrorKind, Run, RunId};
 
-use crate::attempt::keys;
+use crate::attempt::{keys, order};
 use crate::commit::encode::Author;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
@@ -154,7 +154,11 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
         let written = match commit.follow_up {
             Some(FollowUp::Schedule(at)) => {
                 fail_point::pass("before-schedule");
-                server.schedule(run, at, headers, payload).await.inspect(|_| fail_point::pass("after-schedule"))
+                match order::keep(server, run, at).await {
+                    Ok(()) => server.schedule(run, at, headers, payload).await,
+                    Err(error) => Err(error),
+                }
+                .inspect(|_| fail_point::pass("after-schedule"))
             }
             Some(FollowUp::Park(since)) if commit.park.as_ref().is_some_and(|park| park.forward().is_some()) => {
                 fail_point::pass("before-forward");

@@ -4,6 +4,7 @@
 //! bytes on.
 
 pub(crate) mod encode;
+pub(crate) mod lines;
 
 pub(crate) mod batches;
 pub(crate) mod committer;
@@ -24,6 +25,7 @@ use tokio::sync::oneshot;
 use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
+use crate::queue::gates::answer::Wakes;
 use crate::shared::park_permits::ParkPermit;
 use crate::trace::{JobTrace, context};
 
@@ -77,6 +79,8 @@ pub(crate) struct Commit {
     pub(crate) after: AfterCommit,
     /// The permit of a job that is being parked: given back when the commit is dropped.
     pub(crate) park: Option<ParkPermit>,
+    /// Whom its end wakes: dropped with the commit.
+    pub(crate) wakes: Option<Wakes>,
     /// What to count once the decision is stored; `None`: it was counted before.
     pub(crate) decision: Option<Decision>,
     /// It ends an attempt of its run, the last of the record.
@@ -190,6 +194,7 @@ impl Commit {
             follow_up: None,
             after: AfterCommit::Nothing,
             park: None,
+            wakes: None,
             decision: None,
             ends_attempt: false,
             in_flight: None,

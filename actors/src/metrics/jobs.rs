@@ -4,13 +4,15 @@
 //! type in a table that only grows and has a fixed size. Looking up each label set of each metric by itself would cost
 //! a hash and a lock five times per job.
 
-use std::collections::HashSet;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use foldhash::fast::FixedState;
 use longshore_domain::run::DeferReason;
 use longshore_domain::{ErrorKind, Run, RunState, SmolStr};
+use prometheus::local::{LocalHistogram, LocalIntCounter};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 /// Beside the types with settings of their own, so many pairs of queue and type have series of their own.
@@ -107,10 +109,9 @@ impl JobMetrics {
 
     /// A run has ended.
     pub(crate) fn ended(&self, run: &Run) {
-        if let Some(at) = ENDS.iter().position(|state| *state == run.state.name()) {
+        if let Some((at, total)) = end_of(run) {
             self.finished[at].inc();
-            let ended = run.state.ended_at().unwrap_or_default();
-            self.total.observe(ended.since(run.waits_since()).as_secs_f64());
+            self.total.observe(total);
         }
     }
 
@@ -118,6 +119,57 @@ impl JobMetrics {
     pub(crate) fn failed(&self, kind: ErrorKind) {
         if let Some(at) = FAILURES.iter().position(|known| *known == kind) {
             self.failed[at].inc();
+        }
+    }
+}
+
+/// Which of [`ENDS`] a run has come to, and after how many seconds.
+fn end_of(run: &Run) -> Option<(usize, f64)> {
+    let at = ENDS.iter().position(|state| *state == run.state.name())?;
+    let ended = run.state.ended_at().unwrap_or_default();
+    Some((at, ended.since(run.waits_since()).as_secs_f64()))
+}
+
+/// Ends of runs that one task has counted for itself and not yet added to the metrics: adding each by itself would be
+/// three writes per job to memory that other threads write to as well.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    /// By place in the table of [`ByKind`].
+    of: HashMap<usize, LocalEnds, FixedState>,
+    /// Whether any are not added yet.
+    any: bool,
+}
+
+#[derive(Debug)]
+struct LocalEnds {
+    finished: [LocalIntCounter; ENDS.len()],
+    total: LocalHistogram,
+}
+
+impl LocalEnds {
+    fn new(metrics: &JobMetrics) -> Self {
+        Self { finished: metrics.finished.each_ref().map(|count| count.local()), total: metrics.total.local() }
+    }
+}
+
+impl Ends {
+    /// A run has ended.
+    pub(crate) fn add(&mut self, run: &Run, kinds: &ByKind) {
+        let Some((at, total)) = end_of(run) else { return };
+        let (place, metrics) = kinds.placed(run.queue.as_str(), run.job_type.as_str());
+        let ends = self.of.entry(place).or_insert_with(|| LocalEnds::new(metrics));
+        ends.finished[at].inc();
+        ends.total.observe(total);
+        self.any = true;
+    }
+
+    /// Adds all of them to the metrics.
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.any) {
+            for ends in self.of.values_mut() {
+                ends.finished.iter_mut().for_each(|count| count.flush());
+                ends.total.flush();
+            }
         }
     }
 }
@@ -163,6 +215,11 @@ impl ByKind {
 
     /// The counters of jobs of this queue and type.
     pub(crate) fn of(&self, queue: &str, job_type: &str) -> &JobMetrics {
+        self.placed(queue, job_type).1
+    }
+
+    /// The same, and a number that only these counters have.
+    fn placed(&self, queue: &str, job_type: &str) -> (usize, &JobMetrics) {
         match self.find(queue, job_type) {
             Ok(found) => found,
             Err(_) if self.is_full.load(Ordering::Relaxed) && !self.known.contains(job_type) => self.other(queue),
@@ -171,24 +228,24 @@ impl ByKind {
     }
 
     /// The counters of all types of a queue that have none of their own.
-    fn other(&self, queue: &str) -> &JobMetrics {
+    fn other(&self, queue: &str) -> (usize, &JobMetrics) {
         self.find(queue, OTHER).unwrap_or_else(|_| self.add(queue, OTHER, true))
     }
 
-    /// The counters, or the place where they would be.
-    fn find(&self, queue: &str, job_type: &str) -> Result<&JobMetrics, usize> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((queue, job_type));
+    /// The counters and their place, or the place where they would be.
+    fn find(&self, queue: &str, job_type: &str) -> Result<(usize, &JobMetrics), usize> {
+        let hash = FixedState::default().hash_one((queue, job_type));
         let mut at = hash as usize % PLACES;
         loop {
             match self.places[at].get() {
-                Some(found) if found.job_type == job_type && found.queue == queue => return Ok(found),
+                Some(found) if found.job_type == job_type && found.queue == queue => return Ok((at, found)),
                 Some(_) => at = (at + 1) % PLACES,
                 None => return Err(at),
             }
         }
     }
 
-    fn add(&self, queue: &str, job_type: &str, is_known: bool) -> &JobMetrics {
+    fn add(&self, queue: &str, job_type: &str, is_known: bool) -> (usize, &JobMetrics) {
         let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
         let at = match self.find(queue, job_type) {
             Ok(found) => return found,
@@ -200,11 +257,11 @@ impl ByKind {
             return self.other(queue);
         }
         if filled.all >= PLACES / 2 {
-            return &self.last_resort;
+            return (PLACES, &self.last_resort);
         }
         filled.all += 1;
         filled.unknown += usize::from(!is_known);
-        self.places[at].get_or_init(|| JobMetrics::new(&self.families, queue, job_type))
+        (at, self.places[at].get_or_init(|| JobMetrics::new(&self.families, queue, job_type)))
     }
 }
 

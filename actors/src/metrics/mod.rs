@@ -19,7 +19,7 @@ pub(crate) mod cluster;
 mod process;
 
 use cluster::ClusterCounts;
-use jobs::{ByKind, Decision, Families, JobMetrics};
+use jobs::{ByKind, Decision, Ends, Families, JobMetrics};
 
 /// The metrics of one node.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub struct Metrics {
     pub deduplicated: IntCounter,
     /// `longshore_jobs_deferred_total{reason}`
     pub deferred: IntCounterVec,
+    /// `longshore_jobs_shed_total{reason}`: jobs that were given up without being started, because they came too late.
+    pub shed: IntCounterVec,
     /// `longshore_jobs_replayed_total`
     pub replayed: IntCounter,
     /// `longshore_schedule_lateness_seconds`: from the time of a schedule to the job being in its lane.
@@ -87,6 +89,8 @@ pub struct Metrics {
     pub unresponsive_now: IntGauge,
     /// `longshore_lanes_unanswered`: lanes whose consumer no server answers for.
     pub lanes_unanswered: IntGauge,
+    /// `longshore_types_without_handler`: types, of one tenant each, for which the node finds no handler.
+    pub types_without_handler: IntGauge,
     /// `longshore_ready`: 1 if the node takes work.
     pub ready: IntGauge,
     /// `longshore_records_fill_ratio`: how full the stream of run records is; 1 stops all work.
@@ -109,6 +113,8 @@ pub struct Metrics {
     /// `longshore_runs_stranded_total`: runs that wait for a time that is over, with no message that could bring them
     /// on.
     pub stranded: IntCounter,
+    /// `longshore_streams_remade_total`: streams that somebody had deleted, and that this node made again.
+    pub streams_remade: IntCounter,
     /// `longshore_audit_records_total`: entries of the audit that were stored.
     pub audit_records: IntCounter,
     /// `longshore_audit_failures_total{to}`: entries that were not: `stream`, `file`.
@@ -237,6 +243,12 @@ impl Metrics {
                 "Submissions answered with a run that was there"
             ),
             deferred: metric!(IntCounterVec, "longshore_jobs_deferred_total", "Jobs deferred", &["reason"]),
+            shed: metric!(
+                IntCounterVec,
+                "longshore_jobs_shed_total",
+                "Jobs given up without being started, as they came too late",
+                &["reason"]
+            ),
             replayed: metric!(IntCounter, "longshore_jobs_replayed_total", "Dead letters replayed"),
             lateness: metric!(
                 Histogram,
@@ -325,6 +337,11 @@ impl Metrics {
                 "longshore_lanes_unanswered",
                 "Lanes whose consumer no server answers for"
             ),
+            types_without_handler: metric!(
+                IntGauge,
+                "longshore_types_without_handler",
+                "Types for which the node finds no handler"
+            ),
             ready: metric!(IntGauge, "longshore_ready", "1 if the node takes work"),
             records_fill: metric!(Gauge, "longshore_records_fill_ratio", "How full the stream of run records is"),
             dlq_fill: metric!(Gauge, "longshore_dlq_fill_ratio", "How full the stream of dead letters is"),
@@ -343,6 +360,7 @@ impl Metrics {
             lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
             overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules recovered"),
             stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without a message"),
+            streams_remade: metric!(IntCounter, "longshore_streams_remade_total", "Deleted streams made again, empty"),
             audit_records: metric!(IntCounter, "longshore_audit_records_total", "Entries of the audit stored"),
             audit_failures: metric!(
                 IntCounterVec,
@@ -367,7 +385,8 @@ impl Metrics {
 
     /// Faults that may never occur have their series from the start, so that a rate sees the first one.
     fn begin_at_zero(&self) {
-        let all: [(&IntCounterVec, &[&str]); 3] = [
+        let all: [(&IntCounterVec, &[&str]); 4] = [
+            (&self.shed, &["expired", "deadline", "no_time_left"]),
             (&self.audit_failures, &["stream", "file", "events_file"]),
             (&self.spans_dropped, &["queue_full", "not_exported"]),
             (&self.connections_rebuilt, &["jobs", "control", "api", "work"]),
@@ -389,8 +408,8 @@ impl Metrics {
         }
     }
 
-    /// A decision about a run is stored.
-    pub(crate) fn decided(&self, run: &Run, decision: Decision) {
+    /// A decision about a run is stored. Its end is counted in `ends`.
+    pub(crate) fn decided(&self, run: &Run, decision: Decision, ends: &mut Ends) {
         match decision {
             Decision::Failed(kind) => self.attempt_failed(run, kind),
             Decision::Deferred(reason) => self.deferred.with_label_values(&[reason.as_str()]).inc(),
@@ -398,7 +417,7 @@ impl Metrics {
             Decision::Other => {}
         }
         if run.state.is_terminal() {
-            self.run_ended(run);
+            ends.add(run, &self.jobs);
         }
     }
 

@@ -5,20 +5,20 @@
 //! keeps another from starting. While jobs of a kind are parked, later ones of it from the lanes go behind them. Nor are
 //! jobs kept that cannot start for some time.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 
 use crate::queue::gates::answer::HeldUp;
 use crate::shared::kind::{Kind, Room};
+use crate::shared::park_permits::{OnItsWay, OnTheirWay, Position};
 
 /// At least and at most so many jobs of each kind are kept.
 const MIN_KEPT: usize = 2;
 const MAX_KEPT: usize = 256;
+/// So many at least that were taken back: one that were parked again would start after those that were behind it.
+const KEPT_BACK: usize = 32;
 /// At most so many jobs of all kinds are kept, and twice as many with those that were taken back: keys make many kinds.
 const MAX_HELD: usize = 2_048;
 /// At most so many bytes of payloads of them, and twice as many with those that were taken back.
@@ -33,9 +33,6 @@ const PART_OF_LEASE: u32 = 6;
 const COMES_WITHIN: Duration = Duration::from_secs(1);
 /// The same where no job of its kind is left here: then those that other nodes pulled must not keep this one waiting.
 const COMES_SOON: Duration = Duration::from_millis(100);
-
-/// The order of jobs of a kind: by rank, then by number in the lane.
-type Position = (Rank, u64);
 
 /// A job, as far as it matters how much memory it takes.
 pub(crate) trait HasPayload {
@@ -72,6 +69,8 @@ impl Held {
 pub(crate) struct Blocked<T> {
     kinds: HashMap<Kind, Waiting<T>>,
     held: Held,
+    /// How many of them go behind parked jobs.
+    behind: usize,
     /// The time over which starts are counted.
     counted_over: Duration,
     /// Jobs that waited for too long and are to be parked.
@@ -89,9 +88,11 @@ struct Waiting<T> {
     jobs: VecDeque<(Position, T)>,
     /// Other jobs are parked, and go first.
     are_parked: bool,
-    /// How many were given out to be parked, and how many of those are no longer on their way.
+    /// In order: those that go behind them, and could not be parked yet because too many are on their way.
+    behind: VecDeque<(Position, T)>,
+    /// How many were given out to be parked, and which of those are still on their way.
     parks: u64,
-    arrived: Arc<AtomicU64>,
+    on_their_way: OnTheirWay,
     /// `parks` when the stream of parked jobs was last asked, if none was on its way then.
     settled: Option<u64>,
     /// Starts, where older ones count less and less; and when that was counted.
@@ -110,8 +111,9 @@ impl<T> Default for Waiting<T> {
         Self {
             jobs: VecDeque::new(),
             are_parked: false,
+            behind: VecDeque::new(),
             parks: 0,
-            arrived: Arc::default(),
+            on_their_way: OnTheirWay::default(),
             settled: None,
             starts: 0.0,
             counted: None,
@@ -163,14 +165,36 @@ impl<T> Waiting<T> {
         self.soon = held_up.soon;
     }
 
+    /// Says where the job is now in the order.
+    fn insert(&mut self, position: Position, job: T) -> usize {
+        let at = self.jobs.partition_point(|(other, _)| *other <= position);
+        self.jobs.insert(at, (position, job));
+        at
+    }
+
+    /// None is parked any more: those that had to go behind wait here. Says how many did.
+    fn none_is_parked(&mut self) -> usize {
+        self.are_parked = false;
+        let behind = std::mem::take(&mut self.behind);
+        let count = behind.len();
+        for (position, job) in behind {
+            self.insert(position, job);
+        }
+        count
+    }
+
     /// Whether jobs are on their way to be parked.
     fn is_parking(&self) -> bool {
-        self.arrived.load(Ordering::Acquire) < self.parks
+        !self.on_their_way.is_empty()
     }
 
     /// Whether nothing here is worth remembering.
     fn is_over(&self, now: Instant, over: Duration) -> bool {
-        self.jobs.is_empty() && !self.are_parked && !self.is_parking() && self.recent(now, over) < 1.0
+        self.jobs.is_empty()
+            && self.behind.is_empty()
+            && !self.are_parked
+            && !self.is_parking()
+            && self.recent(now, over) < 1.0
     }
 }
 
@@ -187,7 +211,8 @@ impl<T: HasPayload> Blocked<T> {
     /// Nothing waits. Leases last for `lease`.
     pub(crate) fn new(lease: Duration) -> Self {
         let (kinds, overdue, counted_over) = (HashMap::new(), VecDeque::new(), lease / PART_OF_LEASE);
-        Self { kinds, held: Held::default(), counted_over, overdue, none_could: None, opens: None, is_told: false }
+        let (held, behind) = (Held::default(), 0);
+        Self { kinds, held, behind, counted_over, overdue, none_could: None, opens: None, is_told: false }
     }
 
     /// How many wait here.
@@ -199,13 +224,18 @@ impl<T: HasPayload> Blocked<T> {
     pub(crate) fn fronts(&self) -> impl Iterator<Item = &T> {
         self.kinds
             .values()
-            .filter_map(|waiting| waiting.jobs.front().map(|(_, job)| job))
+            .filter_map(|waiting| waiting.jobs.front().or_else(|| waiting.behind.front()).map(|(_, job)| job))
             .chain(self.overdue.iter().map(|(_, job)| job))
     }
 
     /// Whether a job of this kind has to go behind others.
     pub(crate) fn has_others_before(&self, kind: &Kind, is_returned: bool) -> bool {
         self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty() || (waiting.are_parked && !is_returned))
+    }
+
+    /// Whether a job of this kind has to go behind others that are parked.
+    pub(crate) fn has_parked_before(&self, kind: &Kind, is_returned: bool) -> bool {
+        !is_returned && self.kinds.get(kind).is_some_and(|waiting| waiting.are_parked)
     }
 
     /// Where a job of this kind that cannot start now goes; `held_up` says why, if it is the first of them.
@@ -219,7 +249,7 @@ impl<T: HasPayload> Blocked<T> {
         let is_soon = opens.is_none_or(|opens| opens <= now + SOON);
         let has_room = match is_returned {
             // It was wanted back; others may have arrived meanwhile.
-            true => here < 2 * kept && self.held.has_room(2),
+            true => here < (2 * kept).max(KEPT_BACK) && self.held.has_room(2),
             false => !are_parked && is_soon && here < kept && self.held.has_room(1),
         };
         if has_room { Goes::Here } else { Goes::Parked }
@@ -249,23 +279,56 @@ impl<T: HasPayload> Blocked<T> {
     }
 
     /// Keeps a job until it can start.
-    pub(crate) fn keep(&mut self, kind: Kind, place: Position, job: T) {
-        let jobs = &mut self.kinds.entry(kind).or_default().jobs;
-        let at = jobs.partition_point(|(other, _)| *other <= place);
-        if at == 0 {
+    pub(crate) fn keep(&mut self, kind: Kind, position: Position, job: T) {
+        self.held.add(&job);
+        if self.kinds.entry(kind).or_default().insert(position, job) == 0 {
             // It has not been asked about as the first of its kind.
             self.none_could = None;
         }
-        self.held.add(&job);
-        jobs.insert(at, (place, job));
     }
 
-    /// A job of this kind is being parked: later ones go behind it. What is returned counts the job once it is parked.
-    pub(crate) fn parks(&mut self, kind: Kind) -> Arc<AtomicU64> {
+    /// Keeps a job until it can be parked: it must not start before those of its kind that are.
+    pub(crate) fn keep_behind(&mut self, kind: Kind, position: Position, job: T) {
+        self.held.add(&job);
+        self.behind += 1;
+        let behind = &mut self.kinds.entry(kind).or_default().behind;
+        let at = behind.partition_point(|(other, _)| *other <= position);
+        behind.insert(at, (position, job));
+    }
+
+    /// Takes the first in order of the jobs that go behind parked ones, to be parked.
+    pub(crate) fn take_behind(&mut self) -> Option<(Kind, T)> {
+        if self.behind == 0 {
+            return None;
+        }
+        let of_kinds = self.kinds.iter_mut().filter(|(_, waiting)| !waiting.behind.is_empty());
+        let (kind, waiting) =
+            of_kinds.min_by_key(|(_, waiting)| waiting.behind.front().map(|(position, _)| *position))?;
+        let (_, job) = waiting.behind.pop_front()?;
+        self.behind -= 1;
+        self.held.remove(&job);
+        Some((kind.clone(), job))
+    }
+
+    /// A job of this kind is being parked: later ones go behind it. It is on its way until what is returned is dropped.
+    pub(crate) fn parks(&mut self, kind: Kind, position: Position) -> OnItsWay {
         let waiting = self.kinds.entry(kind).or_default();
         waiting.are_parked = true;
         waiting.parks += 1;
-        Arc::clone(&waiting.arrived)
+        waiting.on_their_way.sets_out(position)
+    }
+
+    /// The stream is about to be read for parked jobs of this kind.
+    pub(crate) fn before_reading(&self, kind: &Kind) {
+        if let Some(waiting) = self.kinds.get(kind) {
+            waiting.on_their_way.watch();
+        }
+    }
+
+    /// The first in order of the jobs of this kind that may have been missing in the stream when it was read, as they were on
+    /// their way there: those behind it must not be taken back before it is.
+    pub(crate) fn first_missed(&self, kind: &Kind) -> Option<Position> {
+        self.kinds.get(kind)?.on_their_way.first_seen()
     }
 
     /// The stream is about to be asked which kinds are parked. What it says of a kind counts if no job of it is on its way
@@ -278,13 +341,16 @@ impl<T: HasPayload> Blocked<T> {
 
     /// The stream has jobs of exactly these kinds.
     pub(crate) fn are_parked(&mut self, kinds: &[Kind], now: Instant) {
-        if self.overdue.is_empty() {
-            for waiting in self.kinds.values_mut().filter(|waiting| waiting.settled == Some(waiting.parks)) {
-                waiting.are_parked = false;
-            }
-        }
         for kind in kinds {
             self.kinds.entry(kind.clone()).or_default().are_parked = true;
+        }
+        if self.overdue.is_empty() {
+            let kinds: HashSet<&Kind> = kinds.iter().collect();
+            let settled = self.kinds.iter_mut().filter(|(_, waiting)| waiting.settled == Some(waiting.parks));
+            for (_, waiting) in settled.filter(|(kind, _)| !kinds.contains(kind)) {
+                self.behind -= waiting.none_is_parked();
+                self.none_could = None;
+            }
         }
         let over = self.counted_over;
         self.kinds.retain(|_, waiting| !waiting.is_over(now, over));
@@ -298,7 +364,8 @@ impl<T: HasPayload> Blocked<T> {
     /// All jobs of this kind that the stream had are on their way back: no other has to go behind them any more.
     pub(crate) fn none_is_parked(&mut self, kind: &Kind) {
         if let Some(waiting) = self.kinds.get_mut(kind).filter(|waiting| waiting.settled == Some(waiting.parks)) {
-            waiting.are_parked = false;
+            self.behind -= waiting.none_is_parked();
+            self.none_could = None;
         }
     }
 
@@ -395,10 +462,15 @@ impl<T: HasPayload> Blocked<T> {
     /// Sets aside jobs that have waited for too long, to be parked.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
         for (kind, waiting) in &mut self.kinds {
-            let (old, keep): (VecDeque<_>, _) =
+            let (mut old, keep): (VecDeque<_>, _) =
                 std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| waited(job));
             waiting.jobs = keep;
             waiting.are_parked |= !old.is_empty();
+            let (behind, keep): (VecDeque<_>, _) =
+                std::mem::take(&mut waiting.behind).into_iter().partition(|(_, job)| waited(job));
+            waiting.behind = keep;
+            self.behind -= behind.len();
+            old.extend(behind);
             old.iter().for_each(|(_, job)| self.held.remove(job));
             self.overdue.extend(old.into_iter().map(|(_, job)| (kind.clone(), job)));
         }
@@ -411,8 +483,9 @@ impl<T: HasPayload> Blocked<T> {
 
     /// Takes out every job.
     pub(crate) fn take_all(&mut self) -> Vec<T> {
-        self.held = Held::default();
-        let waiting = self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..));
+        (self.held, self.behind) = (Held::default(), 0);
+        let waiting =
+            self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..).chain(waiting.behind.drain(..)));
         self.overdue.drain(..).map(|(_, job)| job).chain(waiting.map(|(_, job)| job)).collect()
     }
 }
@@ -425,6 +498,7 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 #[cfg(test)]
 mod tests {
     use longshore_backbone::wire::kind_key::KindKey;
+    use longshore_domain::rank::Rank;
     use longshore_domain::{JobType, Priority, Tenant, Timestamp};
 
     use super::*;
@@ -453,7 +527,7 @@ mod tests {
             match blocked.place_for(&kind(of), false, None, now) {
                 Goes::Here => blocked.keep(kind(of), place(number), number),
                 Goes::Parked => {
-                    drop(blocked.parks(kind(of)));
+                    drop(blocked.parks(kind(of), place(number)));
                     parked.push(number);
                 }
             }
@@ -588,7 +662,7 @@ mod tests {
     fn what_the_stream_does_not_know_of_yet_still_counts_as_parked() {
         let (mut blocked, now) = (Blocked::new(LEASE), Instant::now());
         fill(&mut blocked, "full", 0..2, now);
-        let arrived = blocked.parks(kind("full"));
+        let on_its_way = blocked.parks(kind("full"), place(2));
         while blocked.take((now, 0), |_| true, |_| Ok(())).is_some() {}
         let asks = |blocked: &mut Blocked<u64>, kinds: &[Kind]| {
             blocked.before_asking();
@@ -598,14 +672,14 @@ mod tests {
         assert!(blocked.has_others_before(&kind("found"), false));
         assert!(blocked.has_others_before(&kind("full"), false), "it is on its way there");
         blocked.before_asking();
-        arrived.fetch_add(1, Ordering::Relaxed);
+        drop(on_its_way);
         blocked.are_parked(&[], now);
         assert!(blocked.has_others_before(&kind("full"), false), "it may have come there after the stream was asked");
         blocked.before_asking();
-        let arrived = blocked.parks(kind("full"));
+        let on_its_way = blocked.parks(kind("full"), place(2));
         blocked.are_parked(&[], now);
         assert!(blocked.has_others_before(&kind("full"), false), "another is on its way since");
-        arrived.fetch_add(1, Ordering::Relaxed);
+        drop(on_its_way);
         asks(&mut blocked, &[]);
         assert!(!blocked.any_parked() && blocked.kinds.is_empty(), "kinds without waiting jobs are forgotten");
     }
@@ -620,8 +694,49 @@ mod tests {
         assert!(!blocked.any_parked());
         blocked.are_parked(&[kind("full")], now);
         blocked.before_asking();
-        let _on_its_way = blocked.parks(kind("full"));
+        let _on_its_way = blocked.parks(kind("full"), place(0));
         blocked.none_is_parked(&kind("full"));
         assert!(blocked.any_parked(), "one more is on its way there");
+    }
+
+    #[test]
+    fn a_job_on_its_way_may_have_been_missed_until_the_stream_is_read_after_it_arrived() {
+        let mut blocked = Blocked::<u64>::new(LEASE);
+        let full = kind("full");
+        blocked.before_reading(&full);
+        assert_eq!(blocked.first_missed(&full), None);
+        let [third, first] = [3, 1].map(|number| blocked.parks(full.clone(), place(number)));
+        assert_eq!(blocked.first_missed(&full), Some(place(1)), "it set out after the read began");
+        drop(first);
+        assert_eq!(blocked.first_missed(&full), Some(place(1)), "it may have arrived after the read");
+        blocked.before_reading(&full);
+        assert_eq!((blocked.first_missed(&full), blocked.first_missed(&kind("other"))), (Some(place(3)), None));
+        let second = blocked.parks(full.clone(), place(2));
+        drop((second, third));
+        assert_eq!(blocked.first_missed(&full), Some(place(2)));
+        blocked.before_reading(&full);
+        assert_eq!(blocked.first_missed(&full), None);
+    }
+
+    #[test]
+    fn a_job_behind_parked_ones_is_parked_in_order_and_waits_here_once_none_is() {
+        let (mut blocked, now) = (Blocked::<u64>::new(LEASE), Instant::now());
+        let full = kind("full");
+        assert!(!blocked.has_parked_before(&full, false));
+        drop(blocked.parks(full.clone(), place(0)));
+        assert!(blocked.has_parked_before(&full, false) && !blocked.has_parked_before(&full, true));
+        for number in [3, 1, 2] {
+            blocked.keep_behind(full.clone(), place(number), number);
+        }
+        blocked.keep_behind(kind("other"), place(9), 9);
+        assert!(blocked.take((now, 0), |_| true, |_| Ok(())).is_none(), "none of them may start");
+        assert_eq!((blocked.held(), blocked.take_behind()), (4, Some((full.clone(), 1))));
+        blocked.before_asking();
+        blocked.are_parked(&[kind("other")], now);
+        assert_eq!(blocked.take((now, 0), |_| true, |_| Ok(())), Some((full.clone(), 2)));
+        assert_eq!(blocked.take_behind(), Some((kind("other"), 9)));
+        assert_eq!((blocked.take_behind(), blocked.held()), (None, 1));
+        blocked.set_aside(|_| true);
+        assert_eq!(blocked.take_overdue(), Some((full, 3)));
     }
 }

@@ -16,12 +16,13 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::Assignment;
+use crate::attempt::order;
 use crate::queue::blocked::{Blocked, Goes, HasPayload};
 use crate::queue::gates::Gates;
-use crate::queue::gates::answer::HeldUp;
+use crate::queue::gates::answer::{HeldUp, Wakes};
 use crate::queue::lookahead::Lookahead;
 use crate::shared::kind::{Kind, Room};
-use crate::shared::park_permits::ParkGate;
+use crate::shared::park_permits::{ParkGate, Position};
 
 /// After workers have taken so many jobs, the scheduler is called to top up.
 const NOTIFY_AFTER: usize = 32;
@@ -33,8 +34,8 @@ pub(crate) struct JobBuffer {
     lease: Duration,
     pub(crate) gates: Gates,
     park: ParkGate,
-    /// Set when the node takes no new work.
-    draining: CancellationToken,
+    /// Set when the node takes no new work, or none of this queue.
+    pub(crate) closing: CancellationToken,
     jobs: Mutex<Jobs>,
     taken: Notify,
     /// Notified when parked jobs of some kind are wanted back.
@@ -91,10 +92,10 @@ impl JobBuffer {
         lease: Duration,
         gates: Gates,
         park: ParkGate,
-        draining: CancellationToken,
+        closing: CancellationToken,
     ) -> Self {
         let jobs = Mutex::new(Jobs::new(lease));
-        Self { queue, policy, lease, gates, park, draining, jobs, taken: Notify::new(), wanted_back: Arc::default() }
+        Self { queue, policy, lease, gates, park, closing, jobs, taken: Notify::new(), wanted_back: Arc::default() }
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -136,7 +137,7 @@ impl JobBuffer {
 
     /// Whether any job may start: the node takes new work, and the queue is not paused as far as this node knows.
     pub(crate) fn is_open(&self, now: Instant) -> bool {
-        !self.draining.is_cancelled() && self.gates.run_time_settings.may_start_in(&self.queue, now)
+        !self.closing.is_cancelled() && self.gates.run_time_settings.may_start_in(&self.queue, now)
     }
 
     /// The next job in order that may start, or is to be parked; none while the node drains, or the queue is paused.
@@ -244,6 +245,16 @@ impl JobBuffer {
         self.jobs().blocked.coming(kind, count, now);
     }
 
+    /// The stream is about to be read for parked jobs of this kind.
+    pub(crate) fn before_reading(&self, kind: &Kind) {
+        self.jobs().blocked.before_reading(kind);
+    }
+
+    /// The first of the jobs of a kind that may have been missing there when it was read, in their order.
+    pub(crate) fn first_missed(&self, kind: &Kind) -> Option<Position> {
+        self.jobs().blocked.first_missed(kind)
+    }
+
     /// The stream is about to be asked which kinds are parked.
     pub(crate) fn before_asking(&self) {
         self.jobs().blocked.before_asking();
@@ -303,7 +314,7 @@ impl Jobs {
                 true => None,
                 false => match pass(&buffer.gates, &mut assignment) {
                     Ok(()) => {
-                        self.starts(&kind, buffer, now);
+                        self.starts(&kind, &mut assignment, buffer, now);
                         return Some(assignment);
                     }
                     Err(held_up) => Some(held_up),
@@ -319,8 +330,12 @@ impl Jobs {
                 self.parks(&kind, &mut assignment, buffer);
                 return Some(assignment);
             }
-            let place = assignment.place(buffer.policy.aging);
-            self.blocked.keep(kind.clone(), place, assignment);
+            let position = assignment.place(buffer.policy.aging);
+            if goes == Goes::Parked && self.blocked.has_parked_before(&kind, assignment.is_returned) {
+                self.blocked.keep_behind(kind, position, assignment);
+                continue;
+            }
+            self.blocked.keep(kind.clone(), position, assignment);
             if let Some(held_up) = held_up {
                 self.blocked.held_up(&kind, held_up);
             }
@@ -331,36 +346,43 @@ impl Jobs {
     /// long.
     fn next_blocked(&mut self, buffer: &JobBuffer, now: Instant) -> Option<Box<Assignment>> {
         let news = buffer.gates.news.count();
-        if let Some((kind, assignment)) = self.blocked.take(
+        if let Some((kind, mut assignment)) = self.blocked.take(
             (now, news),
             |front| buffer.gates.may_be_asked(&front.permits),
             |front| pass(&buffer.gates, front),
         ) {
-            self.starts(&kind, buffer, now);
+            self.starts(&kind, &mut assignment, buffer, now);
             return Some(assignment);
         }
-        let (kind, mut overdue) = self.blocked.take_overdue()?;
+        let (kind, mut late) = match buffer.park.is_open().then(|| self.blocked.take_behind()).flatten() {
+            Some(behind) => behind,
+            None => self.blocked.take_overdue()?,
+        };
         let reason = self.blocked.reason(&kind).or_else(|| buffer.gates.usual_reason(&buffer.queue, &kind));
-        if may_park(&buffer.park, &mut overdue, reason) {
-            self.parks(&kind, &mut overdue, buffer);
-            return Some(overdue);
+        if may_park(&buffer.park, &mut late, reason) {
+            self.parks(&kind, &mut late, buffer);
+            return Some(late);
         }
-        overdue.return_or_abandon(now, buffer.lease);
+        late.return_or_abandon(now, buffer.lease);
         None
     }
 
     /// A job of this kind is being parked. If it could start but for the others that are, they are wanted back at once.
     fn parks(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer) {
-        let arrived = self.blocked.parks(kind.clone());
+        let on_its_way = self.blocked.parks(kind.clone(), assignment.place(buffer.policy.aging));
         let Some(permit) = &mut assignment.park else { return };
-        permit.counts(arrived);
+        permit.sets_out(on_its_way);
         if matches!(buffer.gates.room_for(&buffer.queue, kind, 0), Room::For(1..)) {
             permit.notifies(Arc::clone(&buffer.wanted_back));
         }
     }
 
-    /// A job of this kind starts: if parked jobs are to follow it, parking is notified.
-    fn starts(&mut self, kind: &Kind, buffer: &JobBuffer, now: Instant) {
+    /// A job of this kind starts: if parked jobs are to follow it, parking is notified, or, if they wait for its end, as it
+    /// ends.
+    fn starts(&mut self, kind: &Kind, assignment: &mut Assignment, buffer: &JobBuffer, now: Instant) {
+        if order::has_order(&buffer.gates.routing.policies, kind) {
+            assignment.permits.wakes = Some(Wakes(Arc::clone(&buffer.wanted_back)));
+        }
         if self.blocked.started(kind, now) {
             buffer.wanted_back.notify_one();
         }

@@ -37,21 +37,6 @@ pub(crate) enum Message {
     CapacityChanged,
 }
 
-/// How busy these queues are.
-pub(crate) fn loads(queues: &[Arc<Dispatcher>]) -> BTreeMap<String, QueueLoad> {
-    let load = |queue: &Arc<Dispatcher>| {
-        let load = QueueLoad {
-            concurrency: queue.policy.concurrency,
-            running: queue.running(),
-            by_priority: queue.running_by_priority(),
-            oldest_buffered: queue.buffer.oldest(),
-            by_tenant: queue.running_by_tenant(),
-        };
-        (queue.name.to_string(), load)
-    };
-    queues.iter().map(load).collect()
-}
-
 /// The state that a queue's actors share; it outlives them.
 pub(crate) struct Dispatcher {
     pub(crate) name: Queue,
@@ -93,6 +78,22 @@ impl Dispatcher {
             started_workers: AtomicUsize::new(0),
             workers: RwLock::new(vec![None; policy.concurrency]),
             places: RwLock::new((0..policy.concurrency).map(|_| Default::default()).collect()),
+        }
+    }
+
+    /// Whether it takes no more jobs: the node drains, or serves the queue no longer, or otherwise.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.buffer.closing.is_cancelled()
+    }
+
+    /// How busy it is.
+    pub(crate) fn load(&self) -> QueueLoad {
+        QueueLoad {
+            concurrency: if self.is_closing() { 0 } else { self.policy.concurrency },
+            running: self.running(),
+            by_priority: self.running_by_priority(),
+            oldest_buffered: self.buffer.oldest(),
+            by_tenant: self.running_by_tenant(),
         }
     }
 

@@ -170,8 +170,7 @@ impl Fairness {
         let node = &**self.forwarder.ports.node();
         if Instant::now() >= self.next_roll {
             let present = self.forwarder.ports.backbone.nodes().present(now()).await?;
-            let queue = self.forwarder.queue.name.as_str();
-            let serves = |node: &Presence| node.state == "running" && node.queues.contains_key(queue);
+            let serves = |node: &Presence| node.serves(&self.forwarder.queue.name);
             self.serving = present.into_iter().filter(serves).map(|node| node.node).collect();
             self.next_roll = Instant::now() + ROLL_EVERY;
         }

@@ -22,7 +22,7 @@ use longshore_domain::{Priority, Tenant, Timestamp};
 use tokio::sync::Notify;
 
 use crate::attempt::assignment::{Assignment, Start};
-use crate::attempt::begin;
+use crate::attempt::{begin, order};
 use crate::fail_point;
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports as _, RunPorts as _};
@@ -126,14 +126,18 @@ impl Forwarder {
         Ok((jobs, Some(wanted).filter(|wanted| wanted.jobs > 0)))
     }
 
-    /// A job that is to be refused stays where it is: it does not begin.
+    /// A job that is to be refused stays where it is: it does not begin. So does one that has a place in an order: while it
+    /// is moved nobody would meet it, and those behind it could start.
     fn may_be_moved(&self, job: &InLane) -> bool {
         if job.is_broken {
             return false;
         }
         let backbone = &self.ports.backbone;
         let read = Assignment::read(job.as_delivery(), backbone.names(), u64::MAX, backbone.max_on_arrival());
-        !matches!(read.start, Start::Invalid(_)) && read.admit(self.ports.policies()).is_ok()
+        !matches!(read.start, Start::Invalid(_)) && {
+            let policies = self.ports.policies();
+            read.admit(policies).is_ok() && order::of(policies, &read.job).is_none()
+        }
     }
 
     /// Moves jobs, except those that the lane has come too near to. Says whose were moved.

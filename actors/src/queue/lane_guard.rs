@@ -19,6 +19,7 @@ use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::begin;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
+use crate::queue::served::ServedQueues;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 
@@ -36,10 +37,9 @@ const LOOKS: usize = 20;
 const CLEARINGS: usize = 5;
 
 /// Guards the lanes of these queues until the process ends.
-pub(crate) async fn run((ports, queues): (Arc<NodePorts>, Vec<Queue>)) -> LoopEnd {
+pub(crate) async fn run((ports, served): (Arc<NodePorts>, Arc<ServedQueues>)) -> LoopEnd {
     let mut connected = ports.backbone.connected();
     let mut questions = ports.backbone.custody_questions().await.map_err(|error| error.with_causes())?;
-    let streams = ports.backbone.job_streams(queues.iter());
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut asked = BTreeMap::new();
@@ -48,6 +48,7 @@ pub(crate) async fn run((ports, queues): (Arc<NodePorts>, Vec<Queue>)) -> LoopEn
             if connected.changed().await.is_err() {
                 return;
             }
+            let streams = ports.backbone.job_streams(served.names().iter());
             for _ in 0..CLEARINGS {
                 if clear(&ports, &streams).await {
                     break;

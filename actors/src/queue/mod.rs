@@ -1,6 +1,7 @@
 //! From the lanes to a worker, once per queue of a node.
 //!
-//! `supervisor` watches the scheduler and the workers. `scheduler` pulls jobs from the lanes into `buffer`, which keeps
+//! `served` has the queues of a node, `serve` makes what each is served by. `supervisor` watches the scheduler and the
+//! workers. `scheduler` pulls jobs from the lanes into `buffer`, which keeps
 //! them in order; `lookahead` knows which lanes have a more urgent job on its way, and `high_water_marks` from where on
 //! a lane's delivery counts can be trusted. `gates` say whether a job may start, and `blocked` keeps those that may not
 //! yet. `dispatcher` gives jobs to idle workers (`idle_workers`), as many as there are wake permits (`wake_permits`);
@@ -8,6 +9,8 @@
 //! takes back jobs that could not start, and `lane_guard` removes messages that cannot be read. `fairness` sees that no
 //! tenant's flood keeps the others waiting: by what it knows of `deliveries` it has jobs moved `forward`.
 
+pub(crate) mod serve;
+pub(crate) mod served;
 pub(crate) mod supervisor;
 
 pub(crate) mod blocked;

@@ -8,30 +8,33 @@
 //!
 //! Keys make many kinds, so several are read at once.
 //!
+//! Of an `ordered` kind it brings back only the job whose turn it is ([`order`]), as soon as the one before it has ended.
+//!
 //! Bounds: [`READ_AHEAD`] messages of a kind and one page per priority, [`KINDS`] kinds in a round, [`KINDS_AT_ONCE`] at
 //! once, [`AT_ONCE`] moves; between rounds [`AHEAD_BYTES`] of what was read ahead.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use longshore_backbone::request::Stored;
-use longshore_backbone::scan::Source;
+use longshore_backbone::scan::{PAGE, Source};
 use longshore_backbone::wire::header;
 use longshore_backbone::{Backbone, Error};
 use longshore_domain::rank::Rank;
-use longshore_domain::{JobType, Priority, Tenant, Timestamp};
+use longshore_domain::{JobType, Priority, RunId, Tenant, Timestamp};
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::number_of;
-use crate::attempt::line;
+use crate::attempt::{line, order};
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::gates::Gates;
 use crate::shared::kind::Kind;
+use crate::shared::now;
+use crate::shared::park_permits::Position;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
 
@@ -51,17 +54,21 @@ const AHEAD_BYTES: usize = 32 << 20;
 const KINDS: usize = 256;
 /// Kinds that are read at once.
 const KINDS_AT_ONCE: usize = 16;
+/// A job whose turn it is, and that was not found among the parked ones, is looked for again after this time.
+const SEEK_AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// So many messages are read to find it, then pages.
+const FIRST_PAGE: usize = 8;
 /// Jobs that are brought back at once.
 const AT_ONCE: usize = 64;
 
-/// Brings parked jobs back until the node drains.
+/// Brings parked jobs back until the queue closes.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    let draining = part.draining.clone();
+    let closing = part.queue.buffer.closing.clone();
     let mut parking = Parking { part, ahead: BTreeMap::new(), last: None, moves: Semaphore::new(AT_ONCE) };
     let mut pause = IDLE_LOOK_EVERY;
     loop {
         tokio::select! {
-            () = draining.cancelled() => break,
+            () = closing.cancelled() => break,
             () = parking.part.queue.buffer.wanted_back() => {}
             () = tokio::time::sleep(pause) => {}
         }
@@ -88,7 +95,6 @@ pub(crate) struct Part {
     pub(crate) queue: Arc<Dispatcher>,
     /// Says how many jobs of a kind could start.
     pub(crate) gates: Gates,
-    pub(crate) draining: CancellationToken,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -103,13 +109,16 @@ struct Parking {
 }
 
 /// Parked jobs of a kind that were read ahead. Many workers and nodes park jobs at once, so that the stream holds them
-/// a little out of order: reading some ahead restores the order.
+/// a little out of order: reading some ahead restores the order, and none is taken back before one that this node is
+/// still parking.
 #[derive(Default)]
 struct Ahead {
     jobs: BTreeMap<(Rank, u64, u64), (Priority, Stored)>,
     /// Of each priority, the sequence from which the next ones are read, and how many are here.
     of: BTreeMap<Priority, (u64, usize)>,
     bytes: usize,
+    /// Of an `ordered` kind, by priority: the run that was last looked for among all that are parked, and when.
+    sought: BTreeMap<Priority, (RunId, Instant)>,
 }
 
 impl Ahead {
@@ -128,8 +137,14 @@ impl Ahead {
         self.jobs.insert(place_of(&stored, priority, aging), (priority, stored));
     }
 
-    fn take_first(&mut self) -> Option<Stored> {
-        let (_, (priority, stored)) = self.jobs.pop_first()?;
+    /// The first in order, unless one of its kind comes before it that may have been missing in what was read.
+    fn take_first_before(&mut self, missed: Option<Position>) -> Option<Stored> {
+        let first = self.jobs.first_entry()?;
+        let (rank, number, _) = *first.key();
+        if missed.is_some_and(|missed| missed < (rank, number)) {
+            return None;
+        }
+        let (priority, stored) = first.remove();
         self.bytes -= stored.payload.len();
         if let Some((_, here)) = self.of.get_mut(&priority) {
             *here -= 1;
@@ -243,6 +258,11 @@ impl Parking {
 /// Brings back the first jobs of a kind; returns what is left of those that were read ahead.
 async fn bring_kind_back(part: &Part, moves: &Semaphore, wanted: Wanted) -> (Kind, Result<Option<Ahead>, Error>) {
     let Wanted { kind, parked, want, mut ahead } = wanted;
+    if order::has_order(&part.gates.routing.policies, &kind) {
+        let result = bring_next_back(part, &kind, &parked.priorities, &mut ahead).await;
+        return (kind, result.map(|()| Some(ahead)));
+    }
+    part.queue.buffer.before_reading(&kind);
     let read = async {
         let is_open = line::is_open(&part.backbone, &part.gates.routing.policies, &kind).await?;
         if is_open {
@@ -260,13 +280,16 @@ async fn bring_kind_back(part: &Part, moves: &Semaphore, wanted: Wanted) -> (Kin
         // at the first message.
         return (kind, Ok(None));
     }
-    let next: Vec<Stored> = std::iter::from_fn(|| ahead.take_first()).take(want).collect();
+    let missed = part.queue.buffer.first_missed(&kind);
+    let next: Vec<Stored> = std::iter::from_fn(|| ahead.take_first_before(missed)).take(want).collect();
     part.queue.buffer.coming_back(&kind, next.len(), Instant::now());
     let each = next.into_iter().map(async |stored| {
         let _permit = moves.acquire().await;
         bring_back(part, stored).await
     });
-    let moved: Vec<Result<bool, Error>> = futures_util::stream::iter(each).buffered(AT_ONCE).collect().await;
+    // They are sent in their order, unless this task has to yield between two of them: tokio wakes what yielded last first.
+    let moved = tokio::task::unconstrained(futures_util::stream::iter(each).buffered(AT_ONCE).collect());
+    let moved: Vec<Result<bool, Error>> = moved.await;
     if moved.iter().filter(|moved| matches!(moved, Ok(true))).count() as u64 >= parked.jobs {
         part.queue.buffer.none_is_parked(&kind);
     }
@@ -276,6 +299,40 @@ async fn bring_kind_back(part: &Part, moves: &Semaphore, wanted: Wanted) -> (Kin
         // Another node was faster, or one could not be moved: the jobs read ahead may differ from those that are there.
         None => (kind, Ok(are_as_read.then_some(ahead))),
     }
+}
+
+/// Brings back the job of an `ordered` kind whose turn it is, of each priority, and those that have nothing to wait for.
+async fn bring_next_back(part: &Part, kind: &Kind, priorities: &[Priority], ahead: &mut Ahead) -> Result<(), Error> {
+    for priority in priorities {
+        let id = order::of_kind(kind, &part.queue.name, *priority);
+        let order::TakeBack { first, stale } = order::to_take_back(&part.backbone, &id, now()).await?;
+        // After it was brought back, its record says for a moment that it is parked.
+        let sought = |run: &RunId| {
+            let (last, at) = ahead.sought.get(priority)?;
+            (last == run && at.elapsed() < SEEK_AGAIN_AFTER).then_some(())
+        };
+        let first = first.filter(|run| sought(run).is_none());
+        let mut wanted: BTreeSet<RunId> = stale.into_iter().chain(first.clone()).collect();
+        let subject =
+            part.backbone.names().parked(&kind.tenant, &part.queue.name, *priority, (&kind.job_type, &kind.key));
+        // Jobs are parked nearly in order.
+        let (mut from, mut most) = (Some(1), FIRST_PAGE);
+        while let Some(next) = from.filter(|_| !wanted.is_empty()) {
+            let page = part.backbone.page_of(&Source::Parked, &subject, next, most).await?;
+            (from, most) = (page.next, PAGE);
+            for stored in page.messages {
+                let run = header::read_job(&stored.headers).ok().and_then(|read| read.run_id);
+                if run.is_some_and(|run| wanted.remove(&run)) {
+                    part.queue.buffer.coming_back(kind, 1, Instant::now());
+                    bring_back(part, stored).await?;
+                }
+            }
+        }
+        if let Some(run) = first {
+            ahead.sought.insert(*priority, (run, Instant::now()));
+        }
+    }
+    Ok(())
 }
 
 /// Reads parked jobs of a kind ahead, as far as there are and may be any more.

@@ -51,7 +51,8 @@ const MAX_BATCH: usize = 256;
 pub(crate) struct Part {
     pub(crate) backbone: Backbone,
     pub(crate) queue: Arc<Dispatcher>,
-    pub(crate) draining: CancellationToken,
+    /// Set when the queue is to take no more jobs.
+    pub(crate) closing: CancellationToken,
     /// What buffered jobs may wait for.
     pub(crate) gate_news: Arc<GateNews>,
     pub(crate) cancelled: Arc<RecentlyCancelled>,
@@ -100,11 +101,11 @@ enum News {
     Message(Message),
 }
 
-/// Schedules until the node drains.
+/// Schedules until the queue closes.
 pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
-    let Part { backbone, queue, draining, gate_news, cancelled, metrics, policies, tracer } = part;
+    let Part { backbone, queue, closing, gate_news, cancelled, metrics, policies, tracer } = part;
     let mut again = queue.again.lock().await;
-    if draining.is_cancelled() {
+    if closing.is_cancelled() {
         // A scheduler before this one died; what was on its way to it comes again after the lease.
         queue.buffer.clear();
         return closed(mailbox).await;

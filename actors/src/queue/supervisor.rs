@@ -10,16 +10,22 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+use crate::fail_point;
 use crate::node_ports::NodePorts;
 use crate::queue::dispatcher::Dispatcher;
 use crate::queue::worker::{self, Worker};
 use crate::queue::{scheduler, unresponsive};
 use crate::shared::health::Health;
-use crate::supervision::{ChildSpec, Deaths};
+use crate::supervision::{Answer, ChildSpec, Deaths, Question};
 
-/// Check the workers.
+/// What a queue's supervisor is told.
 #[derive(Debug)]
-pub(crate) struct CheckWorkers;
+pub(crate) enum Message {
+    /// Check the workers.
+    CheckWorkers,
+    /// Whether it answers.
+    Answer(Question),
+}
 
 /// The supervisor of a queue.
 pub(crate) struct QueueSupervisor;
@@ -42,13 +48,13 @@ pub(crate) struct State {
 }
 
 impl Actor for QueueSupervisor {
-    type Msg = CheckWorkers;
+    type Msg = Message;
     type State = State;
     type Arguments = Arguments;
 
     async fn pre_start(
         &self,
-        myself: ActorRef<CheckWorkers>,
+        myself: ActorRef<Message>,
         Arguments { ports, queue, health }: Arguments,
     ) -> Result<State, ActorProcessingErr> {
         let mut state = State { ports, queue, health, workers: HashMap::new(), scheduler: None, deaths: Deaths::new() };
@@ -56,32 +62,28 @@ impl Actor for QueueSupervisor {
             state.start_worker(number, myself.get_cell(), "its queue's supervisor died").await?;
         }
         state.start_scheduler(myself.get_cell()).await?;
-        myself.send_interval(unresponsive::CHECK_EVERY, || CheckWorkers);
+        myself.send_interval(unresponsive::CHECK_EVERY, || Message::CheckWorkers);
         Ok(state)
     }
 
     async fn handle(
         &self,
-        myself: ActorRef<CheckWorkers>,
-        _: CheckWorkers,
+        myself: ActorRef<Message>,
+        message: Message,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        for number in 0..state.queue.policy.concurrency {
-            let (current, responsiveness) = state.queue.place(number);
-            if unresponsive::check(&state.ports, &state.health, (&state.queue.name, number), &current, &responsiveness)
-            {
-                // Nothing watches the old actor any more; it ends by itself when its handler comes back.
-                state.workers.retain(|_, worker| *worker != number);
-                state.queue.replace_place(number);
-                state.start_worker(number, myself.get_cell(), "its handler does not respond").await?;
+        match message {
+            Message::CheckWorkers => state.check_workers(&myself).await,
+            Message::Answer(question) => {
+                question.answer(Answer::Queue);
+                Ok(())
             }
         }
-        Ok(())
     }
 
     async fn handle_supervisor_evt(
         &self,
-        myself: ActorRef<CheckWorkers>,
+        myself: ActorRef<Message>,
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
@@ -99,9 +101,23 @@ impl Actor for QueueSupervisor {
 }
 
 impl State {
+    async fn check_workers(&mut self, myself: &ActorRef<Message>) -> Result<(), ActorProcessingErr> {
+        fail_point::pass("before-check");
+        for number in 0..self.queue.policy.concurrency {
+            let (current, responsiveness) = self.queue.place(number);
+            if unresponsive::check(&self.ports, &self.health, (&self.queue.name, number), &current, &responsiveness) {
+                // Nothing watches the old actor any more; it ends by itself when its handler comes back.
+                self.workers.retain(|_, worker| *worker != number);
+                self.queue.replace_place(number);
+                self.start_worker(number, myself.get_cell(), "its handler does not respond").await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn restart(
         &mut self,
-        myself: &ActorRef<CheckWorkers>,
+        myself: &ActorRef<Message>,
         child: ActorId,
         reason: &str,
     ) -> Result<(), ActorProcessingErr> {
@@ -147,7 +163,7 @@ impl State {
         let part = scheduler::Part {
             backbone: self.ports.backbone.clone(),
             queue: Arc::clone(&self.queue),
-            draining: self.ports.lifecycle.draining.clone(),
+            closing: self.queue.buffer.closing.clone(),
             gate_news: Arc::clone(&self.queue.buffer.gates.news),
             cancelled: Arc::clone(&self.ports.recently_cancelled),
             metrics: Arc::clone(&self.ports.metrics),

@@ -99,7 +99,13 @@ impl State {
         let Some(running) = self.current.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         match end {
             End::Outcome(outcome) => {
-                let RunningAttempt { assignment, attempt_state, .. } = running;
+                let RunningAttempt { assignment, attempt_state, at_work } = running;
+                if let (Outcome::Completed(_), Some((called_at, _)), true) =
+                    (&outcome, at_work, assignment.job.options.is_some())
+                {
+                    let now = Instant::now();
+                    self.ports.shed.succeeded(&assignment.job, now.saturating_duration_since(called_at), now);
+                }
                 let held = conclude::judge_or_hold(&*self.ports, assignment, attempt_state, outcome).await;
                 if let Some(held) = held {
                     self.hold(held);

@@ -21,9 +21,29 @@ pub(crate) struct Health {
     full_lanes: Mutex<BTreeSet<Lane>>,
     /// A warning for each queue that no node serves, from the node that looks for all.
     unserved: Mutex<Vec<String>>,
+    streams: Mutex<StreamFaults>,
+}
+
+/// What is wrong with the streams that a node needs, in words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StreamFaults {
+    /// What keeps the node from working as it should.
+    pub(crate) reasons: Vec<String>,
+    /// What does not, yet.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Health {
+    /// Sets what is wrong with streams.
+    pub(crate) fn set_streams(&self, faults: StreamFaults) {
+        *self.streams.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+    }
+
+    /// What is wrong with streams.
+    pub(crate) fn streams(&self) -> StreamFaults {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// How many handlers do not respond.
     pub(crate) fn unresponsive(&self) -> usize {
         self.unresponsive.load(Ordering::Relaxed)

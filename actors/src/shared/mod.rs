@@ -22,9 +22,11 @@ pub(crate) mod park_permits;
 pub(crate) mod permits;
 pub(crate) mod routing;
 pub(crate) mod run_time_settings;
+pub(crate) mod shed;
 
 // What a node remembers of runs.
 pub(crate) mod offered_calls;
+pub(crate) mod put_queues;
 pub(crate) mod recently_cancelled;
 pub(crate) mod unclear_claims;
 pub(crate) mod unstored_ends;

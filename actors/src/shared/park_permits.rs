@@ -1,26 +1,87 @@
 //! A job on its way to be parked.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use longshore_backbone::Backbone;
 use longshore_domain::Timestamp;
+use longshore_domain::rank::Rank;
 use longshore_domain::run::DeferReason;
 use tokio::sync::Notify;
 
+use crate::shared::gate_news::GateNews;
 use crate::shared::permits::{MAX_PARKING, ParkPermits, Permit};
+
+/// The order of jobs of a kind: by rank, then by number in the lane.
+pub(crate) type Position = (Rank, u64);
+
+/// The jobs of a kind that are on their way to be parked; clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OnTheirWay(Arc<Mutex<Positions>>);
+
+#[derive(Debug, Default)]
+struct Positions {
+    now: BTreeSet<Position>,
+    /// The first in order of those that were on their way at any time since the watch began.
+    first_seen: Option<Position>,
+}
+
+impl OnTheirWay {
+    fn positions(&self) -> MutexGuard<'_, Positions> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more sets out.
+    pub(crate) fn sets_out(&self, position: Position) -> OnItsWay {
+        let mut positions = self.positions();
+        positions.now.insert(position);
+        positions.first_seen = Some(positions.first_seen.map_or(position, |first| first.min(position)));
+        OnItsWay { all: self.clone(), position }
+    }
+
+    /// The stream of parked jobs is about to be read.
+    pub(crate) fn watch(&self) {
+        let mut positions = self.positions();
+        positions.first_seen = positions.now.first().copied();
+    }
+
+    /// The first in order of those that may not have been in the stream when it was read: that were on their way at any
+    /// time since the watch began.
+    pub(crate) fn first_seen(&self) -> Option<Position> {
+        self.positions().first_seen
+    }
+
+    /// Whether none is on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.positions().now.is_empty()
+    }
+}
+
+/// One job on its way to be parked, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct OnItsWay {
+    all: OnTheirWay,
+    position: Position,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.all.positions().now.remove(&self.position);
+    }
+}
 
 /// Says whether jobs may be parked.
 #[derive(Debug, Clone)]
 pub(crate) struct ParkGate {
     backbone: Backbone,
     permits: Arc<ParkPermits>,
+    news: Arc<GateNews>,
 }
 
 impl ParkGate {
-    /// The gate of a node; clones share its permits.
-    pub(crate) fn new(backbone: Backbone) -> Self {
-        Self { backbone, permits: Arc::default() }
+    /// The gate of a node; clones share its permits. Who found none left hears of new ones by `news`.
+    pub(crate) fn new(backbone: Backbone, news: Arc<GateNews>) -> Self {
+        Self { backbone, permits: Arc::default(), news }
     }
 
     /// Whether a job could be parked now.
@@ -33,16 +94,20 @@ impl ParkGate {
         if self.backbone.parked_is_full() {
             return None;
         }
-        ParkPermit::take(&self.permits, reason)
+        let mut permit = ParkPermit::take(&self.permits, reason)?;
+        permit.news = Some(Arc::clone(&self.news));
+        Some(permit)
     }
 }
 
 /// One job may be parked; given back when it is dropped, with the job's commit.
 #[derive(Debug)]
 pub(crate) struct ParkPermit {
-    _permit: Permit<MAX_PARKING>,
-    /// Counts the jobs of its kind that are no longer on their way.
-    arrived: Option<Arc<AtomicU64>>,
+    permit: Option<Permit<MAX_PARKING>>,
+    /// Who found no permit left hears of it here when there are some again.
+    news: Option<Arc<GateNews>>,
+    /// The job among those of its kind that are on their way.
+    on_its_way: Option<OnItsWay>,
     /// Notified then: the job could have started, and only had to go behind others that are parked.
     wanted_back: Option<Arc<Notify>>,
     /// What the job waits for, if that is told as a deferral.
@@ -54,7 +119,14 @@ pub(crate) struct ParkPermit {
 impl ParkPermit {
     /// Takes a permit for a job that waits for this, if one is left.
     pub(crate) fn take(permits: &Arc<ParkPermits>, reason: Option<DeferReason>) -> Option<Self> {
-        permits.take().map(|permit| Self { _permit: permit, arrived: None, wanted_back: None, reason, forward: None })
+        permits.take().map(|permit| Self {
+            permit: Some(permit),
+            news: None,
+            on_its_way: None,
+            wanted_back: None,
+            reason,
+            forward: None,
+        })
     }
 
     /// What the job waits for, if that is told as a deferral.
@@ -72,9 +144,9 @@ impl ParkPermit {
         self.forward
     }
 
-    /// Has `arrived` count the job once it is no longer on its way.
-    pub(crate) fn counts(&mut self, arrived: Arc<AtomicU64>) {
-        self.arrived = Some(arrived);
+    /// The job is on its way for as long as the permit is out.
+    pub(crate) fn sets_out(&mut self, on_its_way: OnItsWay) {
+        self.on_its_way = Some(on_its_way);
     }
 
     /// Has the job taken back as soon as it is parked; notified once the permit is given back.
@@ -85,8 +157,11 @@ impl ParkPermit {
 
 impl Drop for ParkPermit {
     fn drop(&mut self) {
-        if let Some(arrived) = &self.arrived {
-            arrived.fetch_add(1, Ordering::Release);
+        // Before the notice: whoever gets that finds the job arrived.
+        drop(self.on_its_way.take());
+        let are_left_again = self.permit.take().is_some_and(Permit::give_back);
+        if let (true, Some(news)) = (are_left_again, &self.news) {
+            news.tell();
         }
         if let Some(wanted_back) = &self.wanted_back {
             wanted_back.notify_one();

@@ -1,11 +1,15 @@
 //! Limits how many jobs may be in a state at once, by permits that go back when they are dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Permits for at most `MAX` jobs of this node.
 #[derive(Debug, Default)]
-pub(crate) struct Permits<const MAX: usize>(AtomicUsize);
+pub(crate) struct Permits<const MAX: usize> {
+    out: AtomicUsize,
+    /// Somebody found none left, and was not told yet that there are some again.
+    lacked: AtomicBool,
+}
 
 /// One of them; given back when it is dropped.
 #[derive(Debug)]
@@ -24,19 +28,37 @@ pub(crate) type LocalRetryPermit = Permit<MAX_LOCAL_RETRIES>;
 impl<const MAX: usize> Permits<MAX> {
     /// Whether a permit is left.
     pub(crate) fn is_one_left(&self) -> bool {
-        self.0.load(Ordering::Relaxed) < MAX
+        if self.out.load(Ordering::SeqCst) < MAX {
+            return true;
+        }
+        self.lacked.store(true, Ordering::SeqCst);
+        // Those that came back before that told nobody.
+        self.out.load(Ordering::SeqCst) < MAX
     }
 
     /// Takes a permit, if one is left.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Permit<MAX>> {
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |out| (out < MAX).then_some(out + 1));
-        taken.ok().map(|_| Permit(Arc::clone(self)))
+        let take = || {
+            let taken = self.out.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| (out < MAX).then_some(out + 1));
+            taken.ok().map(|_| Permit(Arc::clone(self)))
+        };
+        take().or_else(|| self.is_one_left().then(take).flatten())
+    }
+}
+
+impl<const MAX: usize> Permit<MAX> {
+    /// Gives it back. Says whether those that found none left are to be told: once half of them are back, so that they
+    /// take many at a time.
+    pub(crate) fn give_back(self) -> bool {
+        let permits = Arc::clone(&self.0);
+        drop(self);
+        permits.out.load(Ordering::SeqCst) <= MAX / 2 && permits.lacked.swap(false, Ordering::SeqCst)
     }
 }
 
 impl<const MAX: usize> Drop for Permit<MAX> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.out.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

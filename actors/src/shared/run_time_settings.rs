@@ -28,6 +28,8 @@ pub(crate) struct RunTimeSettings {
     present_at: AtomicU64,
     read_at: AtomicU64,
     any_pause: AtomicBool,
+    /// Whether a type is or was paused. Every job asks this, and reading the lock would be a write that all threads share.
+    any_type: AtomicBool,
     table: RwLock<Table>,
     /// Told when jobs may start that could not before.
     news: Arc<GateNews>,
@@ -57,6 +59,7 @@ impl RunTimeSettings {
             present_at: AtomicU64::new(0),
             read_at: AtomicU64::new(0),
             any_pause: AtomicBool::new(false),
+            any_type: AtomicBool::new(false),
             table: RwLock::default(),
             news,
         }
@@ -107,8 +110,7 @@ impl RunTimeSettings {
 
     /// Whether a type's jobs are paused, or were since this node started.
     pub(crate) fn was_paused(&self, job_type: &JobType) -> bool {
-        let table = self.table();
-        !table.types.is_empty() && table.types.contains(job_type)
+        self.any_type.load(Ordering::SeqCst) && self.table().types.contains(job_type)
     }
 
     /// Every pause that holds.
@@ -174,6 +176,7 @@ impl RunTimeSettings {
         let any_pause = table.settings.keys().any(|key| matches!(key, SettingKey::Pause(_)));
         // Set before the lock is released: who asks after this call must find every pause.
         self.any_pause.store(any_pause, Ordering::SeqCst);
+        self.any_type.store(!table.types.is_empty(), Ordering::SeqCst);
         drop(guard);
         if any {
             self.news.tell();

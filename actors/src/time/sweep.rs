@@ -4,7 +4,8 @@
 //! its job is moved into its lane as the timekeeper would have done it, under the same id, so that a firing that comes
 //! all the same does no harm; then the schedule is deleted. A run is stranded if its record waits for a time that is
 //! over and nothing is left that could bring it on. Without its payload it cannot be recovered: it is named in the log
-//! and counted.
+//! and counted. A run whose schedule stands for a later time than its record has was rescheduled, and whoever did so died
+//! before writing the schedule, or another request's schedule came later: it is scheduled again, by its record.
 //!
 //! One node sweeps for all: the first by name that is there. Two at once, for a while, do no harm either.
 //!
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use longshore_backbone::backlog::TimedCounts;
 use longshore_backbone::nodes::Nodes;
+use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
 use longshore_backbone::{Backbone, Error};
@@ -145,7 +147,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Names runs that nothing can bring on.
+    /// Brings runs on whose schedules stand for too late a time, and names those that nothing can bring on.
     async fn records(&mut self) -> Result<(), Error> {
         let (mut overdue, mut bytes) = (Vec::new(), 0);
         for _ in 0..PAGES {
@@ -161,6 +163,9 @@ impl Sweep {
             }
         }
         for (run, revision) in overdue.into_iter().take(LOOKS) {
+            if self.is_brought_forward(&run, revision).await? {
+                continue;
+            }
             let name = (run.tenant.clone(), run.run_id.clone());
             if !self.named.contains(&name) && self.is_stranded(&run, revision).await? {
                 if self.named.len() >= MAX_NAMED {
@@ -174,6 +179,23 @@ impl Sweep {
             }
         }
         Ok(())
+    }
+
+    /// Schedules a run again whose schedule stands for a later time than its record has; says whether there was one.
+    async fn is_brought_forward(&self, run: &Run, revision: u64) -> Result<bool, Error> {
+        let backbone = &self.part.backbone;
+        let Some(Stored { headers, payload, .. }) = backbone.later_schedule(run).await? else { return Ok(false) };
+        if !backbone.is_unchanged(run, revision).await? {
+            return Ok(true);
+        }
+        // If it is rescheduled once more at this moment, this firing comes too early for its record, and is put off.
+        let at = run.state.run_at().unwrap_or_default();
+        backbone.schedule(run, at, Some(&headers), payload).await?;
+        self.part.metrics.overdue_restored.inc();
+        let (run_id, tenant) = (&run.run_id, &run.tenant);
+        tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), due_at = %at,
+            "the run was rescheduled, and its schedule stood for a later time: it is scheduled again");
+        Ok(true)
     }
 
     async fn is_stranded(&self, run: &Run, revision: u64) -> Result<bool, Error> {

@@ -81,7 +81,7 @@ impl Tracer {
             waiting,
             batch: Vec::new(),
             metrics: Arc::clone(&metrics),
-            told: None,
+            said: Said::default(),
         };
         Self { exporter, spans, metrics, address: Address::default(), exporting: Arc::new(Mutex::new(exporting)) }
     }
@@ -94,9 +94,16 @@ impl Tracer {
         }
     }
 
-    /// Waits until all spans so far are exported, for so long at most.
+    /// Waits until all spans so far are exported, for so long at most: those that are not by then are lost.
     pub(crate) async fn flush(&self, within: Duration) {
-        self.address.ask(within, Message::Flush).await;
+        if self.address.ask(within, Message::Flush).await.is_none() {
+            let waiting = self.spans.max_capacity() - self.spans.capacity();
+            tracing::warn!(
+                waiting,
+                "the last spans are lost: the collector has not taken them within {} s",
+                within.as_secs()
+            );
+        }
     }
 }
 
@@ -107,8 +114,18 @@ pub(crate) struct Exporting {
     waiting: mpsc::Receiver<Span>,
     batch: Vec<Span>,
     metrics: Arc<Metrics>,
-    /// When the log last said that spans cannot be exported.
-    told: Option<Instant>,
+    said: Said,
+}
+
+/// What the log has said of lost spans.
+#[derive(Debug, Default)]
+struct Said {
+    /// When it last did.
+    at: Option<Instant>,
+    /// How many had been lost by then.
+    lost: u64,
+    /// Whether it has not said since that spans are exported again.
+    open: bool,
 }
 
 /// Exports spans until the process ends.
@@ -161,25 +178,35 @@ impl Exporting {
         let batch = std::mem::take(&mut self.batch);
         let count = batch.len() as u64;
         let mut task = tokio::spawn(Arc::clone(&self.exporter).export(batch));
-        let why = match tokio::time::timeout(EXPORT_WITHIN, &mut task).await {
-            Ok(Ok(Ok(()))) => {
-                self.metrics.spans_exported.inc_by(count);
-                if self.told.take().is_some() {
-                    tracing::info!("spans are exported again");
-                }
-                return;
-            }
-            Ok(Ok(Err(why))) => why,
-            Ok(Err(_)) => "the exporter panicked".to_owned(),
+        let failed = match tokio::time::timeout(EXPORT_WITHIN, &mut task).await {
+            Ok(Ok(Ok(()))) => None,
+            Ok(Ok(Err(why))) => Some(why),
+            Ok(Err(_)) => Some("the exporter panicked".to_owned()),
             Err(_) => {
                 task.abort();
-                format!("no answer within {} s", EXPORT_WITHIN.as_secs())
+                Some(format!("no answer within {} s", EXPORT_WITHIN.as_secs()))
             }
         };
-        self.metrics.spans_dropped.with_label_values(&["not_exported"]).inc_by(count);
-        if self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
-            self.told = Some(Instant::now());
-            tracing::warn!(spans = count, "spans are lost, jobs go on: {why}");
+        match &failed {
+            None => self.metrics.spans_exported.inc_by(count),
+            Some(_) => self.metrics.spans_dropped.with_label_values(&["not_exported"]).inc_by(count),
+        }
+        self.say(failed);
+    }
+
+    /// Says in the log what was lost, once in [`TOLD_EVERY`], and that it is over.
+    fn say(&mut self, failed: Option<String>) {
+        let dropped = |reason| self.metrics.spans_dropped.with_label_values(&[reason]).get();
+        let lost = dropped("queue_full") + dropped("not_exported");
+        let news = lost - self.said.lost;
+        if news == 0 {
+            if std::mem::take(&mut self.said.open) {
+                tracing::info!("spans are exported again");
+            }
+        } else if self.said.at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+            let why = failed.unwrap_or_else(|| "the collector takes fewer than there are".to_owned());
+            self.said = Said { at: Some(Instant::now()), lost, open: true };
+            tracing::warn!(spans = news, "spans are lost, jobs go on: {why}");
         }
     }
 }

@@ -3,11 +3,28 @@
 use longshore_domain::run::DeferReason;
 use longshore_domain::{SmolStr, Timestamp};
 
-use super::header::{ATTEMPTS_MAX, HeaderError, Moved, TAG_MAX, names, number, text};
+use super::header::{ATTEMPTS_MAX, HeaderError, TAG_MAX, names, number, text};
 
 /// Why a header that a client may not write is refused.
 pub(super) const RESERVED: &str = "is reserved: only nodes write it. Of the headers that a handler was sent, a follow-up job may \
                         carry on Content-Type, traceparent, tracestate and the user's own, none of Longshore's";
+
+/// What a node wrote on a job that it moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// The round that it is about.
+    pub round: u32,
+    /// The attempt that it is about.
+    pub attempt: u32,
+    /// Which wait of that attempt it is about.
+    pub deferrals: u32,
+    /// When it fell due; its rank counts from there.
+    pub due_at: Option<Timestamp>,
+    /// Why it had to wait, if that was told as a deferral.
+    pub deferred_for: Option<DeferReason>,
+    /// Its place in the order of its concurrency key, if its type is `ordered`.
+    pub place: Option<u64>,
+}
 
 /// The headers that only nodes write on a job.
 #[derive(Default)]
@@ -18,6 +35,7 @@ pub(super) struct ByNode {
     deferrals: Option<u32>,
     due_at: Option<Timestamp>,
     deferred_for: Option<DeferReason>,
+    place: Option<u64>,
     pub(super) seal: Option<SmolStr>,
 }
 
@@ -46,6 +64,10 @@ impl ByNode {
                 self.due_at = Some(Timestamp::from_millis(value.parse().map_err(no_number)?));
                 names::DUE_AT
             }
+            "place" => {
+                self.place = Some(value.parse().map_err(no_number)?);
+                names::PLACE
+            }
             "seal" => {
                 self.seal = Some(SmolStr::from(text(value, TAG_MAX)?));
                 names::SEAL
@@ -58,14 +80,16 @@ impl ByNode {
 
     /// All or nothing: the headers that a node wrote on a job are complete, and proven by a seal.
     pub(super) fn checked(self, has_run_id: bool) -> Result<(Option<Moved>, Option<SmolStr>), HeaderError> {
-        let Self { first: Some(first), round, attempt, deferrals, due_at, deferred_for, seal } = self else {
+        let Self { first: Some(first), round, attempt, deferrals, due_at, deferred_for, place, seal } = self else {
             return Ok((None, None));
         };
         let moved = match (round, attempt) {
             (Some(round), Some(attempt)) => {
-                Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at, deferred_for })
+                Some(Moved { round, attempt, deferrals: deferrals.unwrap_or(0), due_at, deferred_for, place })
             }
-            (None, None) if deferrals.is_none() && due_at.is_none() && deferred_for.is_none() => None,
+            (None, None) if deferrals.is_none() && due_at.is_none() && deferred_for.is_none() && place.is_none() => {
+                None
+            }
             _ => return Err(HeaderError { header: first.to_owned(), reason: RESERVED.to_owned() }),
         };
         if seal.is_none() || !has_run_id {

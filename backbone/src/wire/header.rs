@@ -5,10 +5,11 @@
 
 use async_nats::{HeaderMap, HeaderValue};
 use longshore_domain::job::{Unique, When};
-use longshore_domain::run::{DeferReason, Run};
+use longshore_domain::run::Run;
 use longshore_domain::{DurationText, JobOptions, RunId, SmolStr, Timestamp, duration};
 use smallvec::SmallVec;
 
+pub use super::by_node::Moved;
 use super::by_node::{ByNode, RESERVED};
 use super::kind_key::KindKey;
 
@@ -28,6 +29,8 @@ pub mod names {
     pub const DEFERRED_FOR: &str = "Longshore-Deferred-For";
     /// When a moved job fell due, in Unix milliseconds.
     pub const DUE_AT: &str = "Longshore-Due-At";
+    /// The place of a job in the order of its concurrency key.
+    pub const PLACE: &str = "Longshore-Place";
     /// The job's tenant.
     pub const TENANT: &str = "Longshore-Tenant";
     /// Its queue.
@@ -99,21 +102,6 @@ pub struct JobHeaders {
     pub moved: Option<Moved>,
     /// The proof that a node's message carries. It proves nothing unless the record has the same seal.
     pub seal: Option<SmolStr>,
-}
-
-/// What a node wrote on a job that it moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved {
-    /// The round that it is about.
-    pub round: u32,
-    /// The attempt that it is about.
-    pub attempt: u32,
-    /// Which wait of that attempt it is about.
-    pub deferrals: u32,
-    /// When it fell due; its rank counts from there.
-    pub due_at: Option<Timestamp>,
-    /// Why it had to wait, if that was told as a deferral.
-    pub deferred_for: Option<DeferReason>,
 }
 
 /// A header that does not parse.
@@ -340,6 +328,9 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
     if let Some(deferral) = run.deferral.as_ref().filter(|deferral| deferral.nth == run.deferrals) {
         headers.insert(names::DEFERRED_FOR, deferral.reason.as_str());
     }
+    if let Some(turn) = &run.turn {
+        headers.insert(names::PLACE, turn.number.to_string());
+    }
     if let Some(at) = due_at {
         headers.insert(names::DUE_AT, at.millis().to_string());
     }
@@ -349,7 +340,7 @@ pub fn carry_on(original: Option<&HeaderMap>, run: &Run, attempt: u32, due_at: O
 /// The headers that a client gave its job: neither the server's, nor those that nodes wrote when they moved it.
 #[must_use]
 pub fn as_published(original: Option<&HeaderMap>) -> HeaderMap {
-    let by_node = ["run-id", "round", "attempt", "deferrals", "deferred-for", "seal", "due-at"];
+    let by_node = ["run-id", "round", "attempt", "deferrals", "deferred-for", "seal", "due-at", "place"];
     let is_nodes = |name: &str| short_name(name).is_some_and(|short| by_node.contains(&short.as_str()));
     kept(original, |name| !is_servers(name) && !is_nodes(name))
 }

@@ -131,6 +131,7 @@ fn append_protocol(run: &Run, out: &mut Vec<u8>) {
         text(out, &[r#","seal":"#]);
         quoted(out, &run.seal);
     }
+    maybe(out, "turn", run.turn.as_ref());
     run.held_by.iter().for_each(|holding| append_holding(holding, out));
     time(out, "origin", Some(run.origin));
     text(out, &[r#","token":"#]);

@@ -240,6 +240,15 @@ impl Names {
         format!("{}.due.{tenant}.{queue}.{priority}.{job_type}", self.namespace)
     }
 
+    /// The queue and the type in the subject of a due job.
+    #[must_use]
+    pub fn read_due<'s>(&self, subject: &'s str) -> Option<(&'s str, &'s str)> {
+        let rest = subject.strip_prefix(&*self.namespace)?.strip_prefix(".due.")?;
+        let mut parts = rest.splitn(4, '.');
+        let (_tenant, queue, _priority, job_type) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        Some((queue, job_type))
+    }
+
     /// All due jobs.
     #[must_use]
     pub fn due_all(&self) -> String {
@@ -464,6 +473,15 @@ mod tests {
     use longshore_domain::JobOptions;
 
     use super::*;
+
+    #[test]
+    fn a_due_subject_has_queue_and_type() {
+        let names = Names::new("longshore");
+        let (tenant, queue) = (Tenant::parse("acme").unwrap(), Queue::parse("main").unwrap());
+        let due = names.due(&tenant, &queue, Priority::DEFAULT, &JobType::parse("email.send").unwrap());
+        assert_eq!(names.read_due(&due), Some(("main", "email.send")));
+        assert_eq!(names.read_due(&names.schedule(&tenant, "r1")), None);
+    }
 
     #[test]
     fn a_job_subject_is_put_together_and_taken_apart() {

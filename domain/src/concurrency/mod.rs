@@ -17,12 +17,14 @@
 mod holder;
 mod id;
 mod line;
+mod order;
 mod record;
 pub mod session;
 
 pub use holder::{Holder, Refused};
 pub use id::{ConcurrencyId, Scope};
 pub use line::{Entry, Judged, Leaving, Line, Member, Place};
+pub use order::{BATCH, Next, Order, OrderId, Turn};
 pub use record::{Ask, Block, Record};
 
 /// What happens to a job whose concurrency key is busy. Beyond waiting, a key is busy as long as as many of its runs as

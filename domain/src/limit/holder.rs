@@ -14,8 +14,9 @@ use crate::Timestamp;
 const RECENT: Duration = Duration::from_millis(100);
 /// How long a job waits that has to wait for an answer of the cluster.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(100);
-/// If no job was here for the lease divided by this, blocks are given back before their end.
+/// If no job was here for the lease divided by this, and at most so long, blocks are given back before their end.
 const IDLE_PART: u32 = 3;
+const MAX_IDLE: Duration = Duration::from_millis(150);
 
 /// A node's request for a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -261,7 +262,8 @@ impl Holder {
     /// The blocks to give back: their requests, and how many tokens of each were not used. They are no longer here. A
     /// bucket takes them only before their end.
     pub fn give_back(&mut self, now: Instant) -> Vec<(Ask, u32)> {
-        let is_idle = now.saturating_duration_since(self.wanted_at) >= self.limit.lease() / IDLE_PART;
+        let may_be_idle = (self.limit.lease() / IDLE_PART).min(MAX_IDLE);
+        let is_idle = now.saturating_duration_since(self.wanted_at) >= may_be_idle;
         let is_over = |block: &Block| now >= block.until || is_idle;
         let over: Vec<Block> = self.blocks.iter().filter(|block| is_over(block)).cloned().collect();
         self.blocks.retain(|block| !is_over(block));

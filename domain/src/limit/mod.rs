@@ -67,6 +67,9 @@ pub const RESERVE_WITHIN: Duration = Duration::from_secs(1);
 /// The shortest lease of tokens of a bucket: enough for an answer of the cluster, and for the start of a job.
 const BUCKET_LEASE: Duration = Duration::from_millis(100);
 
+/// The longest lease.
+const MAX_LEASE: Duration = Duration::from_secs(5);
+
 /// The time for which one block lasts if all tokens are in use.
 const BLOCK: Duration = Duration::from_millis(200);
 
@@ -118,9 +121,19 @@ impl RateLimit {
         self.burst >= 3 && f64::from(self.burst) >= 2.0 * self.in_a_lease() + 1.0
     }
 
-    /// How long a block may be used.
+    /// How long a block may be used. Tokens of a slow limit may be used for longer, because a node that stands still for a
+    /// moment would lose what takes long to come again.
     #[must_use]
     pub fn lease(&self) -> Duration {
+        let slow = match self.window {
+            Window::Bucket => Duration::try_from_secs_f64(f64::from(self.burst) / self.per_ms() / 20_000.0),
+            Window::Fixed | Window::Sliding => Ok(self.per / 100),
+        };
+        self.quick_lease().max(slow.unwrap_or(MAX_LEASE).min(MAX_LEASE))
+    }
+
+    /// How long a block may be used, were tokens to come again soon.
+    fn quick_lease(&self) -> Duration {
         let (least, most) = (Duration::from_millis(50), Duration::from_millis(500));
         match self.window {
             Window::Bucket if self.is_wide() => {

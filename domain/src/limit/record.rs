@@ -96,7 +96,7 @@ impl Record {
     }
 
     /// The same tokens under another limit. Blocks in use are forgotten: what they hold under a large limit would be owed
-    /// for long under a small one. They are used up, or over, within a second.
+    /// for long under a small one. They are used up, or over, within [`MAX_LEASE`](super::MAX_LEASE).
     fn changed(self, before: &RateLimit, limit: &RateLimit) -> Self {
         let promised = limit.per_ms() * RESERVE_WITHIN.as_secs_f64() * 1_000.0;
         let meter = match (self.meter, limit.window) {

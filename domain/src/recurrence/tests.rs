@@ -45,9 +45,13 @@ fn rare_times_are_found_and_impossible_ones_refused() {
     assert_eq!(times("0 0 0 L * *", "UTC", "2027-02-01T00:00:00Z", 1), ["2027-02-28T00:00:00Z"]);
     let refused = |expression, zone| Recurrence::cron(expression, zone).unwrap_err().to_string();
     assert!(refused("0 0 0 30 2 *", None).contains("matches no time"));
+    // The hour that the clocks leave out, on the day on which they do; they did not in 1970.
+    assert!(refused("0 30 2 * 3 SUNL", Some("Europe/Berlin")).contains("matches no time"));
+    assert!(Recurrence::cron("0 30 3 * 3 SUNL", Some("Europe/Berlin")).is_ok());
     assert!(refused("0 3 * * *", None).contains("has 5 fields; six are needed"));
     assert!(refused("@daily", None).contains("has 1 fields"));
-    assert!(refused("0 0 25 * * *", None).contains("cannot be read"));
+    let out_of_range = refused("0 0 25 * * *", None);
+    assert!(out_of_range.contains("cannot be read") && out_of_range.contains("hour 0-23"), "{out_of_range}");
     assert!(refused("0 0 0 * * *", Some("Berlin")).contains("\"Europe/Berlin\""));
     assert!(refused(&format!("{} 0 0 * * *", "0,".repeat(200)), None).contains("more than 256 bytes"));
 }

@@ -19,6 +19,7 @@ pub use result::RunResult;
 pub use state::{RunState, State, Wait};
 pub use wait::{DeferReason, Deferral};
 
+use crate::concurrency::{OrderId, Turn};
 use crate::settlement::Settlement;
 use crate::{Job, JobType, Priority, Queue, RunId, Tenant, Timestamp, TraceId};
 
@@ -94,6 +95,8 @@ pub struct Run {
     pub published: bool,
     /// Proves that a node wrote a message of this run; empty as long as there was no such message.
     pub seal: SmolStr,
+    /// Its place in the order of its concurrency key, if its type is `ordered` and a node has met its job.
+    pub turn: Option<Box<Turn>>,
     /// The message that carries it.
     pub held_by: Option<Holding>,
     /// When it was first published.
@@ -141,6 +144,7 @@ impl Run {
             starts_by: None,
             published: false,
             seal: SmolStr::default(),
+            turn: None,
             held_by: None,
             origin: enqueued_at,
             token: SmolStr::default(),
@@ -154,6 +158,19 @@ impl Run {
             State::Scheduled { .. } | State::Enqueued { .. } => self.attempt.max(1),
             _ => self.attempt + 1,
         }
+    }
+
+    /// In which order it has a place, if it has one.
+    #[must_use]
+    pub fn order(&self) -> Option<OrderId> {
+        let turn = self.turn.as_deref()?;
+        Some(OrderId {
+            tenant: self.tenant.clone(),
+            queue: self.queue.clone(),
+            priority: self.priority,
+            job_type: self.job_type.clone(),
+            key: turn.key.clone(),
+        })
     }
 
     /// Whether an attempt of this round was started.
@@ -274,6 +291,12 @@ impl Run {
     /// it comes.
     pub fn make_way(&mut self, of: RunId, now: Timestamp) {
         self.published = true;
+        self.lose_key(of, now);
+    }
+
+    /// Another run has taken its key, and nothing of it but its record is known to be durable. If it waited for its time,
+    /// the record goes on to say for which: its `submit` may have published that wait.
+    pub fn lose_key(&mut self, of: RunId, now: Timestamp) {
         self.end(State::Duplicate { ended_at: now, of, left: self.state.wait() });
     }
 
@@ -290,6 +313,7 @@ impl Run {
         self.deferral = None;
         self.deferrals = 0;
         self.published = false;
+        self.turn = None;
         self.held_by = None;
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_nats::{Client, HeaderMap};
 use serde_json::{Value, json};
 
-use super::jobs::{Job as Accepted, Sort};
+use super::jobs::{Goes, Job as Accepted, Sort};
+use super::recurring;
 use crate::publish::{Receipt, acknowledgement};
 use crate::remote::{Asked, Handler, Job, Reply};
 use crate::world::{NAMESPACE, TENANT, World};
@@ -19,6 +20,15 @@ const CANCELLED_WORKS: Duration = Duration::from_millis(400);
 
 /// How long the work on a job under a concurrency limit takes: long enough that others wait for it.
 const LIMITED_WORKS: Duration = Duration::from_millis(250);
+
+/// How long the work on a run of a schedule takes that leaves overlaps out.
+const RECURRING_WORKS: Duration = Duration::from_millis(1_300);
+
+/// How long the work on a job of an ordered key takes: long enough that another would be seen beside it.
+const ORDERED_WORKS: Duration = Duration::from_millis(40);
+
+/// How many attempts of a job of an ordered key fail that is to succeed later.
+const ORDERED_FAILS: u32 = 2;
 
 /// How long a follow-up's publish may go unanswered before the handler gives up and fails.
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
@@ -92,10 +102,16 @@ async fn answer(job: Job, client: Client, follow_ups: Arc<Mutex<FollowUps>>) -> 
     let sent = match job_type.as_str() {
         "chaos.follows" => publish(&job, &client, passed_on(&job.headers)).await,
         "chaos.forwards" => publish(&job, &client, job.headers.clone()).await,
-        "chaos.per_key" | "chaos.capped" => {
+        // Longer than the time to its schedule's next, which must be left out.
+        "chaos.recurring" if job.run_id.starts_with(recurring::ALONE) => {
+            tokio::time::sleep(RECURRING_WORKS).await;
+            return Reply::json(json!("done"));
+        }
+        "chaos.per_key" | "chaos.capped" | "chaos.recurring" => {
             tokio::time::sleep(LIMITED_WORKS).await;
             return Reply::json(json!("done"));
         }
+        "chaos.ordered" => return ordered(&job).await,
         "chaos.cancelled" => {
             tokio::time::sleep(CANCELLED_WORKS).await;
             return Reply::json(json!("done"));
@@ -116,6 +132,19 @@ async fn answer(job: Job, client: Client, follow_ups: Arc<Mutex<FollowUps>>) -> 
         stored.push(Accepted::new(Sort::Child, usize::MAX, receipt));
     }
     Reply::json(json!("published"))
+}
+
+/// Works on a job of an ordered key, as its number says.
+async fn ordered(job: &Job) -> Reply {
+    tokio::time::sleep(ORDERED_WORKS).await;
+    let number = job.json()["number"].as_u64().and_then(|number| usize::try_from(number).ok()).unwrap_or_default();
+    let fails = job.attempt <= ORDERED_FAILS;
+    match Goes::of(number) {
+        Goes::Again if fails => Reply::error(500, "not yet"),
+        Goes::Later if fails => Reply::error(500, "not yet").header("Longshore-Retry-After", "1100ms"),
+        Goes::Dies => Reply::error(422, "never"),
+        _ => Reply::json(json!("done")),
+    }
 }
 
 fn passed_on(headers: &HeaderMap) -> HeaderMap {

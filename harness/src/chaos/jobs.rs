@@ -21,6 +21,9 @@ pub enum Sort {
     PerKey,
     /// Of a type of which `CAPPED` may be at work.
     Capped,
+    /// Of a type that is ordered, under one of few keys: each starts once those before it in its lane have ended, whether
+    /// they succeed, fail first or fail for good.
+    Ordered,
     /// Submitted under a client's own id and published bare under the same id: one call.
     OwnId,
     /// Cancelled soon after; once the cancel was answered, its handler is not called any more.
@@ -31,6 +34,8 @@ pub enum Sort {
     Forwards,
     /// A follow-up whose parent passed on only the headers that it may.
     Child,
+    /// Of a recurring schedule.
+    Recurring,
     /// Headers or a payload that are not a valid job's.
     Hostile,
     /// Bytes that no client library would send.
@@ -38,7 +43,7 @@ pub enum Sort {
 }
 
 /// The sorts with their weights. If raw bytes are wanted, [`Sort::Raw`] replaces some hostile ones.
-const MIX: [(Sort, u32); 22] = [
+const MIX: [(Sort, u32); 23] = [
     (Sort::Load(Kind::Quick), 240),
     (Sort::Load(Kind::Slow), 60),
     (Sort::Load(Kind::Once), 90),
@@ -56,6 +61,7 @@ const MIX: [(Sort, u32); 22] = [
     (Sort::Repeated, 30),
     (Sort::PerKey, 40),
     (Sort::Capped, 30),
+    (Sort::Ordered, 60),
     (Sort::OwnId, 40),
     (Sort::Cancelled, 50),
     (Sort::Follows, 40),
@@ -87,6 +93,9 @@ key_concurrency = 2
 [types.\"chaos.capped\"]
 timeout = '1s'
 concurrency = 3
+[types.\"chaos.ordered\"]
+timeout = '1s'
+ordered = true
 [queues.side]
 concurrency = 8
 [types.\"chaos.own\"]
@@ -99,6 +108,8 @@ timeout = '10s'
 timeout = '10s'
 [types.\"chaos.child\"]
 timeout = '5s'
+[types.\"chaos.recurring\"]
+timeout = '5s'
 ";
 
 impl Sort {
@@ -110,11 +121,13 @@ impl Sort {
             Sort::Repeated => "chaos.repeated",
             Sort::PerKey => "chaos.per_key",
             Sort::Capped => "chaos.capped",
+            Sort::Ordered => "chaos.ordered",
             Sort::OwnId => "chaos.own",
             Sort::Cancelled => "chaos.cancelled",
             Sort::Follows => "chaos.follows",
             Sort::Forwards => "chaos.forwards",
             Sort::Child => "chaos.child",
+            Sort::Recurring => "chaos.recurring",
             Sort::Hostile | Sort::Raw => "chaos.hostile",
         }
     }
@@ -135,6 +148,7 @@ impl Sort {
         match self {
             Sort::PerKey => Some((format!("key {}", key(number)), PER_KEY)),
             Sort::Capped => Some((format!("type {}", self.job_type()), CAPPED)),
+            Sort::Ordered => Some((order(number), 1)),
             _ => None,
         }
     }
@@ -181,6 +195,34 @@ impl Job {
 /// The concurrency key of a job.
 pub(super) fn key(number: usize) -> String {
     format!("k{}", number % KEYS)
+}
+
+/// The order in which a job of [`Sort::Ordered`] has its place.
+pub(super) fn order(number: usize) -> String {
+    format!("order {}", key(number))
+}
+
+/// How a job of [`Sort::Ordered`] goes: of the other ones most succeed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Goes {
+    Well,
+    /// Its first attempts fail, and it is tried again at once.
+    Again,
+    /// The same, and it waits for its retry among the schedules.
+    Later,
+    /// It fails for good.
+    Dies,
+}
+
+impl Goes {
+    pub(super) fn of(number: usize) -> Goes {
+        match number / KEYS % 8 {
+            1 => Goes::Again,
+            3 => Goes::Later,
+            6 => Goes::Dies,
+            _ => Goes::Well,
+        }
+    }
 }
 
 /// Parts of a message that are not a valid job: a header with its value, or no header and a payload.

@@ -4,7 +4,8 @@
 //! The seed decides the jobs, the faults and their order; the machine decides how they coincide, so a seed makes a
 //! failure likely again, not certain. `jobs` defines the jobs and how they must end, `producer` publishes them (`raw`
 //! the bytes that no client library would send), `handlers` do the work and write it down, `faults` and `server_faults`
-//! cause the faults, `pauses` pauses queues and types meanwhile, `report` is the result.
+//! cause the faults, `pauses` pauses queues and types meanwhile, `recurring` has schedules fire all the while, `report`
+//! is the result.
 
 mod faults;
 mod handlers;
@@ -12,6 +13,7 @@ mod jobs;
 mod pauses;
 mod producer;
 mod raw;
+mod recurring;
 mod report;
 mod server_faults;
 
@@ -28,7 +30,7 @@ pub use jobs::Sort;
 pub use report::Report;
 
 use crate::again::{by_fault, calls_again, with_nodes};
-use crate::history::{Call, History, Limit, Pause, Rules, Violation};
+use crate::history::{Call, History, Limit, Ordered, Pause, Recurring, Rules, Violation};
 use crate::publish::Receipt;
 use crate::standstill::standstills;
 use crate::wire::{Event, EventName};
@@ -67,6 +69,7 @@ impl Chaos {
     pub async fn run(self) -> Report {
         let world = if self.three_servers { World::cluster().await } else { World::new().await };
         let mut faults = Faults::new(&world, StdRng::seed_from_u64(self.seed), self.nodes).await;
+        let schedules = recurring::make(&world).await;
         let (over, is_over) = watch::channel(false);
         let operate = pauses::operate(&world, StdRng::seed_from_u64(self.seed.rotate_left(32)), is_over.clone());
         let publish = async {
@@ -79,6 +82,7 @@ impl Chaos {
             servers.in_step().await;
         }
         faults.revive().await;
+        let schedules = recurring::pause(&world, &schedules).await;
         let mut states = world.ends(&receipts(&accepted), ENDS_WITHIN).await;
         // The handlers that publish follow-ups have ended now, so these are all.
         let children = faults.handlers().children();
@@ -89,7 +93,7 @@ impl Chaos {
         let mut wrong: Vec<String> = answers.into_iter().chain(faults.wrong.drain(..)).chain(pauses.wrong).collect();
         wrong.extend(wrong_ends(&accepted, &states));
         wrong.extend(wrong_follow_ups(&world, &accepted, &states, &faults).await);
-        self.judge(&world, &accepted, faults, (pauses.held, wrong)).await
+        self.judge(&world, &accepted, faults, (pauses.held, schedules, wrong)).await
     }
 
     async fn judge(
@@ -97,13 +101,15 @@ impl Chaos {
         world: &World,
         accepted: &[Job],
         faults: Faults<'_>,
-        (pauses, wrong): (Vec<Pause>, Vec<String>),
+        (pauses, recurring, wrong): (Vec<Pause>, Vec<Recurring>, Vec<String>),
     ) -> Report {
         let asked = faults.asked();
         let mut history = world.history(&receipts(accepted), Vec::new()).await;
         history.calls = with_nodes(&asked, &history.events);
-        history.limits = limits(accepted);
         history.pauses = pauses;
+        history.recurring = recurring;
+        history.limits = limits(accepted);
+        history.orders = orders(accepted);
         history.rules = Rules {
             interruptions: faults.interruptions,
             silences: faults.silences,
@@ -166,6 +172,16 @@ fn limits(accepted: &[Job]) -> Vec<Limit> {
         }
     }
     limits.into_values().collect()
+}
+
+/// The accepted jobs of ordered keys, each key in the order of its lane.
+fn orders(accepted: &[Job]) -> Vec<Ordered> {
+    let mut orders: BTreeMap<String, BTreeMap<u64, (String, String)>> = BTreeMap::new();
+    for job in accepted.iter().filter(|job| job.sort == Sort::Ordered) {
+        let run = (job.receipt.tenant.clone(), job.receipt.run_id.clone());
+        orders.entry(jobs::order(job.number)).or_default().insert(job.receipt.sequence, run);
+    }
+    orders.into_iter().map(|(name, runs)| Ordered { name, runs: runs.into_values().collect() }).collect()
 }
 
 /// The most calls of a limit's runs that were at work at once, by the handlers alone.

@@ -63,7 +63,7 @@ pub(super) async fn operate(world: &World, mut chance: StdRng, mut over: watch::
 
 /// A queue, a type, or a type in one queue.
 fn draw(chance: &mut StdRng) -> (Option<String>, Option<String>) {
-    let types = [Sort::Load(Kind::Quick), Sort::Load(Kind::Remote), Sort::PerKey, Sort::Capped];
+    let types = [Sort::Load(Kind::Quick), Sort::Load(Kind::Remote), Sort::PerKey, Sort::Capped, Sort::Ordered];
     let job_type = types[chance.random_range(0..types.len())].job_type().to_owned();
     match chance.random_range(0..4) {
         0 => (Some(SIDE.to_owned()), None),

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use super::Chaos;
-use super::jobs::{Job, SIDE, Sort, hostile, key};
+use super::jobs::{Goes, Job, SIDE, Sort, hostile, key};
 use super::raw;
 use crate::load::Kind;
 use crate::publish::Receipt;
@@ -109,7 +109,8 @@ impl Producer<'_> {
             Sort::PerKey | Sort::Capped => vec![self.send_limited(&draft).await],
             Sort::OwnId => self.send_own_id(&draft).await,
             Sort::Cancelled => return vec![self.send_cancelled(&draft).await],
-            Sort::Follows | Sort::Forwards | Sort::Child => {
+            Sort::Ordered => return vec![self.send_ordered(&draft).await],
+            Sort::Follows | Sort::Forwards | Sort::Child | Sort::Recurring => {
                 let publish = self.world.publish(sort.job_type()).header("X-Own", "1");
                 vec![publish.until_stored(&draft.id, json!({}).to_string()).await]
             }
@@ -197,6 +198,18 @@ impl Producer<'_> {
             _ => publish,
         };
         publish.until_stored(&draft.id, json!({}).to_string()).await
+    }
+
+    /// Publishes it bare, as the acknowledgement alone says where in its lane it is. An id of the client's own would leave
+    /// open which message is meant, if an answer was lost and it was stored twice.
+    async fn send_ordered(&self, draft: &Draft) -> Job {
+        let publish = self.world.publish(draft.sort.job_type()).header("Longshore-Concurrency-Key", &key(draft.number));
+        let receipt = publish.until_stored(&draft.id, json!({"number": draft.number}).to_string()).await;
+        let mut job = Job::new(draft.sort, draft.number, receipt);
+        if Goes::of(draft.number) == Goes::Dies {
+            job.ends = &["dead"];
+        }
+        job
     }
 
     /// Submits it, and publishes it bare under the same id.

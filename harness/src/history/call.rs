@@ -109,7 +109,7 @@ fn was_handed_back(call: &Call, until: Timestamp, run: &Run<'_>, rules: &Rules) 
 }
 
 /// When a round ended, by the first copy of its end event or by the record, whichever is earlier.
-fn ended_at(round: u32, run: &Run<'_>) -> Option<Timestamp> {
+pub(super) fn ended_at(round: u32, run: &Run<'_>) -> Option<Timestamp> {
     let ends = run.told.iter().filter(|event| event.round.max(1) == round && event.event.is_end());
     let record = run.record.filter(|record| record.is_terminal() && record.round.max(1) == round);
     ends.map(|event| event.at).chain(record.and_then(|record| record.ended_at)).min()

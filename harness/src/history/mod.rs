@@ -5,7 +5,7 @@
 //! which is empty if the history is sound: [`History::check`] where all work is at rest, [`History::judge`] where work
 //! goes on. Its modules read in this order: `gather` (sorts by run, drops repeats), `round` (one round of one run,
 //! event by event), `record`, `letter` and `call` (whether the other sources agree), `lease` (which node could hold a
-//! run, and until when), `pause` and `concurrency` (what operators and settings forbid), `reading` (facts that may not be known yet), `violation`. The program `history`
+//! run, and until when), `pause`, `concurrency` and `order` (what operators and settings forbid), `recurring` (when schedules are due), `reading` (facts that may not be known yet), `violation`. The program `history`
 //! (docs/history.md) reads a cluster and asks this checker.
 //!
 //! What it proves for each run, from the contract's sections 3 and 4:
@@ -19,7 +19,10 @@
 //! * no two calls of one run overlap while the first one holds its lease; every call has its published start;
 //! * no handler is called after its run's end, nor by a node that was frozen while another node took the run over;
 //! * no attempt is called lost while its holder lives and can renew its lease;
-//! * nothing starts while a pause holds, and never more handlers are at work than a concurrency limit says.
+//! * nothing starts while a pause holds, never more handlers are at work than a concurrency limit says, and no run of an
+//!   ordered key begins before those ahead of it are over;
+//! * each due time of a recurring schedule has its run, no run stands for another time, none comes early, and none overlaps
+//!   the one before where that is to be left out.
 //!
 //! Where the contract leaves freedom, the checker accepts every permitted order: a `progress` may come late,
 //! `cancelled` may come before any other event, an attempt that found no handler may fail without having started.
@@ -29,9 +32,11 @@ mod concurrency;
 mod gather;
 mod lease;
 mod letter;
+mod order;
 mod pause;
 mod reading;
 mod record;
+mod recurring;
 mod round;
 mod violation;
 
@@ -64,8 +69,12 @@ pub struct History {
     pub calls: Vec<Call>,
     /// The concurrency limits, with the runs that each is for.
     pub limits: Vec<Limit>,
+    /// The runs that are to go one after the other.
+    pub orders: Vec<Ordered>,
     /// The pauses of queues and types.
     pub pauses: Vec<Pause>,
+    /// The recurring schedules.
+    pub recurring: Vec<Recurring>,
     /// Facts that only the driver of the test knows.
     pub rules: Rules,
 }
@@ -81,6 +90,15 @@ pub struct Limit {
     pub runs: BTreeSet<(String, String)>,
 }
 
+/// Runs that are to go one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ordered {
+    /// What they have in common, for people: a key.
+    pub name: String,
+    /// The runs in their order, as (tenant, run id). There may be others between them.
+    pub runs: Vec<(String, String)>,
+}
+
 /// A pause of a queue, of a type, or of a type in one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
@@ -92,6 +110,23 @@ pub struct Pause {
     pub from: Timestamp,
     /// When its end was first asked for.
     pub until: Timestamp,
+}
+
+/// A recurring schedule that was neither changed nor paused between these two of its times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recurring {
+    /// The tenant of its runs.
+    pub tenant: String,
+    /// Its id, with which its runs' ids begin.
+    pub id: String,
+    /// The time between two of its times.
+    pub every: Duration,
+    /// Its first time.
+    pub first: Timestamp,
+    /// The last of its times that has come.
+    pub last: Timestamp,
+    /// Whether it may leave times out, because the run before had not ended.
+    pub leaves_out: bool,
 }
 
 /// A job whose acceptance was confirmed: by JetStream's acknowledgement or an answer of `submit`.
@@ -230,6 +265,8 @@ impl History {
             found.append(&mut self.judge_run(run).1);
         }
         concurrency::judge(self, &runs, &mut found);
+        order::judge(self, &runs, &mut found);
+        recurring::judge(self, &runs, &mut found);
         found.sort();
         found
     }

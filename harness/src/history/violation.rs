@@ -80,6 +80,14 @@ kinds! {
     StartedWhilePaused,
     /// A handler was called while as many were at work as the concurrency limit allows.
     AboveConcurrency,
+    /// A handler was called for a run while one that is ahead of it in its key's order was not over.
+    Overtakes,
+    /// A due time of a recurring schedule without a run.
+    FiringMissing,
+    /// A run of a recurring schedule for a time at which it was not due.
+    FiringUnplanned,
+    /// A run of a recurring schedule that leaves overlaps out, told of before the end of the run before it.
+    FiringOverlaps,
 }
 
 /// One breach of the contract by one run.

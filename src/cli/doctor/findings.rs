@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::output::took;
 
+mod remedies;
 mod running;
 
 /// From this share on a bound is nearly reached.
@@ -242,7 +243,8 @@ impl Facts {
                 CHECK,
                 Level::Failure,
                 text,
-                "start a node that has these queues: it creates what is missing",
+                "a running node makes streams again within seconds, buckets (KV_…) only at its start: restore those from a \
+                 backup, or start a node that has these queues",
             ));
         }
         for stream in self.found() {
@@ -277,7 +279,7 @@ impl Facts {
                     CHECK,
                     Level::Warning,
                     format!("{name}: {}", changed.join("; ")),
-                    "start a node with this configuration: it changes the stream",
+                    "restart a node with this configuration: at its start it changes the stream",
                 ));
             }
             Change::None { kept } if self.has_settings && !kept.is_empty() => {

@@ -51,7 +51,9 @@ impl Facts {
             let Ok(at) = Timestamp::parse(text(event, "at")) else { continue };
             let waited = since.map(|since| format!(", after {} of waiting", span(since, at)));
             match text(event, "event") {
-                "enqueued" | "scheduled" | "failed" | "released" => since = Some(at),
+                "enqueued" | "scheduled" | "released" => since = Some(at),
+                // One that is not tried again becomes a dead letter at once, and waits for nothing.
+                "failed" => since = Some(at).filter(|_| event.get("retry_at").is_some()),
                 "started" => since = None,
                 "progress" => continue,
                 _ => {}
@@ -169,7 +171,9 @@ impl Facts {
 
     /// What keeps a job that could start from starting.
     fn waits(&self) -> Vec<String> {
-        let mut said: Vec<String> = self.waiting_for.iter().map(|words| format!("It waits for: {words}.")).collect();
+        let what = |words: &String| words.strip_prefix("waits for ").unwrap_or(words).to_owned();
+        let mut said: Vec<String> =
+            self.waiting_for.iter().map(|words| format!("It waits for {}.", what(words))).collect();
         if let Some((at, reason)) = self.deferral() {
             said.push(format!("It was put off {} ago, because {}.", age(at, self.now), because(reason)));
         }
@@ -198,6 +202,12 @@ impl Facts {
         said
     }
 
+    /// When and why it was last put off, whatever came after that.
+    fn last_deferral(&self) -> Option<(Timestamp, &str)> {
+        let last = self.events.iter().rev().find(|event| text(event, "event") == "deferred")?;
+        Some((Timestamp::parse(text(last, "at")).ok()?, text(last, "reason")))
+    }
+
     /// When and why it was last put off, since it last ran.
     fn deferral(&self) -> Option<(Timestamp, &str)> {
         let last = self.events.iter().rev().find(|event| text(event, "event") != "progress")?;
@@ -218,17 +228,18 @@ impl Facts {
             1 => "at the first attempt".to_owned(),
             tries => format!("after {tries} attempts"),
         };
+        let tries = if record.round > 1 { format!("{tries} of round {}", record.round) } else { tries };
         let why = record.error.as_ref().map(|error| format!(": {}", ended_by(&said(error)))).unwrap_or_default();
         let mut told = vec![match record.state.known() {
             Some(RunState::Completed) => format!("It completed {tries}."),
             Some(RunState::Dead) => format!("It failed for good {tries}{why}."),
-            // It made way for others of its key, which its error names.
-            Some(RunState::Cancelled)
-                if record.error.as_ref().is_some_and(|error| error.kind == ErrorKind::Cancelled.into()) =>
-            {
-                format!("It was cancelled {tries}{why}.")
-            }
-            Some(RunState::Cancelled) => format!("It was cancelled {tries}."),
+            Some(RunState::Cancelled) => match &record.error {
+                // It made way for another of its key, which its error names.
+                Some(error) if error.kind == ErrorKind::Cancelled.into() => {
+                    format!("It was cancelled {tries}: {}.", ended_by(&cut(&error.message, ERROR)))
+                }
+                _ => format!("It was cancelled {tries}, because somebody asked for it: longshore audit says who."),
+            },
             Some(RunState::Expired) => "It expired: no attempt had started in time.".to_owned(),
             Some(RunState::Duplicate) => {
                 let of = record.duplicate_of.as_ref().map(|of| format!(" {of}")).unwrap_or_default();
@@ -240,6 +251,11 @@ impl Facts {
         told.extend(
             in_all.map(|in_all| format!("From being enqueued to its end it took {in_all}, of which it ran {ran}.")),
         );
+        if record.attempt.unwrap_or(0) == 0
+            && let Some((at, reason)) = self.last_deferral()
+        {
+            told.push(format!("It had been put off at {at}, because {}.", because(reason)));
+        }
         if record.state == RunState::Dead.into() {
             told.push(format!(
                 "longshore dlq get {0} shows its job; longshore dlq replay {0} runs it again.",
@@ -259,6 +275,8 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
         .get("error")
         .map(|error| format!(": {}: {}", cut(text(error, "kind"), 40), cut(text(error, "message"), ERROR)));
     let error = error.unwrap_or_default();
+    let message =
+        event.get("error").map(|error| format!(": {}", cut(text(error, "message"), ERROR))).unwrap_or_default();
     let due = time("run_at").filter(|due| *due > at);
     match text(event, "event") {
         "scheduled" => match due {
@@ -282,9 +300,9 @@ fn happened(event: &Value, at: Timestamp, waited: &str) -> String {
             None => format!("the attempt failed{lasted}{error}"),
         },
         "completed" => format!("completed{lasted}"),
-        "dlq" => format!("ended as a dead letter{error}"),
-        "cancelled" => format!("cancelled{error}"),
-        "expired" => "expired: no attempt had started in time".to_owned(),
+        "dlq" => format!("ended as a dead letter{waited}{error}"),
+        "cancelled" => format!("cancelled{waited}{message}"),
+        "expired" => format!("expired{waited}: no attempt had started in time"),
         "duplicate" => format!("ended as a duplicate of {}", cut(text(event, "duplicate_of"), 96)),
         "replayed" => "replayed: its next round begins, with all its attempts".to_owned(),
         "discarded" => "its dead letter was discarded".to_owned(),
@@ -397,12 +415,12 @@ mod tests {
             serde_json::from_value(json!([{"failures": 5, "probes": 0, "since": at("08:00"), "state": "open",
             "successes": 0, "tenant": "default", "times_opened": 1, "type": "email.send", "until": at("12:00")}]))
             .unwrap();
-        facts.waiting_for = Some("the breaker".to_owned());
+        facts.waiting_for = Some("waits for the breaker".to_owned());
         assert_eq!(
             facts.summary(),
             [
                 "It has been waiting for 10 min 0 s.",
-                "It waits for: the breaker.",
+                "It waits for the breaker.",
                 "It was put off 2 min ago, because its circuit breaker was open: its service fails.",
                 "The circuit breaker of email.send is open until 2026-11-21T12:12:00.000Z (in 2 min).",
                 "In queue main 1,234 jobs wait, and 64 of 64 workers are busy.",

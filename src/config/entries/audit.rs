@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use longshore_backbone::Storage;
 
-use super::secs;
 use crate::config::kind::{Size, Text};
 use crate::config::schema::Field::Setting as One;
 use crate::config::schema::{Entry, Table};
@@ -16,7 +15,7 @@ pub(super) static AUDIT: Table = Table::of(
 
 pub(crate) static MAX_AGE: Entry<Duration> =
     Entry::new("max_age", || Storage::default().audit_max_age, "How long entries are kept in NATS.")
-        .at_least(|| secs(120));
+        .at_least(|| Duration::from_secs(120));
 
 pub(crate) static MAX_BYTES: Entry<Size> = Entry::new(
     "max_bytes",

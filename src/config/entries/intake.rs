@@ -5,7 +5,6 @@ use std::time::Duration;
 use longshore_backbone::Storage;
 use longshore_domain::policy::OnMismatch;
 
-use super::secs;
 use crate::config::kind::{ReleasingEnd, Token, TypeName};
 use crate::config::schema::Field::Setting as One;
 use crate::config::schema::{Entry, Table};
@@ -19,7 +18,7 @@ pub(super) static IDEMPOTENCY: Table = Table::of(
 
 pub(crate) static IDEMPOTENCY_WINDOW: Entry<Duration> =
     Entry::new("window", || Storage::default().idempotency_window, "How long a key holds, if the client does not say.")
-        .at_least(|| secs(1));
+        .at_least(|| Duration::from_secs(1));
 
 pub(crate) static IDEMPOTENCY_RELEASE_ON: Entry<Vec<ReleasingEnd>> =
     Entry::new("release_on", Vec::new, "Ends of a run that free its key before the window is over.")

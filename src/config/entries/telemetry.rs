@@ -1,9 +1,8 @@
 //! The settings of traces: `[telemetry]`.
 
-use crate::config::kind::Text;
+use crate::config::kind::{Protocol, Text};
 use crate::config::schema::Field::Setting as One;
 use crate::config::schema::{Entry, Table};
-use crate::config::telemetry::Protocol;
 
 pub(super) static TELEMETRY: Table = Table::of(
     "Traces, sent by OTLP. What is not set here, OpenTelemetry's own variables say, such as OTEL_EXPORTER_OTLP_ENDPOINT. \

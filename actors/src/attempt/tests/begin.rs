@@ -149,6 +149,28 @@ fn a_job_that_may_not_start_now_is_settled_at_once() {
 }
 
 #[test]
+fn a_job_whose_deadline_leaves_too_little_time_is_not_started() {
+    let deadline = JobOptions { deadline: Some(When::After(Duration::from_secs(1))), ..JobOptions::default() };
+    for claims in [false, true] {
+        let mut scene = Scene::with(Some(&deadline));
+        scene.node.needs.set(Some(Duration::from_millis(400)));
+        scene.server.pass(Duration::from_millis(601));
+        let assignment = if claims { scene.claim() } else { scene.delivery() };
+        assert!(scene.node.begins(assignment).is_none());
+        let dead = ["record dead 1/0", "live enqueued dlq", "log enqueued dlq", "dead letter", "ack 7"];
+        assert_eq!(scene.node.sent(), dead);
+        assert_eq!(*scene.node.given_up.borrow(), ["no_time_left"]);
+
+        let mut scene = Scene::with(Some(&deadline));
+        scene.node.needs.set(Some(Duration::from_millis(400)));
+        scene.server.pass(Duration::from_millis(600));
+        let assignment = if claims { scene.claim() } else { scene.delivery() };
+        assert!(scene.node.begins(assignment).is_some());
+        assert!(scene.node.given_up.borrow().is_empty());
+    }
+}
+
+#[test]
 fn what_the_record_says_of_a_delivery() {
     let completed = || Settlement::Complete(RunResult::None);
     let dead = || Settlement::Dead { failure: Failure::new(ErrorKind::Permanent, "no") };

@@ -90,7 +90,7 @@ fn a_claim_that_was_never_published_is_taken_over_and_its_run_ends_as_a_duplicat
 }
 
 #[test]
-fn a_run_that_ends_as_a_duplicate_before_its_time_was_enqueued_first() {
+fn a_run_that_ends_as_a_duplicate_before_its_time_was_scheduled_and_never_enqueued() {
     let mut scene = keyed();
     let mut first = pre_created(&mut scene, "r1");
     first.settle(Settlement::Schedule { at: at(60_000) }, at(5));
@@ -98,7 +98,9 @@ fn a_run_that_ends_as_a_duplicate_before_its_time_was_enqueued_first() {
     scene.server.has_claim("k", claim("r1", false, &[]));
     let (begun, sent) = scene.begins();
     assert!(begun.is_some());
-    assert_eq!(sent[2..4], ["live enqueued duplicate", "log enqueued duplicate"], "{sent:?}");
+    assert_eq!(sent[2..4], ["live scheduled duplicate", "log scheduled duplicate"], "{sent:?}");
+    // As the submit said it, if it lived to say it.
+    assert_eq!(scene.server.run("r1").state.run_at(), Some(at(60_000)));
 }
 
 #[test]
@@ -342,8 +344,9 @@ fn a_job_that_replaces_takes_the_key_of_a_run_that_has_not_started() {
                 run.begin(1, &"n2".into(), at(5));
             }
         });
-        let own = Run { seal: "5ea1".into(), replaces: true, token: "wn2-2".into(), ..scene.fresh() };
-        scene.server.has_record(own);
+        let fresh = scene.fresh();
+        let origin = fresh.origin.plus(Duration::from_millis(1));
+        scene.server.has_record(Run { seal: "5ea1".into(), replaces: true, token: "wn2-2".into(), origin, ..fresh });
         let mut assignment = scene.claim();
         assignment.arrival.seal = Some("5ea1".into());
         let begun = scene.node.begins(assignment);
@@ -352,7 +355,9 @@ fn a_job_that_replaces_takes_the_key_of_a_run_that_has_not_started() {
         if starts {
             assert_eq!(sent[0], "record duplicate 1/0");
         } else {
-            assert_eq!(sent, ["record of r1 duplicate 1/0", "claim k for main-p5-7", "record running 1/1"]);
+            let confirmed = "record enqueued 1/0";
+            let replaced = [confirmed, "record of r1 duplicate 1/0", "claim k for main-p5-7", "record running 1/1"];
+            assert_eq!(sent, replaced);
         }
     }
 }

@@ -13,6 +13,7 @@ mod holders;
 mod keys;
 mod line;
 mod lost;
+mod order;
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use longshore_domain::policy::Policies;
 use longshore_domain::publication::Published;
 use longshore_domain::run::MessageId;
 use longshore_domain::settlement::Outcome;
-use longshore_domain::{Run, SmolStr, Timestamp, format_smolstr};
+use longshore_domain::{Job, Run, SmolStr, Timestamp, format_smolstr};
 use tokio::sync::mpsc;
 
 use super::server::{MemoryServer, Message, read};
@@ -44,6 +44,9 @@ pub(super) struct Node {
     pub(super) unstored_ends: UnstoredEnds,
     pub(super) local_retries: Arc<LocalRetryPermits>,
     pub(super) draining: Cell<bool>,
+    /// How long its successes took at least.
+    pub(super) needs: Cell<Option<Duration>>,
+    pub(super) given_up: RefCell<Vec<&'static str>>,
     /// The log takes nothing: the committer has died.
     pub(super) log_is_gone: Cell<bool>,
     /// Where dropped ack tokens go.
@@ -72,6 +75,8 @@ impl Node {
             unstored_ends: UnstoredEnds::default(),
             local_retries: Arc::default(),
             draining: Cell::new(false),
+            needs: Cell::new(None),
+            given_up: RefCell::default(),
             log_is_gone: Cell::new(false),
             returned: RefCell::new(Box::new(returned)),
             give: Box::new(give),
@@ -277,6 +282,14 @@ impl Ports for Node {
 
     fn local_retries(&self) -> &Arc<LocalRetryPermits> {
         &self.local_retries
+    }
+
+    fn needs(&self, _: &Job) -> Option<Duration> {
+        self.needs.get()
+    }
+
+    fn gave_up(&self, _: &Job, reason: &'static str) {
+        self.given_up.borrow_mut().push(reason);
     }
 
     async fn commit(&self, commit: Box<Commit>) {

@@ -9,12 +9,13 @@ use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
 use longshore_backbone::control::Presence;
 use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
+use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::header;
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Error, Headers};
-use longshore_domain::concurrency::{ConcurrencyId, Line};
+use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::run::{Holding, MessageId};
 use longshore_domain::{JobOptions, JobType, Priority, Queue, Run, RunId, RunState, Tenant, Timestamp, events};
 
@@ -57,6 +58,9 @@ pub(super) struct MemoryServer {
     records: RefCell<BTreeMap<RunId, Found>>,
     claims: RefCell<BTreeMap<String, (Claim, u64)>>,
     lines: RefCell<BTreeMap<String, (Line, u64)>>,
+    orders: RefCell<BTreeMap<String, (Order, u64)>>,
+    /// Other jobs of the key that wait, and where.
+    pub(super) others: RefCell<Vec<(Waits, Message)>>,
     /// Keys whose claims go away by themselves within a second.
     given_back: RefCell<Vec<String>>,
     pub(super) lane: RefCell<Vec<Message>>,
@@ -108,6 +112,8 @@ impl MemoryServer {
             records: RefCell::default(),
             claims: RefCell::default(),
             lines: RefCell::default(),
+            orders: RefCell::default(),
+            others: RefCell::default(),
             given_back: RefCell::default(),
             lane: RefCell::default(),
             schedules: RefCell::default(),
@@ -424,6 +430,50 @@ impl Server for MemoryServer {
         self.call(write).await
     }
 
+    async fn read_order(&self, id: &OrderId) -> Result<(Order, u64), Error> {
+        self.call(|| self.orders.borrow().get(&id.to_string()).cloned().unwrap_or_default()).await
+    }
+
+    async fn write_order(&self, id: &OrderId, order: &Order, expected: u64, _: Duration) -> Result<bool, Error> {
+        let write = || {
+            let mut orders = self.orders.borrow_mut();
+            let stored = orders.entry(id.to_string()).or_default();
+            if stored.1 != expected {
+                return false;
+            }
+            *stored = (order.clone(), self.next());
+            drop(orders);
+            let names: Vec<&str> = order.batch().iter().map(|member| member.run_id.as_str()).collect();
+            self.note(format!("order {}", names.join(" ")));
+            true
+        };
+        self.call(write).await
+    }
+
+    async fn waiting_in_order(
+        &self,
+        _: &OrderId,
+        place: Waits,
+        (beyond, up_to): (u64, u64),
+    ) -> Result<Vec<Waiting>, Error> {
+        self.call(|| {
+            let others = self.others.borrow();
+            let here = others.iter().filter(|(waits, message)| *waits == place && message.sequence <= up_to);
+            let here = here.filter(|(_, message)| message.sequence > beyond);
+            let waiting = |message: &Message| Waiting {
+                delivery: delivery(self, message, AckToken::none()),
+                number: message.sequence,
+            };
+            here.map(|(_, message)| waiting(message)).collect()
+        })
+        .await
+    }
+
+    async fn is_in_lane(&self, _: &OrderId, sequence: u64) -> Result<bool, Error> {
+        let is_it = |(place, message): &(Waits, Message)| *place == Waits::InLane && message.sequence == sequence;
+        self.call(|| self.others.borrow().iter().any(is_it)).await
+    }
+
     async fn notify_cancelled(&self, _: &Tenant, run: &RunId) {
         self.note(format!("cancel {run}"));
     }
@@ -505,10 +555,14 @@ impl Server for MemoryServer {
 
 /// A delivery of a message, read as a job. `mark` is the lane's high-water mark.
 pub(super) fn read(server: &MemoryServer, message: &Message, mark: u64, ack_token: AckToken) -> Box<Assignment> {
+    Box::new(Assignment::read(delivery(server, message, ack_token), &server.names, mark, 1 << 20))
+}
+
+fn delivery(server: &MemoryServer, message: &Message, ack_token: AckToken) -> Delivery {
     let tenant = Tenant::default_tenant();
     let subject = server.names.job(&tenant, &Queue::main(), Priority::DEFAULT, &JobType::parse("t").unwrap());
     let of = MessageId { stream: "LANE".into(), sequence: message.sequence, at: message.at };
-    let delivery = Delivery {
+    Delivery {
         subject: subject.into(),
         headers: message.headers.clone(),
         payload: Bytes::from_static(b"{}"),
@@ -517,8 +571,7 @@ pub(super) fn read(server: &MemoryServer, message: &Message, mark: u64, ack_toke
         behind: 0,
         leased_from: server.instant(),
         ack_token,
-    };
-    Box::new(Assignment::read(delivery, &server.names, mark, 1 << 20))
+    }
 }
 
 /// Checks that a run has ended as it should: all that its records imply is in the log, once and in order, and a dead

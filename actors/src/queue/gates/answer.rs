@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use longshore_domain::run::DeferReason;
+use tokio::sync::Notify;
 
 use crate::concurrency::{SlotPermit, Waits};
 use crate::limits::Tokens;
@@ -36,6 +37,18 @@ pub(crate) struct Permits {
     pub(crate) waits: Option<Waits>,
     /// Of its rate limits.
     pub(crate) tokens: Option<Box<Tokens>>,
+    /// Whom its end wakes, if the next of its key may start then.
+    pub(crate) wakes: Option<Wakes>,
+}
+
+/// Wakes somebody when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Wakes(pub(crate) Arc<Notify>);
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
 }
 
 impl Permits {

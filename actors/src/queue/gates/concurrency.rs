@@ -23,10 +23,11 @@ pub(crate) fn applies_to(slots: &Slots, assignment: &Assignment) -> bool {
     !matches!(assignment.start, Start::Invalid(_)) && slots.applies_to(&assignment.job)
 }
 
-/// Whether the job's key does more with its jobs than to let them wait.
+/// Whether the job's key does more with its jobs than to let them wait for a slot.
 pub(crate) fn has_line(policies: &Policies, job: &Job) -> bool {
     let has_key = job.options.as_ref().is_some_and(|options| options.concurrency_key.is_some());
-    has_key && policies.of(&job.job_type).on_busy != OnBusy::Wait
+    let policy = policies.of(&job.job_type);
+    has_key && (policy.on_busy != OnBusy::Wait || policy.ordered)
 }
 
 /// Whether the job may start, and with which slots.

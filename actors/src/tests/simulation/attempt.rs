@@ -20,6 +20,7 @@ use crate::tests::simulation::world::{LASTS, LEASE, World, stamp};
 impl Hand<'_> {
     /// Performs an attempt that has begun, and has it judged; returns the next one, if it was held locally.
     pub(crate) async fn attempt(&self, running: RunningAttempt) -> Option<Box<Assignment>> {
+        self.check_time(&running.attempt_state.run);
         let may_begin = !self.is_lost() || self.world.is(Mutation::NoLookAtTheLeaseBeforeTheWork);
         *self.current() = Some(running);
         let outcome = if may_begin { self.perform().await } else { None };
@@ -34,6 +35,16 @@ impl Hand<'_> {
         }
         conclude::judge(self, assignment, attempt_state, outcome).await;
         None
+    }
+
+    /// An attempt that was judged had the time then that it needs. One whose claim was taken up was judged before that.
+    fn check_time(&self, run: &Run) {
+        let (Some(judged_at), Some(needs)) = (self.judged_at.take(), self.plan.needs()) else { return };
+        let left = run.deadline(self.plan.options.as_deref()).map(|deadline| deadline.since(stamp(judged_at)));
+        if left.is_some_and(|left| left < needs) {
+            let mut ledger = self.world.ledger.borrow_mut();
+            ledger.accuse(self.index, format!("started with too little time: {left:?} of {needs:?}"));
+        }
     }
 
     /// Enters the attempt among the leases of its node.

@@ -395,7 +395,9 @@ impl<'w> Drive<'w> {
     /// Of the runs that share a key, at least one is there.
     fn close_key(&self, key: usize) {
         let world = self.world;
-        let of_key = || (key..key + OF_A_KEY).filter(|plan| world.plans[*plan].job.get().is_some());
+        let is_of_key =
+            |plan: &usize| world.plans.get(*plan).is_some_and(|plan| plan.key == Some(key) && plan.job.get().is_some());
+        let of_key = || (key..key + OF_A_KEY).filter(is_of_key);
         let counts = |plan: &usize| {
             let run = self.run_of(*plan).or_else(|| world.ledger.borrow().last_of(*plan));
             let own = |run: &Run| run.state != RunState::Duplicate && on_repeat(run) == Repeat::Nothing;

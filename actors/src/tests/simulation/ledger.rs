@@ -58,7 +58,7 @@ struct Page {
     ended_late: bool,
     /// Its last record, if another run, of a lane that was created again, has its id now.
     overwritten: Option<Rc<Run>>,
-    /// The final check is done.
+    /// The final check is done, and it is no duplicate of another one.
     closed: bool,
 }
 
@@ -223,7 +223,7 @@ impl Ledger {
 
     /// The final check of a run, when nothing is on its way any more.
     pub(crate) fn close(&mut self, plan: usize, run: Option<&Run>, letters: &[u32], calm: bool) {
-        self.pages[plan].closed = true;
+        self.pages[plan].closed = run.is_none_or(|run| run.state != RunState::Duplicate);
         let Some(run) = run else { return self.accuse(plan, "no record: lost") };
         if !run.state.is_terminal() {
             return self.accuse(plan, format!("lost as {}", run.state.as_str()));

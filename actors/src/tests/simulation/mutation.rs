@@ -16,6 +16,8 @@ enum Harm {
     /// Its record takes a step that there is not.
     Step,
     Early,
+    /// It was started only to fail.
+    Futile,
     Overwritten,
     CalledAfterItsEnd,
     Twice,
@@ -36,6 +38,7 @@ impl Harm {
             Self::Live => &[": live "],
             Self::Step => &[" became "],
             Self::Early => &[" too early"],
+            Self::Futile => &["started with too little time"],
             Self::Overwritten => &[": overwritten by another run"],
             Self::CalledAfterItsEnd => &["its handler was called after its end"],
             Self::Twice => &["two attempts at once"],
@@ -74,6 +77,7 @@ impl Mutation {
             Self::AnyWaitOfAnAttemptSpeaksForIt => Kind::Waits,
             Self::HolderJudgedByALaterClock | Self::UnclearClaimNotWrittenAgain => Kind::LongAttempts,
             Self::JobThatTakesAKeyOverTakenOut | Self::RepeatRunsAgainOnceTheRecordIsGone => Kind::Keys,
+            Self::MadeWayWithoutConfirming => Kind::Replacing,
             _ => Kind::Mixed,
         }
     }
@@ -102,6 +106,7 @@ mutations! {
     CarriedOutWithoutTakingOver: Lost,
     TakenOverAndHeldLocally: Lost,
     AnyWaitOfAnAttemptSpeaksForIt: Early | Log,
+    TooLittleTimeNotSeen: Futile,
     ReschedulingNotSeen: Early,
     RescheduledRecordNotMarkedPublished: Forgotten,
     RunOfALaneThatIsGoneTakenForThisOne: Lost,
@@ -163,6 +168,7 @@ mutations! {
     KeyClaimedBeforeItsRecord: TwoOfAKey,
     ReplayedRunBelievedToHaveItsKey: TwoOfAKey,
     ReplacedRunKept: TwoOfAKey,
+    MadeWayWithoutConfirming: Lost,
     MadeWayDroppedUntold: Log,
     JobThatTakesAKeyOverTakenOut: Log,
     // Dead letters.

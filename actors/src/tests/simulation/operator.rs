@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use longshore_backbone::dead_letters::StoredDeadLetter;
+use longshore_backbone::records::Found;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code};
@@ -12,9 +13,10 @@ use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Job, Run, RunId, Tenant};
 
+use crate::api::filter::unavailable;
 use crate::api::letter::{self, Action, Change as Replay};
 use crate::api::{cancellation, reschedule};
-use crate::ports::{CancelPorts, LetterPorts, WaitingPorts};
+use crate::ports::{CancelPorts, LetterPorts, RunPorts as _, Server as _, WaitingPorts};
 use crate::tests::simulation::attempt::schedule_of;
 use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
@@ -120,6 +122,10 @@ impl Hand<'_> {
 }
 
 impl WaitingPorts for Hand<'_> {
+    async fn recorded_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, ApiError> {
+        self.server().read_record(tenant, run).await.map_err(|error| unavailable(&error))
+    }
+
     async fn waiting(&self, _: &Tenant, run: &RunId) -> Result<Option<(Run, Arc<Job>)>, ApiError> {
         let Some((_, _, sequence)) = run.as_derived() else { return Ok(None) };
         let plans = &self.world.plans;

@@ -103,7 +103,7 @@ pub(crate) struct Plan {
 const GRACE: Duration = Duration::from_millis(2_500);
 
 /// The maximum number of runs that share a key.
-pub(crate) const OF_A_KEY: usize = 3;
+pub(crate) const OF_A_KEY: usize = 6;
 
 impl Plan {
     /// The runs of a world.
@@ -112,11 +112,13 @@ impl Plan {
         let of_a_key = if kind == Kind::Keys { 5_000 } else { 1_000 };
         while plans.len() < count {
             let index = plans.len();
-            if index + OF_A_KEY <= count && chance.hits(of_a_key) {
+            if index + 3 <= count && chance.hits(of_a_key) {
                 plans.extend(Self::draw_of_a_key(chance, index));
-            } else if index + OF_A_KEY <= count && chance.hits(800) {
+            } else if index + 3 <= count && chance.hits(800) {
                 plans.extend(Self::draw_of_a_scope(chance, index));
-            } else if index + OF_A_KEY <= count && chance.hits(400) {
+            } else if index + OF_A_KEY <= count && chance.hits(if kind == Kind::Replacing { 7_000 } else { 60 }) {
+                plans.extend(Self::draw_replacing_at_once(chance, index));
+            } else if index + 3 <= count && chance.hits(400) {
                 plans.extend(Self::draw_replacing(chance, index));
             } else {
                 plans.push(Self::draw(chance, index, kind));
@@ -160,7 +162,7 @@ impl Plan {
 
     /// Draws two ids that the intake may give to one client's submissions of a key, and a bare publish of the same key,
     /// by the same client or another.
-    fn draw_of_a_key(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
+    fn draw_of_a_key(chance: &Chance, index: usize) -> [Self; 3] {
         let at = chance.between(0, 9_000);
         let besides = chance.pick(&[Besides::Nothing, Besides::TurnsToPublishing]);
         let plain = || Self { key: Some(index), behaviour: Behaviour::Succeeds, ..Self::draw_bare(chance) };
@@ -176,7 +178,7 @@ impl Plan {
     }
 
     /// Draws bare publishes of a key that is free again once its job starts or its run has ended.
-    fn draw_of_a_scope(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
+    fn draw_of_a_scope(chance: &Chance, index: usize) -> [Self; 3] {
         let (at, scope) = (chance.between(0, 9_000), chance.pick(&[Unique::Queued, Unique::Active]));
         let soon = chance.pick(&[20, 200, 1_000, 4_000]);
         let one = || {
@@ -186,16 +188,41 @@ impl Plan {
         [one(), one(), one()]
     }
 
-    /// Draws a submission of a key, one that replaces it, and a bare publish of the same key.
-    fn draw_replacing(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
+    /// Draws submissions of a key of which all but the first replace the one before, nearly at once.
+    fn draw_replacing_at_once(chance: &Chance, index: usize) -> [Self; OF_A_KEY] {
+        let (at, scope) = (chance.between(0, 9_000), chance.pick(&[Unique::Window, Unique::Active]));
+        let soon = chance.pick(&[20, 100, 600]);
+        std::array::from_fn(|nth| {
+            let at = if nth == 0 { at } else { at + 5 + chance.between(0, soon) };
+            let payload: &[u8] = [b"1", b"2", b"3", b"4", b"5", b"6"][nth];
+            let behaviour = if nth == 0 { Behaviour::Succeeds } else { behaviour(chance) };
+            let plain = Self { key: Some(index), scope, behaviour, ..Self::draw_bare(chance) };
+            let plan = Self { way: Way::Submitted, replaces: nth > 0, at, payload, ..plain };
+            plan.name_as(index + nth);
+            plan
+        })
+    }
+
+    /// Draws a submission of a key, one that replaces it, and another one or a bare publish of the same key.
+    fn draw_replacing(chance: &Chance, index: usize) -> [Self; 3] {
         let (at, scope) = (chance.between(0, 9_000), chance.pick(&[Unique::Window, Unique::Active]));
         let plain = || Self { key: Some(index), scope, behaviour: Behaviour::Succeeds, ..Self::draw_bare(chance) };
         let later = || at + chance.pick(&[5, 50, 500, 3_000]);
         let first = Self { way: Way::Submitted, at, payload: b"1", ..plain() };
         let second = Self { way: Way::Submitted, replaces: true, at: later(), payload: b"2", ..plain() };
-        let third = Self { at: later(), ..plain() };
+        // Two that replace it may come at once.
+        let third = match chance.hits(5_000) {
+            true => {
+                let at = if chance.hits(5_000) { second.at + chance.between(0, 30) } else { later() };
+                Self { way: Way::Submitted, replaces: true, at, payload: b"3", ..plain() }
+            }
+            false => Self { at: later(), ..plain() },
+        };
         first.name_as(index);
         second.name_as(index + 1);
+        if third.way == Way::Submitted {
+            third.name_as(index + 2);
+        }
         [first, second, third]
     }
 
@@ -286,6 +313,12 @@ impl Plan {
     /// be read.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.behaviour == Behaviour::Unreadable && self.way == Way::Bare
+    }
+
+    /// How much time its attempts are known to need, if it has a deadline: nothing is known of every second job.
+    pub(crate) fn needs(&self) -> Option<Duration> {
+        let has_deadline = self.options.as_ref().is_some_and(|options| options.deadline.is_some());
+        (has_deadline && self.at % 2 == 0).then(|| Duration::from_millis(self.takes.unsigned_abs()))
     }
 
     pub(crate) fn has_derived_id(&self) -> bool {

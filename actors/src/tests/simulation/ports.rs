@@ -9,17 +9,18 @@ use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
 use longshore_backbone::control::{PRESENCE_EVERY as REAL_PRESENCE_EVERY, Presence};
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
+use longshore_backbone::in_order::{Waiting, Waits};
 use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Error, Headers};
-use longshore_domain::concurrency::{ConcurrencyId, Line};
+use longshore_domain::concurrency::{ConcurrencyId, Line, Order, OrderId};
 use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, RunId, RunState, SmolStr, Tenant, Timestamp};
+use longshore_domain::{Job, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Destination, EncodedEvents};
 use crate::commit::{Commit, Unlogged};
@@ -144,6 +145,10 @@ impl Rules for Hand<'_> {
             | (Repeat::Schedule(_), Some(Mutation::ScheduledRunNeverScheduledAgain)) => Repeat::Nothing,
             (other, _) => other,
         }
+    }
+
+    fn confirms_before_it_replaces(&self) -> bool {
+        !self.world.is(Mutation::MadeWayWithoutConfirming)
     }
 
     fn is_recorded_first(&self, unique: Unique) -> bool {
@@ -347,6 +352,22 @@ impl Server for Hand<'_> {
         unreachable!("no job has a concurrency key")
     }
 
+    async fn read_order(&self, _: &OrderId) -> Result<(Order, u64), Error> {
+        unreachable!("no job has a concurrency key")
+    }
+
+    async fn write_order(&self, _: &OrderId, _: &Order, _: u64, _: Duration) -> Result<bool, Error> {
+        unreachable!("no job has a concurrency key")
+    }
+
+    async fn waiting_in_order(&self, _: &OrderId, _: Waits, _: (u64, u64)) -> Result<Vec<Waiting>, Error> {
+        unreachable!("no job has a concurrency key")
+    }
+
+    async fn is_in_lane(&self, _: &OrderId, _: u64) -> Result<bool, Error> {
+        unreachable!("no job has a concurrency key")
+    }
+
     async fn notify_cancelled(&self, _: &Tenant, _: &RunId) {
         unreachable!("no job has a concurrency key")
     }
@@ -541,6 +562,13 @@ impl Ports for Hand<'_> {
     fn local_retries(&self) -> &Arc<LocalRetryPermits> {
         &self.local_retries
     }
+
+    fn needs(&self, _: &Job) -> Option<Duration> {
+        self.judged_at.set(Some(self.world.clock.get()));
+        self.plan.needs().filter(|_| !self.world.is(Mutation::TooLittleTimeNotSeen))
+    }
+
+    fn gave_up(&self, _: &Job, _: &'static str) {}
 
     async fn commit(&self, commit: Box<Commit>) {
         Box::pin(self.take(commit)).await;

@@ -86,6 +86,8 @@ pub(crate) struct Hand<'w> {
     pub(crate) takes_over: Cell<bool>,
     pub(crate) looks_up: Cell<bool>,
     pub(crate) takes_up: Cell<bool>,
+    /// When it was last judged whether the attempt may start, for the ledger.
+    pub(crate) judged_at: Cell<Option<i64>>,
     /// The dead letter that is attended to, and whether the run is past it.
     pub(crate) letter: Cell<Option<u64>>,
     pub(crate) is_stale: Cell<bool>,
@@ -145,6 +147,7 @@ impl<'w> Hand<'w> {
             takes_over: Cell::new(false),
             looks_up: Cell::new(false),
             takes_up: Cell::new(false),
+            judged_at: Cell::new(None),
             letter: Cell::new(None),
             is_stale: Cell::new(false),
             current: CurrentAttempt::default(),

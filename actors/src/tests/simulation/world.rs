@@ -49,6 +49,8 @@ pub(crate) enum Kind {
     Mixed,
     /// Most runs share keys, and many of those are cancelled.
     Keys,
+    /// Most runs share keys and replace others.
+    Replacing,
     /// Nearly all jobs are bare, and the lane is made anew again and again.
     LanesMadeAnew,
     /// Jobs are parked again and again, and schedules fire twice.

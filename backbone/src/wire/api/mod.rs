@@ -58,8 +58,8 @@ pub use schedules::{
 
 mod queues;
 pub use queues::{
-    NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, QueueStatus, Queues, QueuesList, QueuesPause,
-    QueuesPurge, QueuesRequest, QueuesResume, ResumeRequest,
+    NoHandler, PauseRequest, PauseStatus, PausedType, PurgeRequest, PutQueueRequest, QueuePut, QueueStatus, Queues,
+    QueuesList, QueuesPause, QueuesPurge, QueuesPut, QueuesRequest, QueuesResume, ResumeRequest,
 };
 mod limits;
 pub use limits::{
@@ -109,7 +109,7 @@ pub trait Endpoint: Send + Sync + 'static {
 }
 
 /// Every endpoint's name.
-pub const ENDPOINTS: [&str; 37] = [
+pub const ENDPOINTS: [&str; 38] = [
     Submit::NAME,
     SubmitBatch::NAME,
     RunsGet::NAME,
@@ -134,6 +134,7 @@ pub const ENDPOINTS: [&str; 37] = [
     SchedulesRunNow::NAME,
     SchedulesBackfill::NAME,
     QueuesList::NAME,
+    QueuesPut::NAME,
     QueuesPause::NAME,
     QueuesResume::NAME,
     QueuesPurge::NAME,

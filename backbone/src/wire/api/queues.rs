@@ -1,8 +1,12 @@
-//! Queues: the jobs that wait and run in each, and their pauses.
+//! Queues: the jobs that wait and run in each, their pauses, and queues that are put.
 
 use std::collections::BTreeMap;
 
-use longshore_domain::{JobType, Queue, Tenant, Timestamp};
+use longshore_domain::duration::MAX_DURATION;
+use longshore_domain::policy::QueuePolicy;
+use longshore_domain::run::whole_millis;
+use longshore_domain::setting::PutQueue;
+use longshore_domain::{JobType, Queue, SmolStr, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{ApiError, CancelledRuns, Endpoint, request};
@@ -56,6 +60,89 @@ impl Endpoint for QueuesPurge {
     const FOR_OPERATORS: bool = true;
     type Request = PurgeRequest;
     type Answer = CancelledRuns;
+}
+
+/// `queues.put`: declares a queue while the cluster runs, and has nodes serve it. For operators.
+#[derive(Debug)]
+pub struct QueuesPut;
+
+impl Endpoint for QueuesPut {
+    const NAME: &'static str = "queues.put";
+    const FOR_OPERATORS: bool = true;
+    type Request = PutQueueRequest;
+    type Answer = QueuePut;
+}
+
+/// A queue, and how it is to be served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PutQueueRequest {
+    /// The queue.
+    pub queue: Queue,
+    /// Jobs that run at once on each node, 1 to 10,000; 64 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<usize>,
+    /// How much later a job of the next more urgent priority may come and still overtake, in milliseconds, at most 3,650
+    /// days; 30,000 by default, 0 for strict priorities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aging_ms: Option<u64>,
+    /// The nodes that serve it, also those that are still to be started; every node by default, none if empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<SmolStr>>,
+}
+
+impl PutQueueRequest {
+    /// How the queue is to be served.
+    ///
+    /// # Errors
+    /// 400: names the field that is wrong, and its bounds.
+    pub fn setting(&self) -> Result<PutQueue, ApiError> {
+        let default = QueuePolicy::default();
+        let concurrency = self.concurrency.unwrap_or(default.concurrency);
+        if !(1..=QueuePolicy::MAX_CONCURRENCY).contains(&concurrency) {
+            let max = QueuePolicy::MAX_CONCURRENCY;
+            return Err(ApiError::malformed(format!("concurrency: {concurrency} is out of bounds; 1 to {max}")));
+        }
+        let aging_ms = self.aging_ms.unwrap_or(whole_millis(default.aging));
+        let max = whole_millis(MAX_DURATION);
+        if aging_ms > max {
+            return Err(ApiError::malformed(format!("aging_ms: {aging_ms} is out of bounds; 0 to {max}")));
+        }
+        let mut nodes = self.nodes.clone();
+        for node in nodes.iter().flatten() {
+            // A node's name is a token, as a tenant is.
+            Tenant::parse(node).map_err(|error| ApiError::malformed(format!("nodes: {node:?} {}", error.reason)))?;
+        }
+        if let Some(nodes) = &mut nodes {
+            nodes.sort();
+            nodes.dedup();
+            if nodes.len() > MAX_NAMED {
+                return Err(ApiError::malformed(format!("nodes: {} are too many; {MAX_NAMED} at most", nodes.len())));
+            }
+        }
+        Ok(PutQueue { concurrency, aging_ms, nodes })
+    }
+}
+
+/// At most so many nodes are named of one queue.
+const MAX_NAMED: usize = 1_000;
+
+/// A queue that was put.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePut {
+    /// How much later a job of the next more urgent priority may come and still overtake, in milliseconds.
+    pub aging_ms: u64,
+    /// Jobs that run at once on each node, unless that node's configuration says otherwise.
+    pub concurrency: usize,
+    /// The nodes that serve it, if not every node does; those whose configuration names it do so in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<SmolStr>>,
+    /// The queue.
+    pub queue: Queue,
+    /// The nodes that serve it now.
+    pub served_by: Vec<String>,
+    /// Nodes that are there and are to serve it, and have not said within three seconds that they do.
+    pub unconfirmed: Vec<String>,
 }
 
 /// Which queue is purged.

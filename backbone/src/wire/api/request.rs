@@ -25,10 +25,15 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let (path, error) = (error.path().to_string(), error.inner());
         // If the text itself is broken there is no field to name; the error says at which line and column.
-        if matches!(error.classify(), Category::Syntax | Category::Eof) {
-            return ApiError::malformed(format!("the request is not JSON: {error}"));
-        }
-        let reason = in_words(&error.to_string());
+        let is_json = || serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok();
+        let reason = match error.classify() {
+            // A number in the place of a word is an error of the text to serde_json.
+            Category::Syntax if is_json() => "has a value of another kind than it may have".to_owned(),
+            Category::Syntax | Category::Eof => {
+                return ApiError::malformed(format!("the request is not JSON: {error}"));
+            }
+            _ => in_words(&error.to_string()),
+        };
         if path == "." { ApiError::malformed(reason) } else { ApiError::malformed(format!("{path}: {reason}")) }
     })?;
     reader.end().map_err(|error| ApiError::malformed(error.to_string()))?;
@@ -86,6 +91,7 @@ pub(super) fn in_words(error: &str) -> String {
     }
     for (inner, plain) in [
         ("u64", "a whole number from 0 to 2^64 - 1"),
+        ("usize", "a whole number from 0 to 2^64 - 1"),
         ("f64", "a number"),
         ("a sequence", "an array"),
         ("a map", "an object"),
@@ -127,6 +133,8 @@ mod tests {
         assert!(submit(r#"{"type":"a","maximum":1}"#).starts_with("maximum: unknown field `maximum`, expected one of"));
         assert!(submit("{}").contains("missing field `type`"));
         assert!(submit(r#"{"type":"a","payload":{]}"#).starts_with("the request is not JSON: "));
+        let limit = |body: &str| super::super::LimitsSet::read(body.as_bytes()).unwrap_err().message;
+        assert!(limit(r#"{"type":"a","rate":5,"window":5}"#).starts_with("window: has a value of another kind"));
         assert!(submit(r#"{"type":"a","tags":{}}"#).starts_with("tags: invalid type: object, expected an array"));
     }
 }

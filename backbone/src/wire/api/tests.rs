@@ -261,7 +261,7 @@ fn check_schedules() -> [&'static str; 8] {
     ]
 }
 
-fn check_queues() -> [&'static str; 4] {
+fn check_queues() -> [&'static str; 5] {
     let depths: Vec<String> = (1..=9).map(|number| format!(r#""p{number}":0"#)).collect();
     let depths = depths.join(",");
     let queue = format!(
@@ -274,6 +274,13 @@ fn check_queues() -> [&'static str; 4] {
         check::<QueuesList>(
             &["{}", r#"{"queue":"main","tenant":"acme"}"#],
             &[&format!(r#"{{"no_handler":[{missing}],"queues":[{queue}]}}"#)],
+        ),
+        check::<QueuesPut>(
+            &[r#"{"queue":"bulk"}"#, r#"{"queue":"bulk","concurrency":8,"aging_ms":0,"nodes":["n1"]}"#],
+            &[
+                r#"{"aging_ms":30000,"concurrency":64,"queue":"bulk","served_by":["n1"],"unconfirmed":["n2"]}"#,
+                r#"{"aging_ms":0,"concurrency":8,"nodes":["n1"],"queue":"bulk","served_by":[],"unconfirmed":[]}"#,
+            ],
         ),
         check::<QueuesPause>(
             &[
@@ -421,6 +428,7 @@ fn unknown_fields_of_requests_are_refused_by_name() {
     refused::<SchedulesList>(r#"{"sate":1}"#);
     refused::<SchedulesBackfill>(r#"{"id":"n","sate":1}"#);
     refused::<QueuesList>(r#"{"sate":1}"#);
+    refused::<QueuesPut>(r#"{"queue":"bulk","sate":1}"#);
     refused::<QueuesPause>(r#"{"sate":1}"#);
     refused::<QueuesPurge>(r#"{"queue":"main","confirm":"main","sate":1}"#);
     refused::<QueuesResume>(r#"{"sate":1}"#);

@@ -11,6 +11,7 @@
 //! * A run that ended at no known time ended at its origin.
 //! * A duplicate of no known run names itself.
 
+use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{Attempt, Deferral, Failure, Holding, RunLog, RunResult, RunState, State, Wait};
 use longshore_domain::{JobType, Priority, Queue, Run, RunId, SmolStr, Tenant, Timestamp, TraceId};
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,8 @@ pub(super) struct Fields {
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub(super) seal: SmolStr,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) turn: Option<Box<Turn>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) held_by: Option<Holding>,
     #[serde(default)]
     pub(super) origin: Timestamp,
@@ -135,6 +138,7 @@ impl Fields {
             starts_by: self.starts_by,
             published: self.published,
             seal: self.seal,
+            turn: self.turn,
             held_by: self.held_by,
             origin: self.origin,
             token: self.token,

@@ -1,6 +1,7 @@
 //! What a record's text says of a run, and which run is read from a text.
 
 use super::*;
+use longshore_domain::concurrency::Turn;
 use longshore_domain::run::{DeferReason, Deferral, LogLine, MessageId, PutBack, RunLog, Wait};
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, JobType, Priority, Queue, RunId, RunState, SmolStr, Tenant};
@@ -88,6 +89,7 @@ fn fields(state: RunState, has: u64, number: u64, words: &str) -> Fields {
         starts_by: there().then_some(at),
         published: there(),
         seal: if there() { words.into() } else { SmolStr::default() },
+        turn: there().then(|| Box::new(Turn { key: words.into(), number })),
         held_by: there().then(holding),
         origin: at,
         token: words.into(),
@@ -101,7 +103,7 @@ fn run(state: RunState, has: u64, number: u64, words: &str) -> Run {
 /// The fields that describe a run. Does not compile when a field is added, which [`append`] must then write.
 fn fields_of(run: Run) -> Fields {
     #[rustfmt::skip]
-    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, error, attempts, tags, deferral, deferrals, keep_ms, erased_at, trace_id, key_claimed_ms, unique_key, replaces, starts_by, published, seal, held_by, origin, token } = run;
+    let Run { run_id, tenant, queue, priority, job_type, state, round, attempt, max_attempts, enqueued_at, started_at, node, progress, log, error, attempts, tags, deferral, deferrals, keep_ms, erased_at, trace_id, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token } = run;
     let (word, wait, ended_at) = (state.name(), state.wait(), state.ended_at());
     let (mut result, mut result_base64, mut result_content_type, mut result_bytes) = (None, None, None, None);
     let mut duplicate_of = None;
@@ -118,7 +120,7 @@ fn fields_of(run: Run) -> Fields {
     }
     let (run_at, parked) = (wait.map(Wait::run_at), matches!(wait, Some(Wait::Parked { .. })));
     #[rustfmt::skip]
-    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, trace_id, key_claimed_ms, unique_key, replaces, starts_by, published, seal, held_by, origin, token };
+    let fields = Fields { run_id, tenant, queue, priority, job_type, state: word, round, attempt, max_attempts, enqueued_at, started_at, ended_at, run_at, node, progress, log, result, result_base64, result_content_type, result_bytes, error, attempts, tags, duplicate_of, deferral, deferrals, parked, keep_ms, erased_at, trace_id, key_claimed_ms, unique_key, replaces, starts_by, published, seal, turn, held_by, origin, token };
     fields
 }
 

@@ -335,6 +335,35 @@ fn more_calls_at_work_than_a_limit_allows_are_found() {
     assert_eq!(kinds(other), []);
 }
 
+/// Three runs in order, of which the second ends at that second, each called once at its second.
+fn ordered(starts: [i64; 3], second_ends: i64) -> History {
+    let mut history =
+        limited([(starts[0], Some(starts[0])), (starts[1], Some(starts[1])), (starts[2], Some(starts[2]))]);
+    history.limits.clear();
+    history.events.clear();
+    for ((run, start), end) in ["a", "b", "c"].into_iter().zip(starts).zip([starts[0] + 1, second_ends, starts[2] + 1])
+    {
+        tell(&mut history, run, &format!("enqueued; started 1 @{start}; completed @{end}"));
+    }
+    let runs = ["a", "b", "c"].map(|run| (TENANT.to_owned(), run.to_owned()));
+    history.orders = vec![Ordered { name: "key k".to_owned(), runs: runs.into() }];
+    history
+}
+
+#[test]
+fn a_run_that_overtakes_another_of_its_key_is_found() {
+    let kinds = |history: History| history.check().into_iter().map(|found| found.kind).collect::<Vec<_>>();
+    assert_eq!(kinds(ordered([2, 4, 8], 6)), []);
+    // The one before it has not ended, or was called again, though the one before that is over.
+    assert_eq!(kinds(ordered([2, 4, 8], 9)), [Kind::Overtakes]);
+    assert_eq!(kinds(ordered([2, 9, 8], 10)), [Kind::Overtakes]);
+    assert_eq!(kinds(ordered([9, 2, 4], 3)), [Kind::Overtakes, Kind::Overtakes]);
+    let mut history = ordered([2, 4, 8], 6);
+    history.orders[0].runs.retain(|(_, run)| run != "b");
+    history.calls[1].start = at(9);
+    assert!(!kinds(history).contains(&Kind::Overtakes), "others do not count");
+}
+
 #[test]
 fn a_handler_that_works_beyond_its_time_limit_does_not_count() {
     let mut history = limited([(2, Some(30)), (10, Some(20)), (11, Some(18))]);
@@ -370,6 +399,44 @@ fn what_starts_while_a_pause_holds_is_found() {
         history.calls = vec![call("a", 1, 5, Some(6))];
         assert_eq!(kinds(&history), kinds_wanted, "{:?}", history.pauses);
     }
+}
+
+/// A schedule of each second from 2 to `last`, with a run for each of these times, told of at these seconds.
+fn recurring(last: i64, runs: &[(i64, i64)]) -> History {
+    let mut history = History::default();
+    history.rules.records_kept = false;
+    for (due, told) in runs {
+        let run = format!("s-{}", at(*due).as_millisecond());
+        tell(&mut history, &run, &format!("enqueued @{told}; started 1 @{told}; completed @{}", told + 2));
+    }
+    let (tenant, id) = (TENANT.to_owned(), "s".to_owned());
+    let (every, first) = (Duration::from_secs(1), at(2));
+    history.recurring = vec![Recurring { tenant, id, every, first, last: at(last), leaves_out: false }];
+    history
+}
+
+#[test]
+fn a_schedule_that_misses_a_time_or_fires_at_another_or_early_is_found() {
+    let kinds = |history: &History| history.check().into_iter().map(|found| found.kind).collect::<Vec<_>>();
+    let whole = [(2, 2), (3, 4), (4, 4)];
+    assert_eq!(kinds(&recurring(4, &whole)), []);
+    let gap = [whole[0], whole[2]];
+    assert_eq!(kinds(&recurring(4, &gap)), [Kind::FiringMissing]);
+    let mut leaves_out = recurring(4, &gap);
+    leaves_out.recurring[0].leaves_out = true;
+    assert_eq!(kinds(&leaves_out), [], "one ended as the next began");
+    let mut overlapping = recurring(4, &whole);
+    overlapping.recurring[0].leaves_out = true;
+    assert_eq!(kinds(&overlapping), [Kind::FiringOverlaps], "the second ran until 6, the third began at 4");
+    assert_eq!(kinds(&recurring(3, &whole)), [Kind::FiringUnplanned]);
+    let mut early = recurring(4, &[(2, 2), (3, 2), (4, 4)]);
+    assert_eq!(kinds(&early), [Kind::Early]);
+    early.rules.clock_skew = Duration::from_secs(1);
+    assert_eq!(kinds(&early), []);
+    // A run of another tenant, or of a schedule with a longer name, is none of this one.
+    let mut other = recurring(4, &whole);
+    tell(&mut other, "s-t-5000", "enqueued; started 1; completed");
+    assert_eq!(kinds(&other), []);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use longshore_backbone::wire::api::HealthStatus;
 
 use super::super::super::output::{number, took};
-use super::{Facts, Finding, Level, finding, fine, listed};
+use super::{Facts, Finding, Level, finding, fine, listed, remedies};
 
 impl Facts {
     pub(super) fn of_durability(&self) -> Vec<Finding> {
@@ -90,17 +90,17 @@ impl Facts {
             found.push(finding(CHECK, Level::Warning, text, "look at its log: it may be frozen, or just gone"));
         }
         for health in &self.healths {
-            if !health.ready {
-                let text = format!("node {} takes no work: {}", health.node, health.reasons.join("; "));
-                found.push(finding(
-                    CHECK,
-                    Level::Failure,
-                    text,
-                    "as the reason says; docs/operations.md explains log lines",
-                ));
-            }
+            found.extend(health.reasons.iter().map(|reason| {
+                let text = format!("node {} is not ready: {reason}", health.node);
+                finding(CHECK, Level::Failure, text, remedies::of_reason(reason))
+            }));
             found.extend(health.warnings.iter().map(|warning| {
-                finding(CHECK, Level::Warning, format!("node {}: {warning}", health.node), remedy_of(warning))
+                finding(
+                    CHECK,
+                    Level::Warning,
+                    format!("node {}: {warning}", health.node),
+                    remedies::of_warning(warning),
+                )
             }));
         }
         if found.is_empty() {
@@ -151,18 +151,5 @@ impl Facts {
             finding("counters", level, format!("since the nodes started, {what}: {}", number(count)), remedy)
         });
         each.collect()
-    }
-}
-
-/// What to do about a warning of a node's health.
-fn remedy_of(warning: &str) -> &'static str {
-    if warning.starts_with("no handler for ") {
-        "start a handler that subscribes to this subject"
-    } else if warning.starts_with("no node serves queue ") {
-        "start a node whose configuration names this queue"
-    } else if warning.starts_with("short of memory") {
-        "a smaller concurrency of its queues, smaller payloads, or more memory; docs/admission.md explains it"
-    } else {
-        "more nodes or workers for this queue, or a larger storage.jobs_max_messages and jobs_max_bytes"
     }
 }

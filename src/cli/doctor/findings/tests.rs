@@ -121,7 +121,7 @@ fn a_node_that_takes_no_work_is_a_failure() {
         ["queue main is full"], "node": "n1", "version": "0.1.0", "queues": [],
         "counters": {"stale_reads": 2, "overdue_restored": 1_234}}]))
     .unwrap();
-    assert_eq!(of(&facts, "nodes"), ["failure node n1 takes no work: draining", "warning node n1: queue main is full"]);
+    assert_eq!(of(&facts, "nodes"), ["failure node n1 is not ready: draining", "warning node n1: queue main is full"]);
     assert_eq!(
         of(&facts, "counters"),
         [
@@ -131,6 +131,7 @@ fn a_node_that_takes_no_work_is_a_failure() {
     );
     facts.healths[0].warnings = vec![
         "queue main is full at priority 5: its due jobs wait".to_owned(),
+        "stream LONGSHORE_EVENTS has other bounds than this node's settings: max_bytes is 1, not 2".to_owned(),
         "short of memory (97 % of its memory is in use): gives jobs to one in 8 of its workers".to_owned(),
         "no handler for call of tenant default since 2026-11-21T12:00:00Z: handlers subscribe to longshore.work.default.call".to_owned(),
     ];
@@ -139,7 +140,7 @@ fn a_node_that_takes_no_work_is_a_failure() {
         .into_iter()
         .filter_map(|finding| finding.text.starts_with("node n1: ").then_some(finding.remedy).flatten())
         .collect();
-    let each = [("larger storage", 0), ("more memory", 1), ("start a handler", 2)];
+    let each = [("larger storage", 0), ("same storage settings", 1), ("more memory", 2), ("start a handler", 3)];
     assert!(each.iter().all(|(words, at)| remedies[*at].contains(words)), "{remedies:?}");
     let faults = facts.findings().into_iter().filter(|finding| finding.level > Level::Note);
     assert!(faults.into_iter().all(|finding| finding.remedy.is_some()));

@@ -1,0 +1,109 @@
+//! Serves the queues that operators put while the cluster runs (`queues.put`), beside those of the configuration.
+//!
+//! What was put is a run-time setting, which every node reads within a second. A queue that this node is to serve is
+//! started; one that is to be served otherwise, or by other nodes, is closed: it takes no more jobs, what runs goes on,
+//! and the new way begins at once. A queue that the configuration names is left as that says. Nothing here is about
+//! single jobs.
+//!
+//! Bounds: one queue at a time; as many queues as operators put, [`MAX_PUT`](crate::api::put_queue::MAX_PUT).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::Backbone;
+use longshore_domain::Queue;
+use longshore_domain::setting::PutQueue;
+use tokio::time::MissedTickBehavior;
+
+use crate::metrics::Metrics;
+use crate::queue::dispatcher::{Dispatcher, Message};
+use crate::queue::serve::{Order, QueueMaker, RootAddress};
+use crate::shared::identity::Identity;
+use crate::shared::lifecycle::Lifecycle;
+use crate::shared::put_queues::PutQueues;
+use crate::shared::routing::Routing;
+use crate::supervision::LoopEnd;
+
+/// How often it looks whether a queue that closes has ended, and tries again what did not work.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long closing a queue's lanes may take: one round trip to the server.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// How long bringing a queue's lanes into shape may take, as another queue waits.
+const DECLARE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What it needs.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) backbone: Backbone,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) lifecycle: Lifecycle,
+    /// Which queues the configuration names.
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) put: Arc<PutQueues>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) maker: QueueMaker,
+    pub(crate) root: RootAddress,
+}
+
+/// Serves them until the process ends.
+pub(crate) async fn run(part: Part) -> LoopEnd {
+    let mut tick = tokio::time::interval(LOOK_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = part.put.changed() => {}
+        }
+        if part.lifecycle.is_draining() {
+            // The node closes all its queues.
+            return std::future::pending().await;
+        }
+        for (queue, put) in part.put.all() {
+            if !part.routing.policies.queues.contains_key(&queue) {
+                part.bring_in_line(&queue, &put).await;
+            }
+        }
+        for queue in part.maker.served.all().iter().filter(|queue| queue.is_closing()) {
+            part.end_if_idle(queue).await;
+        }
+    }
+}
+
+impl Part {
+    /// Serves a queue as it was put.
+    async fn bring_in_line(&self, queue: &Queue, put: &PutQueue) {
+        let wanted = put.is_for(&self.identity.node).then(|| put.policy());
+        let all = self.maker.served.all();
+        let served = all.iter().find(|served| served.name == *queue && !served.is_closing());
+        if served.map(|served| served.policy) == wanted {
+            return;
+        }
+        if let Some(served) = served {
+            tracing::info!(%queue, "takes no more jobs as it did: the queue was put anew");
+            self.maker.served.close(served);
+        }
+        let Some(policy) = wanted else { return };
+        if let Err(error) = self.backbone.declare(queue, DECLARE_WITHIN).await {
+            tracing::warn!(%queue, "the lanes of a queue that was put are not as they should be, trying again: {}", error.with_causes());
+            return;
+        }
+        tracing::info!(%queue, concurrency = policy.concurrency, "serving a queue that was put");
+        self.root.tell(Order::Serve(self.maker.make(queue, policy)));
+    }
+
+    /// Ends a queue that was closed, once its buffered jobs are returned and its running ones have ended.
+    async fn end_if_idle(&self, queue: &Arc<Dispatcher>) {
+        let is_drained = queue.scheduler.ask(CLOSE_WITHIN, Message::Drain).await.is_some();
+        if !is_drained || queue.running() > 0 {
+            return;
+        }
+        self.root.tell(Order::End(Arc::clone(queue)));
+        self.maker.served.remove(queue);
+        let name = queue.name.as_str();
+        if !self.maker.served.all().iter().any(|served| served.name.as_str() == name) {
+            // Else its gauges would stay as they were last.
+            self.metrics.workers.with_label_values(&[name]).set(0);
+            self.metrics.busy.with_label_values(&[name]).set(0);
+        }
+    }
+}

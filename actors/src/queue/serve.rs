@@ -1,0 +1,96 @@
+//! What serves one queue on a node: its state, its supervisor, and the loops beside it. Made here for the queues of the
+//! configuration and for those that are put while the node runs.
+
+use std::sync::{Arc, OnceLock};
+
+use longshore_domain::Queue;
+use longshore_domain::policy::QueuePolicy;
+use ractor::ActorRef;
+
+use crate::node_ports::NodePorts;
+use crate::queue::buffer::JobBuffer;
+use crate::queue::dispatcher::Dispatcher;
+use crate::queue::gates::Gates;
+use crate::queue::served::ServedQueues;
+use crate::queue::{fairness, parking, supervisor};
+use crate::shared::health::Health;
+use crate::shared::park_permits::ParkGate;
+use crate::shared::pressure::MachinePressure;
+use crate::supervision::{ChildSpec, Question};
+
+/// What the root of the tree is told. It is not about single jobs: as many messages as queues are put.
+pub(crate) enum Order {
+    /// Start these children.
+    Serve(QueueChildren),
+    /// End the children of this queue, which is closed and idle.
+    End(Arc<Dispatcher>),
+    /// Answer, and pass it on to the supervisors of the queues.
+    Answer(Question),
+}
+
+/// Where orders go. Cheap to clone; before the root has started they go nowhere.
+#[derive(Clone, Default)]
+pub(crate) struct RootAddress(Arc<OnceLock<ActorRef<Order>>>);
+
+impl RootAddress {
+    /// The root was started.
+    pub(crate) fn leads_to(&self, root: ActorRef<Order>) {
+        let _ = self.0.set(root);
+    }
+
+    /// Whether the root has started.
+    pub(crate) fn is_known(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// Orders something. Without a root the node ends.
+    pub(crate) fn tell(&self, order: Order) {
+        if let Some(root) = self.0.get() {
+            let _ = root.cast(order);
+        }
+    }
+}
+
+/// What serves one queue.
+pub(crate) struct QueueChildren {
+    pub(crate) queue: Arc<Dispatcher>,
+    pub(crate) supervisor: supervisor::Arguments,
+    /// Its loops, which do not stand in the way of a job.
+    pub(crate) loops: Vec<ChildSpec>,
+}
+
+/// Makes what serves a queue.
+#[derive(Clone)]
+pub(crate) struct QueueMaker {
+    pub(crate) ports: Arc<NodePorts>,
+    pub(crate) gates: Gates,
+    pub(crate) park: ParkGate,
+    pub(crate) health: Arc<Health>,
+    pub(crate) pressure: Arc<MachinePressure>,
+    /// Where the queue is entered.
+    pub(crate) served: Arc<ServedQueues>,
+}
+
+impl QueueMaker {
+    /// What serves this queue; from now on it counts as served.
+    pub(crate) fn make(&self, name: &Queue, policy: QueuePolicy) -> QueueChildren {
+        let Self { ports, gates, park, health, pressure, served } = self;
+        ports.metrics.expect_types(name, ports.routing.policies.types.keys());
+        let (lease, closing) = (ports.backbone.storage().lease, ports.lifecycle.draining.child_token());
+        let buffer = JobBuffer::new((name.clone(), policy), lease, gates.clone(), park.clone(), closing);
+        let queue = Arc::new(Dispatcher::new(name.clone(), policy, buffer, Arc::clone(pressure)));
+        served.add(Arc::clone(&queue));
+        let parking = parking::Part {
+            backbone: ports.backbone.clone(),
+            queue: Arc::clone(&queue),
+            gates: gates.clone(),
+            metrics: Arc::clone(&ports.metrics),
+        };
+        let fairness = fairness::Part { ports: Arc::clone(ports), queue: Arc::clone(&queue) };
+        let loops =
+            vec![ChildSpec::new("parking", parking, parking::run), ChildSpec::new("fairness", fairness, fairness::run)];
+        let (ports, health) = (Arc::clone(ports), Arc::clone(health));
+        let supervisor = supervisor::Arguments { ports, queue: Arc::clone(&queue), health };
+        QueueChildren { queue, supervisor, loops }
+    }
+}

@@ -1,0 +1,81 @@
+//! What to do about what a node says of itself: its reasons for not being ready, and its warnings.
+
+/// What to do about a reason for which a node is not ready.
+pub(super) fn of_reason(reason: &str) -> &'static str {
+    if let Some(remedy) = reason.strip_prefix("stream ").and_then(of_bucket) {
+        remedy
+    } else if reason.starts_with("stream ") && reason.contains(" was altered") {
+        "find the client that altered it, then restart a node: at its start it sets the stream right"
+    } else if reason.starts_with("stream ") {
+        "wait some seconds: a node makes it again; if it does not, its log says why"
+    } else if reason.starts_with("no server answers for the consumer") {
+        "check the NATS servers: the stream has no leader; the node goes on by itself once it has"
+    } else if reason.starts_with("NATS stores nothing") {
+        "free space on the disk of the NATS server, look at its log, restart it if that speaks of a write error"
+    } else if reason.starts_with("the stream of run records is full") {
+        "raise storage.runs_max_records or shorten completed_max_age, then restart a node"
+    } else if reason.starts_with("a supervisor of this node") {
+        "restart this node"
+    } else if reason.contains("handlers neither end in time") {
+        "the node's log names these handlers: have them react to their cancellation, then restart the node"
+    } else if reason == "draining" {
+        "nothing: the node is about to end"
+    } else {
+        "the node goes on by itself once it has its connection; docs/operations.md explains its log"
+    }
+}
+
+/// The same, if a bucket is gone. An empty one would have jobs run that must not, so nodes do not make it while they run.
+fn of_bucket(reason: &str) -> Option<&'static str> {
+    let (bucket, rest) = reason.split_once(' ')?;
+    if !bucket.starts_with("KV_") || !rest.starts_with("is gone") {
+        return None;
+    }
+    let remedies = [
+        (
+            "_runs",
+            "stop the nodes and restore it from a backup; or restart a node, which makes it empty: jobs that wait in lanes \
+             run as new ones, those that wait for a time or a retry become dead letters of kind invalid",
+        ),
+        (
+            "_idempotency",
+            "restore it from a backup; or restart a node, which makes it empty: keys count as free, and a repeated job runs again",
+        ),
+        (
+            "_control",
+            "restore it from a backup; or restart a node, which makes it empty: then pauses, limits and queues that were \
+             set while the cluster ran are gone, and breakers are closed",
+        ),
+        (
+            "_concurrency",
+            "wait until running attempts have ended and restart a node, which makes it empty: what still runs is not counted then",
+        ),
+        (
+            "_schedules",
+            "restore it from a backup; or restart a node, which makes it empty: recurring schedules of the configuration \
+             come back, others have to be put again",
+        ),
+    ];
+    let found = remedies.into_iter().find(|(end, _)| bucket.ends_with(end));
+    Some(found.map_or("restore it from a backup, or restart a node, which makes it empty", |(_, remedy)| remedy))
+}
+
+/// What to do about a warning of a node's health.
+pub(super) fn of_warning(warning: &str) -> &'static str {
+    if warning.starts_with("no handler for ") {
+        "start a handler that subscribes to this subject"
+    } else if warning.starts_with("no node serves queue ") {
+        "start a node whose configuration names this queue"
+    } else if warning.starts_with("stream ") && warning.contains(" had been deleted") {
+        "find the client that deleted it and take its right to ($JS.API.STREAM.DELETE); docs/operations.md says what was lost \
+         with it, by stream"
+    } else if warning.starts_with("stream ") {
+        "start all nodes with the same storage settings: a node makes its streams larger at its start, never smaller unasked"
+    } else if warning.starts_with("short of memory") {
+        "a smaller concurrency of its queues, smaller payloads, or more memory; docs/admission.md explains it"
+    } else if warning.contains("not started in the last two minutes") {
+        "more workers or handlers, or a later deadline or expiry; docs/admission.md explains it"
+    } else {
+        "more nodes or workers for this queue, or a larger storage.jobs_max_messages and jobs_max_bytes"
+    }
+}

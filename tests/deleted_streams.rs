@@ -1,0 +1,208 @@
+//! A stream that somebody deletes is made again within seconds, and said; what decides about jobs is not.
+
+use std::time::Duration;
+
+use longshore_harness::{Node, NodeBuilder, Reply, Scrape, World, eventually};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::http::on_a_free_port;
+use crate::{AT_ONCE, served_by, workers, world};
+
+const LANE: &str = "LONGSHORE_JOBS_main_P5";
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Two workers, and a handler of the type `flaky` that fails.
+fn node<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
+    let node = on_a_free_port(workers(world.node(), 2)).name(name).with("node", "lease = '10s'");
+    node.with("types.flaky", &served_by("fail", &format!("max_attempts = 2\n{AT_ONCE}")))
+}
+
+async fn delete(world: &World, stream: &str) {
+    world.jetstream().delete_stream(stream).await.unwrap();
+}
+
+/// Waits until a stream is there, and returns the sequence at which it begins.
+async fn is_back(world: &World, stream: &str) -> u64 {
+    eventually(stream, WITHIN, async || {
+        let found = world.jetstream().get_stream(stream).await;
+        found.map(|found| found.cached_info().config.first_sequence.unwrap_or(1)).map_err(|error| error.to_string())
+    })
+    .await
+}
+
+/// Waits until a node is ready, with what it warns of.
+async fn is_ready(world: &World, node: &Node) -> Vec<String> {
+    eventually("a node that is ready", WITHIN, async || {
+        let health = world.try_request("_all", "health", json!({"node": node.name()})).await.unwrap();
+        let texts = |of: &str| -> Vec<String> {
+            health[of].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+        };
+        if health["ready"] == true { Ok(texts("warnings")) } else { Err(texts("reasons").join(", ")) }
+    })
+    .await
+}
+
+async fn remade(nodes: &[&Node]) -> f64 {
+    let mut sum = 0.0;
+    for node in nodes {
+        sum += Scrape::of(node).await.sum("longshore_streams_remade_total", &[]);
+    }
+    sum
+}
+
+/// Given a running job and two that wait, when their lane is deleted, then it is there again within seconds, the job that
+/// runs completes, and its late acknowledgement takes no other job away, though its node is killed.
+#[tokio::test]
+async fn a_deleted_lane_is_made_again_and_its_old_jobs_harm_no_new_one() {
+    let world = world().await;
+    let (open, gate) = watch::channel(0);
+    let handler = world.handler("held").start(move |job| {
+        let mut gate = gate.clone();
+        async move {
+            let number = job.json()["number"].as_u64().unwrap();
+            gate.wait_for(|open| *open >= number).await.unwrap();
+            Reply::json(json!(number))
+        }
+    });
+    let handler = handler.await;
+    let one = node(&world, "n1").start().await;
+    let mut system = world.live_events("_sys").await;
+    let old = world.publish("held").json(json!({"number": 1})).await;
+    handler.called(1).await;
+
+    delete(&world, LANE).await;
+    let first = is_back(&world, LANE).await;
+
+    assert!(first > 1_000_000_000_000_000, "{first}: no sequence comes again");
+    let told = system.until("the stream", |live| live.body["event"] == "stream_remade").await.body;
+    assert_eq!((&told["stream"], &told["first_sequence"], &told["node"]), (&json!(LANE), &json!(first), &json!("n1")));
+    let new = eventually("a job that is taken", WITHIN, async || {
+        let sent = world.publish("held").send(r#"{"number":2}"#).await;
+        sent.map(|receipt| receipt.run_id).map_err(|refused| format!("{refused:?}"))
+    })
+    .await;
+    assert_eq!(new, format!("main-p5-{first}"));
+    handler.called(2).await;
+    open.send_replace(1);
+    assert_eq!(world.wait(&old).await.state, "completed");
+    assert_eq!(world.depth("main", 5).await, 1, "the new job is in its lane as long as it runs");
+    one.kill9().await;
+    open.send_replace(2);
+    let _two = node(&world, "n2").start().await;
+    assert_eq!(world.wait(&new).await.state, "completed");
+}
+
+/// Given two nodes, when a lane is deleted, then one of them makes it again, and says so in log, audit, metric, health and
+/// `doctor`.
+#[tokio::test]
+async fn the_node_that_makes_a_stream_again_says_so() {
+    let world = world().await;
+    let (two, three) = (node(&world, "n2").start().await, node(&world, "n3").start().await);
+    delete(&world, "LONGSHORE_JOBS_main_P9").await;
+    is_back(&world, "LONGSHORE_JOBS_main_P9").await;
+    let warnings = eventually("a warning", WITHIN, async || {
+        let all = [is_ready(&world, &two).await, is_ready(&world, &three).await].concat();
+        let all: Vec<String> = all.into_iter().filter(|text| text.starts_with("stream ")).collect();
+        if all.is_empty() { Err("none") } else { Ok(all) }
+    })
+    .await;
+    assert_eq!((warnings.len(), remade(&[&two, &three]).await), (1, 1.0), "one node says it: {warnings:?}");
+    assert!(warnings[0].starts_with("stream LONGSHORE_JOBS_main_P9 had been deleted and was made again, empty, at "));
+    let audit = eventually("the audit", WITHIN, async || {
+        let entries = world.try_request("_all", "audit.list", json!({})).await.unwrap()["entries"].clone();
+        if entries.as_array().unwrap().len() == 1 { Ok(entries) } else { Err(entries) }
+    })
+    .await;
+    assert_eq!((&audit[0]["endpoint"], &audit[0]["stage"]), (&json!("streams.remake"), &json!("done")));
+    assert_eq!(audit[0]["outcome"]["stream"], "LONGSHORE_JOBS_main_P9");
+    let by = if audit[0]["by"] == "node n2" { &two } else { &three };
+    let lines = by.log().since(0).into_iter().filter(|line| line.contains("P9 had been deleted and was made again"));
+    assert_eq!(lines.count(), 1);
+    let found = world.command(["doctor", "--json"]).output().await.unwrap();
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let said = |finding: &&Value| finding["text"].as_str().unwrap().contains("had been deleted");
+    let finding = found["findings"].as_array().unwrap().iter().find(said).unwrap();
+    assert!(finding["remedy"].as_str().unwrap().contains("STREAM.DELETE"), "{finding}");
+}
+
+/// Given a node, when every stream of messages is deleted, then all of them are there again, and jobs are scheduled, retried,
+/// run, put aside and told of as before, also into the files of events.
+#[tokio::test]
+async fn all_streams_of_messages_are_made_again() {
+    let world = world().await;
+    let file = world.dir().join("events.jsonl");
+    let node = node(&world, "n1").with("audit", &format!("events_file = '{}'", file.display())).start().await;
+    let before = world.publish("noop").json(json!(1)).await;
+    assert_eq!(world.wait(&before).await.state, "completed");
+    let told = async |run: &str| {
+        eventually("events in their file", WITHIN, async || {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+            let ends = events.iter().any(|event| event["run_id"] == run && event["event"] == "completed");
+            if ends { Ok(()) } else { Err(text) }
+        })
+        .await;
+    };
+    told(&before).await;
+    let streams = ["SCHEDULES", "PARKED", "EVENTS", "DLQ", "AUDIT", "JOBS_main_P5", "JOBS_main_RETURNED"];
+    for stream in streams {
+        delete(&world, &format!("LONGSHORE_{stream}")).await;
+    }
+    for stream in streams {
+        is_back(&world, &format!("LONGSHORE_{stream}")).await;
+    }
+    is_ready(&world, &node).await;
+    assert_eq!(remade(&[&node]).await, streams.len() as f64);
+
+    let delayed = world.submit(json!({"type": "noop", "delay_ms": 1_200})).await;
+    let dead = world.publish("flaky").json(json!({})).await;
+    assert_eq!(world.wait(&delayed).await.state, "completed");
+    assert_eq!(world.wait(&dead).await.state, "dead");
+    world.eventually_letters(1).await;
+    assert_eq!(
+        world.request("dlq.replay", json!({"run_id": dead, "set": {"payload": {"times": 0}}})).await["replayed"],
+        1
+    );
+    assert_eq!(world.wait(&dead).await.state, "completed");
+    world.eventually_reads(&delayed, "scheduled\nenqueued\nstarted 1\ncompleted 1").await;
+    told(&dead).await;
+    assert_eq!(Scrape::of(&node).await.sum("longshore_audit_failures_total", &[("to", "events_file")]), 0.0);
+}
+
+/// Given a node, when the bucket of run records is deleted, and a lane as well, then neither is made again while nodes run, the
+/// node says what to do, and a start makes both.
+#[tokio::test]
+async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
+    let world = world().await;
+    let node = node(&world, "n1").start().await;
+    let done = world.publish("noop").json(json!(1)).await;
+    assert_eq!(world.wait(&done).await.state, "completed");
+    delete(&world, "KV_longshore_runs").await;
+    delete(&world, LANE).await;
+    let health = eventually("both reasons", WITHIN, async || {
+        let health = world.try_request("_all", "health", json!({"node": "n1"})).await.unwrap();
+        if health["reasons"].to_string().matches(" is gone").count() == 2 { Ok(health) } else { Err(health) }
+    })
+    .await;
+    let reasons = health["reasons"].to_string();
+    assert!(
+        reasons.contains("stream KV_longshore_runs is gone, and with it what it says about jobs: restore it"),
+        "{reasons}"
+    );
+    // Longer than a lane alone would be missing.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(world.jetstream().get_stream(LANE).await.is_err() && remade(&[&node]).await == 0.0);
+    let found = world.command(["doctor", "--json"]).output().await.unwrap();
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let about =
+        |finding: &&Value| finding["text"].as_str().unwrap().contains("not ready: stream KV_longshore_runs is gone");
+    let finding = found["findings"].as_array().unwrap().iter().find(about).unwrap();
+    assert!(finding["remedy"].as_str().unwrap().contains("run as new ones"), "{finding}");
+
+    node.kill9().await;
+    node.restart().await;
+    assert_eq!(is_ready(&world, &node).await, Vec::<String>::new());
+    let run = world.publish("noop").json(json!(1)).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+}
