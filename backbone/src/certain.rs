@@ -9,15 +9,13 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use bytes::Bytes;
 use longshore_domain::{Priority, Queue, RunId, Tenant};
-use serde::Deserialize;
 
-use crate::Backbone;
 use crate::error::Error;
+use crate::inspect::{self, Peer};
 use crate::records::Found;
-use crate::request::{self, Refusal};
-use crate::scan;
 use crate::wire::header::names;
 use crate::wire::record;
+use crate::{Backbone, request, scan};
 
 /// The key under which a message is stored in the bucket of records that shows how far a replica is. Records have two
 /// tokens.
@@ -70,72 +68,39 @@ impl Backbone {
     /// # Errors
     /// The lane's leader may be a former one, or does not answer.
     pub async fn is_certainly_gone(&self, queue: &Queue, priority: Priority, sequence: u64) -> Result<(), Error> {
-        let stream = self.names().lane_stream(queue, priority);
-        let subject = format!("{}.STREAM.INFO.{stream}", self.api());
-        let failed = |source| Error::Read { subject: stream.clone(), source };
-        let info: Info = request::ask(self.service(), subject, Bytes::new()).await?;
-        match info {
-            Info { error: Some(refusal), .. } if refusal.err_code == request::NO_STREAM => Ok(()),
-            Info { error: Some(refusal), .. } => Err(failed(refusal.description.into())),
-            Info { state: Some(state), .. } if state.last_seq >= sequence => Ok(()),
-            Info { cluster, .. } if cluster.as_ref().is_none_or(Group::hears_a_majority) => Ok(()),
-            _ => Err(failed("its leader hears of too few others".into())),
+        let name = self.names().lane_stream(queue, priority);
+        let failed = |source| Error::Read { subject: name.clone(), source };
+        let lane = inspect::stream(self.service(), self.api(), &name).await.map_err(|error| failed(error.into()))?;
+        let Some(lane) = lane else { return Ok(()) };
+        if lane.state.last_seq >= sequence || lane.cluster.is_none_or(|servers| hears_a_majority(&servers.replicas)) {
+            return Ok(());
         }
+        Err(failed("its leader hears of too few others".into()))
     }
 }
 
-/// What a stream's leader says of it.
-#[derive(Deserialize)]
-struct Info {
-    state: Option<State>,
-    cluster: Option<Group>,
-    error: Option<Refusal>,
-}
-
-#[derive(Deserialize)]
-struct State {
-    #[serde(default)]
-    last_seq: u64,
-}
-
-#[derive(Deserialize)]
-struct Group {
-    #[serde(default)]
-    replicas: Vec<Peer>,
-}
-
-#[derive(Deserialize)]
-struct Peer {
-    /// Nanoseconds since the leader last heard from it.
-    #[serde(default)]
-    active: u64,
-    #[serde(default)]
-    offline: bool,
-}
-
-impl Group {
-    /// The leader itself is one of them.
-    fn hears_a_majority(&self) -> bool {
-        let heard = self.replicas.iter().filter(|peer| !peer.offline && peer.active <= HEARD_WITHIN_NS).count();
-        2 * (heard + 1) > self.replicas.len() + 1
-    }
+/// Whether a leader that has these followers has just heard from a majority, itself being one of it.
+fn hears_a_majority(followers: &[Peer]) -> bool {
+    let heard = followers.iter().filter(|peer| !peer.offline && peer.active <= HEARD_WITHIN_NS).count();
+    2 * (heard + 1) > followers.len() + 1
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    fn group(active_s: &[u64]) -> Group {
-        let peer = |seconds: &u64| Peer { active: seconds * 1_000_000_000, offline: false };
-        Group { replicas: active_s.iter().map(peer).collect() }
+    fn peers(active_s: &[u64]) -> Vec<Peer> {
+        let peer = |seconds: &u64| json!({"name": "s", "active": seconds * 1_000_000_000});
+        active_s.iter().map(|seconds| serde_json::from_value(peer(seconds)).unwrap()).collect()
     }
 
     #[test]
     fn a_leader_that_hears_too_few_may_be_a_former_one() {
-        assert!(group(&[]).hears_a_majority());
-        assert!(group(&[1, 9]).hears_a_majority());
-        assert!(!group(&[4, 9]).hears_a_majority());
-        assert!(group(&[0, 1, 9, 9]).hears_a_majority());
-        assert!(!group(&[1, 4, 9, 9]).hears_a_majority());
+        for (active_s, hears) in [(vec![], true), (vec![1, 9], true), (vec![4, 9], false), (vec![0, 1, 9, 9], true)] {
+            assert_eq!(hears_a_majority(&peers(&active_s)), hears, "{active_s:?}");
+        }
+        assert!(!hears_a_majority(&peers(&[1, 4, 9, 9])));
     }
 }

@@ -231,7 +231,7 @@ pub(crate) struct Stream {
     pub(crate) config: Config,
     #[serde(default)]
     pub(crate) state: StreamState,
-    cluster: Option<StreamCluster>,
+    pub(crate) cluster: Option<StreamCluster>,
 }
 
 #[derive(Default, Deserialize)]
@@ -240,21 +240,28 @@ pub(crate) struct StreamState {
     pub(crate) messages: u64,
     #[serde(default)]
     bytes: u64,
-}
-
-#[derive(Deserialize)]
-struct StreamCluster {
     #[serde(default)]
-    replicas: Vec<Peer>,
+    pub(crate) last_seq: u64,
+}
+
+/// The servers of a stream.
+#[derive(Deserialize)]
+pub(crate) struct StreamCluster {
+    /// All but the leader.
+    #[serde(default)]
+    pub(crate) replicas: Vec<Peer>,
 }
 
 #[derive(Deserialize)]
-struct Peer {
+pub(crate) struct Peer {
     name: String,
     #[serde(default)]
     current: bool,
     #[serde(default)]
-    offline: bool,
+    pub(crate) offline: bool,
+    /// Nanoseconds since the leader last heard from it.
+    #[serde(default)]
+    pub(crate) active: u64,
 }
 
 #[derive(Deserialize)]

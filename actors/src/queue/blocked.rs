@@ -165,20 +165,13 @@ impl<T> Waiting<T> {
         self.soon = held_up.soon;
     }
 
-    /// Says where the job is now in the order.
-    fn insert(&mut self, position: Position, job: T) -> usize {
-        let at = self.jobs.partition_point(|(other, _)| *other <= position);
-        self.jobs.insert(at, (position, job));
-        at
-    }
-
     /// None is parked any more: those that had to go behind wait here. Says how many did.
     fn none_is_parked(&mut self) -> usize {
         self.are_parked = false;
         let behind = std::mem::take(&mut self.behind);
         let count = behind.len();
         for (position, job) in behind {
-            self.insert(position, job);
+            insert(&mut self.jobs, position, job);
         }
         count
     }
@@ -230,7 +223,8 @@ impl<T: HasPayload> Blocked<T> {
 
     /// Whether a job of this kind has to go behind others.
     pub(crate) fn has_others_before(&self, kind: &Kind, is_returned: bool) -> bool {
-        self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty() || (waiting.are_parked && !is_returned))
+        let has_here = self.kinds.get(kind).is_some_and(|waiting| !waiting.jobs.is_empty());
+        has_here || self.has_parked_before(kind, is_returned)
     }
 
     /// Whether a job of this kind has to go behind others that are parked.
@@ -281,7 +275,7 @@ impl<T: HasPayload> Blocked<T> {
     /// Keeps a job until it can start.
     pub(crate) fn keep(&mut self, kind: Kind, position: Position, job: T) {
         self.held.add(&job);
-        if self.kinds.entry(kind).or_default().insert(position, job) == 0 {
+        if insert(&mut self.kinds.entry(kind).or_default().jobs, position, job) == 0 {
             // It has not been asked about as the first of its kind.
             self.none_could = None;
         }
@@ -291,9 +285,7 @@ impl<T: HasPayload> Blocked<T> {
     pub(crate) fn keep_behind(&mut self, kind: Kind, position: Position, job: T) {
         self.held.add(&job);
         self.behind += 1;
-        let behind = &mut self.kinds.entry(kind).or_default().behind;
-        let at = behind.partition_point(|(other, _)| *other <= position);
-        behind.insert(at, (position, job));
+        insert(&mut self.kinds.entry(kind).or_default().behind, position, job);
     }
 
     /// Takes the first in order of the jobs that go behind parked ones, to be parked.
@@ -462,17 +454,14 @@ impl<T: HasPayload> Blocked<T> {
     /// Sets aside jobs that have waited for too long, to be parked.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
         for (kind, waiting) in &mut self.kinds {
-            let (mut old, keep): (VecDeque<_>, _) =
-                std::mem::take(&mut waiting.jobs).into_iter().partition(|(_, job)| waited(job));
-            waiting.jobs = keep;
+            let old = take_out(&mut waiting.jobs, |job| waited(job));
             waiting.are_parked |= !old.is_empty();
-            let (behind, keep): (VecDeque<_>, _) =
-                std::mem::take(&mut waiting.behind).into_iter().partition(|(_, job)| waited(job));
-            waiting.behind = keep;
+            let behind = take_out(&mut waiting.behind, |job| waited(job));
             self.behind -= behind.len();
-            old.extend(behind);
-            old.iter().for_each(|(_, job)| self.held.remove(job));
-            self.overdue.extend(old.into_iter().map(|(_, job)| (kind.clone(), job)));
+            for (_, job) in old.into_iter().chain(behind) {
+                self.held.remove(&job);
+                self.overdue.push_back((kind.clone(), job));
+            }
         }
     }
 
@@ -488,6 +477,20 @@ impl<T: HasPayload> Blocked<T> {
             self.kinds.values_mut().flat_map(|waiting| waiting.jobs.drain(..).chain(waiting.behind.drain(..)));
         self.overdue.drain(..).map(|(_, job)| job).chain(waiting.map(|(_, job)| job)).collect()
     }
+}
+
+/// Puts a job in its place in the order; says where that is.
+fn insert<T>(jobs: &mut VecDeque<(Position, T)>, position: Position, job: T) -> usize {
+    let at = jobs.partition_point(|(other, _)| *other <= position);
+    jobs.insert(at, (position, job));
+    at
+}
+
+/// Takes out the jobs of which `is_wanted` says so. The others keep their order.
+fn take_out<T>(jobs: &mut VecDeque<(Position, T)>, is_wanted: impl Fn(&T) -> bool) -> VecDeque<(Position, T)> {
+    let (out, kept) = std::mem::take(jobs).into_iter().partition(|(_, job)| is_wanted(job));
+    *jobs = kept;
+    out
 }
 
 /// The earlier of two moments that may be unknown.
