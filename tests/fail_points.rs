@@ -138,6 +138,24 @@ async fn nothing_is_lost_at(point: &str) {
     println!("{point}: {findings}; {} jobs in all ({})", load.accepted.len(), load.counts());
 }
 
+/// Given an attempt whose start is published, when the committer dies before it publishes anything else, then the log has
+/// every event.
+#[tokio::test]
+async fn a_committer_that_dies_before_its_first_events_loses_no_start() {
+    let world = world().await;
+    let node = node(&world).env("LONGSHORE_FAIL_POINTS", "before-events=panic").start().await;
+    // It lasts long enough for a record, so its start is published before its end.
+    let receipt = world.publish("sleep").send(r#"{"ms":600}"#).await.unwrap();
+    assert_eq!(world.ends(&[receipt.clone()], WITHIN).await, ["completed"]);
+    // Its message comes again, for the events of its end.
+    crate::is_emptied(&world).await;
+    assert!(node.stop().await.success());
+    assert!(node.log().since(0).iter().any(|line| line.contains("fail point before-events")), "no committer died");
+    let mut history = world.history(&[receipt], Vec::new()).await;
+    history.rules = rules(Vec::new());
+    history.assert_sound();
+}
+
 fn node(world: &World) -> NodeBuilder<'_> {
     world.node().name("node").config(load::SETTINGS).with("node", "lease = '1s'")
 }

@@ -62,6 +62,11 @@ impl<T> Merge<T> {
         self.held
     }
 
+    /// Every job, in no order of lanes.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.lanes.iter_mut().flatten().map(|(_, job)| job)
+    }
+
     /// Takes out every job for which `leaves` returns true; the others keep their order.
     pub fn take_where(&mut self, mut leaves: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();

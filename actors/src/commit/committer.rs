@@ -306,6 +306,10 @@ impl Committing {
 
     async fn take(&mut self, input: Input, window: &mut Window) {
         match input {
+            // Nobody repeats it: it is kept before anything is done over which the committer might die.
+            Input::Commit(commit) if commit.is_for_the_log_alone() => {
+                self.batches.add(&commit.run.tenant, [commit.lines.log(), b""], None);
+            }
             Input::Commit(mut commit) => {
                 commit.in_flight = Some(InFlightPermit::taken(&self.in_flight));
                 if commit.write.is_some() {

@@ -179,6 +179,12 @@ impl Commit {
         self.write = Some(Write { expected: revision, subject: Bytes::new(), body: Bytes::new() });
     }
 
+    /// Whether it only adds lines to the log, and nothing waits for them.
+    pub(crate) fn is_for_the_log_alone(&self) -> bool {
+        let does_no_more = self.write.is_none() && self.follow_up.is_none() && self.lines.count() == 0;
+        does_no_more && matches!(self.after, AfterCommit::Nothing)
+    }
+
     /// The commit of a run whose record is stored as it is, with these events to publish.
     pub(crate) fn with_events(run: Box<Run>, payload: Payload, lines: EncodedEvents) -> Self {
         Self {

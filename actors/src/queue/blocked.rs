@@ -470,6 +470,13 @@ impl<T: HasPayload> Blocked<T> {
         self.overdue.pop_front()
     }
 
+    /// Every job.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        let kinds = self.kinds.values_mut();
+        let waiting = kinds.flat_map(|waiting| waiting.jobs.iter_mut().chain(&mut waiting.behind));
+        waiting.map(|(_, job)| job).chain(self.overdue.iter_mut().map(|(_, job)| job))
+    }
+
     /// Takes out every job.
     pub(crate) fn take_all(&mut self) -> Vec<T> {
         (self.held, self.behind) = (Held::default(), 0);
@@ -655,6 +662,7 @@ mod tests {
         assert_eq!(blocked.take((now, 0), |_| true, |_| full(false)), Some((kind("a"), 1)));
         assert_eq!(blocked.take((now, 0), |_| true, |_| full(true)), None);
         blocked.set_aside(|number| *number == 4);
+        assert_eq!(blocked.iter_mut().map(|number| *number).collect::<Vec<_>>(), [3, 4]);
         assert_eq!((blocked.held(), blocked.take_overdue(), blocked.take_overdue()), (2, Some((kind("a"), 4)), None));
         assert_eq!(fill(&mut blocked, "a", 5..6, now), [5], "behind the one that waited for too long");
         assert_eq!(blocked.take_all(), [3]);
@@ -733,6 +741,7 @@ mod tests {
         }
         blocked.keep_behind(kind("other"), place(9), 9);
         assert!(blocked.take((now, 0), |_| true, |_| Ok(())).is_none(), "none of them may start");
+        assert_eq!(blocked.iter_mut().count(), 4);
         assert_eq!((blocked.held(), blocked.take_behind()), (4, Some((full.clone(), 1))));
         blocked.before_asking();
         blocked.are_parked(&[kind("other")], now);

@@ -15,7 +15,7 @@ use longshore_domain::{Lane, Queue, Timestamp};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::assignment::Assignment;
+use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::order;
 use crate::queue::blocked::{Blocked, Goes, HasPayload};
 use crate::queue::gates::Gates;
@@ -208,6 +208,17 @@ impl JobBuffer {
         back.extend(jobs.blocked.take_all());
         drop(jobs);
         back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, self.lease));
+    }
+
+    /// Has every job claim its run before it starts: the server may have given it to another, or to this node once more.
+    pub(crate) fn claim_all(&self) {
+        let mut jobs = self.jobs();
+        let Jobs { merge, blocked, .. } = &mut *jobs;
+        for assignment in merge.iter_mut().chain(blocked.iter_mut()) {
+            if matches!(assignment.start, Start::FastPath) {
+                assignment.start = Start::Claim;
+            }
+        }
     }
 
     /// Returns jobs that have waited for a third of their lease, so that a node with free capacity may have them. Jobs

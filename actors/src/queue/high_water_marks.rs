@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::{Priority, Queue};
+use longshore_domain::run::{Holding, MessageId};
+use longshore_domain::{Priority, Queue, Timestamp};
 use tokio::task::JoinSet;
 
 use crate::attempt::cancelled::learn;
@@ -38,6 +39,30 @@ struct Lane {
     /// How often its mark was asked for; a reader's answer counts only for the asking it was started for.
     asked: u64,
     being_read: bool,
+    newest: Newest,
+}
+
+/// The newest message of a lane that was delivered to this node as one that nobody had before.
+#[derive(Debug, Clone, Copy, Default)]
+struct Newest {
+    sequence: u64,
+    at: Timestamp,
+}
+
+impl Newest {
+    /// Whether a message that nobody had before, as the server says, comes out of its order: then the server has forgotten
+    /// that it delivered it. In a lane that was made again sequences may be lower, but its messages are younger.
+    fn is_passed_by(&mut self, holding: &Holding) -> bool {
+        let MessageId { sequence, at, .. } = holding.message;
+        if holding.delivery > 1 {
+            return false;
+        }
+        let was_delivered = sequence <= self.sequence && at <= self.at;
+        if !was_delivered {
+            *self = Self { sequence, at };
+        }
+        was_delivered
+    }
 }
 
 /// What a reader found, and for which asking of which lane.
@@ -50,7 +75,7 @@ struct Read {
 impl HighWaterMarks {
     /// Nothing is known yet.
     pub(crate) fn new(backbone: Backbone, cancelled: Arc<RecentlyCancelled>, queue: Queue) -> Self {
-        let unknown = Lane { mark: UNKNOWN, asked: 0, being_read: false };
+        let unknown = Lane { mark: UNKNOWN, asked: 0, being_read: false, newest: Newest::default() };
         let mut marks = Self { backbone, cancelled, queue, lanes: [unknown; Priority::COUNT], readers: JoinSet::new() };
         if marks.backbone.has_one_server() {
             marks.server_is_new();
@@ -66,13 +91,20 @@ impl HighWaterMarks {
         self.lanes.get(lane).map_or(UNKNOWN, |lane| lane.mark)
     }
 
+    /// Whether the server has forgotten that it gave this node that message: a new leader of the consumer did not know, or
+    /// a former one still delivers.
+    pub(crate) fn is_repeated(&mut self, lane: usize, holding: &Holding) -> bool {
+        self.lanes.get_mut(lane).is_some_and(|lane| lane.newest.is_passed_by(holding))
+    }
+
     /// The connection was made anew: the only server may be another process, whose marks hold for all nodes.
     pub(crate) fn server_is_new(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.newest = Newest::default());
         if !self.backbone.has_one_server() {
             return;
         }
         self.readers = JoinSet::new();
-        self.lanes = self.lanes.map(|lane| Lane { mark: UNKNOWN, asked: lane.asked + 1, being_read: true });
+        self.lanes = self.lanes.map(|lane| Lane { mark: UNKNOWN, asked: lane.asked + 1, being_read: true, ..lane });
         let (backbone, cancelled) = (self.backbone.clone(), Arc::clone(&self.cancelled));
         let (queue, lanes) = (self.queue.clone(), self.lanes);
         self.readers.spawn(async move {
@@ -147,6 +179,35 @@ async fn patiently<T, F: Future<Output = Result<T, Error>>>(queue: &Queue, read:
                 }
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding(sequence: u64, at: i64, delivery: u64) -> Holding {
+        let message = MessageId { stream: "lane".into(), sequence, at: Timestamp::from_millis(at) };
+        Holding { message, delivery }
+    }
+
+    #[test]
+    fn what_a_server_delivers_for_the_first_time_once_more_is_repeated() {
+        let mut newest = Newest::default();
+        for (sequence, at, delivery, repeats) in [
+            (5, 10, 1, false),
+            (9, 10, 1, false),
+            (5, 10, 2, false),
+            (9, 10, 1, true),
+            (7, 10, 1, true),
+            (10, 10, 1, false),
+            // The lane was made again.
+            (1, 11, 1, false),
+            (1, 11, 1, true),
+            (2, 11, 1, false),
+        ] {
+            assert_eq!(newest.is_passed_by(&holding(sequence, at, delivery)), repeats, "{sequence} {at} {delivery}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use longshore_backbone::Backbone;
-use longshore_backbone::delivery::Delivery;
+use longshore_backbone::delivery::{AckToken, Delivery};
 use longshore_backbone::pull::{Pulled, Puller};
 use longshore_domain::Lane;
 use longshore_domain::freshness::Freshness;
@@ -43,6 +43,9 @@ const AHEAD: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_millis(2);
 /// The lanes, as metrics name them, in their order.
 const LANES: [&str; Lane::COUNT] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "returned"];
+/// A job that the server has given this node before comes again after this time: by then a handler that was called without
+/// a claim has ended, or its run has a record.
+const REPEATED_AFTER: Duration = Duration::from_secs(1);
 /// Jobs taken in before idle workers are served again.
 const MAX_BATCH: usize = 256;
 
@@ -74,6 +77,8 @@ struct Scheduler {
     max: usize,
     /// The jobs of this round, not yet in the buffer.
     fresh: Vec<Arrived>,
+    /// Deliveries that the server has given this node before, to be returned.
+    repeated: Vec<AckToken>,
     /// How many jobs were buffered when the lanes were last topped up.
     held: Buffered,
     /// From when on the server sent the deliveries that are read now: leases count from there.
@@ -144,7 +149,10 @@ pub(crate) async fn run(part: Part, mut mailbox: Mailbox<Message>) -> LoopEnd {
         match news.await {
             News::IdleWorkers | News::Message(Message::CapacityChanged) => {}
             News::Stalled => scheduler.stalled(),
-            News::Pulled => queue.buffer.came(scheduler.fresh.drain(..)),
+            News::Pulled => {
+                queue.buffer.came(scheduler.fresh.drain(..));
+                scheduler.return_repeated().await;
+            }
             News::LocalRetries(assignment) => queue.buffer.again(assignment),
             News::Tick => scheduler.tick(),
             News::Closed => return Err(SUBSCRIPTION_ENDED.to_owned()),
@@ -190,6 +198,7 @@ impl Scheduler {
             puller,
             marks,
             fresh: Vec::with_capacity(MAX_BATCH),
+            repeated: Vec::new(),
             held,
             freshness,
             epochs: [0; Lane::COUNT],
@@ -230,6 +239,13 @@ impl Scheduler {
         .await
     }
 
+    /// Returns what the server has given this node before. It comes again with a delivery count that says so.
+    async fn return_repeated(&mut self) {
+        for ack_token in self.repeated.drain(..) {
+            self.backbone.nak_after(ack_token, REPEATED_AFTER).await;
+        }
+    }
+
     /// A probe came back. Deliveries that were read before it may have been sent right after the probe before.
     fn echo(&mut self, number: u64, now: Instant) {
         let stood_still = now.duration_since(self.freshness.since());
@@ -244,6 +260,9 @@ impl Scheduler {
         let epoch = self.puller.epoch(lane);
         if std::mem::replace(&mut self.epochs[lane], epoch) != epoch {
             self.marks.leader_may_be_new(lane);
+            if !self.backbone.has_one_server() {
+                self.queue.buffer.claim_all();
+            }
         }
     }
 
@@ -255,6 +274,12 @@ impl Scheduler {
     }
 
     fn take(&mut self, lane: usize, delivery: Delivery) {
+        if self.marks.is_repeated(lane, &delivery.holding) {
+            // Its job may be here, and may begin in this moment without a claim: only later can this be told from others.
+            self.queue.buffer.claim_all();
+            self.repeated.push(delivery.ack_token);
+            return;
+        }
         let behind = delivery.behind;
         let mark = self.marks.of(lane);
         let mut assignment = Assignment::read(delivery, self.backbone.names(), mark, self.max);
