@@ -265,8 +265,9 @@ async fn drained(limit: &str, jobs: usize) -> Duration {
     let ended = world.ends(&receipts, WITHIN).await;
     assert!(ended.iter().all(|state| state == "completed"));
     let log = world.event_log("default").await;
-    let deferred = log.iter().filter(|logged| logged.event.event == EventName::Deferred).count();
-    assert_eq!((deferred, world.stored("LONGSHORE_PARKED").await), (0, 0));
+    let deferred: Vec<_> = log.iter().filter(|logged| logged.event.event == EventName::Deferred).collect();
+    assert!(deferred.is_empty(), "{} were deferred: {:?}", deferred.len(), deferred[0]);
+    assert_eq!(world.stored("LONGSHORE_PARKED").await, 0);
     took
 }
 

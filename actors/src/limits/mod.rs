@@ -29,8 +29,9 @@ const MAX_LIMITS: usize = 16_384;
 const MAX_HOLDS: usize = 16_384;
 /// How long jobs wait whose limit finds no place here.
 const NO_PLACE: Duration = Duration::from_secs(1);
-/// How long a submission waits for the tokens of its tenant.
-const ADMITS_WITHIN: Duration = Duration::from_millis(500);
+/// How long a submission waits for the tokens of its tenant, and a job whose tokens were good for less time than its
+/// beginning took.
+const WAITS_FOR: Duration = Duration::from_millis(500);
 /// The longest hold.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -249,12 +250,25 @@ impl Limits {
         if self.has_none() {
             return Ok(None);
         }
-        let ids = self.ids(&job.tenant, &job.job_type, &KindKey::of(job.options.as_deref()));
-        if ids.is_empty() {
-            return Ok(None);
-        }
-        let cost = job.options.as_ref().and_then(|options| options.cost).unwrap_or(1);
-        self.take_of(ids, cost, now).map(Some)
+        let (ids, cost) = self.ids_and_cost(job);
+        if ids.is_empty() { Ok(None) } else { self.take_of(ids, cost, now).map(Some) }
+    }
+
+    /// The same for a job that is about to start, and whose tokens are no longer good: may wait for the cluster's answer.
+    ///
+    /// # Errors
+    /// There will be none soon: says until when.
+    pub(crate) async fn take_soon(self: &Arc<Self>, job: &Job) -> Result<Box<Tokens>, Instant> {
+        let (ids, cost) = self.ids_and_cost(job);
+        self.wait_for(&ids, cost).await
+    }
+
+    fn ids_and_cost(&self, job: &Job) -> (Ids, u32) {
+        let options = job.options.as_deref();
+        (
+            self.ids(&job.tenant, &job.job_type, &KindKey::of(options)),
+            options.and_then(|options| options.cost).unwrap_or(1),
+        )
     }
 
     /// Takes the token of a job that the tenant submits, if it has a limit; may wait for the cluster's answer.
@@ -264,14 +278,17 @@ impl Limits {
     pub(crate) async fn admit(self: &Arc<Self>, tenant: &Tenant) -> Result<Option<Box<Tokens>>, Instant> {
         let scope = Scope::Tenant(tenant.clone());
         let Some(limit) = self.limit_of(&scope) else { return Ok(None) };
-        let id = LimitId { scope, key: None };
+        self.wait_for(&Ids::from_iter([(LimitId { scope, key: None }, limit)]), 1).await.map(Some)
+    }
+
+    async fn wait_for(self: &Arc<Self>, ids: &Ids, cost: u32) -> Result<Box<Tokens>, Instant> {
         let begun = Instant::now();
         loop {
             let known = self.news.count();
             let now = Instant::now();
-            match self.take_of(Ids::from_iter([(id.clone(), limit)]), 1, now) {
-                Ok(tokens) => return Ok(Some(tokens)),
-                Err(Short { until, .. }) if now.max(until) > begun + ADMITS_WITHIN => return Err(until),
+            match self.take_of(ids.clone(), cost, now) {
+                Ok(tokens) => return Ok(tokens),
+                Err(Short { until, .. }) if now.max(until) > begun + WAITS_FOR => return Err(until),
                 Err(Short { until, .. }) => {
                     // The answer may come sooner.
                     let _ = tokio::time::timeout_at(until.into(), self.news.since(known)).await;

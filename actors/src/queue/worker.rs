@@ -85,7 +85,7 @@ impl Actor for Worker {
 impl State {
     async fn attend(&self, assignment: Box<Assignment>) {
         let Begun::Work(mut running) = begin::begin(&*self.ports, assignment).await else { return };
-        if let Err(lacks) = self.spends(&mut running.assignment) {
+        if let Err(lacks) = self.spends(&mut running.assignment).await {
             let RunningAttempt { assignment, attempt_state, .. } = running;
             return conclude::judge(&*self.ports, assignment, attempt_state, Outcome::OverLimit(lacks)).await;
         }
@@ -143,7 +143,7 @@ impl State {
     ///
     /// # Errors
     /// It may not start, because it lacks these.
-    fn spends(&self, assignment: &mut Assignment) -> Result<(), DeferReason> {
+    async fn spends(&self, assignment: &mut Assignment) -> Result<(), DeferReason> {
         let now = Instant::now();
         if !assignment.permits.has_slots(now) {
             return Err(DeferReason::Concurrency);
@@ -151,9 +151,8 @@ impl State {
         if assignment.permits.spend(now) {
             return Ok(());
         }
-        let tokens = self.ports.limits.take(&assignment.job, now);
-        let has_tokens = tokens.is_ok_and(|tokens| tokens.is_none_or(|tokens| tokens.spend(now)));
-        if has_tokens { Ok(()) } else { Err(DeferReason::RateLimited) }
+        let tokens = Box::pin(self.ports.limits.take_soon(&assignment.job)).await;
+        if tokens.is_ok_and(|tokens| tokens.spend(Instant::now())) { Ok(()) } else { Err(DeferReason::RateLimited) }
     }
 
     /// Waits for a short retry in a task of its own, and gives it back to the queue's scheduler, or the one after it.
