@@ -20,7 +20,8 @@ use crate::cluster::{
     circuit_breaker, discovery, dlq_watch, event_files, offered_handlers, presence, pressure_watch, put_queues,
     run_time_settings, stream_watch, unserved,
 };
-use crate::commit::committer::{Committer, Committing};
+use crate::commit::committer::Committing;
+use crate::commit::handle::Committer;
 use crate::concurrency::{Slots, keeper};
 use crate::lease_keeper::{self, Book};
 use crate::limits::Limits;

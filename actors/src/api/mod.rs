@@ -47,7 +47,7 @@ use crate::api::audit::Audit;
 use crate::cluster::circuit_breaker;
 use crate::cluster::system_events::SystemEvents;
 use crate::cluster::waiting::WaitingJobs;
-use crate::commit::committer::Committer;
+use crate::commit::handle::Committer;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::shared::breakers::Breakers;

@@ -9,6 +9,7 @@ pub(crate) mod lines;
 pub(crate) mod batches;
 pub(crate) mod committer;
 pub(crate) mod follow_up;
+pub(crate) mod handle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use longshore_domain::run::DeferReason;
 
 use crate::queue::gates::answer::HeldUp;
+use crate::queue::held::{HasPayload, Held};
 use crate::shared::kind::{Kind, Room};
 use crate::shared::park_permits::{OnItsWay, OnTheirWay, Position};
 
@@ -19,10 +20,6 @@ const MIN_KEPT: usize = 2;
 const MAX_KEPT: usize = 256;
 /// So many at least that were taken back: one that were parked again would start after those that were behind it.
 const KEPT_BACK: usize = 32;
-/// At most so many jobs of all kinds are kept, and twice as many with those that were taken back: keys make many kinds.
-const MAX_HELD: usize = 2_048;
-/// At most so many bytes of payloads of them, and twice as many with those that were taken back.
-const MAX_HELD_BYTES: usize = 32 << 20;
 /// A job that cannot start within this time is parked at once. Others are kept, so that they start on time.
 const SOON: Duration = Duration::from_secs(1);
 /// If no gate has news, the first jobs are not asked about again before this time is over.
@@ -33,36 +30,6 @@ const PART_OF_LEASE: u32 = 6;
 const COMES_WITHIN: Duration = Duration::from_secs(1);
 /// The same where no job of its kind is left here: then those that other nodes pulled must not keep this one waiting.
 const COMES_SOON: Duration = Duration::from_millis(100);
-
-/// A job, as far as it matters how much memory it takes.
-pub(crate) trait HasPayload {
-    /// The bytes of its payload.
-    fn payload_bytes(&self) -> usize;
-}
-
-/// How many jobs wait, and the bytes of their payloads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Held {
-    jobs: usize,
-    bytes: usize,
-}
-
-impl Held {
-    fn add(&mut self, job: &impl HasPayload) {
-        self.jobs += 1;
-        self.bytes += job.payload_bytes();
-    }
-
-    fn remove(&mut self, job: &impl HasPayload) {
-        self.jobs -= 1;
-        self.bytes -= job.payload_bytes();
-    }
-
-    /// Whether there is room for another, in `times` the usual room.
-    fn has_room(self, times: usize) -> bool {
-        self.jobs < times * MAX_HELD && self.bytes < times * MAX_HELD_BYTES
-    }
-}
 
 /// The jobs that wait, by kind.
 #[derive(Debug)]
@@ -512,6 +479,7 @@ mod tests {
     use longshore_domain::{JobType, Priority, Tenant, Timestamp};
 
     use super::*;
+    use crate::queue::held::{MAX_HELD, MAX_HELD_BYTES};
 
     const LEASE: Duration = Duration::from_secs(30);
 

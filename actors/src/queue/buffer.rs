@@ -17,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::assignment::{Assignment, Start};
 use crate::attempt::order;
-use crate::queue::blocked::{Blocked, Goes, HasPayload};
+use crate::queue::blocked::{Blocked, Goes};
 use crate::queue::gates::Gates;
 use crate::queue::gates::answer::{HeldUp, Wakes};
+use crate::queue::held::HasPayload;
 use crate::queue::lookahead::Lookahead;
 use crate::shared::kind::{Kind, Room};
 use crate::shared::park_permits::{ParkGate, Position};

@@ -16,6 +16,7 @@ pub(crate) mod supervisor;
 pub(crate) mod blocked;
 pub(crate) mod buffer;
 pub(crate) mod gates;
+pub(crate) mod held;
 pub(crate) mod high_water_marks;
 pub(crate) mod lookahead;
 pub(crate) mod scheduler;

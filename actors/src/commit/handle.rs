@@ -1,0 +1,79 @@
+//! The handle by which commits are sent to the committer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_backbone::Backbone;
+use longshore_domain::publication::Published;
+use longshore_domain::{Run, SmolStr};
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use crate::address::Address;
+use crate::commit::committer::{Committing, Input, Message, QUEUED};
+use crate::commit::encode::Author;
+use crate::commit::{AfterCommit, Commit, Payload, Unlogged};
+use crate::metrics::Metrics;
+use crate::trace::Tracer;
+
+/// Sends commits to the committer. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Committer {
+    door: mpsc::Sender<Input>,
+    /// Where its messages go.
+    pub(crate) address: Address<Message>,
+    /// In whose name commits are written, and for which server.
+    node: SmolStr,
+    backbone: Backbone,
+}
+
+impl Committer {
+    /// A handle, and the committer's state.
+    pub(crate) fn open(
+        backbone: Backbone,
+        node: SmolStr,
+        metrics: Arc<Metrics>,
+        tracer: Option<Arc<Tracer>>,
+    ) -> (Self, Arc<Mutex<Committing>>) {
+        let (door, commits) = mpsc::channel(QUEUED);
+        let committing = Committing::new(backbone.clone(), metrics, tracer, commits);
+        (Self { door, address: Address::default(), node, backbone }, Arc::new(Mutex::new(committing)))
+    }
+
+    /// Sends input; waits while the committer is full.
+    pub(crate) async fn send(&self, input: Input) {
+        // The state lives as long as the node: a closed channel means that the process is ending.
+        let _ = self.door.send(input).await;
+    }
+
+    /// Has a commit without a delivery carried out and waits for that; returns the revision of its record.
+    ///
+    /// # Errors
+    /// Another write of the record was first, the committer died while it worked on the commit, or the process is
+    /// ending.
+    pub(crate) async fn carry_out(&self, mut commit: Commit) -> Result<u64, Unlogged> {
+        let (done, carried_out) = oneshot::channel();
+        commit.after = AfterCommit::Report(done);
+        self.send(Input::Commit(Box::new(commit))).await;
+        carried_out.await.map_err(|_| Unlogged)
+    }
+
+    /// Publishes the remaining events of a run whose record is stored; waits until the log has them.
+    ///
+    /// # Errors
+    /// The committer died while it worked on the commit, or the process is ending: the log may lack the events.
+    pub(crate) async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {
+        let run = Box::new(run.clone());
+        let commit = Commit::of_stored(run, Payload::default(), published, self.author());
+        self.carry_out(commit).await.map(drop)
+    }
+
+    /// In whose name records and events are written.
+    pub(crate) fn author(&self) -> Author<'_, Backbone> {
+        Author { node: &self.node, server: &self.backbone }
+    }
+
+    /// Waits until all input before is confirmed; false: it was not within that time.
+    pub(crate) async fn flush(&self, within: Duration) -> bool {
+        self.address.ask(within, Message::Flush).await.is_some()
+    }
+}
