@@ -4,7 +4,7 @@
 //! workers. `scheduler` pulls jobs from the lanes into `buffer`, which keeps
 //! them in order; `lookahead` knows which lanes have a more urgent job on its way, and `high_water_marks` from where on
 //! a lane's delivery counts can be trusted. `gates` say whether a job may start, and `blocked` keeps those that may not
-//! yet. `dispatcher` gives jobs to idle workers (`idle_workers`), as many as there are wake permits (`wake_permits`);
+//! yet, within the bounds of `held`. `dispatcher` gives jobs to idle workers (`idle_workers`), as many as there are wake permits (`wake_permits`);
 //! `worker` does one attempt after the other, and `unresponsive` finds handlers that block their thread. `parking`
 //! takes back jobs that could not start, and `lane_guard` removes messages that cannot be read. `fairness` sees that no
 //! tenant's flood keeps the others waiting: by what it knows of `deliveries` it has jobs moved `forward`.
