@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use longshore_harness::{Node, ServerCluster, eventually};
+use longshore_harness::{Node, ServerCluster, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{three_servers, workers, world};
@@ -158,8 +158,11 @@ async fn ask(client: &async_nats::Client, endpoint: &str, body: Value) -> Option
     Some((code, serde_json::from_slice(&answer.payload).unwrap()))
 }
 
+/// An endpoint, with the code of an error and the body that it answered.
+type Said = (&'static str, (Option<String>, Value));
+
 /// What is answered of a run by each endpoint that says so if there is none.
-async fn ask_all(client: &async_nats::Client, run: &str) -> Vec<(&'static str, (Option<String>, Value))> {
+async fn ask_all(client: &async_nats::Client, run: &str) -> Vec<Said> {
     const ENDPOINTS: [&str; 6] =
         ["runs.get", "runs.wait", "runs.cancel", "runs.run_now", "runs.reschedule", "runs.erase"];
     let asked = ENDPOINTS.map(|endpoint| {
@@ -175,10 +178,32 @@ async fn ask_all(client: &async_nats::Client, run: &str) -> Vec<(&'static str, (
     ENDPOINTS.into_iter().zip(answers).filter_map(|(endpoint, said)| Some((endpoint, said?))).collect()
 }
 
-/// Has one server lead the cluster, the records and a lane, and says which.
+/// What is answered of a recurring schedule by each endpoint that says so if there is none; `doomed` is one that may go.
+async fn ask_all_of_schedule(client: &async_nats::Client, id: &str, doomed: &str) -> Vec<Said> {
+    const ENDPOINTS: [&str; 6] = [
+        "schedules.get",
+        "schedules.pause",
+        "schedules.resume",
+        "schedules.run_now",
+        "schedules.backfill",
+        "schedules.delete",
+    ];
+    let asked = ENDPOINTS.map(|endpoint| {
+        let body = match endpoint {
+            "schedules.delete" => json!({"id": doomed}),
+            "schedules.backfill" => json!({"id": id, "from": "2026-01-01T00:00:00Z", "until": "2026-01-03T00:00:00Z"}),
+            _ => json!({"id": id}),
+        };
+        ask(client, endpoint, body)
+    });
+    let answers = futures_util::future::join_all(asked).await;
+    ENDPOINTS.into_iter().zip(answers).filter_map(|(endpoint, said)| Some((endpoint, said?))).collect()
+}
+
+/// Has one server lead the cluster, the records, the recurring schedules and a lane, and says which.
 async fn leads_all(servers: &ServerCluster) -> usize {
     let one = servers.meta_leader().await.expect("nothing is wrong now");
-    for stream in ["KV_longshore_runs", "LONGSHORE_JOBS_main_P5"] {
+    for stream in ["KV_longshore_runs", "KV_longshore_schedules", "LONGSHORE_JOBS_main_P5"] {
         eventually("the server to lead what is read", WITHIN, async || match servers.stream_leader(stream).await {
             Some(leader) if leader == one => Ok(()),
             leader => servers.step_down_stream(stream).await.and(Err(format!("{stream} is led by {leader:?}"))),
@@ -188,27 +213,44 @@ async fn leads_all(servers: &ServerCluster) -> usize {
     one
 }
 
+/// Two nodes, and a client of each: one that knows a single server alone, which leads all that is asked, and one that
+/// knows another.
+struct BothSides {
+    cut: usize,
+    _nodes: [Node; 2],
+    behind: async_nats::Client,
+    beyond: async_nats::Client,
+}
+
+impl BothSides {
+    async fn of(world: &World) -> Self {
+        world.node().name("first").start().await.stop().await;
+        let servers = world.servers();
+        let cut = leads_all(servers).await;
+        let at = |number: usize| servers.server(number).url();
+        let node = |number: usize| {
+            let node = world.node().name(&format!("n{number}")).env("NATS_URL", &at(number));
+            node.with("types.held", "handler = 'remote'").start()
+        };
+        let nodes = [node(cut).await, node((cut + 1) % 3).await];
+        let of = async |number: usize| async_nats::connect(at(number)).await.unwrap();
+        let (behind, beyond) = (of(cut).await, of((cut + 1) % 3).await);
+        eventually("nodes that answer", WITHIN, async || {
+            let answers = [ask(&behind, "health", json!({})).await, ask(&beyond, "health", json!({})).await];
+            if answers.iter().all(Option::is_some) { Ok(()) } else { Err("not yet") }
+        })
+        .await;
+        Self { cut, _nodes: nodes, behind, beyond }
+    }
+}
+
 /// Given three servers of which one leads the records and a lane, when it is cut off from the others and jobs are accepted
 /// there, then a node that knows the cut-off server alone may say "not now" of their runs, but never that there are none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_was_accepted_is_not_unknown_to_a_node_behind_a_cut() {
     let world = three_servers().await;
-    world.node().name("first").start().await.stop().await;
+    let BothSides { cut, behind, beyond, _nodes } = BothSides::of(&world).await;
     let servers = world.servers();
-    let cut = leads_all(servers).await;
-    let at = |number: usize| servers.server(number).url();
-    let node = |number: usize| {
-        let node = world.node().name(&format!("n{number}")).env("NATS_URL", &at(number));
-        node.with("types.held", "handler = 'remote'").start()
-    };
-    let (_behind, _beyond) = (node(cut).await, node((cut + 1) % 3).await);
-    let of = async |number: usize| async_nats::connect(at(number)).await.unwrap();
-    let (behind, beyond) = (of(cut).await, of((cut + 1) % 3).await);
-    eventually("nodes that answer", WITHIN, async || {
-        let answers = [ask(&behind, "health", json!({})).await, ask(&beyond, "health", json!({})).await];
-        if answers.iter().all(Option::is_some) { Ok(()) } else { Err("not yet") }
-    })
-    .await;
 
     servers.isolate(cut);
     let began = Instant::now();
@@ -252,4 +294,45 @@ async fn a_run_that_was_accepted_is_not_unknown_to_a_node_behind_a_cut() {
     })
     .await;
     assert_eq!(ask(&behind, "runs.cancel", json!({"run_id": "nobody"})).await.unwrap().0.as_deref(), Some("404"));
+}
+
+/// Given three servers of which one leads the recurring schedules, when it is cut off from the others and schedules are
+/// made there, then a node that knows the cut-off server alone may say "not now" of them, but never that there are none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_that_was_made_is_not_unknown_to_a_node_behind_a_cut() {
+    let world = three_servers().await;
+    let BothSides { cut, behind, beyond, _nodes } = BothSides::of(&world).await;
+    let servers = world.servers();
+
+    servers.isolate(cut);
+    let began = Instant::now();
+    let (mut made, mut said) = (Vec::new(), std::collections::BTreeMap::<String, usize>::new());
+    // The leader that is cut off answers for up to 20 s, what nobody leads is answered with 503 for as long as the cut lasts.
+    while began.elapsed() < Duration::from_secs(24) || (!said.contains_key("503") && began.elapsed() < WITHIN) {
+        let (kept, doomed) = (format!("kept-{}", made.len()), format!("doomed-{}", made.len()));
+        let put = |id: &str| ask(&beyond, "schedules.put", json!({"id": id, "every": "365d", "type": "held"}));
+        if let (Some((None, _)), Some((None, _))) = (put(&doomed).await, put(&kept).await) {
+            made.push(kept);
+        }
+        let Some(last) = made.len().checked_sub(1) else { continue };
+        for (endpoint, (code, body)) in ask_all_of_schedule(&behind, &made[last], &format!("doomed-{last}")).await {
+            let code = code.unwrap_or_default();
+            assert_ne!(code, "404", "{endpoint} of {}, {:?} after the cut: {body}", made[last], began.elapsed());
+            *said.entry(code).or_default() += 1;
+        }
+    }
+    println!("{} schedules were made beyond the cut; behind it, by code: {said:?}", made.len());
+    assert!(!made.is_empty() && said.contains_key("503"), "nobody behind the cut answered");
+    servers.heal();
+    servers.in_step().await;
+    for id in &made {
+        eventually("the schedule", WITHIN, async || match ask(&behind, "schedules.get", json!({"id": id})).await {
+            Some((None, _)) => Ok(()),
+            other => Err(format!("{id}: {other:?}")),
+        })
+        .await;
+    }
+    for (endpoint, (code, body)) in ask_all_of_schedule(&behind, "unheard-of", "unheard-of").await {
+        assert_eq!(code.as_deref(), Some("404"), "{endpoint}: {body}");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A leader that is cut off from the other servers goes on answering for up to 20 s, though they have elected another and
 //! store what it will never have. That it has a message proves that the message was stored; that it has none proves
-//! nothing. Before anybody is told that a run does not exist, it is read here.
+//! nothing. Before anybody is told that a run or a recurring schedule does not exist, it is read here.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use longshore_domain::{Priority, Queue, RunId, Tenant};
 use crate::error::Error;
 use crate::inspect::{self, Peer};
 use crate::records::Found;
+use crate::request::Stored;
 use crate::wire::header::names;
 use crate::wire::record;
 use crate::{Backbone, request, scan};
 
-/// The key under which a message is stored in the bucket of records that shows how far a replica is. Records have two
-/// tokens.
+/// The key under which a message is stored in a bucket that shows how far a replica is. The keys of records and of recurring
+/// schedules have two tokens.
 const MARK: &str = "_mark";
 /// How long that message is stored.
 const MARK_KEPT: &str = "60s";
@@ -31,17 +32,29 @@ const HEARD_WITHIN_NS: u64 = 3_000_000_000;
 impl Backbone {
     /// The record of a run as it stands at some moment after this was called, whoever leads the bucket then.
     ///
-    /// A mark is stored, for which a majority is needed, and the record read together with it: whichever replica answers,
-    /// the mark, or a later one, shows that it has all that was stored before.
-    ///
     /// # Errors
     /// The bucket has no leader, or no replica that has all was reached.
     pub async fn read_record_for_certain(&self, tenant: &Tenant, run: &RunId) -> Result<Option<Found>, Error> {
         if self.has_one_server() {
             return self.read_record(tenant, run).await;
         }
-        let (stream, mark) = (self.names().bucket_stream("runs"), self.names().key("runs", MARK));
         let subject = self.names().record(tenant, run);
+        let stored = self.latest_for_certain("runs", &subject).await?;
+        let Some(stored) = stored.filter(|stored| !stored.payload.is_empty()) else { return Ok(None) };
+        let run = record::read(&stored.payload).map_err(|error| Error::Read { subject, source: Box::new(error) })?;
+        Ok(Some(Found { run, revision: stored.sequence }))
+    }
+
+    /// The last message of a subject in a bucket of several servers, as it stands at some moment after this was called,
+    /// whoever leads the bucket then.
+    ///
+    /// A mark is stored, for which a majority is needed, and the subject read together with it: whichever replica answers,
+    /// the mark, or a later one, shows that it has all that was stored before.
+    ///
+    /// # Errors
+    /// The bucket has no leader, or no replica that has all was reached.
+    pub(crate) async fn latest_for_certain(&self, bucket: &str, subject: &str) -> Result<Option<Stored>, Error> {
+        let (stream, mark) = (self.names().bucket_stream(bucket), self.names().key(bucket, MARK));
         let mut headers = HeaderMap::new();
         // As a key that is deleted, for readers of the bucket.
         headers.insert("KV-Operation", "DEL");
@@ -51,15 +64,11 @@ impl Backbone {
         for _ in 0..TRIES {
             let page = scan::batch(self.service(), self.api(), &stream, &query).await?;
             if page.messages.iter().any(|message| message.subject == mark && message.sequence >= stored) {
-                let found = page.messages.into_iter().find(|message| message.subject == subject);
-                let Some(found) = found.filter(|found| !found.payload.is_empty()) else { return Ok(None) };
-                let run = record::read(&found.payload);
-                let run = run.map_err(|error| Error::Read { subject: subject.clone(), source: Box::new(error) })?;
-                return Ok(Some(Found { run, revision: found.sequence }));
+                return Ok(page.messages.into_iter().find(|message| message.subject == subject));
             }
             tokio::time::sleep(AGAIN_AFTER).await;
         }
-        Err(Error::Read { subject, source: "every replica that answers lags behind".into() })
+        Err(Error::Read { subject: subject.to_owned(), source: "every replica that answers lags behind".into() })
     }
 
     /// Makes sure that a message of a lane that cannot be found is gone, or never was: the lane has assigned its sequence,

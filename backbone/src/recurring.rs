@@ -43,20 +43,29 @@ pub enum Put {
 }
 
 impl Backbone {
-    /// A recurring schedule, as the bucket's leader has it.
+    /// A recurring schedule, as the bucket's leader has it. One that is cut off from the other servers lacks what they
+    /// have stored since.
     ///
     /// # Errors
     /// It could not be read.
     pub async fn find_recurring(&self, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, Error> {
         let (stream, subject) = (self.names().bucket_stream(BUCKET), self.recurring_key(tenant, id));
-        let Some(stored) = request::latest(self.control(), self.api(), &stream, &subject).await? else {
-            return Ok(FoundRecurring { schedule: None, revision: 0 });
-        };
-        let schedule = match stored.payload.as_ref() {
-            [] => None,
-            text => Some(serde_json::from_slice(text).map_err(|error| Error::Read { subject, source: error.into() })?),
-        };
-        Ok(FoundRecurring { schedule, revision: stored.sequence })
+        let stored = request::latest(self.control(), self.api(), &stream, &subject).await?;
+        read(subject, stored.map(|stored| (stored.payload, stored.sequence)))
+    }
+
+    /// The same, but that there is none is certain: whoever leads the bucket, none had been stored when this was called.
+    ///
+    /// # Errors
+    /// It could not be read, or no server was reached that knows for certain.
+    pub async fn find_recurring_for_certain(&self, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, Error> {
+        let found = self.find_recurring(tenant, id).await?;
+        if found.schedule.is_some() || self.has_one_server() {
+            return Ok(found);
+        }
+        let subject = self.recurring_key(tenant, id);
+        let stored = self.latest_for_certain(BUCKET, &subject).await?;
+        read(subject, stored.map(|stored| (stored.payload, stored.sequence)))
     }
 
     /// Writes a schedule if its revision is still `expected`. Its token must be its writer's own: if an answer is lost,
@@ -159,4 +168,14 @@ impl Backbone {
     fn recurring_key(&self, tenant: &Tenant, id: &ScheduleId) -> String {
         self.names().key(BUCKET, &format!("{tenant}.{id}"))
     }
+}
+
+/// What the last message under a schedule's key says; one without a payload marks that it was removed.
+fn read(subject: String, stored: Option<(Bytes, u64)>) -> Result<FoundRecurring, Error> {
+    let Some((payload, revision)) = stored else { return Ok(FoundRecurring { schedule: None, revision: 0 }) };
+    let schedule = match payload.as_ref() {
+        [] => None,
+        text => Some(serde_json::from_slice(text).map_err(|error| Error::Read { subject, source: error.into() })?),
+    };
+    Ok(FoundRecurring { schedule, revision })
 }

@@ -36,12 +36,15 @@ pub(crate) async fn store(
     declared_by: Option<&SmolStr>,
 ) -> Result<Recurring, ApiError> {
     let timing = check(api, tenant, asked).await?;
-    let make = |found: Option<Recurring>| {
-        let put = Recurring::put(asked, &timing, tenant, found.as_ref(), now());
-        Some(Recurring { declared_by: declared_by.cloned(), ..put })
-    };
-    let stored = change(api, tenant, &asked.schedule.id, make).await?;
-    stored.ok_or_else(|| unknown(tenant, &asked.schedule.id))
+    loop {
+        let found = api.backbone.find_recurring(tenant, &asked.schedule.id).await;
+        let FoundRecurring { schedule, revision } = found.map_err(|error| unavailable(&error))?;
+        let put = Recurring::put(asked, &timing, tenant, schedule.as_ref(), now());
+        let put = Recurring { declared_by: declared_by.cloned(), ..put };
+        if let Some(stored) = write(api, put, revision).await? {
+            return Ok(stored);
+        }
+    }
 }
 
 /// Checks everything that a firing would be refused for.
@@ -57,26 +60,32 @@ async fn check(api: &Api, tenant: &Tenant, asked: &PutRequest) -> Result<Timing,
     Ok(timing)
 }
 
-/// Changes a schedule as `make` says, which gets the schedule as it is; sets the tick for its next time. `None`: `make`
-/// says that there is nothing to change.
+/// Changes a schedule that is there as `make` says, which gets the schedule as it is.
 async fn change(
     api: &Api,
     tenant: &Tenant,
     id: &ScheduleId,
-    make: impl Fn(Option<Recurring>) -> Option<Recurring>,
-) -> Result<Option<Recurring>, ApiError> {
+    make: impl Fn(Recurring) -> Result<Recurring, ApiError>,
+) -> Result<Recurring, ApiError> {
     loop {
         let FoundRecurring { schedule, revision } = find(api, tenant, id).await?;
-        let Some(mut changed) = make(schedule) else { return Ok(None) };
-        changed.token = api.identity.token();
-        match api.backbone.write_recurring(&changed, revision).await.map_err(|error| unavailable(&error))? {
-            Put::Won(_) => {
-                wake(api, &changed).await;
-                return Ok(Some(changed));
-            }
-            Put::Lost => {}
-            Put::Full => return Err(ApiError::unavailable("the bucket of schedules is full; delete some")),
+        let changed = make(schedule.ok_or_else(|| unknown(tenant, id))?)?;
+        if let Some(changed) = write(api, changed, revision).await? {
+            return Ok(changed);
         }
+    }
+}
+
+/// Writes a schedule that was made or changed, and sets the tick for its next time. `None`: another write came first.
+async fn write(api: &Api, mut schedule: Recurring, revision: u64) -> Result<Option<Recurring>, ApiError> {
+    schedule.token = api.identity.token();
+    match api.backbone.write_recurring(&schedule, revision).await.map_err(|error| unavailable(&error))? {
+        Put::Won(_) => {
+            wake(api, &schedule).await;
+            Ok(Some(schedule))
+        }
+        Put::Lost => Ok(None),
+        Put::Full => Err(ApiError::unavailable("the bucket of schedules is full; delete some")),
     }
 }
 
@@ -94,8 +103,15 @@ async fn wake(api: &Api, schedule: &Recurring) {
     }
 }
 
+/// The schedule; that there is none is certain, so that it may be said.
 async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<FoundRecurring, ApiError> {
-    api.backbone.find_recurring(tenant, id).await.map_err(|error| unavailable(&error))
+    api.backbone.find_recurring_for_certain(tenant, id).await.map_err(|error| unavailable(&error))
+}
+
+/// When a schedule is due that is stored, perhaps by a newer node, which has zones that this one lacks.
+fn timing(schedule: &Recurring) -> Result<Timing, ApiError> {
+    let failed = |reason| ApiError::unavailable(format!("this node cannot read the schedule: {reason}"));
+    schedule.settings.timing().map_err(failed)
 }
 
 fn unknown(tenant: &Tenant, id: &ScheduleId) -> ApiError {
@@ -183,13 +199,11 @@ pub(crate) async fn remove(
 /// `schedules.pause`
 pub(crate) async fn pause(api: &Api, asker: &str, asked: ScheduleRequest) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    let make = |found: Option<Recurring>| {
-        let found = found?;
+    let make = |found: Recurring| {
         let updated_at = if found.paused { found.updated_at } else { now() };
-        Some(Recurring { paused: true, progress: found.progress.paused(), updated_at, ..found })
+        Ok(Recurring { paused: true, progress: found.progress.paused(), updated_at, ..found })
     };
-    let paused = change(api, &tenant, &asked.id, make).await?;
-    paused.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
+    change(api, &tenant, &asked.id, make).await.map(|paused| shown(&paused))
 }
 
 /// `schedules.resume`
@@ -199,16 +213,14 @@ pub(crate) async fn resume(
     asked: ScheduleRequest,
 ) -> Result<Encoded<ScheduleStatus>, ApiError> {
     let tenant = whose(asker, asked.tenant.as_ref())?;
-    let make = |found: Option<Recurring>| match found? {
-        found if found.paused => {
-            let timing = found.settings.timing().ok()?;
-            let progress = found.progress.planned(&timing, now());
-            Some(Recurring { paused: false, progress, updated_at: now(), ..found })
+    let make = |found: Recurring| {
+        if !found.paused {
+            return Ok(found);
         }
-        found => Some(found),
+        let progress = found.progress.planned(&timing(&found)?, now());
+        Ok(Recurring { paused: false, progress, updated_at: now(), ..found })
     };
-    let resumed = change(api, &tenant, &asked.id, make).await?;
-    resumed.map(|schedule| shown(&schedule)).ok_or_else(|| unknown(&tenant, &asked.id))
+    change(api, &tenant, &asked.id, make).await.map(|resumed| shown(&resumed))
 }
 
 /// `schedules.run_now`
@@ -261,7 +273,7 @@ fn times_to_fill(schedule: &Recurring, asked: &BackfillRequest, now: Timestamp) 
     if asked.until > now {
         return Err(ApiError::malformed("until: lies ahead; a backfill is for times that are over"));
     }
-    let timing = schedule.settings.timing().map_err(ApiError::malformed)?;
+    let timing = timing(schedule)?;
     let before = Timestamp::from_millis(asked.from.millis() - 1);
     let within = timing.ahead(timing.next_after(before)).take_while(|due| *due <= asked.until);
     let times: Vec<Timestamp> = within.take(BACKFILL_MAX + 1).collect();

@@ -110,7 +110,7 @@ struct Place {
 
 impl Place {
     async fn find(api: &Api, tenant: &Tenant, id: &ScheduleId) -> Result<Option<Self>, Error> {
-        let found = api.backbone.find_recurring(tenant, id).await?;
+        let found = api.backbone.find_recurring_for_certain(tenant, id).await?;
         Ok(found.schedule.map(|schedule| Self { schedule, revision: found.revision }))
     }
 
