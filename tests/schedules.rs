@@ -161,6 +161,7 @@ async fn what_cannot_be_a_schedule_is_refused_with_the_remedy() {
         (json!({"idempotency_key": "k".repeat(512)}), 400, "idempotency_key: has "),
         (json!({"payload": "x".repeat(70_000)}), 413, "65536 are allowed"),
         (json!({"sate": 1}), 400, "sate: unknown field"),
+        (json!({"ends_at": "9999-12-31"}), 400, "ends_at: \"9999-12-31\" is not a valid RFC 3339 time"),
     ] {
         let refused = world.try_request("default", "schedules.put", schedule(more.clone())).await.unwrap_err();
         assert!(refused.code == code && refused.message.contains(said), "{more}: {refused}");
@@ -169,6 +170,12 @@ async fn what_cannot_be_a_schedule_is_refused_with_the_remedy() {
     assert_eq!(refused.code, 400);
     let list = world.request("schedules.list", json!({})).await;
     assert_eq!(list["schedules"], json!([]));
+
+    // The last second that can be written stands for "never".
+    let made = put(&world, schedule(json!({"ends_at": "9999-12-31T23:59:59Z"}))).await;
+    assert_eq!(made["ends_at"], json!("9999-12-31T23:59:59.000Z"));
+    let shown = world.request("schedules.get", json!({"id": "n"})).await;
+    assert_eq!((&shown["ends_at"], shown["next_run"].as_array().unwrap().len()), (&made["ends_at"], 5), "{shown}");
 }
 
 /// Given a zone whose clocks change, when a schedule is put, then the hour that they leave out has no time, and the hour

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
+use jiff::civil::{self, DateTime};
+use jiff::fmt::temporal::Pieces;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Milliseconds since 1970-01-01T00:00:00Z. Arithmetic saturates.
@@ -12,6 +14,8 @@ pub struct Timestamp(i64);
 
 /// 9999-12-31T23:59:59.999Z: the last moment that RFC 3339 can write.
 const LATEST: i64 = 253_402_300_799_999;
+/// 1970-01-01T00:00:00, from which milliseconds are counted.
+const EPOCH: DateTime = civil::datetime(1970, 1, 1, 0, 0, 0, 0);
 
 /// A text that is not a valid RFC 3339 time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,14 +38,17 @@ impl Timestamp {
         self.0
     }
 
-    /// Reads an RFC 3339 time with any offset; fractions of a millisecond are cut off.
+    /// Reads an RFC 3339 time with any offset; fractions of a millisecond are cut off. A moment before 1970 or after the
+    /// year 9999 becomes that bound.
     ///
     /// # Errors
     /// Refuses everything else, also times without an offset.
     pub fn parse(text: &str) -> Result<Self, TimestampError> {
-        let refuse = |_| TimestampError(text.chars().take(100).collect());
-        let at: jiff::Timestamp = text.parse().map_err(refuse)?;
-        Ok(Self::from_millis(at.as_millisecond()))
+        let millis = match text.parse::<jiff::Timestamp>() {
+            Ok(at) => Some(at.as_millisecond()),
+            Err(_) => last_hours(text),
+        };
+        millis.map(Self::from_millis).ok_or_else(|| TimestampError(text.chars().take(100).collect()))
     }
 
     /// `duration` later.
@@ -120,6 +127,16 @@ impl Timestamp {
     }
 }
 
+/// Reads a time of the last hours of the year 9999, which people write for "never" and nodes for what is later still, in
+/// milliseconds since 1970 UTC. `jiff` leaves these 26 hours out, so that a moment has a local time in any zone.
+fn last_hours(text: &str) -> Option<i64> {
+    let pieces = Pieces::parse(text).ok()?;
+    let local = pieces.date().to_datetime(pieces.time()?);
+    let offset = i64::from(pieces.to_numeric_offset()?.seconds());
+    let millis = i64::try_from(local.duration_since(EPOCH).as_millis()).ok()? - 1_000 * offset;
+    (millis > jiff::Timestamp::MAX.as_millisecond()).then_some(millis)
+}
+
 /// The text of a time, with the seconds and milliseconds of another time in the same minute.
 fn within_minute(mut text: [u8; 24], millis: i64) -> [u8; 24] {
     // Below 60,000, so nothing is lost.
@@ -173,9 +190,23 @@ mod tests {
         }
     }
 
+    /// People write the end of the year 9999 for "never".
+    #[test]
+    fn the_year_9999_is_read_to_its_end() {
+        let read = |text: &str| Timestamp::parse(text).unwrap().to_string();
+        assert_eq!(read("9999-12-30T22:00:01Z"), "9999-12-30T22:00:01.000Z");
+        assert_eq!(read("9999-12-31T23:59:59Z"), "9999-12-31T23:59:59.000Z");
+        assert_eq!(read("9999-12-31T23:59:59.9999Z"), "9999-12-31T23:59:59.999Z");
+        assert_eq!(read("9999-12-31T23:59:59+02:00"), "9999-12-31T21:59:59.000Z");
+        assert_eq!(read("9999-12-31T23:59:59-02:00"), "9999-12-31T23:59:59.999Z");
+        for wrong in ["9999-12-31", "9999-12-31T23:59:59", "9999-12-32T23:59:59Z", "10000-01-01T00:00:00Z"] {
+            assert!(Timestamp::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn what_is_written_is_what_jiff_reads(millis in 0i64..=LATEST) {
+        fn what_is_written_is_read_again(millis in prop_oneof![0..=LATEST, LATEST - 200_000_000..=LATEST]) {
             let at = Timestamp::from_millis(millis);
             prop_assert_eq!(Timestamp::parse(&at.to_string()), Ok(at));
         }
