@@ -146,7 +146,7 @@ async fn a_committer_that_dies_before_its_first_events_loses_no_start() {
     let node = node(&world).env("LONGSHORE_FAIL_POINTS", "before-events=panic").start().await;
     // It lasts long enough for a record, so its start is published before its end.
     let receipt = world.publish("sleep").send(r#"{"ms":600}"#).await.unwrap();
-    assert_eq!(world.ends(&[receipt.clone()], WITHIN).await, ["completed"]);
+    assert_eq!(world.ends(std::slice::from_ref(&receipt), WITHIN).await, ["completed"]);
     // Its message comes again, for the events of its end.
     crate::is_emptied(&world).await;
     assert!(node.stop().await.success());
