@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use longshore_harness::{Scrape, reads};
+use longshore_harness::{Reply, Scrape, reads};
 use serde_json::json;
 
 use crate::http::on_a_free_port;
@@ -191,5 +191,37 @@ async fn a_run_ends_at_its_deadline() {
     node.stop().await;
     assert!(reads(&world.events(&retrying).await).ends_with("dlq timeout"));
     assert_eq!(world.letters("default").await.len(), 4);
+    world.history(&[], Vec::new()).await.assert_sound();
+}
+
+/// Given jobs that nobody can start, as no handler is there or it is full, when their deadline comes before the next look for
+/// one, then they end dead of kind timeout, and neither events, record nor metrics tell of an attempt that never began.
+#[tokio::test]
+async fn a_job_that_nobody_starts_before_its_deadline_tells_of_no_attempt() {
+    let world = world().await;
+    let node = on_a_free_port(world.node()).start().await;
+    let full = world.handler("full").start(async |_| Reply::error(429, "full")).await;
+    for (job_type, reason) in [("rare", "no_handler_online"), ("full", "busy")] {
+        let run = world.publish(job_type).header("Longshore-Deadline", "1800ms").json(json!({})).await;
+        let end = world.wait(&run).await;
+        let error = end.error.expect("it has failed");
+        assert_eq!(
+            (end.state.as_str(), end.attempt, end.attempts.len()),
+            ("dead", 0, 0),
+            "{}",
+            world.story(&run).await
+        );
+        assert_eq!((error.kind.as_str(), end.started_at), ("timeout", None), "{}", error.message);
+        world.eventually_reads(&run, &format!("enqueued\ndeferred {reason}\ndlq timeout")).await;
+        let scrape = Scrape::of(&node).await;
+        for counter in ["longshore_attempts_started_total", "longshore_attempts_failed_total"] {
+            assert_eq!(scrape.sum(counter, &[("type", job_type)]) as u64, 0, "{counter}");
+        }
+    }
+    assert!(!full.calls().is_empty());
+    let shed = Scrape::of(&node).await.sum("longshore_jobs_shed_total", &[("reason", "deadline")]);
+    assert_eq!(shed as u64, 2);
+    node.stop().await;
+    assert_eq!(world.letters("default").await.len(), 2);
     world.history(&[], Vec::new()).await.assert_sound();
 }

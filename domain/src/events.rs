@@ -245,6 +245,42 @@ mod tests {
     }
 
     #[test]
+    fn an_end_in_place_of_a_start_tells_of_no_start() {
+        let at = Timestamp::from_millis;
+        let late = || Settlement::NotStarted { failure: Failure::new(ErrorKind::Timeout, "late") };
+        let ended = |mut run: Run| {
+            run.begin(run.next_attempt(), &"n".into(), at(10));
+            run.settle(late(), at(11));
+            let error = run.error.as_ref().unwrap().kind;
+            (told(&run).join(" "), run.attempt, run.started_at.map(Timestamp::millis), run.attempts.len(), error)
+        };
+        let waits = |mut run: Run| {
+            let reason = DeferReason::NoHandlerOnline;
+            run.settle(Settlement::Defer { at: at(9), reason, put_back: None }, at(8));
+            run
+        };
+        let new = "r/1/0/enqueued r/1/0/dlq".to_owned();
+        assert_eq!(ended(run(3)), (new.clone(), 0, None, 0, ErrorKind::Timeout));
+        assert_eq!(ended(waits(run(3))), (new, 0, None, 0, ErrorKind::Timeout), "its deferral was published before");
+        let mut failed = run(3);
+        failed.begin(1, &"n".into(), at(2));
+        let mut replayed = failed.clone();
+        let failure = Failure::new(ErrorKind::Retryable, "x");
+        failed.settle(Settlement::Retry { at: at(9), failure: failure.clone() }, at(3));
+        let first = "r/1/0/enqueued r/1/1/started r/1/1/failed r/1/1/dlq".to_owned();
+        assert_eq!(ended(failed), (first, 1, Some(2), 1, ErrorKind::Timeout));
+        replayed.settle(Settlement::Dead { failure }, at(3));
+        replayed.replay(at(4));
+        let again = "r/2/0/replayed r/2/0/enqueued r/2/0/dlq".to_owned();
+        assert_eq!(ended(replayed), (again, 0, None, 1, ErrorKind::Timeout));
+        let mut busy = run(3);
+        busy.begin(1, &"n".into(), at(2));
+        let reason = DeferReason::Busy;
+        busy.settle(Settlement::Defer { at: at(9), reason, put_back: Some(PutBack::Busy) }, at(3));
+        assert_eq!(ended(busy), ("r/1/0/enqueued r/1/1/dlq".to_owned(), 1, Some(2), 1, ErrorKind::Timeout));
+    }
+
+    #[test]
     fn events_of_a_round_are_only_added_at_the_end() {
         let at = Timestamp::from_millis;
         let node = "n".into();

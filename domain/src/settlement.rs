@@ -54,6 +54,12 @@ pub enum Settlement {
         /// Why.
         failure: Failure,
     },
+    /// The same, but its attempt did not start, because it could do so only when it is too late: it is as if the attempt
+    /// had never begun.
+    NotStarted {
+        /// Why.
+        failure: Failure,
+    },
     /// The job is tried again at `at`; no attempt is used up.
     Defer {
         /// When.
@@ -197,11 +203,12 @@ fn spread(wait: Duration, chance: f64) -> Duration {
     wait.mul_f64(0.75 + 0.5 * chance)
 }
 
-/// Waits until `at`, unless the whole run must have ended by then.
+/// Waits until `at`, unless the whole run must have ended by then. What is not put back has not started.
 fn defer(at: Timestamp, reason: DeferReason, put_back: Option<PutBack>, terms: Terms<'_>) -> Settlement {
     if terms.deadline.is_some_and(|deadline| at >= deadline) {
         let message = format!("the run's deadline comes before the end of its wait ({})", reason.as_str());
-        return Settlement::Dead { failure: Failure::new(ErrorKind::Timeout, message) };
+        let failure = Failure::new(ErrorKind::Timeout, message);
+        return if put_back.is_some() { Settlement::Dead { failure } } else { Settlement::NotStarted { failure } };
     }
     Settlement::Defer { at, reason, put_back }
 }
@@ -243,6 +250,7 @@ mod tests {
         match settle(outcome, terms, Timestamp::from_millis(NOW), 0.5) {
             Settlement::Retry { at, failure } => format!("retry +{} {:?}", at.millis() - NOW, failure.kind),
             Settlement::Dead { failure } => format!("dead {:?}", failure.kind),
+            Settlement::NotStarted { failure } => format!("not started {:?}", failure.kind),
             Settlement::Defer { at, reason, put_back } => {
                 format!("defer +{} {reason:?} {put_back:?}", at.millis() - NOW)
             }
@@ -289,6 +297,12 @@ mod tests {
             "dead Timeout",
             "it could not start again"
         );
+        let at_once = |terms: &mut Terms<'_>| terms.deadline = Some(Timestamp::from_millis(NOW + 100));
+        assert_eq!(judge(Outcome::Busy { started: true }, 1, at_once), "dead Timeout");
+        let over_limit = Outcome::OverLimit(DeferReason::RateLimited);
+        for outcome in [Outcome::NoHandler, Outcome::Busy { started: false }, over_limit, Outcome::Paused] {
+            assert_eq!(judge(outcome, 1, at_once), "not started Timeout");
+        }
         assert_eq!(judge(Outcome::Released, 3, |_| ()), "release");
         assert_eq!(judge(Outcome::Cancelled, 3, |_| ()), "cancel");
     }

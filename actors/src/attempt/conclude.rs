@@ -72,7 +72,11 @@ fn settlement_of<P: Ports>(ports: &P, job: &Job, run: &Run, outcome: Outcome) ->
     let policy = ports.policy(job);
     let (options, backoff) = (job.options.as_deref(), backoff(ports, job));
     let terms = Terms::of(run, options, backoff, policy.max_snoozes, policy.no_handler_grace);
-    settle(outcome, terms, ports.now(), ports.chance())
+    let settlement = settle(outcome, terms, ports.now(), ports.chance());
+    if let Settlement::NotStarted { .. } = settlement {
+        ports.gave_up(job, "deadline");
+    }
+    settlement
 }
 
 fn backoff<'a, P: Ports>(ports: &'a P, job: &Job) -> &'a Backoff {
@@ -182,6 +186,7 @@ fn decision_of(settlement: &Settlement) -> Decision {
         Settlement::Defer { reason, .. } => Decision::Deferred(*reason),
         Settlement::Park { .. } => Decision::Parked,
         Settlement::Complete(_)
+        | Settlement::NotStarted { .. }
         | Settlement::Release
         | Settlement::Schedule { .. }
         | Settlement::Expire

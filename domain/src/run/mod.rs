@@ -261,6 +261,13 @@ impl Run {
                 self.error = Some(failure);
                 self.end(State::Dead { ended_at: now });
             }
+            Settlement::NotStarted { failure } => {
+                if let State::Running = self.state {
+                    self.take_back_start(now);
+                }
+                self.error = Some(failure);
+                self.end(State::Dead { ended_at: now });
+            }
             Settlement::Defer { at, reason, put_back } => self.defer(at, reason, put_back, now),
             Settlement::Release => {
                 self.put_back(PutBack::Released, now);

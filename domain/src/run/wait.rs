@@ -142,7 +142,7 @@ impl Run {
 
     /// The running attempt was claimed, but no handler could start it: it is as if it had never begun. Says whether the
     /// run waits for a retry again.
-    fn take_back_start(&mut self, now: Timestamp) -> bool {
+    pub(super) fn take_back_start(&mut self, now: Timestamp) -> bool {
         if self.attempts.last().is_some_and(|last| last.start > 1) {
             // It was started before and requeued; its entry keeps count of the starts.
             self.put_back(PutBack::NotStarted, now);
@@ -150,7 +150,7 @@ impl Run {
         }
         self.attempts.pop();
         self.attempt = self.attempt.saturating_sub(1);
-        if self.attempts.is_empty() {
+        if !self.has_started() {
             self.started_at = None;
         }
         self.has_started()
