@@ -206,3 +206,109 @@ async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
     let run = world.publish("noop").json(json!(1)).await;
     assert_eq!(world.wait(&run).await.state, "completed");
 }
+
+/// Given a job whose node is frozen while it runs, when its lane is deleted and another node creates it at its start, then
+/// the late acknowledgement takes no new job away, and no id comes again; where no job has run, sequences begin at 1.
+#[tokio::test]
+async fn a_lane_that_a_node_creates_at_its_start_has_no_sequence_again() {
+    let world = world().await;
+    let (open, gate) = watch::channel(0);
+    let handler = world.handler("held").start(move |job| {
+        let mut gate = gate.clone();
+        async move {
+            let number = job.json()["number"].as_u64().unwrap();
+            gate.wait_for(|open| *open >= number).await.unwrap();
+            Reply::json(json!(number))
+        }
+    });
+    let handler = handler.await;
+    let one = node(&world, "n1").start().await;
+    let done = world.publish("noop").json(json!(1)).await;
+    assert_eq!((done.as_str(), world.wait(&done).await.state.as_str()), ("main-p5-1", "completed"));
+    let old = world.publish("held").json(json!({"number": 1})).await;
+    handler.called(1).await;
+    world.eventually_reads(&old, "enqueued\nstarted 1").await;
+
+    one.sigstop();
+    delete(&world, LANE).await;
+    let _two = node(&world, "n2").with("queues.later", "").start().await;
+    let first = is_back(&world, LANE).await;
+    assert!(first > 1_000_000_000_000_000, "{first}: no sequence comes again");
+    assert!(is_back(&world, "LONGSHORE_JOBS_later_P5").await > 1_000_000_000_000_000, "it may have been there before");
+    assert_eq!(is_back(&world, "LONGSHORE_JOBS_main_P4").await, 1, "it was there all the time");
+
+    let mut new = Vec::new();
+    for number in 2..5 {
+        new.push(world.publish("held").json(json!({"number": number})).await);
+    }
+    handler.called(3).await;
+    one.sigcont();
+    open.send_replace(1);
+    assert_eq!(world.wait(&old).await.state, "completed");
+    assert_eq!(world.depth("main", 5).await, 3, "each new job is in its lane as long as it runs");
+    open.send_replace(5);
+    for run in &new {
+        assert_eq!(world.wait(run).await.state, "completed");
+    }
+}
+
+const REPLIES: &str = "LONGSHORE_REPLIES";
+
+/// Given a node, when the stream of handlers' last replies is deleted, then it is there again; nobody is warned for long, as the
+/// same happens at each restart of the server.
+#[tokio::test]
+async fn the_stream_of_last_replies_is_made_again() {
+    let world = world().await;
+    let node = node(&world, "n1").start().await;
+    delete(&world, REPLIES).await;
+    assert!(is_back(&world, REPLIES).await > 1_000_000_000_000_000);
+    world.server().kill9().await;
+    world.server().restart().await.unwrap();
+    is_back(&world, REPLIES).await;
+    eventually("no warning", WITHIN, async || {
+        let warnings = is_ready(&world, &node).await;
+        if warnings.is_empty() { Ok(()) } else { Err(warnings.join(", ")) }
+    })
+    .await;
+    assert_eq!(remade(&[&node]).await, 0.0);
+}
+
+/// Given a remote handler that has just got a job, when the server is killed and comes back without the stream of last replies,
+/// then the job is not called lost: its handler's answer counts, and no second one is called.
+#[tokio::test]
+async fn a_request_that_a_server_took_with_it_is_not_called_lost() {
+    let world = world().await;
+    let (open, gate) = watch::channel(false);
+    let handler = world.handler("held").start(move |_| {
+        let mut gate = gate.clone();
+        async move {
+            gate.wait_for(|open| *open).await.unwrap();
+            Reply::json(json!("done"))
+        }
+    });
+    let handler = handler.await;
+    let node = node(&world, "n1").start().await;
+    let first = world.publish("held").json(json!({})).await;
+    handler.called(1).await;
+    world.eventually_reads(&first, "enqueued\nstarted 1").await;
+    // The handlers are known, so that this one is with its handler at once.
+    let second = world.publish("held").json(json!({})).await;
+    handler.called(2).await;
+
+    let mark = node.log().mark();
+    world.server().kill9().await;
+    world.server().restart().await.unwrap();
+    tokio::time::timeout(
+        WITHIN,
+        node.log().seen(mark, |line| line.contains("connected to NATS again") && line.contains("work")),
+    )
+    .await
+    .expect("the node is back");
+    is_back(&world, REPLIES).await;
+    open.send_replace(true);
+    for run in [&first, &second] {
+        let end = world.wait(run).await;
+        assert_eq!((end.state.as_str(), end.attempt), ("completed", 1), "{}", world.story(run).await);
+    }
+    assert_eq!(handler.calls().len(), 2);
+}

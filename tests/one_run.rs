@@ -414,8 +414,8 @@ async fn an_invalid_dead_letter_is_replayed_once_it_is_repaired() {
     assert_eq!(end.max_attempts, 3);
 }
 
-/// Given a lane that is deleted and recreated while a retry of one of its runs waits, when a job gets the same sequence
-/// in it, then both runs end, each under its own id.
+/// Given a lane that somebody deletes and creates again as it was while a retry of one of its runs waits, when a job gets the
+/// same sequence in it, then both runs end, each under its own id.
 #[tokio::test]
 async fn a_lane_made_anew_overwrites_no_run() {
     let world = world().await;
@@ -426,7 +426,9 @@ async fn a_lane_made_anew_overwrites_no_run() {
     let mut live = world.live_events("default").await;
     live.until_told("failed", &old).await;
     node.stop().await;
-    world.jetstream().delete_stream("LONGSHORE_JOBS_main_P5").await.unwrap();
+    let lane = world.jetstream().get_stream("LONGSHORE_JOBS_main_P5").await.unwrap().cached_info().config.clone();
+    world.jetstream().delete_stream(&lane.name).await.unwrap();
+    world.jetstream().create_stream(lane).await.unwrap();
     node.restart().await;
     let (quick, slow) = (world.publish("echo"), world.publish("slow"));
     let new = quick.json(json!("new")).await;

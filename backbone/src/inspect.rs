@@ -232,6 +232,17 @@ pub(crate) struct Stream {
     #[serde(default)]
     pub(crate) state: StreamState,
     pub(crate) cluster: Option<StreamCluster>,
+    /// When it was created, and when this was answered, by the server's clock.
+    created: Option<String>,
+    ts: Option<String>,
+}
+
+impl Stream {
+    /// How long it has been there; `None`: the server does not say.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        let at = |text: &Option<String>| Timestamp::parse(text.as_deref()?).ok();
+        Some(at(&self.ts)?.since(at(&self.created)?))
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -428,7 +439,8 @@ fn read<A: DeserializeOwned>(answer: &[u8]) -> Result<A, Unanswered> {
     serde_json::from_slice(answer).map_err(|error| Unanswered(format!("the server's answer cannot be read: {error}")))
 }
 
-fn now() -> Timestamp {
+/// The time of this machine.
+pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

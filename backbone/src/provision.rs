@@ -15,6 +15,8 @@ use futures_util::{StreamExt as _, TryFutureExt as _, TryStreamExt as _};
 use longshore_domain::{Lane, Queue};
 
 use crate::error::{Cause, Error};
+use crate::inspect::now;
+use crate::remake::first_sequence;
 use crate::settings::Storage;
 use crate::shape::{self, Change, Difference};
 use crate::wire::subject::Names;
@@ -61,6 +63,17 @@ struct Wanted {
     consumer: Option<pull::Config>,
 }
 
+impl Wanted {
+    /// A stream of messages that has to be created where jobs have run before may have been there, and been deleted: then
+    /// its sequences begin far above all earlier ones ([`crate::remake`]).
+    fn new(mut stream: Config, consumer: Option<pull::Config>, had_jobs: bool) -> Self {
+        if had_jobs && !stream.name.starts_with("KV_") {
+            stream.first_sequence = Some(first_sequence(now()));
+        }
+        Self { stream, consumer }
+    }
+}
+
 /// Creates or updates everything: the common streams, and the lanes of each queue.
 ///
 /// # Errors
@@ -74,11 +87,12 @@ pub(crate) async fn everything<'a>(
     let until = Instant::now() + PATIENCE;
     let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
     patiently(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
+    let had_jobs = patiently(until, "the run records", || had_jobs(js, names)).await?;
     let common = shape::streams(names, storage).into_iter().map(|stream| {
         let is_of_time = stream.name == names.schedules_stream();
-        Wanted { stream, consumer: is_of_time.then(|| shape::due_consumer(names, storage)) }
+        Wanted::new(stream, is_of_time.then(|| shape::due_consumer(names, storage)), had_jobs)
     });
-    let wanted: Vec<Wanted> = common.chain(queues.flat_map(|queue| lanes(ground, queue))).collect();
+    let wanted: Vec<Wanted> = common.chain(queues.flat_map(|queue| lanes(ground, queue, had_jobs))).collect();
     bring_all_about(ground, wanted, until).await?;
     if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
         // Perhaps the server has no memory for streams: jobs run all the same.
@@ -95,17 +109,33 @@ pub(crate) async fn everything<'a>(
 /// # Errors
 /// A lane cannot be created or updated, for that long or for good.
 pub(crate) async fn queue(ground: &Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
-    bring_all_about(ground, lanes(ground, queue), Instant::now() + within).await
+    let until = Instant::now() + within;
+    let had_jobs = patiently(until, "the run records", || had_jobs(ground.js, ground.names)).await?;
+    bring_all_about(ground, lanes(ground, queue, had_jobs), until).await
 }
 
 /// The lanes of a queue.
-fn lanes(ground: &Ground<'_>, queue: &Queue) -> Vec<Wanted> {
+fn lanes(ground: &Ground<'_>, queue: &Queue, had_jobs: bool) -> Vec<Wanted> {
     let Ground { names, storage, max_payload, .. } = *ground;
     let lanes = Lane::all().map(|lane| {
         let stream = shape::lane(names, storage, queue, lane, max_payload);
-        Wanted { stream, consumer: Some(shape::lane_consumer(storage)) }
+        Wanted::new(stream, Some(shape::lane_consumer(storage)), had_jobs)
     });
     lanes.collect()
+}
+
+/// Whether jobs have run in this namespace before. It is asked before a stream is created. Of one queue nothing says so once
+/// all its lanes are gone, so a queue that is declared later counts as one that was there: that costs it its short ids.
+async fn had_jobs(js: &Context, names: &Names) -> Result<bool, Error> {
+    for name in [names.bucket_stream("runs"), names.events_stream()] {
+        match js.get_stream(&name).await {
+            Ok(found) if found.cached_info().state.last_sequence > 0 => return Ok(true),
+            Ok(_) => {}
+            Err(error) if is_missing(&error.kind()) => {}
+            Err(error) => return Err(failed("inspect", format!("stream {name}"), Box::new(error))),
+        }
+    }
+    Ok(false)
 }
 
 async fn bring_all_about(ground: &Ground<'_>, wanted: Vec<Wanted>, until: Instant) -> Result<(), Error> {

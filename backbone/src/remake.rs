@@ -1,13 +1,14 @@
 //! Makes a stream again that somebody deleted while nodes run.
 //!
 //! Only streams whose messages are gone in any case, and which decide nothing: lanes, schedules, parked jobs, events, dead
-//! letters, the audit. A bucket decides what may run (which run has ended, who has a key, what is paused), so an empty
+//! letters, the audit, handlers' last replies. A bucket decides what may run (which run has ended, who has a key, what is paused), so an empty
 //! one would have jobs run again: a person restores it or takes that decision.
 //!
 //! The stream that was deleted must not be mistaken for the new one. Acknowledgements, returns and deletions name a
 //! sequence and nothing else, ids of runs are derived from sequences, and readers keep a sequence as their position: if
 //! sequences began at 1 again, a late acknowledgement of an old job would remove a new one. So they begin at the time in
-//! microseconds, which no stream reaches by counting its messages.
+//! microseconds, which no stream reaches by counting its messages. The same holds for one that a node creates at its start,
+//! or for a new queue, where jobs have run before: other nodes may still hold deliveries of one that was deleted.
 
 use longshore_domain::Timestamp;
 
@@ -35,7 +36,7 @@ pub fn was_remade(before: u64, after: u64) -> bool {
 }
 
 /// Where the sequences of a stream begin that is made again at that time.
-fn first_sequence(at: Timestamp) -> u64 {
+pub(crate) fn first_sequence(at: Timestamp) -> u64 {
     u64::try_from(at.millis()).unwrap_or(0).saturating_mul(1_000).max(1)
 }
 

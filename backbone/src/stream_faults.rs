@@ -1,6 +1,6 @@
 //! The streams that a node needs, and what is wrong with them while it runs: somebody may delete or alter them.
 
-use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::stream::{Config, StorageType};
 use longshore_domain::{Lane, Queue};
 
 use crate::Backbone;
@@ -30,9 +30,16 @@ impl WantedStream {
     pub fn decides(&self) -> bool {
         self.config.name.starts_with("KV_") && !self.config.name.ends_with("_checkpoints")
     }
+
+    /// Whether jobs run without it as well. It is in the server's memory: it goes with the server, which may have no memory
+    /// for it.
+    #[must_use]
+    pub fn is_dispensable(&self) -> bool {
+        self.config.storage == StorageType::Memory
+    }
 }
 
-/// All streams that nodes of these queues want.
+/// All streams that nodes of these queues need.
 pub(crate) fn wanted_streams<'q>(
     names: &Names,
     storage: &Storage,
@@ -82,10 +89,12 @@ impl StreamFault {
 }
 
 impl Backbone {
-    /// The streams that a node of these queues needs.
+    /// The streams that a node of these queues needs, and the one that it can do without.
     #[must_use]
     pub fn wanted_streams<'q>(&self, queues: impl Iterator<Item = &'q Queue>) -> Vec<WantedStream> {
-        wanted_streams(self.names(), self.storage(), queues, self.max_payload())
+        let mut wanted = wanted_streams(self.names(), self.storage(), queues, self.max_payload());
+        wanted.push(WantedStream { config: shape::replies(self.names(), self.storage()), consumer: None });
+        wanted
     }
 
     /// What is wrong with this stream at the moment (`None`: nothing), and how many messages it holds. Consumers are not

@@ -8,7 +8,8 @@
 //! the server's memory ([`crate::shape::replies`]) keeps the last message to each call for a while. After every loss
 //! the open calls are looked up there: a readable reply is delivered, an unreadable one fails its own call, and a call
 //! without a reply goes on, unless its request never reached the server. A marker, sent after every request and kept in
-//! the stream as well, tells whether it did. Without that stream, a lost reply ends its attempt at its time limit.
+//! the stream as well, tells whether it did, if the stream is older than the request: it is gone with its server, and made
+//! again empty. Without that stream, a lost reply ends its attempt at its time limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Backbone;
 use crate::error::Error;
+use crate::inspect;
 use crate::raw::{self, Raw};
 use crate::wire::header::{self, is_ours, names, positive};
 use crate::wire::subject::Names;
@@ -234,10 +236,12 @@ async fn look_up(backbone: Backbone, inbox: Arc<str>, waiting: Waiting) {
         let query = format!(r#"{{"last_by_subj":"{inbox}.{number}"}}"#);
         match raw::get(backbone.control(), backbone.api(), &stream, query).await {
             Ok(Some(found)) => receive_stored(&waiting, number, found),
-            Ok(None) if is_young(&waiting, number) && !was_sent(&backbone, &inbox, number).await => {
-                settle(&waiting, number, Reply::NotSent);
+            Ok(None) => {
+                let Some(asked) = young(&waiting, number) else { return };
+                if !was_sent(&backbone, &inbox, (number, asked)).await {
+                    settle(&waiting, number, Reply::NotSent);
+                }
             }
-            Ok(None) => {}
             Err(error) => tracing::debug!("a handler's reply may be lost: {error}"),
         }
     });
@@ -259,15 +263,15 @@ fn receive_stored(waiting: &Waiting, number: u64, found: Raw) {
     }
 }
 
-/// Whether a call is so young that its marker, if it ever arrived, is still in the stream.
-fn is_young(waiting: &Waiting, number: u64) -> bool {
+/// When a call was made that is so young that its marker, if it ever arrived, is still in the stream.
+fn young(waiting: &Waiting, number: u64) -> Option<Instant> {
     let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    waiting.get(&number).is_some_and(|call| call.asked.elapsed() < YOUNG)
+    waiting.get(&number).map(|call| call.asked).filter(|asked| asked.elapsed() < YOUNG)
 }
 
 /// Whether the server had a call's request: then it also had the marker that was sent after it. If that cannot be found
 /// out, the request counts as sent, because a handler may be at work.
-async fn was_sent(backbone: &Backbone, inbox: &str, number: u64) -> bool {
+async fn was_sent(backbone: &Backbone, inbox: &str, (number, asked): (u64, Instant)) -> bool {
     let query = format!(r#"{{"last_by_subj":"{}"}}"#, backbone.names().request_sent(inbox, number));
     let stream = backbone.names().replies_stream();
     for _ in 0..2 {
@@ -277,7 +281,10 @@ async fn was_sent(backbone: &Backbone, inbox: &str, number: u64) -> bool {
         // The server may not have read everything that the old connection brought.
         tokio::time::sleep(READ_WITHIN).await;
     }
-    false
+    // In a stream that is younger than the call nothing of it is left, whether the server had it or not.
+    let found = inspect::stream(backbone.control(), backbone.api(), &stream).await;
+    let age = found.ok().flatten().and_then(|stream| stream.age());
+    !age.is_some_and(|age| age > asked.elapsed())
 }
 
 fn settle(waiting: &Waiting, number: u64, how: Reply) {

@@ -8,8 +8,11 @@
 //! nothing is made again, empty, once it has been missing for [`MISSING_FOR`]; the log, an event, the audit, a metric and
 //! `health` say so. A bucket that decides what may run is not, nor is anything while the bucket of run records is gone:
 //! then the servers have perhaps lost their storage, and it may come back.
+//!
+//! The stream of handlers' last replies is in the memory of a server, and gone after each restart of it. It is made again
+//! without further ado: what was in it matters for two minutes, and nothing is lost without it but time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,6 +60,8 @@ struct Watch {
     held: BTreeMap<String, (u64, Instant)>,
     /// What is said of those that were made again.
     remade: BTreeMap<String, (String, Instant)>,
+    /// Dispensable ones that no server would make: tried again when it is their turn.
+    refused: BTreeSet<String>,
 }
 
 /// Looks until the process ends.
@@ -65,8 +70,8 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut queues = part.queues.names();
     let wanted = part.backbone.wanted_streams(queues.iter());
-    let (faults, held, remade) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let mut watch = Watch { part, wanted, faults, held, remade };
+    let (faults, held, remade, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+    let mut watch = Watch { part, wanted, faults, held, remade, refused };
     for turn in 0_usize.. {
         tick.tick().await;
         let served = watch.part.queues.names();
@@ -97,7 +102,8 @@ impl Watch {
             .wanted
             .iter()
             .filter(|wanted| {
-                self.faults.contains_key(wanted.name()) || unanswered.iter().any(|stream| stream == wanted.name())
+                let is_wrong = self.faults.contains_key(wanted.name()) && !self.refused.contains(wanted.name());
+                is_wrong || unanswered.iter().any(|stream| stream == wanted.name())
             })
             .cloned()
             .collect();
@@ -117,6 +123,7 @@ impl Watch {
         };
         let now = Instant::now();
         let Some(fault) = found else {
+            self.refused.remove(name);
             self.held.insert(name.to_owned(), (held, now));
             if self.faults.remove(name).is_some() {
                 tracing::info!(stream = name, "the stream is as it should be again");
@@ -125,7 +132,10 @@ impl Watch {
         };
         let known = self.faults.get(name).filter(|(known, _)| *known == fault).map(|(_, since)| *since);
         let since = known.unwrap_or_else(|| {
-            tracing::warn!("{}", in_words(wanted, &fault));
+            match wanted.is_dispensable() {
+                true => tracing::info!("{}", in_words(wanted, &fault)),
+                false => tracing::warn!("{}", in_words(wanted, &fault)),
+            }
             now
         });
         let is_gone = fault == StreamFault::Missing;
@@ -148,10 +158,17 @@ impl Watch {
             Ok(Remade::Anew(first)) => first,
             // Another node has made it, and said so.
             Ok(Remade::There) => return,
+            Err(error) if wanted.is_dispensable() => {
+                self.refused.insert(name.to_owned());
+                return tracing::debug!(stream = name, "cannot be made again: {}", error.with_causes());
+            }
             Err(error) => {
                 return tracing::warn!(stream = name, "cannot be made again, trying again: {}", error.with_causes());
             }
         };
+        if wanted.is_dispensable() {
+            return tracing::info!(stream = name, "made again: it had been deleted, or went with its server");
+        }
         let held = self.held.get(name).map(|(messages, at)| (*messages, at.elapsed().as_secs()));
         let lost = held.map_or_else(String::new, |(messages, ago)| {
             format!("; it held {messages} messages when it was last looked at, {ago} s before")
@@ -171,6 +188,7 @@ impl Watch {
         for (name, (fault, _)) in &self.faults {
             let Some(wanted) = self.wanted.iter().find(|wanted| wanted.name() == name) else { continue };
             let list = match fault {
+                _ if wanted.is_dispensable() => &mut told.warnings,
                 StreamFault::Missing | StreamFault::Unfit(_) => &mut told.reasons,
                 StreamFault::OtherBounds(_) => &mut told.warnings,
             };
@@ -184,6 +202,11 @@ impl Watch {
 fn in_words(wanted: &WantedStream, fault: &StreamFault) -> String {
     let stream = wanted.name();
     match fault {
+        StreamFault::Missing if wanted.is_dispensable() => {
+            format!(
+                "stream {stream} is gone: until a node makes it again, a handler's reply that is lost with a connection ends its attempt at its time limit"
+            )
+        }
         StreamFault::Missing if wanted.decides() => {
             format!(
                 "stream {stream} is gone, and with it what it says about jobs: restore it from a backup, or restart a node, which makes it again, empty"

@@ -69,6 +69,8 @@ pub(super) fn of_warning(warning: &str) -> &'static str {
     } else if warning.starts_with("stream ") && warning.contains(" had been deleted") {
         "find the client that deleted it and take its right to ($JS.API.STREAM.DELETE); docs/operations.md says what was lost \
          with it, by stream"
+    } else if warning.starts_with("stream ") && warning.contains("a handler's reply") {
+        "nothing, if the server was just restarted; if it stays, give the account memory for streams (max_memory_store)"
     } else if warning.starts_with("stream ") {
         "start all nodes with the same storage settings: a node makes its streams larger at its start, never smaller unasked"
     } else if warning.starts_with("short of memory") {
