@@ -141,3 +141,40 @@ async fn a_run_that_nothing_can_bring_on_is_named() {
     assert!(!named[0].contains(&later));
     node.stop().await;
 }
+
+/// Given a running job whose node dies after somebody deleted its lane, when a lease is over, then another node names the run in the
+/// log, once, `doctor` says what to do, and the run can be cancelled; a run that a node works on is not named.
+#[tokio::test]
+async fn a_running_run_that_lost_its_message_is_named() {
+    let world = world().await;
+    let node = |name: &str| workers(world.node().name(name), 2).with("node", "lease = '2s'").start();
+    let mut live = world.live_events("default").await;
+    let one = node("n1").await;
+    let lost = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_told("started", &lost).await;
+    eventually("a record", WITHIN, async || {
+        let record = world.record(&lost).await;
+        record.filter(|record| record.state == "running").ok_or("none says that it runs")
+    })
+    .await;
+    let two = node("n2").await;
+    let held = world.publish("sleep").priority(4).json(json!({"ms": 600_000})).await;
+    live.until_told("started", &held).await;
+    world.jetstream().delete_stream("LONGSHORE_JOBS_main_P5").await.unwrap();
+    one.kill9().await;
+
+    let names = |line: &str| line.contains("no node works on it, and no message of it is left");
+    let line = tokio::time::timeout(WITHIN, two.log().seen(0, names)).await.expect("the log names the run");
+    assert!(line.contains(&lost), "{line}");
+    let found = world.command(["doctor", "--json"]).output().await.unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    let said = |finding: &&serde_json::Value| finding["text"].as_str().unwrap().contains("nothing can bring on");
+    let finding = found["findings"].as_array().unwrap().iter().find(said).unwrap();
+    assert!(finding["remedy"].as_str().unwrap().contains("longshore runs cancel"), "{finding}");
+
+    assert_eq!(world.request("runs.cancel", json!({"run_id": lost})).await["state"], "cancelled");
+    assert_eq!(world.request("runs.cancel", json!({"run_id": held})).await["state"], "cancelled");
+    let named: Vec<String> = two.log().since(0).into_iter().filter(|line| names(line)).collect();
+    assert_eq!(named.len(), 1, "{named:?}");
+    two.stop().await;
+}

@@ -52,15 +52,15 @@ impl Backbone {
         })
     }
 
-    /// Some of the records of runs that wait for a time, from a sequence on.
+    /// Some of the records of runs that wait for a time or run, from a sequence on.
     ///
     /// # Errors
     /// The server did not answer.
-    pub async fn waiting_records(&self, from: u64) -> Result<Part<(Run, u64)>, Error> {
+    pub async fn open_records(&self, from: u64) -> Result<Part<(Run, u64)>, Error> {
         let stream = self.names().bucket_stream("runs");
         let page = scan::page(self.control(), self.api(), &stream, ">", &format!(r#""seq":{from}"#)).await?;
         let bytes = page.messages.iter().map(|stored| stored.payload.len()).sum();
-        let found = page.messages.iter().filter_map(|stored| waiting(&stored.payload, stored.sequence)).collect();
+        let found = page.messages.iter().filter_map(|stored| open(&stored.payload, stored.sequence)).collect();
         Ok(Part { found, bytes, next: page.next })
     }
 
@@ -104,6 +104,18 @@ impl Backbone {
         Ok(false)
     }
 
+    /// Whether the message that carries a run is gone from its stream, so that nobody gets it again.
+    ///
+    /// # Errors
+    /// The leader did not answer.
+    pub async fn has_no_message(&self, run: &Run) -> Result<bool, Error> {
+        let Some(message) = run.held_by.as_ref().map(|held_by| &held_by.message) else { return Ok(false) };
+        let query = format!(r#"{{"seq":{}}}"#, message.sequence);
+        let found = raw::get(self.control(), self.api(), &message.stream, query).await?;
+        // A lane that was created again may have another message there.
+        Ok(found.is_none_or(|found| found.at != message.at))
+    }
+
     /// Whether the record of a run is still as it was read.
     ///
     /// # Errors
@@ -112,7 +124,7 @@ impl Backbone {
         let (stream, subject) = (self.names().bucket_stream("runs"), self.names().record(&run.tenant, &run.run_id));
         let found = request::latest(self.control(), self.api(), &stream, &subject).await?;
         // A record that was written again for another delivery waits as before, but a node has just handled the run.
-        Ok(found.is_some_and(|found| found.sequence == revision && waiting(&found.payload, revision).is_some()))
+        Ok(found.is_some_and(|found| found.sequence == revision && open(&found.payload, revision).is_some()))
     }
 
     fn standing(&self, stored: Stored) -> Option<Standing> {
@@ -124,11 +136,12 @@ impl Backbone {
     }
 }
 
-fn waiting(record: &[u8], revision: u64) -> Option<(Run, u64)> {
+fn open(record: &[u8], revision: u64) -> Option<(Run, u64)> {
     let run = record::read(record).ok()?;
     // A parked job is among the parked ones, not where a schedule brings its job.
-    let waits = matches!(run.state, State::Scheduled { .. } | State::Retrying { wait: Wait::Until(_) });
-    waits.then_some((run, revision))
+    let is_open =
+        matches!(run.state, State::Scheduled { .. } | State::Retrying { wait: Wait::Until(_) } | State::Running);
+    is_open.then_some((run, revision))
 }
 
 #[cfg(test)]
@@ -149,13 +162,13 @@ mod tests {
             options: None,
         };
         let at = Timestamp::from_millis(1);
-        let waits = |run: &Run| waiting(&record::write(run), 7).map(|(run, revision)| (run.state.name(), revision));
+        let waits = |run: &Run| open(&record::write(run), 7).map(|(run, revision)| (run.state.name(), revision));
         let mut run = Run::new(&job, 3, at);
         assert_eq!(waits(&run), None, "it is in its lane");
         run.settle(Settlement::Schedule { at }, at);
         assert_eq!(waits(&run), Some((RunState::Scheduled, 7)));
         run.begin(1, &"n".into(), at);
-        assert_eq!(waits(&run), None);
+        assert_eq!(waits(&run), Some((RunState::Running, 7)));
         run.settle(Settlement::Retry { at, failure: Failure::new(ErrorKind::Retryable, "x") }, at);
         assert_eq!(waits(&run), Some((RunState::Retrying, 7)));
         run.settle(Settlement::Park { since: at, reason: None }, at);

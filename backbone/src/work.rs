@@ -284,7 +284,7 @@ async fn was_sent(backbone: &Backbone, inbox: &str, (number, asked): (u64, Insta
     // In a stream that is younger than the call nothing of it is left, whether the server had it or not.
     let found = inspect::stream(backbone.control(), backbone.api(), &stream).await;
     let age = found.ok().flatten().and_then(|stream| stream.age());
-    !age.is_some_and(|age| age > asked.elapsed())
+    age.is_none_or(|age| age <= asked.elapsed())
 }
 
 fn settle(waiting: &Waiting, number: u64, how: Reply) {

@@ -111,6 +111,7 @@ impl Readiness {
             overdue_restored: self.metrics.overdue_restored.get(),
             poison_removed: self.backbone.poison_removed(),
             stale_reads: self.metrics.stale_reads.get(),
+            runs_stranded: self.metrics.stranded.get(),
         }
     }
 

@@ -359,7 +359,7 @@ impl Metrics {
             unparked: metric!(IntCounter, "longshore_jobs_unparked_total", "Parked jobs taken back"),
             lanes_full: metric!(IntGauge, "longshore_lanes_full", "Lanes that refuse due jobs because they are full"),
             overdue_restored: metric!(IntCounter, "longshore_overdue_restored_total", "Overdue schedules recovered"),
-            stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Waiting runs without a message"),
+            stranded: metric!(IntCounter, "longshore_runs_stranded_total", "Open runs without a message"),
             streams_remade: metric!(IntCounter, "longshore_streams_remade_total", "Deleted streams made again, empty"),
             audit_records: metric!(IntCounter, "longshore_audit_records_total", "Entries of the audit stored"),
             audit_failures: metric!(

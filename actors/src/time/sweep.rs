@@ -5,7 +5,8 @@
 //! all the same does no harm; then the schedule is deleted. A run is stranded if its record waits for a time that is
 //! over and nothing is left that could bring it on. Without its payload it cannot be recovered: it is named in the log
 //! and counted. A run whose schedule stands for a later time than its record has was rescheduled, and whoever did so died
-//! before writing the schedule, or another request's schedule came later: it is scheduled again, by its record.
+//! before writing the schedule, or another request's schedule came later: it is scheduled again, by its record. A running
+//! run is stranded if its message is gone, as with a lane that somebody deleted, and no node works on it any more.
 //!
 //! One node sweeps for all: the first by name that is there. Two at once, for a while, do no harm either.
 //!
@@ -17,12 +18,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use longshore_backbone::backlog::TimedCounts;
+use longshore_backbone::holders::HolderQuestion;
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::{Run, RunId, Tenant, Timestamp};
+use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::presence;
@@ -44,6 +46,8 @@ const AT_ONCE: usize = 16;
 const LOOKS: usize = 64;
 /// How often counts that have not changed are published again: they expire after an hour.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
+/// How long a node has to say whether it works on a job.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Runs that are remembered as already named in the log.
 const MAX_NAMED: usize = 10_000;
 
@@ -149,36 +153,81 @@ impl Sweep {
 
     /// Brings runs on whose schedules stand for too late a time, and names those that nothing can bring on.
     async fn records(&mut self) -> Result<(), Error> {
-        let (mut overdue, mut bytes) = (Vec::new(), 0);
+        let (mut overdue, mut running, mut bytes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..PAGES {
-            let sweep::Part { found, bytes: read, next } =
-                self.part.backbone.waiting_records(self.records_from).await?;
+            let sweep::Part { found, bytes: read, next } = self.part.backbone.open_records(self.records_from).await?;
             // Its schedule is swept first, and its lane may be long.
             let before = self.overdue_before(3);
-            overdue.extend(found.into_iter().filter(|(run, _)| run.state.run_at().is_some_and(|at| at < before)));
+            let (run, wait): (Vec<_>, Vec<_>) =
+                found.into_iter().partition(|(run, _)| run.state.name() == RunState::Running);
+            overdue.extend(wait.into_iter().filter(|(run, _)| run.state.run_at().is_some_and(|at| at < before)));
+            running.extend(run.into_iter().filter(|(run, _)| self.is_past_a_lease(run)));
             bytes += read;
             self.records_from = next.unwrap_or(1);
-            if next.is_none() || bytes > BYTES || overdue.len() >= LOOKS {
+            if next.is_none() || bytes > BYTES || overdue.len() >= LOOKS || running.len() >= LOOKS {
                 break;
             }
         }
+        self.running(running).await?;
         for (run, revision) in overdue.into_iter().take(LOOKS) {
             if self.is_brought_forward(&run, revision).await? {
                 continue;
             }
-            let name = (run.tenant.clone(), run.run_id.clone());
-            if !self.named.contains(&name) && self.is_stranded(&run, revision).await? {
-                if self.named.len() >= MAX_NAMED {
-                    self.named.clear();
-                }
-                self.named.insert(name);
-                self.part.metrics.stranded.inc();
+            if !self.is_named(&run) && self.is_stranded(&run, revision).await? {
+                self.name(&run);
                 let (run_id, tenant, state) = (&run.run_id, &run.tenant, run.state.name());
                 tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), ?state, due_at = %run.state.run_at().unwrap_or_default(),
                     "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
             }
         }
         Ok(())
+    }
+
+    /// Names those of these runs whose message is gone, and on which no node works any more.
+    async fn running(&mut self, running: Vec<(Run, u64)>) -> Result<(), Error> {
+        for (run, revision) in running {
+            if !self.is_named(&run) && self.is_abandoned(&run, revision).await? {
+                self.name(&run);
+                let (run_id, tenant, node) = (&run.run_id, &run.tenant, run.node.as_deref());
+                tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), node,
+                    "the run is called running, but no node works on it, and no message of it is left: cancel it, then submit it again");
+            }
+        }
+        Ok(())
+    }
+
+    fn is_named(&self, run: &Run) -> bool {
+        self.named.contains(&(run.tenant.clone(), run.run_id.clone()))
+    }
+
+    fn name(&mut self, run: &Run) {
+        if self.named.len() >= MAX_NAMED {
+            self.named.clear();
+        }
+        self.named.insert((run.tenant.clone(), run.run_id.clone()));
+        self.part.metrics.stranded.inc();
+    }
+
+    /// Whether its attempt has been running for longer than a lease lasts that nobody renews.
+    fn is_past_a_lease(&self, run: &Run) -> bool {
+        let before = now().minus(self.part.backbone.storage().lease + self.grace);
+        run.attempts.last().is_some_and(|last| last.started_at < before)
+    }
+
+    async fn is_abandoned(&self, run: &Run, revision: u64) -> Result<bool, Error> {
+        let backbone = &self.part.backbone;
+        let is_alone = backbone.has_no_message(run).await? && !self.is_held(run).await?;
+        Ok(is_alone && backbone.is_unchanged(run, revision).await?)
+    }
+
+    /// Whether a node works on it, or may: one that is there and does not answer is perhaps frozen.
+    async fn is_held(&self, run: &Run) -> Result<bool, Error> {
+        let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return Ok(true) };
+        let question = HolderQuestion { message: held_by.message.clone(), token: run.token.clone() };
+        match self.part.backbone.ask_holder(node, &question, ANSWER_WITHIN).await {
+            Some(answer) => Ok(answer.holds),
+            None => Ok(self.part.nodes.present(now()).await?.iter().any(|there| there.node == **node)),
+        }
     }
 
     /// Schedules a run again whose schedule stands for a later time than its record has; says whether there was one.

@@ -41,6 +41,8 @@ pub struct Counters {
     pub poison_removed: u64,
     /// Records that were older than the job that came.
     pub stale_reads: u64,
+    /// Runs that nothing can bring on; the node's log names them.
+    pub runs_stranded: u64,
 }
 
 /// The health of a node.

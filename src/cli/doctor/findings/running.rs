@@ -134,6 +134,12 @@ impl Facts {
                 "if it grows: a replica lags, check the servers",
             ),
             (
+                sum(|health| health.counters.runs_stranded),
+                Level::Warning,
+                "runs were found that nothing can bring on: their schedule or message is gone",
+                "the log of a node names them: longshore runs cancel ends them; then submit them again",
+            ),
+            (
                 sum(|health| health.counters.overdue_restored),
                 Level::Note,
                 "schedules had not fired and were made up for",
