@@ -64,10 +64,10 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// A stream of messages that has to be created where jobs have run before may have been there, and been deleted: then
-    /// its sequences begin far above all earlier ones ([`crate::remake`]).
-    fn new(mut stream: Config, consumer: Option<pull::Config>, had_jobs: bool) -> Self {
-        if had_jobs && !stream.name.starts_with("KV_") {
+    /// A stream of messages that `may_be_again`, as it was there and was deleted: if it has to be created, its sequences
+    /// begin far above all earlier ones ([`crate::remake`]).
+    fn new(mut stream: Config, consumer: Option<pull::Config>, may_be_again: bool) -> Self {
+        if may_be_again && !stream.name.starts_with("KV_") {
             stream.first_sequence = Some(first_sequence(now()));
         }
         Self { stream, consumer }
@@ -87,12 +87,16 @@ pub(crate) async fn everything<'a>(
     let until = Instant::now() + PATIENCE;
     let no_jetstream = |error| Error::NoJetStream { url: url.to_owned(), source: Box::new(error) };
     patiently(until, "JetStream", || js.query_account().map_err(no_jetstream)).await?;
-    let had_jobs = patiently(until, "the run records", || had_jobs(js, names)).await?;
+    let records = [names.bucket_stream("runs"), names.events_stream()];
+    let had_jobs = patiently(until, "the run records", || holds_any(js, &records)).await?;
     let common = shape::streams(names, storage).into_iter().map(|stream| {
         let is_of_time = stream.name == names.schedules_stream();
         Wanted::new(stream, is_of_time.then(|| shape::due_consumer(names, storage)), had_jobs)
     });
-    let wanted: Vec<Wanted> = common.chain(queues.flat_map(|queue| lanes(ground, queue, had_jobs))).collect();
+    let mut wanted: Vec<Wanted> = common.collect();
+    for queue in queues {
+        wanted.extend(lanes(ground, queue, until).await?);
+    }
     bring_all_about(ground, wanted, until).await?;
     if let Err(error) = bring_stream(js, &shape::replies(names, storage), true).await {
         // Perhaps the server has no memory for streams: jobs run all the same.
@@ -110,32 +114,46 @@ pub(crate) async fn everything<'a>(
 /// A lane cannot be created or updated, for that long or for good.
 pub(crate) async fn queue(ground: &Ground<'_>, queue: &Queue, within: Duration) -> Result<(), Error> {
     let until = Instant::now() + within;
-    let had_jobs = patiently(until, "the run records", || had_jobs(ground.js, ground.names)).await?;
-    bring_all_about(ground, lanes(ground, queue, had_jobs), until).await
+    bring_all_about(ground, lanes(ground, queue, until).await?, until).await
 }
 
-/// The lanes of a queue.
-fn lanes(ground: &Ground<'_>, queue: &Queue, had_jobs: bool) -> Vec<Wanted> {
-    let Ground { names, storage, max_payload, .. } = *ground;
+/// The lanes of a queue. One that is missing beside others was deleted.
+async fn lanes(ground: &Ground<'_>, queue: &Queue, until: Instant) -> Result<Vec<Wanted>, Error> {
+    let Ground { js, names, storage, max_payload } = *ground;
+    let are_there = patiently(until, "the lanes", || has_lanes(js, names, queue)).await?;
     let lanes = Lane::all().map(|lane| {
         let stream = shape::lane(names, storage, queue, lane, max_payload);
-        Wanted::new(stream, Some(shape::lane_consumer(storage)), had_jobs)
+        Wanted::new(stream, Some(shape::lane_consumer(storage)), are_there)
     });
-    lanes.collect()
+    Ok(lanes.collect())
 }
 
-/// Whether jobs have run in this namespace before. It is asked before a stream is created. Of one queue nothing says so once
-/// all its lanes are gone, so a queue that is declared later counts as one that was there: that costs it its short ids.
-async fn had_jobs(js: &Context, names: &Names) -> Result<bool, Error> {
-    for name in [names.bucket_stream("runs"), names.events_stream()] {
-        match js.get_stream(&name).await {
-            Ok(found) if found.cached_info().state.last_sequence > 0 => return Ok(true),
-            Ok(_) => {}
-            Err(error) if is_missing(&error.kind()) => {}
-            Err(error) => return Err(failed("inspect", format!("stream {name}"), Box::new(error))),
+async fn has_lanes(js: &Context, names: &Names, queue: &Queue) -> Result<bool, Error> {
+    for lane in Lane::all() {
+        if last_sequence(js, &names.lane_stream(queue, lane)).await?.is_some() {
+            return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether one of these streams has ever had a message.
+async fn holds_any(js: &Context, streams: &[String]) -> Result<bool, Error> {
+    for name in streams {
+        if last_sequence(js, name).await?.is_some_and(|last| last > 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The last sequence of a stream, if it is there.
+async fn last_sequence(js: &Context, name: &str) -> Result<Option<u64>, Error> {
+    match js.get_stream(name).await {
+        Ok(found) => Ok(Some(found.cached_info().state.last_sequence)),
+        Err(error) if is_missing(&error.kind()) => Ok(None),
+        Err(error) => Err(failed("inspect", format!("stream {name}"), Box::new(error))),
+    }
 }
 
 async fn bring_all_about(ground: &Ground<'_>, wanted: Vec<Wanted>, until: Instant) -> Result<(), Error> {
