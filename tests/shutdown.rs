@@ -94,6 +94,33 @@ async fn what_outlasts_the_grace_is_released_unused() {
     history.assert_sound();
 }
 
+/// Given jobs that the only node returned as it ended, one that had begun and others that it had buffered, when the server
+/// ends as well, then a later start of both brings them at once, long before the lease is over.
+#[tokio::test]
+async fn what_the_last_node_returns_does_not_wait_for_the_lease_after_a_restart_of_the_server() {
+    let world = world().await;
+    let node = workers(world.node(), 1).with("node", "lease = '10m'\nshutdown_grace = '300ms'").start().await;
+    let mut live = world.live_events("default").await;
+    let running = world.publish("sleep").send(r#"{"ms":3000}"#).await.unwrap();
+    live.until_told("started", &running.run_id).await;
+    let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
+
+    node.sigterm();
+    live.until_told("released", &running.run_id).await;
+    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+    world.server().stop().await.unwrap();
+    world.server().restart().await.unwrap();
+    node.restart().await;
+
+    let all: Vec<_> = std::iter::once(running).chain(waiting).collect();
+    assert!(world.ends(&all, ENDS_WITHIN).await.iter().all(|state| state == "completed"));
+    node.stop().await;
+    let mut history = world.history(&all, Vec::new()).await;
+    assert!(history.records.iter().all(|record| record.attempt == 1));
+    history.rules = rules(Vec::new());
+    history.assert_sound();
+}
+
 /// Given a drain over which the scheduler and the lease-keeper die, then the ones that follow do what was asked: the node
 /// ends in order, what it had buffered goes back, and what outlasts the grace period is released.
 #[tokio::test]

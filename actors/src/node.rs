@@ -18,11 +18,15 @@ use crate::observer::Observer;
 use crate::parts::{Outlets, Parts};
 use crate::queue::dispatcher;
 use crate::queue::serve::Order;
+use crate::shared::now;
 use crate::tree::{self, Root};
 use crate::{Handlers, Settings};
 
 /// How long a starting node waits for its API.
 const SERVES_WITHIN: Duration = Duration::from_secs(5);
+/// How long a node that drains waits to learn whether others are there.
+const ASK_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long closing the lanes may take: one round trip to the server.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -150,6 +154,9 @@ impl Node {
     /// Says what could not be flushed.
     pub async fn drain(self) -> Result<(), Error> {
         tracing::info!(node = %self.parts.identity.node, "draining");
+        if self.is_alone().await {
+            self.parts.backbone.return_for_later();
+        }
         self.parts.lifecycle.draining.cancel();
         let queues = self.parts.queues.all();
         let closed = queues.iter().map(|queue| queue.scheduler.ask(CLOSE_WITHIN, dispatcher::Message::Drain));
@@ -173,6 +180,13 @@ impl Node {
         let _ = self.life.await;
         let sent = tokio::time::timeout(GOODBYE_TIMEOUT, self.parts.backbone.flush()).await;
         if is_flushed && goodbye.is_ok() && sent.is_ok() { Ok(()) } else { Err(Error::NotFlushed) }
+    }
+
+    /// Whether no other node is there to take the jobs that this one returns, as far as the server says so in time.
+    async fn is_alone(&self) -> bool {
+        let nodes = self.parts.backbone.nodes();
+        let Ok(Ok(present)) = tokio::time::timeout(ASK_WITHIN, nodes.present(now())).await else { return true };
+        !present.iter().any(|other| other.state == "running" && other.node != *self.parts.identity.node)
     }
 
     /// Publishes that this node is gone. Should that be lost, its silence says the same later.

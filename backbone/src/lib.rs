@@ -73,7 +73,7 @@ pub mod remake;
 pub mod stream_faults;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -107,6 +107,8 @@ struct Inner {
     names: Names,
     storage: Storage,
     returns: custody::Returns,
+    /// Whether what is returned is to come again at once after a restart of the server.
+    outlasts: Arc<AtomicBool>,
     custody: Mutex<HashMap<SmolStr, Arc<custody::Custody>>>,
     /// Whether the stream of parked jobs refused the last job because it was full.
     parked_full: AtomicBool,
@@ -116,8 +118,12 @@ struct Inner {
     completed_kept: AtomicU64,
 }
 
-/// Returns a job to the server; the job keeps its place.
+/// Returns a job to the server; the job keeps its place. The server keeps this in memory: if it ends before it has
+/// delivered the job, the job comes again only after its lease.
 const NAK: &[u8] = b"-NAK";
+/// The same, kept with the consumer. The server looks through all deliveries before it sends the job, which takes it 10 ms,
+/// and longer while many are out.
+const NAK_THAT_OUTLASTS: &[u8] = br#"-NAK {"delay":1}"#;
 
 impl Backbone {
     /// Connects, and creates or updates everything that `queues` need.
@@ -142,7 +148,8 @@ impl Backbone {
         let ground = provision::Ground { js: &jetstream, names: &names, storage: &storage, max_payload };
         provision::everything(&ground, &connection.shown_url(), queues).await?;
         let (returns, returned) = mpsc::unbounded_channel();
-        tokio::spawn(nak_dropped(jobs.clone(), returned));
+        let outlasts = Arc::new(AtomicBool::new(false));
+        tokio::spawn(nak_dropped(jobs.clone(), returned, Arc::clone(&outlasts)));
         let completed_kept = AtomicU64::new(longshore_domain::run::whole_millis(storage.completed_max_age));
         Ok(Self(Arc::new(Inner {
             jobs,
@@ -154,6 +161,7 @@ impl Backbone {
             names,
             storage,
             returns,
+            outlasts,
             custody: Mutex::default(),
             parked_full: AtomicBool::new(false),
             removed: AtomicU64::new(0),
@@ -311,6 +319,13 @@ impl Backbone {
         }
     }
 
+    /// From now on, jobs whose ack tokens are dropped come again also if the server ends before it has delivered them: for
+    /// the last node, after which the server may end as well. Where another node waits for them, a return is quicker
+    /// without.
+    pub fn return_for_later(&self) {
+        self.0.outlasts.store(true, Ordering::Relaxed);
+    }
+
     /// Publishes, and waits until the server has stored the message.
     ///
     /// # Errors
@@ -329,9 +344,10 @@ impl Backbone {
 }
 
 /// Returns the jobs whose ack tokens were dropped, until the last ack token and the backbone are gone.
-async fn nak_dropped(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>) {
+async fn nak_dropped(jobs: Link, mut returned: mpsc::UnboundedReceiver<Subject>, outlasts: Arc<AtomicBool>) {
     while let Some(reply) = returned.recv().await {
-        jobs.publish(reply, Bytes::from_static(NAK)).await;
+        let how = if outlasts.load(Ordering::Relaxed) { NAK_THAT_OUTLASTS } else { NAK };
+        jobs.publish(reply, Bytes::from_static(how)).await;
     }
 }
 
