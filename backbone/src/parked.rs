@@ -19,6 +19,7 @@ use crate::request::{self, PubAck, Refusal, STREAM_FULL};
 use crate::scan::Source;
 use crate::wire::header;
 use crate::wire::kind_key::KindKey;
+use crate::wire::subject::Names;
 
 /// Jobs of one kind that are parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +126,8 @@ impl Backbone {
         self.kinds_in(&self.names().parked_stream(), &self.names().parked_where(tenant, Some(queue), None)).await
     }
 
-    /// The kinds of the jobs that were parked and are in the queue's lane of returned jobs.
+    /// The jobs that were parked and are in the queue's lane of returned jobs, by tenant, priority and type: their subjects
+    /// do not have the key of their kind, so it is told as the empty one.
     ///
     /// # Errors
     /// The server did not answer.
@@ -136,7 +138,7 @@ impl Backbone {
 
     async fn kinds_in(&self, stream: &str, filter: &str) -> Result<Vec<ParkedKind>, Error> {
         let subjects = self.subjects_in(stream, Some(filter)).await?.subjects;
-        Ok(subjects.into_iter().filter_map(|(subject, jobs)| self.read_kind(&subject, jobs)).collect())
+        Ok(subjects.into_iter().filter_map(|(subject, jobs)| read_kind(self.names(), &subject, jobs)).collect())
     }
 
     /// How many messages a stream has, and how many on each of the subjects that the filter takes, as its leader has
@@ -152,16 +154,36 @@ impl Backbone {
         }
         Ok(info.state.unwrap_or_default())
     }
+}
 
-    fn read_kind(&self, subject: &str, jobs: u64) -> Option<ParkedKind> {
-        let read = self.names().read_job(subject)?;
-        Some(ParkedKind {
-            tenant: Tenant::parse(read.tenant).ok()?,
-            queue: Queue::parse(read.queue).ok()?,
-            priority: Priority::parse(read.priority).ok()?,
-            job_type: JobType::parse(read.job_type).ok()?,
-            key: self.names().read_parked_key(subject)?,
-            jobs,
-        })
+/// What a subject says of parked or returned jobs; `None`: it is neither's.
+fn read_kind(names: &Names, subject: &str, jobs: u64) -> Option<ParkedKind> {
+    let read = names.read_job(subject)?;
+    Some(ParkedKind {
+        tenant: Tenant::parse(read.tenant).ok()?,
+        queue: Queue::parse(read.queue).ok()?,
+        priority: Priority::parse(read.priority).ok()?,
+        job_type: JobType::parse(read.job_type).ok()?,
+        key: if names.is_returned(subject) { KindKey::default() } else { names.read_parked_key(subject)? },
+        jobs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_parked_and_of_a_returned_job_is_read_from_its_subject() {
+        let names = Names::new("longshore");
+        let (tenant, queue) = (Tenant::parse("acme").unwrap(), Queue::main());
+        let (priority, job_type) = (Priority::DEFAULT, JobType::parse("report.render").unwrap());
+        let kind = ParkedKind { tenant, queue, priority, job_type, key: KindKey::default(), jobs: 7 };
+        let ParkedKind { tenant, queue, job_type, key, .. } = kind.clone();
+        let parked = names.parked(&tenant, &queue, priority, (&job_type, &key));
+        let returned = names.returned(&tenant, &queue, priority, &job_type);
+        assert_eq!(read_kind(&names, &parked, 7), Some(kind.clone()));
+        assert_eq!(read_kind(&names, &returned, 7), Some(kind));
+        assert_eq!(read_kind(&names, "longshore.jobs.acme.main.p5.report.render", 7), None);
     }
 }
