@@ -37,7 +37,7 @@ const ANSWERS: [Answer; 18] = [
     Answer {
         code: 404,
         says: "queue: ",
-        hint: "longshore queues lists the queues; one more is declared by a section [queues.NAME] in a node's configuration",
+        hint: "longshore queues lists the queues; longshore queues put NAME declares one more, and so does a section [queues.NAME] in a node's configuration",
     },
     Answer {
         code: 404,
@@ -102,17 +102,19 @@ const ANSWERS: [Answer; 18] = [
     Answer {
         code: 504,
         says: "",
-        hint: "the nodes are busy, lack something (longshore health says what) or are gone (longshore nodes); the same command again does no harm; a NATS user who may not read _INBOX needs --inbox-prefix",
+        hint: "the nodes are busy, lack something (longshore health says what) or are gone (longshore nodes); the same command again does no harm; a NATS user needs the right to publish there and to read _INBOX, or --inbox-prefix: docs/contract.md lists the rights",
     },
 ];
 
 /// Where `dev` says that it cannot keep its data.
 const DEV: &str = "cannot make the folder";
 const SERVER: &str = "no private NATS server";
+/// Where a connection to NATS is refused.
+const CONNECT: &str = "cannot connect to NATS";
 
 /// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port says
 /// nothing of whose it is; so the first part names what was being done.
-const TEXTS: [(&str, &str, &str); 12] = [
+const TEXTS: [(&str, &str, &str); 17] = [
     (
         SERVER,
         "in use by another running server",
@@ -128,6 +130,28 @@ const TEXTS: [(&str, &str, &str); 12] = [
         "",
         "nvalid peer certificate",
         "--tlsca names a file with the certificate of the authority that signed the server's",
+    ),
+    (CONNECT, "invalid scheme", "a NATS address is nats://host:4222, or tls://host:4222; what serves HTTP is not NATS"),
+    (
+        CONNECT,
+        "failed to lookup address",
+        "no such host is known here: is its name spelt right? --server or NATS_URL names it",
+    ),
+    (
+        CONNECT,
+        "InvalidContentType",
+        "what listens there does not speak TLS: take nats:// instead of tls://, and leave out --tlsca, --tlscert and --tlskey",
+    ),
+    (
+        CONNECT,
+        "failed signing nonce",
+        "the file that --nkey or NATS_NKEY names holds no seed of an nkey, which begins with SU",
+    ),
+    (
+        CONNECT,
+        "timed out",
+        "nothing there answers as NATS does: has another program this port, or does a firewall stand between? \
+         --server or NATS_URL names another address",
     ),
     (
         "",
@@ -214,7 +238,7 @@ mod tests {
             (Code::NotFound, "no endpoint \"schedules.list\"", Some("another version")),
             (Code::NotFound, "id: no schedule tick of tenant default is known", Some("schedules list")),
             (Code::NotFound, "node: no node \"n9\" answers", Some("longshore nodes")),
-            (Code::NotFound, "queue: \"bulk\" is not declared by any node", Some("[queues.NAME]")),
+            (Code::NotFound, "queue: \"bulk\" is not declared by any node", Some("queues put NAME")),
             (Code::NotFound, "run_id: no dead letter of run r of tenant default", Some("only dead runs")),
             (Code::NotFound, "run_id: no run r of tenant default is known", Some("looked up per tenant")),
             (Code::NotKept, "run_id: run r completed at once, and its type keeps nothing of those", None),
@@ -254,6 +278,11 @@ mod tests {
             ("Connection refused (os error 111)", "longshore dev starts one"),
             ("authorization violation: nats: authorization violation", "refuses the login"),
             ("invalid peer certificate: UnknownIssuer", "--tlsca"),
+            ("failed to parse server or server list: invalid scheme for NATS server URL: http", "nats://"),
+            ("DNS error: failed to lookup address information: Name or service not known", "spelt right"),
+            ("IO error: received corrupt message of type InvalidContentType", "does not speak TLS"),
+            ("failed signing nonce", "--nkey"),
+            ("timed out", "firewall"),
         ] {
             let hint = hint(&connect(cause)).unwrap();
             assert!(hint.contains(word), "{cause}: {hint}");
