@@ -77,6 +77,7 @@ func main() {
 	}
 	closed := make(chan struct{})
 	client, err := nats.Connect(cmp.Or(os.Getenv("NATS_URL"), nats.DefaultURL),
+		nats.MaxReconnects(-1), // by default it gives up after two minutes
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
 		log.Fatal(err)

@@ -37,7 +37,7 @@ async function handle(job) {
 
 await mkdir(folder, { recursive: true });
 const servers = process.env.NATS_URL || "nats://127.0.0.1:4222";
-const client = await connect({ servers });
+const client = await connect({ servers, maxReconnectAttempts: -1 }); // by default it gives up after ten attempts
 const running = new Set();
 const service = await new Svcm(client).add({
   name: "render",

@@ -24,7 +24,8 @@ def render(report):
 
 async def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
-    client = await nats.connect(os.environ.get("NATS_URL") or "nats://127.0.0.1:4222")
+    server = os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
+    client = await nats.connect(server, max_reconnect_attempts=-1)  # by default it gives up after two minutes
     running = set()
 
     async def handle(job):
