@@ -1,11 +1,12 @@
 //! The audit's files, of actions and of events: lines of JSON that other programs take up, in files of a bounded size and
 //! number.
 //!
-//! It only appends and renames. Every line is on its way to the disk before the append returns, and none is split over two
-//! files.
+//! It only appends and renames, so that whoever follows a file needs to know nothing of it. Every line is on its way to the disk
+//! before the append returns, and none is split over two files. A process that is killed, or a disk that is full, may cut a line
+//! off: then the next line begins on a line of its own, and of events the whole line follows.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -46,7 +47,7 @@ impl AuditFiles {
     /// Appends lines, each with its line break.
     fn write(&self, mut lines: &[u8]) -> std::io::Result<()> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = || OpenOptions::new().create(true).append(true).open(&self.path);
+        let open = || opened(&self.path);
         let mut file = match current.take() {
             Some(file) => file,
             None => open()?,
@@ -69,6 +70,20 @@ impl AuditFiles {
         *current = Some(file);
         Ok(())
     }
+}
+
+/// The file, at the beginning of a line.
+fn opened(path: &Path) -> std::io::Result<File> {
+    let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+    if file.seek(SeekFrom::End(0))? > 0 {
+        let mut last = [0];
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+        if last != *b"\n" {
+            file.write_all(b"\n")?;
+        }
+    }
+    Ok(file)
 }
 
 /// The bytes of the lines that fit into so much room.
@@ -145,6 +160,17 @@ mod tests {
         assert!(
             AuditFiles::new(dir.path(), 20, 3).append("x").unwrap_err().starts_with(&dir.path().display().to_string())
         );
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_spoils_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
+        std::fs::write(&path, "one\ntw").unwrap();
+        let files = EventFiles::new(&path, 1_000, 2);
+        files.append(b"two\nthree\n", 7).unwrap();
+        files.append(b"four\n", 8).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntw\ntwo\nthree\nfour\n");
     }
 
     #[test]
