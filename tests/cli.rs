@@ -326,3 +326,40 @@ async fn dev_joins_a_cluster_only_if_the_command_line_says_so() {
         assert!(ended.status.success() && err.contains("--server joins") != by_hand, "{err}");
     }
 }
+
+/// Given schedules that a file declared, when another file is compared with the cluster, then each difference is shown, the
+/// exit code says whether there are any, and nothing is changed.
+#[tokio::test]
+async fn a_file_of_schedules_is_compared_with_the_cluster() {
+    let world = world().await;
+    let hourly = "cron = '0 0 * * * *'\ntype = 'noop'";
+    let node = world.node().with("schedules.changed", hourly).with("schedules.gone", hourly).start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let diff = async |text: &str| {
+        let file = folder.path().join("other.toml");
+        std::fs::write(&file, text).unwrap();
+        say(&world, &format!("schedules diff --config {}", file.display())).await
+    };
+    let all = || world.request("schedules.list", json!({}));
+    let before = all().await;
+
+    let as_it_is = diff(&format!("[schedules.changed]\n{hourly}\n[schedules.gone]\n{hourly}")).await;
+    assert_eq!((as_it_is.code, as_it_is.out.as_str()), (0, ""));
+    let other =
+        diff(&format!("[schedules.changed]\n{}\n[schedules.new]\n{hourly}", hourly.replace("0 0 *", "0 5 *"))).await;
+    let said = "~ changed\n    cron: \"0 0 * * * *\" → \"0 5 * * * *\"\n+ new\n- gone\n";
+    assert_eq!((other.code, other.out.as_str()), (1, said));
+    let empty = diff("[schedules]").await;
+    assert_eq!((empty.code, empty.out.as_str()), (1, "- changed\n- gone\n"));
+    // Whether a node of this file removes any depends on its name.
+    let silent = diff("").await;
+    assert_eq!((silent.code, silent.out.as_str()), (0, ""));
+    assert!(silent.err.contains("no [schedules]") && silent.err.contains("of 2 in all"), "{}", silent.err);
+    assert_eq!(all().await, before);
+
+    // What a client puts is its own from then on.
+    world.request("schedules.put", json!({"id": "gone", "cron": "0 0 * * * *", "type": "noop"})).await;
+    let empty = diff("[schedules]").await;
+    assert_eq!((empty.code, empty.out.as_str()), (1, "- changed\n"));
+    node.stop().await;
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
+use longshore_actors::DeclaredSchedules;
 use longshore_backbone::wire::api::{
     BackfillRequest, Backfilled, Encoded, Endpoint, Outcome, PutRequest, ScheduleRequest, ScheduleSettings,
     ScheduleState, ScheduleStatus, Schedules, SchedulesBackfill, SchedulesDelete, SchedulesGet, SchedulesList,
@@ -203,9 +204,9 @@ pub(crate) async fn run(global: &Global, command: Command) -> anyhow::Result<End
         Command::Backfill(asked) => backfill(&Api::connect(global).await?, asked).await,
         Command::Next { limit, json } => next(&Api::connect(global).await?, usize::from(limit), json).await,
         Command::Diff { file, json } => {
-            let declared = file.load(global)?.settings().schedules.clone();
-            let declared = declared.schedules.into_iter().filter(|(of, _)| is_chosen(global, of.as_str()));
-            diff(&Api::connect(global).await?, &declared.collect::<Vec<_>>(), json).await
+            let mut declared = file.load(global)?.settings().schedules.clone();
+            declared.schedules.retain(|(of, _)| [of.as_str(), "_all"].contains(&global.tenant.as_str()));
+            diff(&Api::connect(global).await?, &declared, json).await
         }
     }
 }
@@ -379,13 +380,18 @@ async fn next(api: &Api, limit: usize, json: bool) -> anyhow::Result<Ended> {
     Ok(Ended::Well)
 }
 
-fn is_chosen(global: &Global, tenant: &str) -> bool {
-    global.tenant == tenant || global.tenant == "_all"
-}
-
 /// Compares what is declared with what is stored; exit code 1 if they differ.
-async fn diff(api: &Api, declared: &[(Tenant, PutRequest)], json: bool) -> anyhow::Result<Ended> {
-    let changes = changes(declared, &all(api).await?);
+async fn diff(api: &Api, declared: &DeclaredSchedules, json: bool) -> anyhow::Result<Ended> {
+    let changes = changes(&declared.schedules, &all(api).await?);
+    if !declared.is_said && !changes.is_empty() {
+        // Each of them is a schedule that some file declared; which node had that file, the answers do not say.
+        let count = changes.len();
+        eprintln!(
+            "the file has no [schedules]: a node removes only what a node of its name declared before, of {count} in all; \
+             an empty [schedules] removes all"
+        );
+        return Ok(Ended::Well);
+    }
     for (what, id, lines) in &changes {
         if json {
             output::json(&serde_json::json!({"id": id, "change": what, "differences": lines}))?;

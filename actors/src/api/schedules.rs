@@ -277,10 +277,10 @@ fn times_to_fill(schedule: &Recurring, asked: &BackfillRequest, now: Timestamp) 
     let before = Timestamp::from_millis(asked.from.millis() - 1);
     let within = timing.ahead(timing.next_after(before)).take_while(|due| *due <= asked.until);
     let times: Vec<Timestamp> = within.take(BACKFILL_MAX + 1).collect();
-    match times.get(BACKFILL_MAX) {
-        Some(beyond) => Err(ApiError::malformed(format!(
-            "until: more than {BACKFILL_MAX} times are due in this span; take it up to {beyond} first"
+    match times.get(..BACKFILL_MAX).and_then(<[_]>::last) {
+        Some(last) if times.len() > BACKFILL_MAX => Err(ApiError::malformed(format!(
+            "until: more than {BACKFILL_MAX} times are due in this span; take it up to {last} first"
         ))),
-        None => Ok(times),
+        _ => Ok(times),
     }
 }

@@ -36,13 +36,20 @@ pub struct Recurring {
 
 impl Recurring {
     /// Makes the schedule that is asked for at `now`, or changes the one that is `found`. Its next time stays as it is
-    /// if the timing does, so that a firing which is due is not lost to a change of the job.
+    /// if its times do, so that a firing which is due is not lost to a change of the job, or of what becomes of late and
+    /// overlapping ones.
     #[must_use]
     pub fn put(asked: &PutRequest, timing: &Timing, tenant: &Tenant, found: Option<&Self>, now: Timestamp) -> Self {
         let settings = asked.schedule.normal();
         let was_paused = found.is_some_and(|found| found.paused);
         let paused = asked.schedule.paused.unwrap_or(was_paused);
-        let is_same = found.is_some_and(|found| found.settings == settings && !was_paused);
+        let times = |of: &ScheduleSettings| ScheduleSettings {
+            misfire: None,
+            misfire_after_ms: None,
+            overlap: None,
+            ..of.clone()
+        };
+        let is_same = found.is_some_and(|found| times(&found.settings) == times(&settings) && !was_paused);
         let progress = found.map(|found| found.progress.clone()).unwrap_or_default();
         let progress = match (paused, is_same) {
             (true, _) => progress.paused(),
@@ -153,6 +160,22 @@ mod tests {
         let (other_time, timing) = asked(r#"{"id":"n","type":"t","every":"20s","payload":2}"#);
         let changed = Recurring::put(&other_time, &timing, &tenant, Some(&made), at(105));
         assert_eq!(changed.progress.next, Some(at(120)));
+    }
+
+    #[test]
+    fn a_firing_that_is_due_is_not_lost_to_a_change_of_what_becomes_of_late_ones() {
+        let tenant = Tenant::default_tenant();
+        let (first, timing) = asked(r#"{"id":"n","type":"t","every":"10s"}"#);
+        let made = Recurring::put(&first, &timing, &tenant, None, at(95));
+        for (more, next) in [
+            (r#""misfire":"skip","misfire_after_ms":60000,"overlap":"skip""#, 100),
+            (r#""jitter_ms":1000"#, 110),
+            (r#""ends_at":"9999-12-31T23:59:59Z""#, 110),
+        ] {
+            let (other, timing) = asked(&format!(r#"{{"id":"n","type":"t","every":"10s",{more}}}"#));
+            let changed = Recurring::put(&other, &timing, &tenant, Some(&made), at(105));
+            assert_eq!(changed.progress.next, Some(at(next)), "{more}");
+        }
     }
 
     #[test]
