@@ -39,10 +39,10 @@ pub struct Counters {
     pub overdue_restored: u64,
     /// Messages that no client can read and that became dead letters.
     pub poison_removed: u64,
-    /// Records that were older than the job that came.
-    pub stale_reads: u64,
     /// Runs that nothing can bring on; the node's log names them.
     pub runs_stranded: u64,
+    /// Records that were older than the job that came.
+    pub stale_reads: u64,
 }
 
 /// The health of a node.

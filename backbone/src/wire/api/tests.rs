@@ -330,7 +330,7 @@ fn check_nodes() -> [&'static str; 4] {
         check::<Health>(
             &["{}", r#"{"node":"n1"}"#],
             &[
-                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"stale_reads":4},"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
+                r#"{"counters":{"connections_rebuilt":1,"overdue_restored":2,"poison_removed":3,"runs_stranded":5,"stale_reads":4},"live":true,"node":"n1","queues":["main"],"ready":false,"reasons":["draining"],"version":"0.1.0","warnings":[]}"#,
             ],
         ),
     ]
