@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_harness::{Node, NodeBuilder, Reply, Scrape, World, eventually};
+use longshore_harness::{Handler, Node, NodeBuilder, Reply, Scrape, World, eventually};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -16,6 +16,20 @@ const WITHIN: Duration = Duration::from_secs(60);
 fn node<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {
     let node = on_a_free_port(workers(world.node(), 2)).name(name).with("node", "lease = '10s'");
     node.with("types.flaky", &served_by("fail", &format!("max_attempts = 2\n{AT_ONCE}")))
+}
+
+/// A handler of the type `held` that ends each job once the number that is sent has reached the job's.
+async fn held(world: &World) -> (watch::Sender<u64>, Handler) {
+    let (open, gate) = watch::channel(0);
+    let handler = world.handler("held").start(move |job| {
+        let mut gate = gate.clone();
+        async move {
+            let number = job.json()["number"].as_u64().unwrap();
+            gate.wait_for(|open| *open >= number).await.unwrap();
+            Reply::json(json!(number))
+        }
+    });
+    (open, handler.await)
 }
 
 async fn delete(world: &World, stream: &str) {
@@ -56,16 +70,7 @@ async fn remade(nodes: &[&Node]) -> f64 {
 #[tokio::test]
 async fn a_deleted_lane_is_made_again_and_its_old_jobs_harm_no_new_one() {
     let world = world().await;
-    let (open, gate) = watch::channel(0);
-    let handler = world.handler("held").start(move |job| {
-        let mut gate = gate.clone();
-        async move {
-            let number = job.json()["number"].as_u64().unwrap();
-            gate.wait_for(|open| *open >= number).await.unwrap();
-            Reply::json(json!(number))
-        }
-    });
-    let handler = handler.await;
+    let (open, handler) = held(&world).await;
     let one = node(&world, "n1").start().await;
     let mut system = world.live_events("_sys").await;
     let old = world.publish("held").json(json!({"number": 1})).await;
@@ -212,16 +217,7 @@ async fn what_decides_about_jobs_is_not_made_again_by_a_running_node() {
 #[tokio::test]
 async fn a_lane_that_a_node_creates_at_its_start_has_no_sequence_again() {
     let world = world().await;
-    let (open, gate) = watch::channel(0);
-    let handler = world.handler("held").start(move |job| {
-        let mut gate = gate.clone();
-        async move {
-            let number = job.json()["number"].as_u64().unwrap();
-            gate.wait_for(|open| *open >= number).await.unwrap();
-            Reply::json(json!(number))
-        }
-    });
-    let handler = handler.await;
+    let (open, handler) = held(&world).await;
     let one = node(&world, "n1").start().await;
     let done = world.publish("noop").json(json!(1)).await;
     assert_eq!((done.as_str(), world.wait(&done).await.state.as_str()), ("main-p5-1", "completed"));
