@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::world;
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 const BOUNDS: &str = "types = ['echo', 'noop']\ntenants = ['default', 'acme']";
 

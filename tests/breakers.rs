@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{SOON, served_by, times, world};
 
-const WITHIN: Duration = Duration::from_secs(120);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// A service over HTTP that can be switched off and on, and a port that stays its own.
 struct Service {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{rules, workers, world};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// The nodes that the operator sees, with the number of their running jobs.
 async fn seen(world: &World) -> BTreeMap<String, u64> {

@@ -11,7 +11,7 @@ use crate::overdue::scheduled;
 use crate::{AT_ONCE, served_by, workers, world};
 
 /// Far longer than anything here takes: a limit for hopeless cases.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// The name of a metric, labels that its series have, and the sum of their values.
 type Wanted<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);

@@ -10,7 +10,7 @@ use crate::http::on_a_free_port;
 use crate::{AT_ONCE, served_by, workers, world};
 
 const LANE: &str = "LONGSHORE_JOBS_main_P5";
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// Two workers, and a handler of the type `flaky` that fails.
 fn node<'w>(world: &'w World, name: &str) -> NodeBuilder<'w> {

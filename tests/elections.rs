@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{three_servers, workers, world};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// Given an empty cluster, when several nodes with several queues start at the same moment, then all are ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,7 @@ use longshore_harness::{Node, NodeBuilder, World};
 use crate::{rules, times, world};
 
 /// How long a job may take to end: a few leases and node starts on a loaded machine.
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// Jobs of each kind between two faults, so that each point is passed at least that many times.
 const OF_EACH: usize = 2;

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::http::on_a_free_port;
 use crate::{rules, served_by, times, world};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// A node on which a flood of jobs of 20 ms lasts for a while.
 fn node<'w>(world: &'w World) -> NodeBuilder<'w> {

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use crate::http::on_a_free_port;
 use crate::{served_by, times, world};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// A node whose type `full` has one slot, so that its jobs start one after the other, and few workers.
 fn node<'w>(world: &'w World) -> NodeBuilder<'w> {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{in_future, world};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// The node still works, ends cleanly, and no part of it panicked.
 async fn is_unharmed(world: &World, node: &Node) {

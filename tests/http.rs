@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::world;
 
 /// Far longer than any answer takes: a limit for hopeless cases.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// HTTP on a free port.
 pub(crate) fn on_a_free_port(node: NodeBuilder<'_>) -> NodeBuilder<'_> {

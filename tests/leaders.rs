@@ -16,7 +16,7 @@ use crate::three_servers::{load, not_ended, nothing_is_lost, steadily, three_nod
 use crate::{three_servers, times};
 
 /// How long a job may take while its servers elect.
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// A part that has a leader.
 #[derive(Debug, Clone, Copy, PartialEq)]

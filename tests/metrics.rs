@@ -17,7 +17,7 @@ use crate::http::on_a_free_port;
 use crate::overdue::{forget_schedules, scheduled};
 use crate::world;
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// The node's log.
 #[derive(Debug, Clone, Default)]

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::{AT_ONCE, served_by, world};
 
-const WITHIN: Duration = Duration::from_secs(120);
+const WITHIN: Duration = Duration::from_secs(240);
 const KEY: &str = "Longshore-Concurrency-Key";
 
 fn node<'w>(world: &'w World, timeout: &str) -> NodeBuilder<'w> {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{in_future, served_by, world};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// Four workers for the queue `main`, and four for `bulk`.
 fn node(world: &World) -> NodeBuilder<'_> {

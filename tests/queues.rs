@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{served_by, workers, world};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// One worker for the queue `main`; what waits for a time is counted every second.
 fn node(world: &World) -> NodeBuilder<'_> {

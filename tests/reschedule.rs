@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{in_future, workers, world};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 
 fn node(world: &World) -> NodeBuilder<'_> {
     workers(world.node(), 8).with("node", "lease = '2s'").with("queues.other", "")

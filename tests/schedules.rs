@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{in_future, rules, times, workers, world};
 
-const WITHIN: Duration = Duration::from_secs(90);
+const WITHIN: Duration = Duration::from_secs(240);
 const SECOND: i64 = 1_000;
 
 /// The due time in the id of a schedule's run, in milliseconds; `None`: the run is not this schedule's.

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::{rules, served_by, workers, world};
 
 /// Far longer than a drain takes: a limit for hopeless cases.
-const ENDS_WITHIN: Duration = Duration::from_secs(60);
+const ENDS_WITHIN: Duration = Duration::from_secs(240);
 
 /// Given running and waiting jobs, when the node is asked to end, then the running jobs end first and no other job
 /// starts.

@@ -13,7 +13,7 @@ use crate::wire::Record;
 use crate::world::{NAMESPACE, TENANT, World, chain};
 
 /// How long [`World::wait`] waits for a run's end.
-const END_WITHIN: Duration = Duration::from_secs(60);
+const END_WITHIN: Duration = Duration::from_secs(240);
 
 /// How long a node is asked to delay one answer of `runs.wait`; short, since a node may die meanwhile, or be frozen and
 /// asked several times in a row.

@@ -24,7 +24,7 @@ use crate::world::{ROOM, chain, connect};
 pub const SERVERS: usize = 3;
 
 /// How long an election may take, or a server that was away may need to catch up.
-const SETTLES_WITHIN: Duration = Duration::from_secs(90);
+const SETTLES_WITHIN: Duration = Duration::from_secs(240);
 
 /// How long one question to the servers may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -147,7 +147,7 @@ impl ServerCluster {
     /// Waits until the cluster has a leader, and every server is up, reaches the others and runs JetStream.
     ///
     /// # Panics
-    /// If that takes longer than 90 s. The functions below panic for the same reason.
+    /// If that takes longer than 240 s. The functions below panic for the same reason.
     pub async fn ready(&self) {
         eventually("a cluster with a leader and JetStream on each server", SETTLES_WITHIN, async || {
             let answers = self.ask_servers("$SYS.REQ.SERVER.PING.JSZ", json!({})).await;

@@ -10,7 +10,7 @@ use crate::wire::Event;
 use crate::world::{NAMESPACE, World};
 
 /// How long [`LiveEvents::until`] waits.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// One live event.
 #[derive(Debug, Clone)]

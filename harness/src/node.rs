@@ -18,7 +18,7 @@ use crate::usage::Usage;
 use crate::world::{World, chain};
 
 /// How long a node may take until it says that it is ready.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const READY_WITHIN: Duration = Duration::from_secs(240);
 
 /// How long [`Node::stop`] waits: a little longer than the default grace period of a shutdown.
 const STOP_WITHIN: Duration = Duration::from_secs(45);

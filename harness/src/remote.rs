@@ -20,7 +20,7 @@ use crate::history::Call;
 use crate::world::{NAMESPACE, World};
 
 /// How long [`Handler::called`] waits.
-const CALLED_WITHIN: Duration = Duration::from_secs(60);
+const CALLED_WITHIN: Duration = Duration::from_secs(240);
 
 /// A handler that has not been started yet.
 #[derive(Debug)]

@@ -335,4 +335,4 @@ const SPANS: usize = 3 * JOBS;
 /// Spans that a node keeps at most: those that wait, a batch, and the batch that is under way.
 const KEPT: usize = 4_096 + 2 * 512;
 /// Far longer than any collector has for its answer.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(240);
