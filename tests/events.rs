@@ -185,7 +185,7 @@ async fn looking_for_a_handler_again_and_again_is_published_once() {
 /// The ids in the log; asserts that each appears only once.
 async fn each_once(world: &World) -> BTreeSet<String> {
     let mut told = BTreeSet::new();
-    let log = world.event_log("default").await;
+    let log = world.stored_events("default").await;
     let twice: Vec<_> = log.into_iter().filter_map(|logged| told.replace(logged.event.id)).collect();
     assert!(twice.is_empty(), "{twice:?}");
     told

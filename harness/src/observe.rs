@@ -3,7 +3,7 @@
 //! These methods are for tests: they panic where the [`Reader`] behind them, which works for any client, returns an
 //! error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,6 +68,20 @@ impl Letter {
     }
 }
 
+/// Drops what an earlier event repeats word for word.
+fn without_repeats(mut events: Vec<Logged>) -> Vec<Logged> {
+    let mut seen: HashMap<String, Vec<Event>> = HashMap::new();
+    events.retain(|Logged { event, .. }| {
+        let of_this_id = seen.entry(event.id.clone()).or_default();
+        let is_new = !of_this_id.contains(event);
+        if is_new {
+            of_this_id.push(event.clone());
+        }
+        is_new
+    });
+    events
+}
+
 impl World {
     /// The run's record in the bucket; `None` if there is none yet, or if it was deleted.
     ///
@@ -85,7 +99,7 @@ impl World {
         self.try_record(tenant, run).await.unwrap_or_else(|error| panic!("record of {run}: {error:#}"))
     }
 
-    /// The run's events in the order of the log, repeats included.
+    /// The run's events in the order of the log, without repeats as in [`World::event_log`].
     ///
     /// # Panics
     /// If the log cannot be read.
@@ -103,11 +117,20 @@ impl World {
         events
     }
 
-    /// The whole event log of a tenant; `*` for all tenants.
+    /// The whole event log of a tenant; `*` for all tenants. An event whose publish was not confirmed in time is published
+    /// again, under the same id: it is here once. Two different events under one id are both here.
     ///
     /// # Panics
     /// If it cannot be read, or holds something that is not a valid event.
     pub async fn event_log(&self, tenant: &str) -> Vec<Logged> {
+        without_repeats(self.stored_events(tenant).await)
+    }
+
+    /// As [`World::event_log`], with every repeat that is stored.
+    ///
+    /// # Panics
+    /// As [`World::event_log`].
+    pub async fn stored_events(&self, tenant: &str) -> Vec<Logged> {
         self.read("the event log", async || self.try_event_log(tenant).await).await
     }
 
@@ -145,7 +168,7 @@ impl World {
         let records = self.read("run records", async || self.try_records().await).await;
         History {
             accepted: receipts.iter().map(|receipt| history::Accepted::of(&receipt.tenant, &receipt.run_id)).collect(),
-            events: self.event_log("*").await,
+            events: self.stored_events("*").await,
             records,
             letters: letters.iter().map(history::Letter::from).collect(),
             calls,
@@ -185,5 +208,31 @@ impl World {
         let mut letters = Vec::new();
         self.reader().letters(tenant, |letter| letters.push(letter)).await?;
         Ok(letters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A start that the log has under the id `r/1` at this sequence.
+    fn started(sequence: u64, at: &str) -> Logged {
+        let event = json!({
+            "id": "r/1", "event": "started", "run_id": "r", "tenant": "t", "queue": "main", "priority": 5, "type": "work",
+            "at": at,
+        });
+        Logged { sequence, event: serde_json::from_value(event).unwrap() }
+    }
+
+    #[test]
+    fn drops_what_is_repeated_word_for_word_and_nothing_else() {
+        let first = started(1, "2026-01-01T00:00:00Z");
+        let later = started(3, "2026-01-01T00:00:01Z");
+
+        let left = without_repeats(vec![first.clone(), Logged { sequence: 2, ..first.clone() }, later.clone()]);
+
+        assert_eq!(left, [first, later]);
     }
 }
