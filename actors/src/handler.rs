@@ -12,6 +12,8 @@ use longshore_domain::{Job, JobType, Priority, Queue, RunId, Tenant, TraceId};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
+use crate::shared::log_run::{About, log_run};
+
 /// A future that a handler returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -141,8 +143,8 @@ impl Context {
         match serde_json::to_vec(progress) {
             Ok(json) => self.reporter.progress(&self.job, json.into()).await,
             Err(error) => {
-                tracing::warn!(run_id = %self.job.run_id, tenant = %self.job.tenant, attempt = self.attempt,
-                    trace_id = self.trace_id.map(tracing::field::display), "progress cannot be written as JSON: {error}");
+                let about = About::job(&self.job, self.attempt).traced(self.trace_id);
+                log_run!(warn, about, "progress cannot be written as JSON: {error}");
             }
         }
     }

@@ -25,6 +25,7 @@ use crate::attempt::keys;
 use crate::commit::follow_up::key_given_back;
 use crate::fail_point;
 use crate::ports::{CancelPorts, Rules as _, Server as _};
+use crate::shared::log_run::{About, log_run};
 
 /// Restricts a cancellation to runs that fit a filter; with the message by which this run was met.
 #[derive(Clone, Copy)]
@@ -125,14 +126,15 @@ async fn finish<P: CancelPorts>(
             Ok(true) if before.is_unseen() => drop(ports.forget_cancel(tenant, run_id).await),
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%run_id, %tenant, attempt = before.attempt, trace_id = before.trace_id.map(tracing::field::display), "a cancelled job stays where it is until it comes up: {}", error.message);
+                let about = About::run(before);
+                log_run!(warn, about, "a cancelled job stays where it is until it comes up: {}", error.message);
             }
         }
     }
     if let Some(key) = key_given_back(run)
         && let Err(error) = keys::give_back(ports.server(), tenant, run, key).await
     {
-        tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "a cancelled run's claim of its key stays: {}", error.with_causes());
+        log_run!(warn, About::run(run), "a cancelled run's claim of its key stays: {}", error.with_causes());
     }
 }
 
@@ -142,7 +144,7 @@ async fn publish_again<P: CancelPorts>(ports: &P, run: &Run, only: Only<'_>) {
     if matches!(only.place, Source::Schedules | Source::Parked)
         && ports.publish(run, ports.server().published_at_redelivery(run)).await.is_err()
     {
-        tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "a cancel is published once its job comes up");
+        log_run!(debug, About::run(run), "a cancel is published once its job comes up");
     }
 }
 

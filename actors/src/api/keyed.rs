@@ -21,6 +21,7 @@ use crate::api::submission::{self, OnConflict, Submission, answer, is_stored};
 use crate::attempt::keys::{self, Key, OwnClaim, Owner, Wanted};
 use crate::fail_point;
 use crate::ports::{Rules as _, Server as _, SubmitPorts};
+use crate::shared::log_run::{About, log_run};
 
 /// What follows from a claim that was found.
 enum Next {
@@ -249,7 +250,7 @@ async fn tidy<P: SubmitPorts>(ports: &P, before: Run, of: &RunId) {
     {
         let removed = ports.unschedule(&before).await;
         if let Err(error) = removed {
-            tracing::warn!(run_id = %before.run_id, tenant = %before.tenant, attempt = before.attempt, trace_id = before.trace_id.map(tracing::field::display), "the schedule of a replaced run stays: {}", error.with_causes());
+            log_run!(warn, About::run(&before), "the schedule of a replaced run stays: {}", error.with_causes());
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::attempt::assignment::is_acknowledgement;
 use crate::attempt::keys;
 use crate::fail_point;
 use crate::ports::{LetterPorts, Rules as _, Server as _};
+use crate::shared::log_run::{About, log_run};
 use crate::trace::{JobTrace, context};
 
 /// Why a dead letter cannot be replayed under its id.
@@ -101,9 +102,12 @@ pub(crate) async fn one<P: LetterPorts>(ports: &P, letter: StoredDeadLetter, act
             }
             (DeadLetterVerdict::StaleRecord, _) => {
                 ports.metrics().stale_reads.inc();
-                let run = &letter.run;
-                let trace_id = context::id_in(Some(&letter.headers)).map(tracing::field::display);
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id, "the record is older than the dead letter: read too early; nothing is done to it");
+                let about = About::run(&letter.run).traced(context::id_in(Some(&letter.headers)));
+                log_run!(
+                    warn,
+                    about,
+                    "the record is older than the dead letter: read too early; nothing is done to it"
+                );
                 return Err("the record does not know of its end yet; try again".to_owned());
             }
             (_, Some(found)) => (found.run, false),

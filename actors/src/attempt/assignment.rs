@@ -16,6 +16,7 @@ use longshore_domain::{Job, JobType, NameError, Priority, Queue, Run, RunId, Ten
 use crate::commit::Payload;
 use crate::lease_keeper::Entry;
 use crate::queue::gates::answer::Permits;
+use crate::shared::log_run::About;
 use crate::shared::park_permits::ParkPermit;
 use crate::trace::{JobTrace, Tracer};
 
@@ -156,6 +157,11 @@ impl Assignment {
             Some(entry) => entry.stop.is_lost(),
             None => now.saturating_duration_since(self.leased_from) >= lease,
         }
+    }
+
+    /// What log lines about it name.
+    pub(crate) fn about(&self) -> About<'_> {
+        About::job(&self.job, self.arrival.attempt).traced(self.payload.trace_id())
     }
 
     /// Whether so little of its lease is left that its handler must not be called any more: the first renewal may come too

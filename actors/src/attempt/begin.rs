@@ -23,6 +23,7 @@ use crate::commit::follow_up::has_other_id;
 use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::ports::{Ports, Rules as _, Server as _};
+use crate::shared::log_run::{About, log_run};
 
 /// How often per lease a job whose holder is silent is delivered again.
 const LOOKS_PER_LEASE: u32 = 4;
@@ -96,12 +97,11 @@ async fn unreadable<P: Ports>(ports: &P, mut assignment: Box<Assignment>, reason
             _ => continue,
         };
         let failure = Failure::new(ErrorKind::Invalid, reason);
-        tracing::warn!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), "invalid job: {}", failure.message);
+        log_run!(warn, assignment.about(), "invalid job: {}", failure.message);
         conclude::carry_out(ports, assignment, attempt_state, Settlement::Dead { failure }).await;
         return Begun::Over;
     }
-    tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), 
-        "an invalid job finds no id of its own; it comes again");
+    log_run!(error, assignment.about(), "an invalid job finds no id of its own; it comes again");
     assignment.ack_token.abandon();
     Begun::Over
 }
@@ -245,9 +245,8 @@ async fn claim<P: Ports>(ports: &P, mut assignment: Box<Assignment>) -> Begun {
             }
             (Verdict::StaleRecord, _) => {
                 ports.metrics().stale_reads.inc();
-                let job = &assignment.job;
-                tracing::warn!(run_id = %job.run_id, tenant = %job.tenant, attempt = assignment.arrival.attempt,
-                    trace_id = assignment.payload.trace_id().map(tracing::field::display), "the record is older than the job that came: read too early; it comes again");
+                let about = assignment.about();
+                log_run!(warn, about, "the record is older than the job that came: read too early; it comes again");
                 assignment.ack_token.abandon();
                 return Begun::Over;
             }
@@ -458,7 +457,8 @@ async fn take_up_claim<P: Ports>(ports: &P, assignment: Box<Assignment>, mut run
 /// not.
 async fn lease_lost<P: Ports>(ports: &P, mut assignment: Box<Assignment>, run: Box<Run>, revision: u64) {
     let silent = run.node.clone().unwrap_or_else(|| "a node".into());
-    tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), node = %silent, "its holder lost the lease");
+    let about = About::run(&run).traced(assignment.payload.trace_id());
+    log_run!(warn, about, node = %silent, "its holder lost the lease");
     ports.metrics().leases_judged_lost.inc();
     let message = format!("{silent} fell silent while it held the job");
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::LeaseExpired, message), retry_after: None };
@@ -490,7 +490,7 @@ async fn again_held_locally<P: Ports>(ports: &P, assignment: Box<Assignment>, ru
 
 /// The record could not be read or written just now: the job is returned and keeps its place.
 fn put_off<P: Ports>(ports: &P, assignment: Box<Assignment>, error: &longshore_backbone::Error) -> Begun {
-    tracing::warn!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), "returned to its lane: {}", error.with_causes());
+    log_run!(warn, assignment.about(), "returned to its lane: {}", error.with_causes());
     return_or_abandon(ports, assignment)
 }
 

@@ -10,6 +10,7 @@ use longshore_domain::protocol::Holder;
 
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports, Server as _};
+use crate::shared::log_run::{About, log_run};
 
 /// How long a node has to answer whether it holds a job. If it takes longer, it is asked again with the next delivery.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -44,7 +45,7 @@ async fn last_sign<P: Ports>(ports: &P, run: &Run, node: &str) -> Holder {
         // It counts as there until its next presence was due: it may have renewed leases after its last presence.
         Ok(presence) => Holder::Silent(presence.map(|presence| presence.seen_at.plus(PRESENCE_EVERY))),
         Err(error) => {
-            tracing::debug!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), "cannot tell whether its holder lives: {}", error.with_causes());
+            log_run!(debug, About::run(run), "cannot tell whether its holder lives: {}", error.with_causes());
             Holder::Silent(Some(ports.now()))
         }
     }

@@ -29,6 +29,7 @@ use crate::handler::{BoxFuture, Context, HandlerError, Reporter, Success};
 use crate::lease_keeper::Stop;
 use crate::node_ports::NodePorts;
 use crate::ports::{Ports, Rules as _, Server as _};
+use crate::shared::log_run::{About, log_run};
 use crate::supervision::panic_text;
 use crate::trace::TRACE_PARENT;
 
@@ -159,9 +160,8 @@ async fn see_through(
 /// Its lease was not renewed in time, so that its handler was stopped, and its result counts for nothing.
 fn tell_lost(current: &CurrentAttempt) {
     if let Some(running) = current.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
-        let run = &running.attempt_state.run;
-        tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt,
-            trace_id = running.assignment.payload.trace_id().map(tracing::field::display), "lease lost: its handler was stopped");
+        let about = About::run(&running.attempt_state.run).traced(running.assignment.payload.trace_id());
+        log_run!(warn, about, "lease lost: its handler was stopped");
     }
 }
 
@@ -281,8 +281,9 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
                     (run.run_id, expected) = (RunId::derived_at(&run.run_id, arrival.holding.message.at), 0);
                 }
                 _ => {
-                    let (run_id, state) = (&run.run_id, found.run.state);
-                    tracing::info!(%run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id().map(tracing::field::display), state = state.as_str(), "stopped: the run went on elsewhere");
+                    let state = found.run.state;
+                    let about = About::run(&run).traced(payload.trace_id());
+                    log_run!(info, about, state = state.as_str(), "stopped: the run went on elsewhere");
                     return if state == RunState::Cancelled { Owner::Cancelled } else { Owner::Another };
                 }
             },
@@ -290,7 +291,8 @@ pub(crate) async fn claim_running<P: Ports>(ports: &P, current: &CurrentAttempt)
             Err(error) => {
                 // Without a record the work goes on as it began. Its end is decided on the same revision, or on this
                 // very write if it was stored after all.
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = payload.trace_id().map(tracing::field::display), "cannot store that the attempt runs: {error}");
+                let about = About::run(&run).traced(payload.trace_id());
+                log_run!(warn, about, "cannot store that the attempt runs: {error}");
                 break None;
             }
         }

@@ -13,6 +13,7 @@ use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::commit::committer::Input;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
+use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 
 /// Maximum bytes of a progress report.
@@ -35,7 +36,12 @@ pub(crate) async fn report(ports: &NodePorts, current: &CurrentAttempt, body: &B
         match json::compact(body).filter(|_| body.len() <= MAX_BYTES) {
             Some(progress) => run.progress = Some(progress),
             None => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = assignment.payload.trace_id().map(tracing::field::display), "progress of {} bytes dropped: it is not valid JSON of at most {MAX_BYTES}", body.len());
+                log_run!(
+                    warn,
+                    About::run(run).traced(assignment.payload.trace_id()),
+                    "progress of {} bytes dropped: it is not valid JSON of at most {MAX_BYTES}",
+                    body.len()
+                );
                 return;
             }
         }

@@ -21,6 +21,7 @@ use crate::concurrency::SlotPermit;
 use crate::handler::Context;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
+use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 
 /// Most handlers answer sooner, and then nothing has to be asked. After this long the node asks the server whether any
@@ -142,9 +143,8 @@ async fn end_of(
             return Outcome::NoHandler;
         }
         Reply::NotSent => {
-            tracing::warn!(run_id = %context.job.run_id, tenant = %context.job.tenant, attempt = context.attempt,
-                trace_id = context.trace_id.map(tracing::field::display),
-                "the request to its handler was lost with the connection to NATS");
+            let about = About::job(&context.job, context.attempt).traced(context.trace_id);
+            log_run!(warn, about, "the request to its handler was lost with the connection to NATS");
             return failed(ErrorKind::Retryable, "the request was lost with the connection to NATS");
         }
         Reply::Unreadable(reason) => {

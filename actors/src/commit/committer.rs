@@ -32,6 +32,7 @@ use crate::commit::{Commit, InFlightPermit, lines};
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::metrics::jobs::Ends;
+use crate::shared::log_run::log_run;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 use crate::trace::Tracer;
@@ -365,7 +366,7 @@ impl Committing {
             Answer::Refused(refusal) => match self.forget(number).map(|pending| pending.what) {
                 Some(Sent::Record(commit)) => {
                     if refusal.err_code != WRONG_SEQUENCE {
-                        tracing::debug!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), "record not written yet: {}", refusal.description);
+                        log_run!(debug, commit.about(), "record not written yet: {}", refusal.description);
                     }
                     let (backbone, metrics, slow) =
                         (self.backbone.clone(), Arc::clone(&self.metrics), self.slow.clone());

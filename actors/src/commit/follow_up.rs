@@ -16,6 +16,7 @@ use crate::commit::{AfterCommit, Commit};
 use crate::fail_point;
 use crate::metrics::Metrics;
 use crate::ports::Server;
+use crate::shared::log_run::log_run;
 
 /// How long a step that the server did not confirm waits before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -41,8 +42,7 @@ pub(crate) async fn clear_up<S: Server>(server: &S, metrics: &Metrics, mut commi
                 return Done::OnRecord(end);
             }
             metrics.fenced.inc();
-            tracing::info!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display),
-                "result dropped: the run went on elsewhere");
+            log_run!(info, commit.about(), "result dropped: the run went on elsewhere");
             give_up(server, *commit, found.as_deref()).await;
             Done::Over
         }
@@ -68,8 +68,7 @@ async fn decide<S: Server>(server: &S, commit: &mut Commit) -> Written {
             }
             Ok(lost) => return lost,
             Err(error) => {
-                tracing::warn!(run_id = %commit.run.run_id, tenant = %commit.run.tenant, attempt = commit.run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), 
-                    "cannot write the run's record, trying again: {}", error.with_causes());
+                log_run!(warn, commit.about(), "cannot write the run's record, trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }
@@ -180,7 +179,7 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
         match written {
             Ok(()) => break,
             Err(error) => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), "trying again: {}", error.with_causes());
+                log_run!(warn, commit.about(), "trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }
@@ -190,7 +189,7 @@ pub(crate) async fn follow<S: Server>(server: &S, commit: Box<Commit>) {
         match keys::give_back(server, &run.tenant, run, key).await {
             Ok(()) => break,
             Err(error) => {
-                tracing::warn!(run_id = %run.run_id, tenant = %run.tenant, attempt = run.attempt, trace_id = commit.payload.trace_id().map(tracing::field::display), "cannot give its key back, trying again: {}", error.with_causes());
+                log_run!(warn, commit.about(), "cannot give its key back, trying again: {}", error.with_causes());
                 server.pause(AGAIN_AFTER).await;
             }
         }

@@ -27,6 +27,7 @@ use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
 use crate::queue::gates::answer::Wakes;
+use crate::shared::log_run::About;
 use crate::shared::park_permits::ParkPermit;
 use crate::trace::{JobTrace, context};
 
@@ -137,6 +138,11 @@ impl AfterCommit {
 pub(crate) struct Unlogged;
 
 impl Commit {
+    /// What log lines about it name.
+    pub(crate) fn about(&self) -> About<'_> {
+        About::run(&self.run).traced(self.payload.trace_id())
+    }
+
     /// The commit of a run whose record is to be written on the revision `expected`.
     pub(crate) fn to_write<D: Destination>(
         run: Box<Run>,

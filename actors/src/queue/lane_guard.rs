@@ -20,6 +20,7 @@ use crate::attempt::begin;
 use crate::node_ports::NodePorts;
 use crate::ports::RunPorts as _;
 use crate::queue::served::ServedQueues;
+use crate::shared::log_run::log_run;
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 
@@ -115,9 +116,8 @@ async fn remove(ports: &NodePorts, poison: Poison) {
         begin::rename(&mut assignment, run_id);
     }
     assignment.start = Start::Invalid(reason);
-    tracing::warn!(stream = %message.stream, sequence = message.sequence, run_id = %assignment.job.run_id,
-        tenant = %assignment.job.tenant, attempt = assignment.arrival.attempt,
-        trace_id = assignment.payload.trace_id().map(tracing::field::display), "a message that cannot be read is taken out");
+    log_run!(warn, assignment.about(), stream = %message.stream, sequence = message.sequence,
+        "a message that cannot be read is taken out");
     begin::begin(ports, Box::new(assignment)).await;
 }
 

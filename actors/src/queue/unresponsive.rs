@@ -17,6 +17,7 @@ use crate::attempt::perform::{STOPS_WITHIN, enter};
 use crate::attempt::running::{CurrentAttempt, RunningAttempt};
 use crate::node_ports::NodePorts;
 use crate::shared::health::Health;
+use crate::shared::log_run::{About, log_run};
 
 /// How many handlers may block a thread each before the node is not ready. A runtime needs more threads than this.
 pub const SPARE_THREADS: usize = 2;
@@ -105,8 +106,8 @@ pub(crate) fn check(
     let RunningAttempt { assignment, attempt_state, .. } = running;
     let job_type = assignment.job.job_type.clone();
     ports.metrics.of(&assignment.job).unresponsive.inc();
-    tracing::error!(run_id = %assignment.job.run_id, tenant = %assignment.job.tenant, attempt = attempt_state.run.attempt,
-        trace_id = assignment.payload.trace_id().map(tracing::field::display), %queue, worker = number, %job_type, replaced,
+    let about = About::run(&attempt_state.run).traced(assignment.payload.trace_id());
+    log_run!(error, about, %queue, worker = number, %job_type, replaced,
         "the handler neither ended in time nor reacted to its cancellation: does it block its thread?");
     let message = "the handler neither ended within its time limit nor reacted to its cancellation";
     let outcome = Outcome::Failed { failure: Failure::new(ErrorKind::Timeout, message), retry_after: None };

@@ -18,6 +18,7 @@ pub(crate) mod capacity;
 pub(crate) mod discovery;
 pub(crate) mod gate_news;
 pub(crate) mod kind;
+pub(crate) mod log_run;
 pub(crate) mod park_permits;
 pub(crate) mod permits;
 pub(crate) mod routing;

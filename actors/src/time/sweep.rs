@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::presence;
 use crate::metrics::Metrics;
 use crate::shared::identity::Identity;
+use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
@@ -175,8 +176,8 @@ impl Sweep {
             }
             if !self.is_named(&run) && self.is_stranded(&run, revision).await? {
                 self.name(&run);
-                let (run_id, tenant, state) = (&run.run_id, &run.tenant, run.state.name());
-                tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), ?state, due_at = %run.state.run_at().unwrap_or_default(),
+                let state = run.state.name();
+                log_run!(warn, About::run(&run), ?state, due_at = %run.state.run_at().unwrap_or_default(),
                     "the run waits for a time that is over, and neither a schedule nor a message of it is left: submit it again, or cancel it");
             }
         }
@@ -188,9 +189,12 @@ impl Sweep {
         for (run, revision) in running {
             if !self.is_named(&run) && self.is_abandoned(&run, revision).await? {
                 self.name(&run);
-                let (run_id, tenant, node) = (&run.run_id, &run.tenant, run.node.as_deref());
-                tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), node,
-                    "the run is called running, but no node works on it, and no message of it is left: cancel it, then submit it again");
+                log_run!(
+                    warn,
+                    About::run(&run),
+                    node = run.node.as_deref(),
+                    "the run is called running, but no node works on it, and no message of it is left: cancel it, then submit it again"
+                );
             }
         }
         Ok(())
@@ -241,8 +245,7 @@ impl Sweep {
         let at = run.state.run_at().unwrap_or_default();
         backbone.schedule(run, at, Some(&headers), payload).await?;
         self.part.metrics.overdue_restored.inc();
-        let (run_id, tenant) = (&run.run_id, &run.tenant);
-        tracing::warn!(%run_id, %tenant, attempt = run.attempt, trace_id = run.trace_id.map(tracing::field::display), due_at = %at,
+        log_run!(warn, About::run(run), due_at = %at,
             "the run was rescheduled, and its schedule stood for a later time: it is scheduled again");
         Ok(true)
     }
