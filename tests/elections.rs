@@ -204,13 +204,18 @@ async fn ask_all_of_schedule(client: &async_nats::Client, id: &str, doomed: &str
 async fn leads_all(servers: &ServerCluster) -> usize {
     let one = servers.meta_leader().await.expect("nothing is wrong now");
     for stream in ["KV_longshore_runs", "KV_longshore_schedules", "LONGSHORE_JOBS_main_P5"] {
-        eventually("the server to lead what is read", WITHIN, async || match servers.stream_leader(stream).await {
-            Some(leader) if leader == one => Ok(()),
-            leader => servers.step_down_stream(stream).await.and(Err(format!("{stream} is led by {leader:?}"))),
-        })
-        .await;
+        leads(servers, stream, one).await;
     }
     one
+}
+
+/// Has this server lead a stream.
+async fn leads(servers: &ServerCluster, stream: &str, one: usize) {
+    eventually("the server to lead what is read", WITHIN, async || match servers.stream_leader(stream).await {
+        Some(leader) if leader == one => Ok(()),
+        leader => servers.step_down_stream(stream).await.and(Err(format!("{stream} is led by {leader:?}"))),
+    })
+    .await;
 }
 
 /// Two nodes, and a client of each: one that knows a single server alone, which leads all that is asked, and one that
@@ -335,4 +340,58 @@ async fn a_schedule_that_was_made_is_not_unknown_to_a_node_behind_a_cut() {
     for (endpoint, (code, body)) in ask_all_of_schedule(&behind, "unheard-of", "unheard-of").await {
         assert_eq!(code.as_deref(), Some("404"), "{endpoint}: {body}");
     }
+}
+
+/// Given three servers, a node at one of them that lacks what the leader of the dead letters stores, when a job fails for
+/// good at another node, then the first may say "not now" of its dead letter, but never that there is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_was_written_is_not_unknown_to_a_node_whose_server_lacks_it() {
+    let world = three_servers().await;
+    world.node().name("first").start().await.stop().await;
+    let servers = world.servers();
+    let all_else = servers.meta_leader().await.expect("nothing is wrong now");
+    let (letters, lacking) = ((all_else + 1) % 3, (all_else + 2) % 3);
+    for stream in ["KV_longshore_runs", "KV_longshore_control", "LONGSHORE_EVENTS", "LONGSHORE_JOBS_main_P5"] {
+        leads(servers, stream, all_else).await;
+    }
+    leads(servers, "LONGSHORE_DLQ", letters).await;
+    let node = |name: &str, number: usize, workers: usize| {
+        let node = crate::workers(world.node().name(name), workers);
+        node.env("NATS_URL", &servers.server(number).url()).start()
+    };
+    // Its one worker is busy: it takes no other job.
+    let _behind = node("behind", lacking, 1).await;
+    let mut live = world.live_events("default").await;
+    let busy = world.publish("sleep").json(json!({"ms": 600_000})).await;
+    live.until_told("started", &busy).await;
+    let _beyond = node("beyond", all_else, 4).await;
+    let client = async_nats::connect(servers.server(lacking).url()).await.unwrap();
+
+    servers.cut(letters, lacking);
+    let dead = world.publish("fail").json(json!({"kind": "permanent"})).await;
+    live.until_told("dlq", &dead).await;
+    let (began, mut said) = (Instant::now(), std::collections::BTreeMap::<String, usize>::new());
+    while began.elapsed() < Duration::from_secs(10) || said.is_empty() {
+        if let Some((code, body)) = ask(&client, "dlq.get", json!({"run_id": dead})).await {
+            let code = code.unwrap_or_default();
+            assert_ne!(code, "404", "{:?} after the end: {body}", began.elapsed());
+            *said.entry(code).or_default() += 1;
+        }
+        assert!(began.elapsed() < WITHIN, "nobody answers");
+    }
+    println!("of a dead letter that a server lacks, by code: {said:?}");
+    servers.heal();
+    servers.in_step().await;
+    eventually("the dead letter", WITHIN, async || match ask(&client, "dlq.get", json!({"run_id": dead})).await {
+        Some((None, _)) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    eventually("what is known of no run", WITHIN, async || {
+        match ask(&client, "dlq.get", json!({"run_id": "no"})).await {
+            Some((Some(code), _)) if code == "404" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 }

@@ -2,14 +2,15 @@
 //!
 //! A leader that is cut off from the other servers goes on answering for up to 20 s, though they have elected another and
 //! store what it will never have. That it has a message proves that the message was stored; that it has none proves
-//! nothing. Before anybody is told that a run or a recurring schedule does not exist, it is read here.
+//! nothing. Before anybody is told that a run, a dead letter or a recurring schedule does not exist, it is read here.
 
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Priority, Queue, RunId, Tenant};
+use longshore_domain::{Priority, Queue, Run, RunId, Tenant};
 
+use crate::dead_letters::StoredDeadLetter;
 use crate::error::Error;
 use crate::inspect::{self, Peer};
 use crate::records::Found;
@@ -26,6 +27,7 @@ const MARK_KEPT: &str = "60s";
 /// How often the replicas are asked until one answers that has it, and the wait between two of these.
 const TRIES: usize = 20;
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
+const LAGGING: &str = "every replica that answers lags behind";
 /// A leader hears from its followers every second. They elect another when they have not heard of it for four.
 const HEARD_WITHIN_NS: u64 = 3_000_000_000;
 
@@ -68,7 +70,51 @@ impl Backbone {
             }
             tokio::time::sleep(AGAIN_AFTER).await;
         }
-        Err(Error::Read { subject: subject.to_owned(), source: "every replica that answers lags behind".into() })
+        Err(Error::Read { subject: subject.to_owned(), source: LAGGING.into() })
+    }
+
+    /// The dead letter of a run as [`Backbone::find_dead_letter`] finds it, but that there is none is certain: whoever leads the
+    /// stream, none had been stored when this was called.
+    ///
+    /// The leader, which has just heard from a majority, says which letter of the tenant is the last. A replica that shows
+    /// this one has all before it, and a stream is read in its order: so nothing was missed.
+    ///
+    /// # Errors
+    /// The letters cannot be read, their leader may be a former one, or no replica that has all was reached.
+    pub async fn find_dead_letter_for_certain(
+        &self,
+        tenant: &Tenant,
+        run_id: &RunId,
+        dead: Option<&Run>,
+    ) -> Result<Option<StoredDeadLetter>, Error> {
+        let found = self.find_dead_letter(tenant, run_id, dead).await?;
+        if found.is_some() || self.has_one_server() {
+            return Ok(found);
+        }
+        let (stream, all) = (self.names().dlq_stream(), self.names().dead_letters_where(Some(tenant), None, None));
+        for _ in 0..TRIES {
+            let last =
+                request::latest(self.service(), self.api(), &stream, &all).await?.map_or(0, |last| last.sequence);
+            self.leader_is_certain(&stream).await?;
+            let (found, read_to) = self.letter_among_all(tenant, run_id).await?;
+            if found.is_some() || read_to >= last {
+                return Ok(found);
+            }
+            // A replica lags, or the last letter has just been removed.
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+        Err(Error::Read { subject: all, source: LAGGING.into() })
+    }
+
+    /// Makes sure that the leader of a stream, if the stream exists, has just heard from a majority.
+    async fn leader_is_certain(&self, name: &str) -> Result<(), Error> {
+        let failed = |source| Error::Read { subject: name.to_owned(), source };
+        let found = inspect::stream(self.service(), self.api(), name).await.map_err(|error| failed(error.into()))?;
+        let servers = found.and_then(|stream| stream.cluster);
+        if servers.is_none_or(|servers| hears_a_majority(&servers.replicas)) {
+            return Ok(());
+        }
+        Err(failed("its leader hears of too few others".into()))
     }
 
     /// Makes sure that a message of a lane that cannot be found is gone, or never was: the lane has assigned its sequence,

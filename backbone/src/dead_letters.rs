@@ -7,6 +7,7 @@ use longshore_domain::{ErrorKind, Run, RunId, State, Tenant, Timestamp};
 use crate::Backbone;
 use crate::error::Error;
 use crate::request::{self, PubAck, Stored};
+use crate::scan::{Page, Source};
 use crate::wire::header::{HEADERS_MAX, as_published, is_servers, names, size_of, without_servers};
 use crate::wire::record;
 
@@ -42,6 +43,9 @@ pub struct StoredDeadLetter {
     /// The size in bytes of a payload that was too large to be kept.
     pub left_out: Option<u64>,
 }
+
+/// A dead letter that was looked for, and up to which sequence.
+pub(crate) type Looked = (Option<StoredDeadLetter>, u64);
 
 impl StoredDeadLetter {
     /// Reads a stored dead letter; `None` if no node wrote it.
@@ -80,7 +84,7 @@ impl Backbone {
         request::publish(self.client(), subject, headers, payload).await
     }
 
-    /// Finds the dead letter of a run; starts at about the time when the run died, if that is known.
+    /// Finds the dead letter of a run; starts at about the time when the run died, if that is known. Any replica answers.
     ///
     /// # Errors
     /// The dead letters cannot be read.
@@ -92,32 +96,41 @@ impl Backbone {
     ) -> Result<Option<StoredDeadLetter>, Error> {
         /// How far the clocks of nodes and servers may differ.
         const APART: std::time::Duration = std::time::Duration::from_secs(600);
-        let place = crate::scan::Source::DeadLetters;
-        let mut first = match dead.map(|run| (run, &run.state)) {
+        let first = match dead.map(|run| (run, &run.state)) {
             Some((run, State::Dead { ended_at })) => {
                 let subject = self.names().dead_letter(&run.tenant, &run.queue, &run.job_type);
-                let page = self.page_since(&place, &subject, ended_at.minus(APART)).await?;
+                let page = self.page_since(&Source::DeadLetters, &subject, ended_at.minus(APART)).await?;
                 Some((subject, page))
             }
             _ => None,
         };
+        if let Some((subject, page)) = first {
+            let (found, _) = self.letter_of((tenant, run_id), &subject, page).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(self.letter_among_all(tenant, run_id).await?.0)
+    }
+
+    /// The dead letter of a run among all of its tenant, and the last sequence that was read.
+    pub(crate) async fn letter_among_all(&self, tenant: &Tenant, run_id: &RunId) -> Result<Looked, Error> {
         let all = self.names().dead_letters_where(Some(tenant), None, None);
+        let page = self.page(&Source::DeadLetters, &all, 1).await?;
+        self.letter_of((tenant, run_id), &all, page).await
+    }
+
+    /// The dead letter of a run on this page or a later one.
+    async fn letter_of(&self, of: (&Tenant, &RunId), subject: &str, mut page: Page) -> Result<Looked, Error> {
+        let mut read_to = 0;
         loop {
-            let (subject, mut page) = match first.take() {
-                Some(first) => first,
-                None => (all.clone(), self.page(&place, &all, 1).await?),
-            };
-            loop {
-                let mine = |letter: &StoredDeadLetter| letter.run.run_id == *run_id && letter.run.tenant == *tenant;
-                if let Some(letter) = page.messages.into_iter().filter_map(StoredDeadLetter::read).find(mine) {
-                    return Ok(Some(letter));
-                }
-                let Some(next) = page.next else { break };
-                page = self.page(&place, &subject, next).await?;
+            read_to = page.messages.last().map_or(read_to, |stored| stored.sequence);
+            let mine = |letter: &StoredDeadLetter| (&letter.run.tenant, &letter.run.run_id) == of;
+            if let Some(letter) = page.messages.into_iter().filter_map(StoredDeadLetter::read).find(mine) {
+                return Ok((Some(letter), read_to));
             }
-            if subject == all {
-                return Ok(None);
-            }
+            let Some(next) = page.next else { return Ok((None, read_to)) };
+            page = self.page(&Source::DeadLetters, subject, next).await?;
         }
     }
 }

@@ -111,11 +111,11 @@ pub(crate) async fn get(api: &Api, asker: &str, asked: RunRequest) -> Result<Enc
     Ok(within(&letter, &run, show(&letter, &run), api.backbone.max_in_answer()))
 }
 
-/// The dead letter of a run, and the run.
+/// The dead letter of a run, and the run; that there is none is certain, so that it may be said.
 pub(crate) async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<(StoredDeadLetter, Run), ApiError> {
     let run = is_stored(api, tenant, run_id).await?.map(|found| found.run);
-    let letter =
-        api.backbone.find_dead_letter(tenant, run_id, run.as_ref()).await.map_err(|error| unavailable(&error))?;
+    let letter = api.backbone.find_dead_letter_for_certain(tenant, run_id, run.as_ref()).await;
+    let letter = letter.map_err(|error| unavailable(&error))?;
     let judge = |letter: &StoredDeadLetter| on_dead_letter(run.as_ref(), letter.run.round, letter.run.origin);
     let letter = letter.filter(|letter| judge(letter) != DeadLetterVerdict::Stale);
     let letter = letter

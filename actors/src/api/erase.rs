@@ -27,7 +27,9 @@ pub(crate) async fn serve(
             let certain = backbone.read_record_for_certain(&tenant, &run_id).await;
             found = certain.map_err(|error| unavailable(&error))?;
         }
-        let letter = backbone.find_dead_letter(&tenant, &run_id, found.as_ref().map(|found| &found.run)).await;
+        let run = found.as_ref().map(|found| &found.run);
+        // A letter that a server behind the others lacks would be left.
+        let letter = backbone.find_dead_letter_for_certain(&tenant, &run_id, run).await;
         let letter = letter.map_err(|error| unavailable(&error))?;
         if let Some(found) = found.as_ref().filter(|found| !found.run.state.is_terminal()) {
             let state = found.run.state.as_str();
