@@ -370,7 +370,8 @@ async fn a_schedule_that_skips_overlaps_has_one_run_at_a_time() {
     node.stop().await;
 }
 
-/// Given a span of time, when it is backfilled, then each due time in it has one run, also if the call is repeated.
+/// Given a span of time, when it is backfilled, then each due time in it has one run, also if the call is repeated; without an end it
+/// ends now.
 #[tokio::test]
 async fn a_backfill_starts_a_run_for_each_due_time_of_its_span() {
     let world = world().await;
@@ -385,6 +386,10 @@ async fn a_backfill_starts_a_run_for_each_due_time_of_its_span() {
     let again = world.request("schedules.backfill", span).await;
     assert_eq!((&again["started"], &again["deduplicated"]), (&json!(0), &json!(31)), "{again}");
     assert_eq!(fired(&world, "daily", 31).await.len(), 31);
+    // Without an end the span ends now, as the node has it.
+    let three_days_ago = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(72);
+    let open = json!({"id": "daily", "from": three_days_ago.to_string(), "dry_run": true});
+    assert_eq!(world.request("schedules.backfill", open).await["started"], json!(3));
     let ahead = json!({"id": "daily", "from": "2026-01-01T00:00:00Z", "until": in_future(Duration::from_secs(600))});
     let refused = world.try_request("default", "schedules.backfill", ahead).await.unwrap_err();
     assert!(refused.message.contains("lies ahead"), "{refused}");

@@ -165,7 +165,7 @@ pub(crate) struct Backfill {
     /// From this time on
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Timestamp,
-    /// Up to this time [default: now]
+    /// Up to this time [default: now, by the clock of the node that answers]
     #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<Timestamp>,
     /// Only count the due times
@@ -273,7 +273,7 @@ async fn run_now(global: &Global, one: One) -> anyhow::Result<Ended> {
 
 async fn backfill(api: &Api, asked: Backfill) -> anyhow::Result<Ended> {
     let Backfill { id, from, until, dry_run, json } = asked;
-    let request = BackfillRequest { id, tenant: None, from, until: until.unwrap_or_else(now), dry_run };
+    let request = BackfillRequest { id, tenant: None, from, until, dry_run };
     let answer = api.ask_patiently::<SchedulesBackfill>(request, FILLING).await?;
     let Backfilled { deduplicated, failed, failed_in_all, started } = answer.read()?;
     let outcome = Outcome { done: started, failed, failed_in_all, more: false };

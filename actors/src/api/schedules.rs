@@ -267,15 +267,16 @@ pub(crate) async fn backfill(api: &Api, asker: &str, asked: BackfillRequest) -> 
 
 /// The due times of a span.
 fn times_to_fill(schedule: &Recurring, asked: &BackfillRequest, now: Timestamp) -> Result<Vec<Timestamp>, ApiError> {
-    if asked.until < asked.from {
-        return Err(ApiError::malformed("until: is before from"));
+    let until = asked.until.unwrap_or(now);
+    if until < asked.from {
+        return Err(ApiError::malformed("until: is before from, or from lies ahead"));
     }
-    if asked.until > now {
+    if until > now {
         return Err(ApiError::malformed("until: lies ahead; a backfill is for times that are over"));
     }
     let timing = timing(schedule)?;
     let before = Timestamp::from_millis(asked.from.millis() - 1);
-    let within = timing.ahead(timing.next_after(before)).take_while(|due| *due <= asked.until);
+    let within = timing.ahead(timing.next_after(before)).take_while(|due| *due <= until);
     let times: Vec<Timestamp> = within.take(BACKFILL_MAX + 1).collect();
     match times.get(..BACKFILL_MAX).and_then(<[_]>::last) {
         Some(last) if times.len() > BACKFILL_MAX => Err(ApiError::malformed(format!(

@@ -84,7 +84,7 @@ async fn bring_in_line(api: &Api, declared: &DeclaredSchedules) -> Result<(), St
         let stored = schedules::store(api, tenant, asked, Some(name)).await;
         let stored = stored.map_err(|error| format!("schedules.{id}: {}", error.message))?;
         let lines = before.map(|before| differences(&before, &stored)).unwrap_or_default();
-        tracing::info!(%id, %tenant, next = ?stored.progress.next, "the configuration has {what} a recurring schedule{lines}");
+        tracing::info!(%id, %tenant, next = stored.progress.next.map(tracing::field::display), "the configuration has {what} a recurring schedule{lines}");
     }
     let is_declared = |tenant: &Tenant, id: &ScheduleId| {
         declared.schedules.iter().any(|(of, asked)| of == tenant && asked.schedule.id == *id)

@@ -314,8 +314,9 @@ pub struct BackfillRequest {
     pub tenant: Option<Tenant>,
     /// From this time on.
     pub from: Timestamp,
-    /// Up to this time, which must not lie ahead.
-    pub until: Timestamp,
+    /// Up to this time, which must not lie ahead; if absent, up to the time at which the node has the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
     /// Only count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
