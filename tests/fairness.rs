@@ -123,6 +123,42 @@ async fn a_quiet_tenant_does_not_wait_for_anothers_flood() {
     assert!(quick.stop().await.success() && second.stop().await.success());
 }
 
+/// How many jobs of the flood were started among these jobs, without the first third: until then the tenant's share was being
+/// found out.
+fn flood_among(starts: &[Logged], jobs: &[Receipt]) -> usize {
+    let start = |job: &Receipt| starts.iter().position(|logged| logged.event.run_id == job.run_id).unwrap();
+    let (first, last) = (start(&jobs[jobs.len() / 3]), start(&jobs[jobs.len() - 1]));
+    starts[first..last].iter().filter(|logged| logged.event.tenant == "flood").count()
+}
+
+/// Given a flooded lane and a tenant whose jobs come behind the flood, when its weight is 3, then it gets three starts for
+/// each one of the flood, and one for each after the node was restarted with weight 1.
+#[tokio::test]
+async fn a_tenants_weight_decides_its_share_and_is_changed_by_a_restart() {
+    const JOBS: usize = 1_200;
+    let world = world().await;
+    let of_weight = |weight: u32| named(&world, "a", 4).with("tenants.heavy", &format!("weight = {weight}"));
+    let heavy = async || {
+        let jobs = world.publish("sleep").tenant("heavy").many((0..JOBS).map(|_| json!({"ms": 20}))).await;
+        few_complete(&world, &jobs[JOBS - 1..]).await;
+        flood_among(&starts(&world).await, &jobs)
+    };
+    let node = of_weight(3).start().await;
+    flood(&world, 8_000, 0).await;
+    let thrice = heavy().await;
+    node.stop().await;
+    let node = of_weight(1).start().await;
+    let once = heavy().await;
+    println!(
+        "starts of the flood among {} of the other tenant: {thrice} with weight 3, {once} with weight 1",
+        JOBS - JOBS / 3
+    );
+    // A third as many and as many would be exact.
+    let between = (JOBS - JOBS / 3) * 2 / 3;
+    assert!(thrice < between && once > between, "{thrice} with weight 3, {once} with weight 1");
+    node.kill9().await;
+}
+
 /// Given a node that dies between two steps of moving jobs forward, when it is started again, then every job ends, and no
 /// job that was to be moved was begun twice.
 async fn nothing_is_lost_at(point: &str) {
