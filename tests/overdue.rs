@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use longshore_harness::{Scrape, World, eventually};
+use longshore_harness::{EventName, Scrape, World, eventually};
 use serde_json::json;
 
 use crate::http::on_a_free_port;
@@ -143,7 +143,8 @@ async fn a_run_that_nothing_can_bring_on_is_named() {
 }
 
 /// Given a running job whose node dies after somebody deleted its lane, when a lease is over, then another node names the run in the
-/// log, once, `doctor` says what to do, and the run can be cancelled; a run that a node works on is not named.
+/// log, once, `doctor` and `why` say what to do, and the run can be cancelled, which the event log has as well; a run that a node
+/// works on is not named.
 #[tokio::test]
 async fn a_running_run_that_lost_its_message_is_named() {
     let world = world().await;
@@ -172,8 +173,28 @@ async fn a_running_run_that_lost_its_message_is_named() {
     let finding = found["findings"].as_array().unwrap().iter().find(said).unwrap();
     assert!(finding["remedy"].as_str().unwrap().contains("longshore runs cancel"), "{finding}");
 
+    let why = async |run: &str| {
+        let told = world.command(["why", run]).output().await.unwrap();
+        String::from_utf8(told.stdout).unwrap()
+    };
+    let told = why(&lost).await;
+    assert!(told.contains("It waits for nothing: no node works on it, and no message of it is left."), "{told}");
+    assert!(
+        told.contains(&format!("longshore runs cancel {lost} ends it")) && !told.contains("another node"),
+        "{told}"
+    );
+    let told = why(&held).await;
+    assert!(told.contains("has been running for") && !told.contains("runs cancel"), "{told}");
+
     assert_eq!(world.request("runs.cancel", json!({"run_id": lost})).await["state"], "cancelled");
     assert_eq!(world.request("runs.cancel", json!({"run_id": held})).await["state"], "cancelled");
+    eventually("the log to have both ends", WITHIN, async || {
+        let log = world.event_log("default").await;
+        let ends = log.iter().filter(|logged| logged.event.event == EventName::Cancelled);
+        let ended: Vec<&str> = ends.map(|logged| logged.event.run_id.as_str()).collect();
+        if [&lost, &held].iter().all(|run| ended.contains(&run.as_str())) { Ok(()) } else { Err(format!("{log:?}")) }
+    })
+    .await;
     let named: Vec<String> = two.log().since(0).into_iter().filter(|line| names(line)).collect();
     assert_eq!(named.len(), 1, "{named:?}");
     two.stop().await;

@@ -26,7 +26,7 @@ use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::{Policies, TypePolicy};
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
-use longshore_domain::publication::Published;
+use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::{Job, Run, RunId, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Author, Destination, EncodedEvents};
@@ -99,8 +99,8 @@ pub(crate) trait Rules {
         Published::held_locally(run)
     }
 
-    fn published_at_cancel(&self, before: &Run, cancelled: &Run, is_carried_on: bool) -> Published {
-        Published::at_cancel(before, cancelled, is_carried_on)
+    fn published_at_cancel(&self, before: &Run, cancelled: &Run, carrier: Carrier) -> Published {
+        Published::at_cancel(before, cancelled, carrier)
     }
 
     fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {
@@ -302,6 +302,8 @@ pub(crate) trait CancelPorts: WaitingPorts {
     async fn notify_cancelled(&self, tenant: &Tenant, run: &RunId);
     /// Waits for a while until the run has ended.
     async fn wait_for_end(&self, tenant: &Tenant, run: &RunId) -> Result<(), ApiError>;
+    /// Whether the message that carries a running run is gone, so that no node gets it again.
+    async fn has_no_message(&self, run: &Run) -> Result<bool, Error>;
     /// Deletes a message; returns whether it was there.
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
 }

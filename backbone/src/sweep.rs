@@ -139,8 +139,8 @@ impl Backbone {
 fn open(record: &[u8], revision: u64) -> Option<(Run, u64)> {
     let run = record::read(record).ok()?;
     // A parked job is among the parked ones, not where a schedule brings its job.
-    let is_open =
-        matches!(run.state, State::Scheduled { .. } | State::Retrying { wait: Wait::Until(_) } | State::Running);
+    let is_open = matches!(run.state.wait(), Some(Wait::Until(_))) && !run.state.is_terminal()
+        || matches!(run.state, State::Running);
     is_open.then_some((run, revision))
 }
 
@@ -165,6 +165,8 @@ mod tests {
         let waits = |run: &Run| open(&record::write(run), 7).map(|(run, revision)| (run.state.name(), revision));
         let mut run = Run::new(&job, 3, at);
         assert_eq!(waits(&run), None, "it is in its lane");
+        run.settle(Settlement::Defer { at, reason: DeferReason::Busy, put_back: None }, at);
+        assert_eq!(waits(&run), Some((RunState::Enqueued, 7)), "its first attempt was put off");
         run.settle(Settlement::Schedule { at }, at);
         assert_eq!(waits(&run), Some((RunState::Scheduled, 7)));
         run.begin(1, &"n".into(), at);

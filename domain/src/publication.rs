@@ -43,6 +43,17 @@ pub struct Unpublished<'a, 'run> {
     pub log: bool,
 }
 
+/// What is known of the message that brings a run on, when the run is cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// Its schedule or its parked job stands, and was written only once the log had every event before.
+    Stands,
+    /// Nothing is known of it.
+    MayCome,
+    /// The run was running, and its message is gone, as with a lane that somebody deleted: no node gets it again.
+    Gone,
+}
+
 impl Published {
     /// No event: no node has worked on the run. It has no record, or only the one that `submit` wrote.
     #[must_use]
@@ -102,17 +113,17 @@ impl Published {
 
     /// A run that was cancelled through the API; `before` is its state until then. Only the cancel is new or, if no
     /// node has seen the run, all of its events. If the run was running, the log is left to its message, which comes
-    /// again if its node does not log the end. `is_carried_on`: its schedule or its parked job still stands, and is
-    /// written only once the log has every event before.
+    /// again if its node does not log the end, unless it is gone.
     #[must_use]
-    pub fn at_cancel(before: &Run, cancelled: &Run, is_carried_on: bool) -> Self {
+    pub fn at_cancel(before: &Run, cancelled: &Run, carrier: Carrier) -> Self {
         let events = of_round(cancelled);
         let last = events.len().saturating_sub(1);
         // The node that replays a run publishes the replay live.
         let is_new = before.is_unseen() && before.round == 1;
         let live = if is_new { 0 } else { last };
-        let published = Self { live, log: if is_carried_on { last } else { proven(cancelled, &events) } };
-        if before.state == RunState::Running { published.for_live_only() } else { published }
+        let published = Self { live, log: if carrier == Carrier::Stands { last } else { proven(cancelled, &events) } };
+        let is_left = before.state == RunState::Running && carrier != Carrier::Gone;
+        if is_left { published.for_live_only() } else { published }
     }
 
     /// A run that made way for another one with its key before it was started, known by its message, or by the schedule

@@ -45,10 +45,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let api = Api::connect(global).await?;
     let found = find(&api, &arguments.id).await?;
     let record = found.read()?;
-    let waiting_for = waiting_for(&found);
     let (events, read_until) = events(&api, &record, arguments.within).await;
     let (queue, nodes, breakers) = tokio::join!(queue(&api, &record), nodes(&api), breakers(&api, &record));
-    let facts = Facts { record, waiting_for, events, read_until, queue, nodes, breakers, now: target::now() };
+    let facts = Facts { record, events, read_until, queue, nodes, breakers, now: target::now() };
     let (lines, summary) = (facts.lines(), facts.summary());
     if arguments.json {
         let told: Vec<Value> = lines.iter().map(|line| json!({"at": line.at, "text": line.text})).collect();
@@ -69,14 +68,6 @@ async fn find(api: &Api, id: &RunId) -> Result<Encoded<Record>, ApiError> {
         },
         answer => answer,
     }
-}
-
-/// What the node says that the run waits for, in words.
-fn waiting_for(record: &Encoded<Record>) -> Option<String> {
-    let record: Value = serde_json::from_slice(record.as_bytes()).ok()?;
-    let waiting_for = record.get("waiting_for")?;
-    let words = waiting_for.as_str().or_else(|| waiting_for.get("message")?.as_str())?;
-    Some(output::cut(words, 400))
 }
 
 /// The run's events in the log, and until when the log was read if that took too long.

@@ -16,6 +16,7 @@ use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code};
 use longshore_backbone::wire::header;
+use longshore_domain::publication::Carrier;
 use longshore_domain::run::Wait;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{Job, Run, RunId, RunState, Tenant};
@@ -92,6 +93,7 @@ pub(crate) async fn one<P: CancelPorts>(
             continue;
         }
         let carried_on = carried_on_by(ports, &before, only).await?;
+        let carrier = carrier_of(ports, &before, carried_on.as_ref()).await;
         let mut run = before.clone();
         run.settle(Settlement::Cancel, ports.now());
         run.token = ports.token();
@@ -99,7 +101,7 @@ pub(crate) async fn one<P: CancelPorts>(
             Written::Won(_) => {
                 ports.metrics().run_ended(&run);
                 fail_point::pass("after-cancel");
-                finish(ports, (&before, &run), (carried_on, job)).await;
+                finish(ports, (&before, &run), carrier, (carried_on, job)).await;
                 return Ok(Some(run));
             }
             Written::Lost(_) => {}
@@ -112,10 +114,11 @@ pub(crate) async fn one<P: CancelPorts>(
 async fn finish<P: CancelPorts>(
     ports: &P,
     (before, run): (&Run, &Run),
+    carrier: Carrier,
     (carried_on, job): (Option<Waiting>, Option<Arc<Job>>),
 ) {
     let (tenant, run_id) = (&run.tenant, &run.run_id);
-    let published = ports.server().published_at_cancel(before, run, carried_on.is_some());
+    let published = ports.server().published_at_cancel(before, run, carrier);
     let logged = ports.publish(run, published).await;
     ports.notify_cancelled(tenant, run_id).await;
     // If the log may lack events, of this run or of one whose key a node took over for it, the message stays where it
@@ -223,6 +226,19 @@ async fn carried_on_by<P: CancelPorts>(
             Ok(Some(Waiting { place, sequence, job }))
         }
         None => found_at(ports, place, before).await,
+    }
+}
+
+/// What is known of the message that brings a run on. That of a running run is looked for before its end is written:
+/// afterwards, its node may have removed it already.
+async fn carrier_of<P: CancelPorts>(ports: &P, before: &Run, carried_on: Option<&Waiting>) -> Carrier {
+    match carried_on {
+        Some(_) => Carrier::Stands,
+        // A lane that does not answer keeps nobody from cancelling.
+        None if before.state == RunState::Running && ports.has_no_message(before).await.unwrap_or(false) => {
+            Carrier::Gone
+        }
+        None => Carrier::MayCome,
     }
 }
 

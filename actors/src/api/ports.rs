@@ -193,6 +193,10 @@ impl CancelPorts for Api {
         runs::wait(self, tenant, run, ENDS_WITHIN).await.map(drop)
     }
 
+    async fn has_no_message(&self, run: &Run) -> Result<bool, Error> {
+        self.backbone.has_no_message(run).await
+    }
+
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
         self.backbone.take_out(place, sequence).await
     }

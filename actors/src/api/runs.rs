@@ -28,24 +28,25 @@ const MAX_CHECK_EVERY: Duration = Duration::from_secs(5);
 pub(crate) async fn serve(api: &Api, asker: &str, asked: RunRequest) -> Result<Encoded<Record>, ApiError> {
     let (tenant, run_id) = filter::one(asker, asked)?;
     match find(api, &tenant, &run_id).await? {
-        Some(run) => Ok(shown(api, &run).await),
+        Some(found) => Ok(shown(api, &found).await),
         None => Err(missing(api, &tenant, &run_id).await),
     }
 }
 
 /// The run as an answer shows it.
-async fn shown(api: &Api, run: &Run) -> Encoded<Record> {
-    record::show_waiting(run, waiting_for::of(api, run).await.as_ref())
+async fn shown(api: &Api, found: &Found) -> Encoded<Record> {
+    record::show_waiting(&found.run, waiting_for::of(api, found).await.as_ref())
 }
 
-async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Run>, ApiError> {
+/// The run as it is recorded, or as the job in its lane says, at revision 0.
+async fn find(api: &Api, tenant: &Tenant, run_id: &RunId) -> Result<Option<Found>, ApiError> {
     if let Some(found) = is_stored(api, tenant, run_id).await? {
-        return Ok(Some(found.run));
+        return Ok(Some(found));
     }
     if let Some((run, _)) = waiting(api, tenant, run_id).await? {
-        return Ok(Some(run));
+        return Ok(Some(Found { run, revision: 0 }));
     }
-    Ok(recorded_for_certain(&api.backbone, tenant, run_id).await?.map(|found| found.run))
+    recorded_for_certain(&api.backbone, tenant, run_id).await
 }
 
 /// The record of a run that was found neither stored nor in its lane, which it leaves only once its end is stored: the run
@@ -107,14 +108,15 @@ pub(crate) async fn wait(
     let mut look_every = LOOK_EVERY;
     let mut told: Option<Encoded<Record>> = None;
     loop {
-        let run = find(api, tenant, run_id).await?;
-        if let Some(end) = told.take().filter(|_| run.as_ref().is_none_or(|run| !run.state.is_terminal())) {
+        let found = find(api, tenant, run_id).await?;
+        let has_ended = found.as_ref().is_some_and(|found| found.run.state.is_terminal());
+        if let Some(end) = told.take().filter(|_| !has_ended) {
             // Its end was published, and no record will say so.
             return Ok(end);
         }
         let now = tokio::time::Instant::now();
-        match run {
-            Some(run) if run.state.is_terminal() || now >= until => return Ok(shown(api, &run).await),
+        match found {
+            Some(found) if has_ended || now >= until => return Ok(shown(api, &found).await),
             Some(_) => {}
             None => {
                 // Perhaps the end was published before this wait listened.

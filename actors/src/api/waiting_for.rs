@@ -4,7 +4,8 @@
 
 use longshore_backbone::Error;
 use longshore_backbone::control::{MissingHandler, Presence};
-use longshore_backbone::wire::api::WaitingFor;
+use longshore_backbone::records::Found;
+use longshore_backbone::wire::api::{STRANDED, WaitingFor};
 use longshore_domain::breaker::record::{BreakerKey, State as BreakerState};
 use longshore_domain::limit::{LimitId, Scope};
 use longshore_domain::run::{DeferReason, Wait};
@@ -14,9 +15,18 @@ use longshore_domain::{Lane, Run, RunId, State, Timestamp};
 use crate::api::{Api, limits};
 use crate::attempt::order;
 use crate::shared::now;
+use crate::time::stranded::{self, Lost};
 
-/// What a run waits for; `None`: it runs, has ended, or is about to start.
-pub(crate) async fn of(api: &Api, run: &Run) -> Option<WaitingFor> {
+/// What a run waits for; `None`: it runs, has ended, or is about to start. A job in its lane has no revision: 0.
+pub(crate) async fn of(api: &Api, found: &Found) -> Option<WaitingFor> {
+    let run = &found.run;
+    if let Some(lost) = lost(api, found).await {
+        let what = match lost {
+            Lost::Schedule => "nothing: its time is over, and neither a schedule nor a message of it is left",
+            Lost::Message => "nothing: no node works on it, and no message of it is left",
+        };
+        return Some(said(STRANDED, what.to_owned()));
+    }
     match &run.state {
         State::Scheduled { at } => Some(said("schedule", format!("its time, {at}"))),
         State::Retrying { wait: Wait::Until(at) } if !is_deferred(run) => {
@@ -34,6 +44,17 @@ pub(crate) async fn of(api: &Api, run: &Run) -> Option<WaitingFor> {
             }
         },
         _ => None,
+    }
+}
+
+/// What the run has lost, if nothing can bring it on.
+async fn lost(api: &Api, Found { run, revision }: &Found) -> Option<Lost> {
+    match stranded::of(&api.backbone, run, *revision).await {
+        Ok(lost) => lost,
+        Err(error) => {
+            tracing::debug!("cannot say whether a run is stranded: {}", error.with_causes());
+            None
+        }
     }
 }
 

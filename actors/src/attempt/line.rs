@@ -9,7 +9,7 @@ use longshore_backbone::records::{Found, Written};
 use longshore_backbone::wire::kind_key::KindKey;
 use longshore_domain::concurrency::{ConcurrencyId, Entry, Leaving, Line, Member, OnBusy, Place, Scope};
 use longshore_domain::policy::Policies;
-use longshore_domain::publication::Published;
+use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Settlement;
 use longshore_domain::{ErrorKind, Failure, Job, Run, RunId, Tenant};
@@ -149,7 +149,7 @@ async fn end<P: RunPorts>(
         if let Written::Won(_) = ports.server().write_record(&run, revision).await? {
             ports.metrics().run_ended(&run);
             fail_point::pass("after-make-way");
-            let is_logged = ports.publish(&run, Published::at_cancel(&before, &run, false)).await.is_ok();
+            let is_logged = ports.publish(&run, Published::at_cancel(&before, &run, Carrier::MayCome)).await.is_ok();
             ports.server().notify_cancelled(tenant, &member.run_id).await;
             // Else its message publishes its end when it comes.
             if is_logged && before.state.is_parked() {

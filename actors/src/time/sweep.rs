@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use longshore_backbone::backlog::TimedCounts;
-use longshore_backbone::holders::HolderQuestion;
 use longshore_backbone::nodes::Nodes;
 use longshore_backbone::request::Stored;
 use longshore_backbone::scan::Source;
 use longshore_backbone::sweep::{self, Standing};
 use longshore_backbone::{Backbone, Error};
-use longshore_domain::{Run, RunId, RunState, Tenant, Timestamp};
+use longshore_domain::{Run, RunId, RunState, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::presence;
@@ -34,6 +33,7 @@ use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 use crate::supervision::LoopEnd;
 use crate::time::due::DueJob;
+use crate::time::stranded;
 
 /// Pages of 256 messages in a round: a million schedules are read within half an hour.
 const PAGES: usize = 20;
@@ -47,8 +47,6 @@ const AT_ONCE: usize = 16;
 const LOOKS: usize = 64;
 /// How often counts that have not changed are published again: they expire after an hour.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
-/// How long a node has to say whether it works on a job.
-const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Runs that are remembered as already named in the log.
 const MAX_NAMED: usize = 10_000;
 
@@ -76,8 +74,7 @@ struct Sweep {
 
 /// Sweeps until the process ends.
 pub(crate) async fn run(part: Part) -> LoopEnd {
-    // An election takes about as long, and a server that has 100,000 to fire at once is 4 s late.
-    let grace = (part.backbone.storage().lease / 3).clamp(Duration::from_secs(1), Duration::from_secs(10));
+    let grace = stranded::grace(&part.backbone);
     let mut sweep = Sweep {
         part,
         grace,
@@ -113,7 +110,7 @@ impl Sweep {
         let (mut overdue, mut bytes) = (Vec::new(), 0);
         for _ in 0..PAGES {
             let page = self.part.backbone.standing_schedules(self.schedules_from).await?;
-            let before = self.overdue_before(1);
+            let before = now().minus(self.grace);
             for job in page.found.iter().filter_map(|found| self.part.backbone.waits_for(found)) {
                 self.timed.count(&job);
             }
@@ -157,12 +154,11 @@ impl Sweep {
         let (mut overdue, mut running, mut bytes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..PAGES {
             let sweep::Part { found, bytes: read, next } = self.part.backbone.open_records(self.records_from).await?;
-            // Its schedule is swept first, and its lane may be long.
-            let before = self.overdue_before(3);
+            let before = stranded::overdue_before(&self.part.backbone);
             let (run, wait): (Vec<_>, Vec<_>) =
                 found.into_iter().partition(|(run, _)| run.state.name() == RunState::Running);
             overdue.extend(wait.into_iter().filter(|(run, _)| run.state.run_at().is_some_and(|at| at < before)));
-            running.extend(run.into_iter().filter(|(run, _)| self.is_past_a_lease(run)));
+            running.extend(run.into_iter().filter(|(run, _)| stranded::is_past_a_lease(&self.part.backbone, run)));
             bytes += read;
             self.records_from = next.unwrap_or(1);
             if next.is_none() || bytes > BYTES || overdue.len() >= LOOKS || running.len() >= LOOKS {
@@ -174,7 +170,7 @@ impl Sweep {
             if self.is_brought_forward(&run, revision).await? {
                 continue;
             }
-            if !self.is_named(&run) && self.is_stranded(&run, revision).await? {
+            if !self.is_named(&run) && stranded::of(&self.part.backbone, &run, revision).await?.is_some() {
                 self.name(&run);
                 let state = run.state.name();
                 log_run!(warn, About::run(&run), ?state, due_at = %run.state.run_at().unwrap_or_default(),
@@ -187,7 +183,7 @@ impl Sweep {
     /// Names those of these runs whose message is gone, and on which no node works any more.
     async fn running(&mut self, running: Vec<(Run, u64)>) -> Result<(), Error> {
         for (run, revision) in running {
-            if !self.is_named(&run) && self.is_abandoned(&run, revision).await? {
+            if !self.is_named(&run) && stranded::of(&self.part.backbone, &run, revision).await?.is_some() {
                 self.name(&run);
                 log_run!(
                     warn,
@@ -212,28 +208,6 @@ impl Sweep {
         self.part.metrics.stranded.inc();
     }
 
-    /// Whether its attempt has been running for longer than a lease lasts that nobody renews.
-    fn is_past_a_lease(&self, run: &Run) -> bool {
-        let before = now().minus(self.part.backbone.storage().lease + self.grace);
-        run.attempts.last().is_some_and(|last| last.started_at < before)
-    }
-
-    async fn is_abandoned(&self, run: &Run, revision: u64) -> Result<bool, Error> {
-        let backbone = &self.part.backbone;
-        let is_alone = backbone.has_no_message(run).await? && !self.is_held(run).await?;
-        Ok(is_alone && backbone.is_unchanged(run, revision).await?)
-    }
-
-    /// Whether a node works on it, or may: one that is there and does not answer is perhaps frozen.
-    async fn is_held(&self, run: &Run) -> Result<bool, Error> {
-        let (Some(node), Some(held_by)) = (&run.node, &run.held_by) else { return Ok(true) };
-        let question = HolderQuestion { message: held_by.message.clone(), token: run.token.clone() };
-        match self.part.backbone.ask_holder(node, &question, ANSWER_WITHIN).await {
-            Some(answer) => Ok(answer.holds),
-            None => Ok(self.part.nodes.present(now()).await?.iter().any(|there| there.node == **node)),
-        }
-    }
-
     /// Schedules a run again whose schedule stands for a later time than its record has; says whether there was one.
     async fn is_brought_forward(&self, run: &Run, revision: u64) -> Result<bool, Error> {
         let backbone = &self.part.backbone;
@@ -248,16 +222,6 @@ impl Sweep {
         log_run!(warn, About::run(run), due_at = %at,
             "the run was rescheduled, and its schedule stood for a later time: it is scheduled again");
         Ok(true)
-    }
-
-    async fn is_stranded(&self, run: &Run, revision: u64) -> Result<bool, Error> {
-        let backbone = &self.part.backbone;
-        // The record is read last: a node that took the job up meanwhile has written it.
-        Ok(!backbone.may_come(run).await? && backbone.is_unchanged(run, revision).await?)
-    }
-
-    fn overdue_before(&self, graces: u32) -> Timestamp {
-        now().minus(self.grace * graces)
     }
 }
 

@@ -156,17 +156,23 @@ fn a_parked_job_publishes_that_it_waits_for_something_else_now() {
 fn what_the_api_decides_is_published_live_once() {
     let before = retrying(1_000);
     let cancelled = settled(before.clone(), Settlement::Cancel);
-    let published = Published::at_cancel(&before, &cancelled, false);
+    let published = Published::at_cancel(&before, &cancelled, Carrier::MayCome);
     assert_eq!(rest(published, &cancelled), "1000/cancelled | 1000/started 1000/failed 1000/cancelled");
-    let published = Published::at_cancel(&before, &cancelled, true);
+    let published = Published::at_cancel(&before, &cancelled, Carrier::Stands);
     assert_eq!(rest(published, &cancelled), "1000/cancelled | 1000/cancelled", "its schedule proves the rest");
     let before = running(1_000);
     let cancelled = settled(before.clone(), Settlement::Cancel);
-    let published = Published::at_cancel(&before, &cancelled, false);
+    let published = Published::at_cancel(&before, &cancelled, Carrier::MayCome);
     assert_eq!(rest(published, &cancelled), "1000/cancelled | ", "its message gives the log the rest");
+    let published = Published::at_cancel(&before, &cancelled, Carrier::Gone);
+    assert_eq!(
+        rest(published, &cancelled),
+        "1000/cancelled | 1000/started 1000/cancelled",
+        "no message is left to do it"
+    );
     let unseen = Run { held_by: None, ..enqueued() };
     let cancelled = settled(unseen.clone(), Settlement::Cancel);
-    let published = Published::at_cancel(&unseen, &cancelled, false);
+    let published = Published::at_cancel(&unseen, &cancelled, Carrier::MayCome);
     assert_eq!(rest(published, &cancelled), "0/enqueued 0/cancelled | 0/enqueued 0/cancelled");
 
     let mut discarded = dead(1_000);
@@ -178,7 +184,7 @@ fn what_the_api_decides_is_published_live_once() {
     let published = Published::at_dead_letter(&replayed, 1);
     assert_eq!(rest(published, &replayed), "0/replayed 0/enqueued | 0/replayed 0/enqueued");
     let cancelled = settled(replayed.clone(), Settlement::Cancel);
-    let published = Published::at_cancel(&replayed, &cancelled, false);
+    let published = Published::at_cancel(&replayed, &cancelled, Carrier::MayCome);
     assert_eq!(rest(published, &cancelled), "0/cancelled | 0/replayed 0/enqueued 0/cancelled");
     // The job of the new round is published once the log has that round.
     let (arrived, run) = started(Published::at_arrival(&replayed), replayed);

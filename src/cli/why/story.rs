@@ -1,6 +1,8 @@
 //! What is told of a run, in words. Pure: all facts are arguments, the time included.
 
-use longshore_backbone::wire::api::{Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError};
+use longshore_backbone::wire::api::{
+    Attempt, BreakerState, BreakerStatus, NodeStatus, QueueStatus, Record, RunError, STRANDED,
+};
 use longshore_domain::{ErrorKind, RunState, Timestamp};
 use serde_json::Value;
 
@@ -12,8 +14,6 @@ const ERROR: usize = 400;
 /// What is known of a run.
 pub(super) struct Facts {
     pub(super) record: Record,
-    /// What the node says that it waits for.
-    pub(super) waiting_for: Option<String>,
     /// Its events as the log has them.
     pub(super) events: Vec<Value>,
     /// Until when the log was read, if not to its end.
@@ -91,6 +91,7 @@ impl Facts {
     /// How the run stands, in a few sentences.
     pub(super) fn summary(&self) -> Vec<String> {
         let mut said = match self.record.state.known() {
+            _ if self.is_stranded() => self.stranded(),
             Some(RunState::Scheduled) => self.scheduled(),
             Some(RunState::Enqueued) => self.enqueued(),
             Some(RunState::Running) => self.running(),
@@ -165,15 +166,50 @@ impl Facts {
         said.extend(
             record.error.as_ref().map(|error| format!("The last one failed: {}.", ended_by(&self::said(error)))),
         );
-        said.push(format!("longshore runs run-now {} starts it at once.", record.run_id));
+        if record.run_at.is_some_and(|at| at > self.now) {
+            said.push(format!("longshore runs run-now {} starts it at once.", record.run_id));
+        }
+        said
+    }
+
+    /// What the node says that it waits for.
+    fn waits_for(&self) -> Option<String> {
+        let words = &self.record.waiting_for.as_ref()?.message;
+        Some(format!("It waits for {}.", cut(words.strip_prefix("waits for ").unwrap_or(words), ERROR)))
+    }
+
+    /// Whether nothing can bring it on any more.
+    fn is_stranded(&self) -> bool {
+        self.record.waiting_for.as_ref().is_some_and(|waiting_for| waiting_for.reason == STRANDED)
+    }
+
+    /// What became of a run that nothing can bring on, and what to do.
+    fn stranded(&self) -> Vec<String> {
+        let record = &self.record;
+        let mut said = vec![match record.state.known() {
+            Some(RunState::Running) => {
+                let node = record.node.as_deref().unwrap_or("a node");
+                let started = record.attempts.last().map(|attempt| attempt.started_at);
+                let since = started.map(|at| format!(" {} ago", age(at, self.now))).unwrap_or_default();
+                let nth = record.attempt.unwrap_or(1);
+                format!("Attempt {nth} of {} started{since} on {node}, and no end of it is known.", record.max_attempts)
+            }
+            _ => {
+                let since = record.run_at.map(|at| format!(" {} ago", age(at, self.now))).unwrap_or_default();
+                format!("Its time came{since}, and it did not start.")
+            }
+        }];
+        said.extend(self.waits_for());
+        said.push(format!(
+            "No node will start it again: longshore runs cancel {} ends it; then submit its job again.",
+            record.run_id
+        ));
         said
     }
 
     /// What keeps a job that could start from starting.
     fn waits(&self) -> Vec<String> {
-        let what = |words: &String| words.strip_prefix("waits for ").unwrap_or(words).to_owned();
-        let mut said: Vec<String> =
-            self.waiting_for.iter().map(|words| format!("It waits for {}.", what(words))).collect();
+        let mut said: Vec<String> = self.waits_for().into_iter().collect();
         if let Some((at, reason)) = self.deferral() {
             said.push(format!("It was put off {} ago, because {}.", age(at, self.now), because(reason)));
         }
@@ -336,145 +372,4 @@ fn ended_by(text: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn at(text: &str) -> Timestamp {
-        Timestamp::parse(&format!("2026-11-21T12:{text}Z")).unwrap()
-    }
-
-    fn facts(state: &str, more: &Value, events: &[Value]) -> Facts {
-        let mut record = json!({"run_id": "main-p5-7", "tenant": "default", "queue": "main", "priority": 5,
-            "type": "email.send", "round": 1, "max_attempts": 12, "state": state, "enqueued_at": at("00:00")});
-        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        Facts {
-            record: serde_json::from_str(&record.to_string()).unwrap(),
-            waiting_for: None,
-            events: events.to_vec(),
-            read_until: None,
-            queue: None,
-            nodes: None,
-            breakers: Vec::new(),
-            now: at("10:00"),
-        }
-    }
-
-    fn event(name: &str, when: &str, more: &Value) -> Value {
-        let mut event = json!({"id": format!("{name}{when}"), "event": name, "at": at(when), "node": "n1", "queue": "main",
-            "priority": 5, "attempt": 1, "max_attempts": 12});
-        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        event
-    }
-
-    fn texts(facts: &Facts) -> Vec<String> {
-        facts.lines().into_iter().map(|line| line.text).collect()
-    }
-
-    #[test]
-    fn a_retry_is_told_with_what_it_waited_for_and_when_it_comes() {
-        let error = json!({"kind": "retryable", "message": "no route."});
-        let events = [
-            event("enqueued", "00:00", &json!({})),
-            event("deferred", "00:01", &json!({"reason": "no_handler_online", "run_at": at("00:03")})),
-            event("started", "00:04", &json!({})),
-            event("progress", "00:05", &json!({"progress": 1})),
-            event("failed", "00:06", &json!({"error": error, "duration_ms": 2_000, "retry_at": at("20:06")})),
-        ];
-        let facts = facts("retrying", &json!({"attempt": 1, "run_at": at("20:06"), "error": error}), &events);
-        assert_eq!(
-            texts(&facts),
-            [
-                "enqueued in queue main with priority 5",
-                "not started, because no handler of its type was subscribed; looked at again 2.0 s later; this uses up no attempt",
-                "attempt 1 of 12 started on n1, after 4.0 s of waiting",
-                "the attempt failed after 2.0 s: retryable: no route.; the next one is due 20 min 0 s later",
-            ]
-        );
-        assert_eq!(
-            facts.summary(),
-            [
-                "Attempt 2 of 12 starts at 2026-11-21T12:20:06.000Z (in 10 min).",
-                "The last one failed: retryable: no route.",
-                "longshore runs run-now main-p5-7 starts it at once.",
-            ]
-        );
-    }
-
-    #[test]
-    fn what_waits_is_told_with_its_queue_its_breaker_and_why_it_was_put_off() {
-        let events =
-            [event("enqueued", "00:00", &json!({})), event("deferred", "08:00", &json!({"reason": "breaker_open"}))];
-        let mut facts = facts("enqueued", &json!({}), &events);
-        facts.queue =
-            serde_json::from_value(json!({"concurrency": 64, "depth": 1_298, "depths": {}, "oldest_age_ms": 1,
-            "paused": false, "queue": "main", "running": 64, "served": true}))
-            .unwrap();
-        facts.breakers =
-            serde_json::from_value(json!([{"failures": 5, "probes": 0, "since": at("08:00"), "state": "open",
-            "successes": 0, "tenant": "default", "times_opened": 1, "type": "email.send", "until": at("12:00")}]))
-            .unwrap();
-        facts.waiting_for = Some("waits for the breaker".to_owned());
-        assert_eq!(
-            facts.summary(),
-            [
-                "It has been waiting for 10 min 0 s.",
-                "It waits for the breaker.",
-                "It was put off 2 min ago, because its circuit breaker was open: its service fails.",
-                "The circuit breaker of email.send is open until 2026-11-21T12:12:00.000Z (in 2 min).",
-                "In queue main 1,234 jobs wait, and 64 of 64 workers are busy.",
-            ]
-        );
-        facts.queue.as_mut().unwrap().served = false;
-        assert!(facts.summary().last().unwrap().starts_with("No node serves queue main: "));
-    }
-
-    #[test]
-    fn a_lost_node_is_named() {
-        let attempt = json!({"round": 1, "attempt": 2, "started_at": at("09:00"), "node": "n1"});
-        let more = json!({"attempt": 2, "node": "n1", "attempts": [attempt], "progress": {"percent": 40}});
-        let mut facts = facts("running", &more, &[]);
-        facts.nodes = Some(Vec::new());
-        assert_eq!(
-            facts.summary()[..3],
-            [
-                "Attempt 2 of 12 has been running for 1 min 0 s on n1.",
-                "Node n1 is not there any more: once the lease is over another node takes the job.",
-                "Its handler last reported: {\"percent\":40}.",
-            ]
-        );
-    }
-
-    #[test]
-    fn without_the_log_the_record_tells_the_story() {
-        let error = json!({"kind": "permanent", "message": "no such address"});
-        let attempt = |nth: u32, from: &str, to: &str, more: &Value| {
-            let mut attempt =
-                json!({"round": 1, "attempt": nth, "started_at": at(from), "ended_at": at(to), "node": "n1"});
-            attempt.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            attempt
-        };
-        let attempts = [
-            attempt(1, "00:01", "00:02", &json!({"put_back": "released"})),
-            attempt(1, "00:03", "00:04", &json!({"error": error})),
-        ];
-        let more = json!({"attempt": 1, "attempts": attempts, "ended_at": at("00:04"), "error": error});
-        let facts = facts("dead", &more, &[]);
-        assert_eq!(
-            texts(&facts),
-            [
-                "enqueued in queue main with priority 5",
-                "attempt 1 started on n1",
-                "it was put back (released), which uses up no attempt",
-                "attempt 1 started on n1",
-                "it failed: permanent: no such address",
-                "ended: dead",
-            ]
-        );
-        let summary = facts.summary();
-        assert_eq!(summary[0], "It failed for good at the first attempt: permanent: no such address.");
-        assert_eq!(summary[1], "From being enqueued to its end it took 4.0 s, of which it ran 2.0 s.");
-        assert!(summary[2].contains("longshore dlq replay main-p5-7"), "{summary:?}");
-    }
-}
+mod tests;

@@ -208,6 +208,12 @@ impl CancelPorts for Hand<'_> {
         Ok(())
     }
 
+    async fn has_no_message(&self, run: &Run) -> Result<bool, Error> {
+        let Some(held) = &run.held_by else { return Ok(false) };
+        let found = self.client.look_in_lane(|message| message.sequence == held.message.sequence).await;
+        Ok(found.is_none())
+    }
+
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
         Ok(match place {
             Source::Lane(..) => self.client.take_out(|message| message.sequence == sequence).await,

@@ -19,7 +19,7 @@ use longshore_domain::job::Unique;
 use longshore_domain::key::{self, KeyVerdict, ReleaseOn};
 use longshore_domain::policy::Policies;
 use longshore_domain::protocol::{self, Arrival, DeadLetterVerdict, Holder, Repeat, Verdict};
-use longshore_domain::publication::Published;
+use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::{Job, Run, RunId, RunState, SmolStr, Tenant, Timestamp};
 
 use crate::commit::encode::{Destination, EncodedEvents};
@@ -184,8 +184,8 @@ impl Rules for Hand<'_> {
         self.world.published_when_held(run)
     }
 
-    fn published_at_cancel(&self, before: &Run, cancelled: &Run, is_carried_on: bool) -> Published {
-        self.world.published_at_cancel(before, cancelled, is_carried_on)
+    fn published_at_cancel(&self, before: &Run, cancelled: &Run, carrier: Carrier) -> Published {
+        self.world.published_at_cancel(before, cancelled, carrier)
     }
 
     fn on_dead_letter(&self, found: Option<&Run>, round: u32, origin: Timestamp) -> DeadLetterVerdict {

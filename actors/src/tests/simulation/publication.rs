@@ -1,7 +1,7 @@
 //! Decides which events of a run are still to be published: with the rules of the domain, each of which a mutation may
 //! break on purpose.
 
-use longshore_domain::publication::Published;
+use longshore_domain::publication::{Carrier, Published};
 use longshore_domain::{Run, events};
 
 use crate::tests::simulation::mutation::Mutation;
@@ -68,17 +68,18 @@ impl World {
     }
 
     /// A run that was just cancelled.
-    pub(crate) fn published_at_cancel(&self, before: &Run, cancelled: &Run, is_carried_on: bool) -> Published {
+    pub(crate) fn published_at_cancel(&self, before: &Run, cancelled: &Run, carrier: Carrier) -> Published {
         match self.mutation {
             Some(Mutation::CancelPublishedAlone) => {
                 Published::nothing().after_live(events::of_round(cancelled).len() - 1, true)
             }
             Some(Mutation::CancelledRunTakenForUnseen) if is_first(cancelled) => Published::nothing(),
-            Some(Mutation::CancelledRunTakenForSeen) => Published::at_cancel(cancelled, cancelled, is_carried_on),
+            Some(Mutation::CancelledRunTakenForSeen) => Published::at_cancel(cancelled, cancelled, carrier),
             Some(Mutation::AnyWaitingRunTakenForCarriedOn) => {
-                Published::at_cancel(before, cancelled, before.state.wait().is_some())
+                let is_waiting = before.state.wait().is_some();
+                Published::at_cancel(before, cancelled, if is_waiting { Carrier::Stands } else { carrier })
             }
-            _ => Published::at_cancel(before, cancelled, is_carried_on),
+            _ => Published::at_cancel(before, cancelled, carrier),
         }
     }
 

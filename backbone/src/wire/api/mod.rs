@@ -35,7 +35,7 @@ pub use target::{Failed, Filter, Outcome, Selection, Target};
 mod runs;
 pub use runs::{
     Attempt, Cancelled, CancelledRuns, Erased, ErasedDeadLetter, Record, RunError, RunRequest, RunsCancel, RunsErase,
-    RunsGet, RunsWait, WaitRequest, WaitingFor,
+    RunsGet, RunsWait, STRANDED, WaitRequest, WaitingFor,
 };
 mod reschedule;
 pub use reschedule::{NewStart, RescheduleRequest, Rescheduled, RescheduledRuns, RunsReschedule, RunsRunNow};

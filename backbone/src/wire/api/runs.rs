@@ -211,10 +211,13 @@ pub struct Record {
     pub waiting_for: Option<WaitingFor>,
 }
 
+/// The reason of a run that waits, or is called running, and that nothing can bring on.
+pub const STRANDED: &str = "stranded";
+
 /// What a run waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingFor {
-    /// The reason of a deferral, or `schedule`, `retry`, `worker`, `queue_unserved`.
+    /// The reason of a deferral, or `schedule`, `retry`, `worker`, `queue_unserved`, or [`STRANDED`].
     pub reason: String,
     /// In words: begins with "waits for".
     pub message: String,
