@@ -338,7 +338,9 @@ async fn the_state_of_a_breaker_is_shown() {
 async fn what_a_node_holds_and_what_is_left_of_a_limit_is_shown() {
     let world = world().await;
     let limit = served_by("noop", "rate_limit = { rate = 10, per = '365d', window = 'fixed' }");
-    let node = workers(on_a_free_port(world.node()), 1).with("types.limited", &limit).start().await;
+    let node = workers(on_a_free_port(world.node()), 1).with("types.limited", &limit);
+    // A node that is short of processor pulls no jobs ahead, and beside other tests it is.
+    let node = node.with("pressure", "watch = false").start().await;
     let left = [("limit", "type.limited")];
     assert_eq!(Scrape::of(&node).await.value("longshore_rate_limit_tokens", &left), Some(10.0));
     let used = world.publish("limited").many((0..4).map(|number| json!(number))).await;

@@ -29,9 +29,8 @@ const MAX_LIMITS: usize = 16_384;
 const MAX_HOLDS: usize = 16_384;
 /// How long jobs wait whose limit finds no place here.
 const NO_PLACE: Duration = Duration::from_secs(1);
-/// How long a submission waits for the tokens of its tenant, and a job whose tokens were good for less time than its
-/// beginning took.
-const WAITS_FOR: Duration = Duration::from_millis(500);
+/// How long a submission waits for the tokens of its tenant.
+const ADMITS_WITHIN: Duration = Duration::from_millis(500);
 /// The longest hold.
 pub(crate) const MAX_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -254,13 +253,14 @@ impl Limits {
         if ids.is_empty() { Ok(None) } else { self.take_of(ids, cost, now).map(Some) }
     }
 
-    /// The same for a job that is about to start, and whose tokens are no longer good: may wait for the cluster's answer.
+    /// The same for a job that is about to start, and whose tokens are no longer good: may wait so long for the cluster's
+    /// answer.
     ///
     /// # Errors
-    /// There will be none soon: says until when.
-    pub(crate) async fn take_soon(self: &Arc<Self>, job: &Job) -> Result<Box<Tokens>, Instant> {
+    /// There will be none within that time: says until when.
+    pub(crate) async fn take_soon(self: &Arc<Self>, job: &Job, within: Duration) -> Result<Box<Tokens>, Instant> {
         let (ids, cost) = self.ids_and_cost(job);
-        self.wait_for(&ids, cost).await
+        self.wait_for(&ids, cost, within).await
     }
 
     fn ids_and_cost(&self, job: &Job) -> (Ids, u32) {
@@ -278,17 +278,18 @@ impl Limits {
     pub(crate) async fn admit(self: &Arc<Self>, tenant: &Tenant) -> Result<Option<Box<Tokens>>, Instant> {
         let scope = Scope::Tenant(tenant.clone());
         let Some(limit) = self.limit_of(&scope) else { return Ok(None) };
-        self.wait_for(&Ids::from_iter([(LimitId { scope, key: None }, limit)]), 1).await.map(Some)
+        let ids = Ids::from_iter([(LimitId { scope, key: None }, limit)]);
+        self.wait_for(&ids, 1, ADMITS_WITHIN).await.map(Some)
     }
 
-    async fn wait_for(self: &Arc<Self>, ids: &Ids, cost: u32) -> Result<Box<Tokens>, Instant> {
+    async fn wait_for(self: &Arc<Self>, ids: &Ids, cost: u32, within: Duration) -> Result<Box<Tokens>, Instant> {
         let begun = Instant::now();
         loop {
             let known = self.news.count();
             let now = Instant::now();
             match self.take_of(ids.clone(), cost, now) {
                 Ok(tokens) => return Ok(tokens),
-                Err(Short { until, .. }) if now.max(until) > begun + WAITS_FOR => return Err(until),
+                Err(Short { until, .. }) if now.max(until) > begun + within => return Err(until),
                 Err(Short { until, .. }) => {
                     // The answer may come sooner.
                     let _ = tokio::time::timeout_at(until.into(), self.news.since(known)).await;

@@ -5,7 +5,7 @@
 //! it the worker takes from the buffer itself, as long as there are any.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use longshore_domain::run::DeferReason;
 use longshore_domain::settlement::Outcome;
@@ -28,6 +28,8 @@ use crate::queue::unresponsive::{CameBack, Responsiveness};
 
 /// Jobs that a worker does in a row before it reads its mailbox again.
 const IN_A_ROW: u32 = 32;
+/// How long a job whose tokens ran out while it began waits for the cluster's answer.
+const STARTS_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Worker;
 
@@ -151,7 +153,9 @@ impl State {
         if assignment.permits.spend(now) {
             return Ok(());
         }
-        let tokens = Box::pin(self.ports.limits.take_soon(&assignment.job)).await;
+        // What is left of the lease after waiting in the node lasts beyond this.
+        let within = STARTS_WITHIN.min(self.ports.lease() / 4);
+        let tokens = Box::pin(self.ports.limits.take_soon(&assignment.job, within)).await;
         if tokens.is_ok_and(|tokens| tokens.spend(Instant::now())) { Ok(()) } else { Err(DeferReason::RateLimited) }
     }
 
