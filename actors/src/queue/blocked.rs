@@ -418,12 +418,13 @@ impl<T: HasPayload> Blocked<T> {
         }
     }
 
-    /// Sets aside jobs that have waited for too long, to be parked.
+    /// Sets aside jobs that have waited for too long, to be parked; and those of their kind that are behind them, which would
+    /// overtake them otherwise.
     pub(crate) fn set_aside(&mut self, waited: impl Fn(&T) -> bool) {
         for (kind, waiting) in &mut self.kinds {
-            let old = take_out(&mut waiting.jobs, |job| waited(job));
+            let old = split_off(&mut waiting.jobs, &waited);
             waiting.are_parked |= !old.is_empty();
-            let behind = take_out(&mut waiting.behind, |job| waited(job));
+            let behind = split_off(&mut waiting.behind, &waited);
             self.behind -= behind.len();
             for (_, job) in old.into_iter().chain(behind) {
                 self.held.remove(&job);
@@ -460,11 +461,10 @@ fn insert<T>(jobs: &mut VecDeque<(Position, T)>, position: Position, job: T) -> 
     at
 }
 
-/// Takes out the jobs of which `is_wanted` says so. The others keep their order.
-fn take_out<T>(jobs: &mut VecDeque<(Position, T)>, is_wanted: impl Fn(&T) -> bool) -> VecDeque<(Position, T)> {
-    let (out, kept) = std::mem::take(jobs).into_iter().partition(|(_, job)| is_wanted(job));
-    *jobs = kept;
-    out
+/// Takes out the first job of which `is_wanted` says so, and all behind it.
+fn split_off<T>(jobs: &mut VecDeque<(Position, T)>, is_wanted: impl Fn(&T) -> bool) -> VecDeque<(Position, T)> {
+    let at = jobs.iter().position(|(_, job)| is_wanted(job)).unwrap_or(jobs.len());
+    jobs.split_off(at)
 }
 
 /// The earlier of two moments that may be unknown.
@@ -635,6 +635,21 @@ mod tests {
         assert_eq!(fill(&mut blocked, "a", 5..6, now), [5], "behind the one that waited for too long");
         assert_eq!(blocked.take_all(), [3]);
         assert_eq!(blocked.held(), 0);
+    }
+
+    /// Given jobs of a kind, of which one was taken back earlier than those before it, when it has waited for too long, then
+    /// those behind it are parked as well, and in their order.
+    #[test]
+    fn none_overtakes_a_job_that_is_parked_again() {
+        let mut blocked = Blocked::new(LEASE);
+        for number in 1..=4 {
+            blocked.keep(kind("a"), place(number), number);
+        }
+        blocked.keep(kind("b"), place(5), 5);
+        blocked.set_aside(|number| *number == 2);
+        let parked: Vec<_> = std::iter::from_fn(|| blocked.take_overdue()).collect();
+        assert_eq!(parked, [(kind("a"), 2), (kind("a"), 3), (kind("a"), 4)]);
+        assert_eq!(blocked.take_all(), [1, 5]);
     }
 
     #[test]
