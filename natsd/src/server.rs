@@ -198,7 +198,7 @@ impl Server {
         if lines.iter().any(|line| line.contains(PORT_TAKEN)) {
             return Error::PortTaken { port };
         }
-        Error::Ended { status, log: lines[lines.len().saturating_sub(SHOWN)..].join("\n") }
+        Error::Ended { status, log: last_words(&lines) }
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Arc<Process>>> {
@@ -221,6 +221,14 @@ impl Drop for Server {
             process.kill_now();
         }
     }
+}
+
+/// The end of a log, without the stacks that Go writes when a program panics: they would push the reason out of sight. With
+/// a full disk the server panics at its start.
+fn last_words(lines: &[String]) -> String {
+    let stacks = lines.iter().position(|line| line.starts_with("goroutine ")).unwrap_or(lines.len());
+    let told = &lines[..stacks];
+    told[told.len().saturating_sub(SHOWN)..].join("\n")
 }
 
 /// Passes the server's warnings and errors on as our own; its other lines go to the debug level.
@@ -279,5 +287,24 @@ impl Drop for Home {
         // Closing the file alone is not enough: a child that another thread is just starting has a copy of it between
         // its fork and its exec, and the lock would last as long as the copy. Unlocking releases it for all copies.
         let _ = self.lock.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_does_not_hide_why_the_server_ended() {
+        let mut log: Vec<String> = (0..100).map(|number| format!("[WRN] {number}")).collect();
+        log.push("[ERR] Critical write error: write 2.new: no space left on device".to_owned());
+        log.push("panic: invalid memory address".to_owned());
+        log.push("goroutine 1 [running]:".to_owned());
+        log.extend((0..60).map(|number| format!("github.com/nats-io/nats-server/v2/server.f{number}()")));
+        let told = last_words(&log);
+        assert!(told.contains("no space left on device") && told.ends_with("panic: invalid memory address"), "{told}");
+        assert_eq!(told.lines().count(), SHOWN);
+        assert_eq!(last_words(&log[..3]), "[WRN] 0\n[WRN] 1\n[WRN] 2");
+        assert_eq!(last_words(&[]), "");
     }
 }
