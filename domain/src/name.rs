@@ -60,10 +60,35 @@ fn check_token(what: &'static str, value: &str, max: usize) -> Result<(), NameEr
     if value.starts_with('_') {
         return refuse("begins with `_`, which is kept for the system".to_owned());
     }
-    match value.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || *c == '_' || *c == '-')) {
-        Some((at, c)) => refuse(format!("has {c:?} at byte {at}; allowed are A-Z a-z 0-9 _ -")),
+    match foreign(value, "_-") {
+        Some(found) => refuse(format!("has {found}; allowed are A-Z a-z 0-9 _ -")),
         None => Ok(()),
     }
+}
+
+/// The first character that is no letter, no digit and none of `others`, and where it stands.
+fn foreign(text: &str, others: &str) -> Option<String> {
+    let (at, c) = text.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || others.contains(*c)))?;
+    Some(if c == ' ' { format!("a blank at byte {at}") } else { format!("{c:?} at byte {at}") })
+}
+
+fn check_type(text: &str) -> Result<(), NameError> {
+    let refuse = |reason: String| Err(NameError { what: "type", value: text.to_owned(), reason });
+    if text.len() > TYPE_MAX {
+        return refuse(format!("has {} bytes, {TYPE_MAX} are allowed", text.len()));
+    }
+    if let Some(found) = foreign(text, "_-.") {
+        return refuse(format!("has {found}; allowed are A-Z a-z 0-9 _ - in parts joined by dots, as in email.send"));
+    }
+    if !text.is_empty() && text.split('.').any(str::is_empty) {
+        return refuse("begins or ends with a dot, or has two in a row; write it as email.send".to_owned());
+    }
+    text.split('.').try_for_each(|part| match check_token("type", part, TOKEN_MAX) {
+        Err(error) if part.len() < text.len() => {
+            refuse(format!("has a part, {:?}, that {}", error.value, error.reason))
+        }
+        other => other,
+    })
 }
 
 macro_rules! name {
@@ -145,16 +170,8 @@ name!(
     /// Identifies one life of one job; unique within its tenant.
     RunId, "run", |text| check_token("run_id", text, RUN_ID_MAX));
 name!(
-/// The type of work, for example `email.send`.
-JobType, "type", |text| {
-    if text.len() > TYPE_MAX {
-        let reason = format!("has {} bytes, {TYPE_MAX} are allowed", text.len());
-        return Err(NameError { what: "type", value: text.to_owned(), reason });
-    }
-    text.split('.').try_for_each(|token| {
-        check_token("type", token, TOKEN_MAX).map_err(|error| NameError { value: text.to_owned(), ..error })
-    })
-});
+    /// The type of work, for example `email.send`.
+    JobType, "type", check_type);
 
 impl RunId {
     /// The id of a bare publish that came without one: `<queue>-p<priority>-<stream sequence>`.
@@ -309,6 +326,18 @@ mod tests {
         for wrong in ["", ".", "a.", ".a", "a..b", "a b", "a.*", "a.>", "ä"] {
             assert!(JobType::parse(wrong).is_err(), "{wrong:?}");
         }
+        let why = |text| JobType::parse(text).unwrap_err().reason;
+        assert_eq!(
+            why("email send"),
+            "has a blank at byte 5; allowed are A-Z a-z 0-9 _ - in parts joined by dots, as in email.send"
+        );
+        assert!(
+            why("email.send/now").starts_with("has '/' at byte 10; allowed"),
+            "counted from the beginning of the type"
+        );
+        assert_eq!(why("a..b"), "begins or ends with a dot, or has two in a row; write it as email.send");
+        assert_eq!(why("email._x"), "has a part, \"_x\", that begins with `_`, which is kept for the system");
+        assert_eq!(why(""), "is empty");
         let (whole, half) = ("x".repeat(64), "x".repeat(63));
         assert!(JobType::parse(&format!("{whole}.{half}")).is_ok());
         assert!(JobType::parse(&format!("{whole}.{whole}")).is_err(), "129 bytes");

@@ -46,7 +46,7 @@ fn what_is_wrong_is_refused_with_the_reason() {
     for (line, reason) in [
         ("longshore queues --tenant a.b", "allowed are A-Z a-z 0-9 _ -"),
         ("longshore queues --tenant _sys", "kept for the system"),
-        ("longshore submit a..b", "is empty"),
+        ("longshore submit a..b", "'[TYPE]': begins or ends with a dot, or has two in a row"),
         ("longshore submit a -p 0", "0 is not in 1..=9"),
         ("longshore submit a --delay 5x", "not a valid duration"),
         ("longshore submit a --delay 5s --at 2027-01-31T09:30:00Z", "cannot be used with"),

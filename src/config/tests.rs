@@ -176,7 +176,7 @@ longshore.toml:10:14: types.email.send: is not a setting of a type; a type with 
   10 | [types.email.send]
      |              ^^^^
 
-longshore.toml:12:9: queues."a b": the name has ' ' at byte 1; allowed are A-Z a-z 0-9 _ -
+longshore.toml:12:9: queues."a b": the name has a blank at byte 1; allowed are A-Z a-z 0-9 _ -
   12 | [queues."a b"]
      |         ^^^^^
 

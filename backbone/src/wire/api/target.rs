@@ -147,7 +147,7 @@ mod tests {
     fn what_is_wrong_with_a_target_is_named() {
         for (body, said) in [
             ("{}", "run_id: is missing; or give a filter"),
-            (r#"{"run_id":"a b"}"#, "run_id \"a b\" has ' ' at byte 1"),
+            (r#"{"run_id":"a b"}"#, "run_id \"a b\" has a blank at byte 1"),
             (r#"{"run_id":"r","queue":"main"}"#, "run_id: stands beside"),
             (r#"{"run_id":"r","all":true}"#, "run_id: stands beside"),
             (r#"{"run_id":"r","tenant":"a.b"}"#, "tenant \"a.b\" has"),
