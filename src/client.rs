@@ -147,11 +147,12 @@ impl Client {
         }
     }
 
-    /// All that happens from now on, live: who does not read fast enough misses events, which the event log has.
+    /// All that happens from now on, live: who does not read fast enough misses events, which the event log has. The stream
+    /// ends with an error when the server refuses it, which it says some time after the subscription.
     ///
     /// # Errors
-    /// The subscription is not allowed.
-    pub async fn events(&self) -> Result<impl Stream<Item = Event> + use<>, ClientError> {
+    /// There is no connection.
+    pub async fn events(&self) -> Result<impl Stream<Item = Result<Event, ClientError>> + use<>, ClientError> {
         let subject = self.client.names().events_where(Some(self.tenant.as_str()), None, None, None);
         self.events_on(subject).await
     }
@@ -159,14 +160,23 @@ impl Client {
     /// All that happens to one run from now on.
     ///
     /// # Errors
-    /// The subscription is not allowed.
-    pub async fn events_of(&self, run: &RunId) -> Result<impl Stream<Item = Event> + use<>, ClientError> {
+    /// As [`Client::events`].
+    pub async fn events_of(
+        &self,
+        run: &RunId,
+    ) -> Result<impl Stream<Item = Result<Event, ClientError>> + use<>, ClientError> {
         self.events_on(self.client.names().events_of_run(&self.tenant, run)).await
     }
 
-    async fn events_on(&self, subject: String) -> Result<impl Stream<Item = Event> + use<>, ClientError> {
+    async fn events_on(
+        &self,
+        subject: String,
+    ) -> Result<impl Stream<Item = Result<Event, ClientError>> + use<>, ClientError> {
         let messages = self.client.subscribe(subject).await?;
-        Ok(messages.filter_map(async |(_, payload)| serde_json::from_slice(&payload).ok()))
+        Ok(messages.filter_map(async |message| match message {
+            Ok((_, payload)) => serde_json::from_slice(&payload).ok().map(Ok),
+            Err(error) => Some(Err(error.into())),
+        }))
     }
 
     async fn ask<E: Endpoint>(&self, request: &E::Request, within: Duration) -> Result<E::Answer, ClientError>

@@ -142,6 +142,51 @@ async fn the_command_line_works_with_the_rights_of_a_tenant() {
     assert!(node.stop().await.success());
 }
 
+/// Given users who each lack one right of a tenant's client, when they follow events, read the log or ask a node, then the
+/// command ends and names the right and the subject.
+#[tokio::test]
+async fn a_command_that_lacks_a_right_ends_and_names_it() {
+    use_binary();
+    let inbox = "_INBOX.>";
+    let user = |name: &str, publish: &str, subscribe: &str| {
+        let rights = format!("{{publish: [{publish}], subscribe: [{subscribe}]}}");
+        format!("{{user: {name}, password: p, permissions: {rights}}}")
+    };
+    let log = "\"$JS.API.CONSUMER.CREATE.LONGSHORE_EVENTS.>\"";
+    let users = [
+        "{user: all, password: p}".to_owned(),
+        user("no_events", "\"longshore.api.>\"", &format!("{inbox:?}")),
+        user("no_api", "\"longshore.jobs.>\"", &format!("{inbox:?}")),
+        user("no_pull", log, &format!("{inbox:?}")),
+        user("no_inbox", "\"longshore.api.>\"", "\"longshore.events.>\""),
+    ];
+    let options = Options {
+        max_file: longshore_harness::ROOM,
+        extra: format!("authorization {{users: [{}]}}", users.join(", ")),
+        ..Options::default()
+    };
+    let world = World::with_login(options, ConnectOptions::with_user_and_password("all".into(), "p".into())).await;
+    let node = world.node().env("NATS_USER", "all").env("NATS_PASSWORD", "p").start().await;
+    for (user, command, lacks) in [
+        ("no_events", &["events"][..], "subscribe to longshore.events.default.*.*.*.>"),
+        ("no_events", &["events", "--run", "one", "--json"], "subscribe to longshore.events.default.*.*.one.>"),
+        ("no_api", &["queues"], "publish to longshore.api.default.queues.list"),
+        ("no_api", &["submit", "echo", "1"], "publish to longshore.api.default.submit"),
+        ("no_api", &["events", "--since", "1h"], "publish to $JS.API.CONSUMER.CREATE.LONGSHORE_EVENTS."),
+        ("no_pull", &["events", "--since", "1h"], "publish to $JS.API.CONSUMER.MSG.NEXT.LONGSHORE_EVENTS."),
+        ("no_inbox", &["queues"], "subscribe to _INBOX."),
+    ] {
+        let mut asked = world.command(command.iter().copied());
+        let ended = asked.env("NATS_USER", user).env("NATS_PASSWORD", "p").kill_on_drop(true).output();
+        let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+        let ended = ended.unwrap_or_else(|_| panic!("{user} {command:?} does not end")).unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let (right, hint) = (format!("the NATS user lacks the right to {lacks}"), "hint: grant it");
+        assert!(ended.status.code() == Some(1) && said.contains(&right) && said.contains(hint), "{user}: {said}");
+    }
+    node.stop().await;
+}
+
 /// Given a server with passwords, when its address holds one, then a node and a command use it, and nothing shows it.
 #[tokio::test]
 async fn a_login_in_the_address_is_used_and_never_shown() {

@@ -40,7 +40,7 @@ async fn a_program_has_handlers_and_a_client_in_a_few_lines() {
     assert_eq!(record.result.unwrap().get(), "6");
     assert_eq!((record.priority.number(), record.tags), (2, vec!["small".to_owned()]));
     assert_eq!((record.progress.unwrap().get(), record.log[0].line.as_str()), (r#"{"percent":50}"#, "3 numbers"));
-    let told: Vec<String> = events.map(|event| event.event).take(4).collect().await;
+    let told: Vec<String> = events.map(|event| event.unwrap().event).take(4).collect().await;
     assert_eq!(told, ["enqueued", "started", "progress", "completed"]);
 
     let published = client.publish("wait", &()).await.unwrap();
@@ -50,7 +50,7 @@ async fn a_program_has_handlers_and_a_client_in_a_few_lines() {
     })
     .await;
     assert_eq!(client.cancel(&published).await.unwrap().state.to_string(), "cancelled");
-    while events.next().await.unwrap().event != "cancelled" {}
+    while events.next().await.unwrap().unwrap().event != "cancelled" {}
     assert!(client.cancel(&submitted.run_id).await.unwrap_err().to_string().contains("has ended"));
     node.drain().await.unwrap();
     world.history(&[], Vec::new()).await.assert_sound();

@@ -6,11 +6,12 @@ use async_nats::datetime::DateTime;
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use async_nats::{HeaderMap, RequestError, RequestErrorKind};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use longshore_domain::{JobType, Priority, Queue, RunId, Tenant, Timestamp};
 
 use crate::connect::Link;
 use crate::error::{Cause, Error};
+use crate::refusals::Refusal;
 use crate::request;
 use crate::settings::Connection;
 use crate::wire::api::{ApiError, Code, Encoded, Endpoint};
@@ -80,7 +81,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The endpoint's own error answer; 413 if the server accepts no message of that size, 503 if no node is running
+    /// The endpoint's own error answer; 403 if the NATS user lacks a right that it needs; 413 if the server accepts no message of that size, 503 if no node is running
     /// or the connection is lost, 504 if no node answered within `timeout`, 500 if the request cannot be written or the
     /// answer is not a JSON object.
     pub async fn ask<E: Endpoint>(
@@ -111,7 +112,15 @@ impl Client {
             headers.insert(header::names::BY, by.as_str());
             request = request.headers(headers);
         }
-        let answer = self.nats.request(self.names.api(tenant, endpoint), request).await;
+        let subject = self.names.api(tenant, endpoint);
+        let refusals = self.nats.refusals();
+        refusals.forget(|refusal| refusal.is_of_publish(&subject));
+        let inbox = self.inbox_prefix();
+        let refused = refusals.next(|refusal| refusal.is_of_publish(&subject) || refusal.is_of_inbox(&inbox));
+        let answer = tokio::select! {
+            answer = self.nats.request(subject.as_str(), request) => answer,
+            refusal = refused => return Err(ApiError::new(Code::Forbidden, refusal.to_string())),
+        };
         let kind = |error: &Cause| error.downcast_ref::<RequestError>().map(RequestError::kind);
         let message = answer.map_err(|error| match kind(&error) {
             Some(RequestErrorKind::NoResponders) => {
@@ -148,18 +157,28 @@ impl Client {
         Ok(RunId::derived(queue, priority, stored.seq))
     }
 
-    /// Subscribes to `subject`: yields the subject and the payload of each message that is published from now on.
+    /// Subscribes to `subject`: yields the subject and the payload of each message that is published from now on. The
+    /// stream ends with an error when the server refuses it: the user lacks the right, or has lost it.
     ///
     /// # Errors
     /// The subject is not allowed.
-    pub async fn subscribe(&self, subject: String) -> Result<impl Stream<Item = (String, Bytes)> + use<>, Error> {
-        let messages = self.nats.subscribe(subject).await?;
+    pub async fn subscribe(
+        &self,
+        subject: String,
+    ) -> Result<impl Stream<Item = Result<(String, Bytes), Error>> + use<>, Error> {
+        let refusals = self.nats.refusals();
+        refusals.forget(|refusal| refusal.is_of_subscription(&subject));
+        let refused = {
+            let subject = subject.clone();
+            refusals.next(move |refusal| refusal.is_of_subscription(&subject))
+        };
+        let mut messages = self.nats.subscribe(subject.clone()).await?;
         // The subscription must reach the server before the caller does what it wants to receive messages about.
         let _ = self.nats.flush().await;
-        Ok(futures_util::stream::unfold(messages, async |mut messages| {
-            let message = messages.next().await?;
-            Some(((message.subject.to_string(), message.payload), messages))
-        }))
+        let failed = move |refusal: Refusal| Error::Subscribe { subject, source: refusal.into() };
+        let messages = futures_util::stream::poll_fn(move |context| messages.poll_next(context));
+        let messages = messages.map(|message| Ok((message.subject.to_string(), message.payload)));
+        Ok(until_refused(messages, refused.map(failed)))
     }
 
     /// Reads the event log of a tenant, `*` for all, from a time on and then as it grows: yields the events as JSON
@@ -186,13 +205,52 @@ impl Client {
             deliver_policy: DeliverPolicy::ByStartTime { start_time },
             ..pull::OrderedConfig::default()
         };
-        let jetstream = crate::context(&self.nats, self.jetstream_domain.as_deref());
-        let log = jetstream.get_stream_no_info(stream).await.map_err(|error| failed(Box::new(error)))?;
-        let consumer = log.create_consumer(config).await.map_err(|error| failed(Box::new(error)))?;
-        let messages = consumer.messages().await.map_err(|error| failed(Box::new(error)))?;
-        Ok(messages.map(move |message| match message {
+        let refusals = self.nats.refusals();
+        refusals.forget(|refusal| refusal.has_token(&stream));
+        let mut refused = {
+            let (inbox, stream) = (self.inbox_prefix(), stream.clone());
+            Box::pin(refusals.next(move |refusal| refusal.has_token(&stream) || refusal.is_of_inbox(&inbox)))
+        };
+        let open = async {
+            let jetstream = crate::context(&self.nats, self.jetstream_domain.as_deref());
+            let log = jetstream.get_stream_no_info(stream).await.map_err(|error| failed(Box::new(error)))?;
+            let consumer = log.create_consumer(config).await.map_err(|error| failed(Box::new(error)))?;
+            consumer.messages().await.map_err(|error| failed(Box::new(error)))
+        };
+        let messages = tokio::select! {
+            opened = open => opened?,
+            refusal = &mut refused => return Err(failed(Box::new(refusal))),
+        };
+        let refused = refused.map({
+            let failed = failed.clone();
+            move |refusal| failed(Box::new(refusal))
+        });
+        let messages = messages.map(move |message| match message {
             Ok(message) => Ok(message.payload.clone()),
             Err(error) => Err(failed(Box::new(error))),
-        }))
+        });
+        Ok(until_refused(messages, refused))
     }
+
+    /// How the subjects for answers begin.
+    fn inbox_prefix(&self) -> String {
+        let inbox = self.nats.new_inbox();
+        inbox.rsplit_once('.').map_or_else(String::new, |(prefix, _)| prefix.to_owned())
+    }
+}
+
+/// The items up to their end, or to that of `refused`.
+fn until_refused<T>(
+    items: impl Stream<Item = Result<T, Error>>,
+    refused: impl Future<Output = Error>,
+) -> impl Stream<Item = Result<T, Error>> {
+    let both = (Box::pin(items), Box::pin(refused));
+    futures_util::stream::unfold(Some(both), async |both| {
+        let (mut items, mut refused) = both?;
+        tokio::select! {
+            biased; // what came before the refusal
+            item = items.next() => Some((item?, Some((items, refused)))),
+            error = &mut refused => Some((Err(error), None)),
+        }
+    })
 }

@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::address::{self, Login};
 use crate::error::{Cause, Error};
+use crate::refusals::Refusals;
 use crate::settings::Connection;
 use crate::silent_writes::SilentWrites;
 use crate::subscription::{Slot, Subscription};
@@ -98,6 +99,7 @@ struct Counts {
     made: watch::Sender<u64>,
     /// How many connections were lost.
     lost: watch::Sender<u64>,
+    refusals: Refusals,
 }
 
 impl Drop for Inner {
@@ -176,6 +178,11 @@ impl Link {
     /// Which writes over it go unanswered.
     pub(crate) fn silent_writes(&self) -> &SilentWrites {
         &self.0.silent_writes
+    }
+
+    /// What the server refuses this connection's user.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.0.counts.refusals
     }
 
     pub(crate) fn server_info(&self) -> ServerInfo {
@@ -414,7 +421,10 @@ fn note(event: &Event, name: &'static str, counts: &Counts, first: &AtomicBool) 
         // The client's task has ended; if that was not intended, the client is replaced, and that is logged.
         Event::Closed => {}
         Event::SlowConsumer(id) => tracing::warn!(subscription = id, "messages were dropped: this node is too slow"),
-        other => tracing::info!(connection = name, "NATS: {other}"),
+        other => {
+            counts.refusals.note(&other.to_string());
+            tracing::info!(connection = name, "NATS: {other}");
+        }
     }
 }
 

@@ -121,17 +121,37 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error with its causes, on one line.
+    /// The error with its causes, on one line. Some errors of the client library tell their cause's text as their own.
     #[must_use]
     pub fn with_causes(&self) -> String {
         use std::error::Error as _;
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(source) = cause {
-            text.push_str(": ");
-            text.push_str(&source.to_string());
+            let told = source.to_string();
+            if !text.ends_with(&told) {
+                text = format!("{text}: {told}");
+            }
             cause = source.source();
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("request timed out: {0}")]
+    struct TimedOut(#[source] std::io::Error);
+
+    #[test]
+    fn no_cause_is_told_twice() {
+        let source = Box::new(TimedOut(std::io::Error::other("deadline has elapsed")));
+        let error = Error::Publish { subject: "a.b".to_owned(), source };
+        assert_eq!(error.with_causes(), "cannot publish to a.b: request timed out: deadline has elapsed");
+        let error = Error::Publish { subject: "a.b".to_owned(), source: "no".into() };
+        assert_eq!(error.with_causes(), "cannot publish to a.b: no");
     }
 }

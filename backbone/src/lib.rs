@@ -12,6 +12,7 @@ pub mod error;
 
 mod address;
 pub mod connect;
+mod refusals;
 mod silent_writes;
 mod subscription;
 

@@ -104,7 +104,7 @@ async fn live(api: &Api, tenant: &str, arguments: &Arguments) -> anyhow::Result<
     let subject = arguments.subject(api.client.names(), tenant);
     let mut events = std::pin::pin!(api.client.subscribe(subject.clone()).await?);
     eprintln!("listening to {subject}; Ctrl-C ends");
-    while let Some((subject, payload)) = events.next().await {
+    while let Some((subject, payload)) = events.next().await.transpose()? {
         let event = std::str::from_utf8(&payload).map_err(anyhow::Error::from).and_then(|text| Ok(exact::read(text)?));
         match event {
             Ok(event) => arguments.show(&event)?,

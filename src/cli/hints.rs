@@ -17,7 +17,8 @@ struct Answer {
 }
 
 /// The first that fits counts.
-const ANSWERS: [Answer; 18] = [
+const ANSWERS: [Answer; 19] = [
+    Answer { code: 403, says: "the NATS user lacks the right", hint: LACKS_A_RIGHT },
     Answer {
         code: 403,
         says: "tenant: a tenant sees its own runs only",
@@ -114,7 +115,8 @@ const CONNECT: &str = "cannot connect to NATS";
 
 /// Two parts of an error's text that no type of ours stands for, and its hint. What the system says of a file or a port says
 /// nothing of whose it is; so the first part names what was being done.
-const TEXTS: [(&str, &str, &str); 17] = [
+const TEXTS: [(&str, &str, &str); 19] = [
+    ("", "the NATS user lacks the right", LACKS_A_RIGHT),
     (
         SERVER,
         "in use by another running server",
@@ -131,6 +133,7 @@ const TEXTS: [(&str, &str, &str); 17] = [
         "nvalid peer certificate",
         "--tlsca names a file with the certificate of the authority that signed the server's",
     ),
+    (CONNECT, "CertificateRequired", "the server wants a client certificate: --tlscert and --tlskey name its files"),
     (CONNECT, "invalid scheme", "a NATS address is nats://host:4222, or tls://host:4222; what serves HTTP is not NATS"),
     (
         CONNECT,
@@ -180,6 +183,10 @@ const TEXTS: [(&str, &str, &str); 17] = [
         "choose a folder that may be written: longshore dev --dir FOLDER, or --ephemeral for none",
     ),
 ];
+
+/// Of an inbox the message names the one that was tried.
+const LACKS_A_RIGHT: &str = "grant it in the permissions of the NATS server, or use another user; for a subject under _INBOX, \
+                             --inbox-prefix names one that this user may subscribe to; docs/contract.md lists what each client needs";
 
 const NO_ROOM: &str =
     "free some space, or keep the data elsewhere: longshore dev --dir FOLDER, or --ephemeral for none";
@@ -278,6 +285,7 @@ mod tests {
             ("Connection refused (os error 111)", "longshore dev starts one"),
             ("authorization violation: nats: authorization violation", "refuses the login"),
             ("invalid peer certificate: UnknownIssuer", "--tlsca"),
+            ("IO error: received fatal alert: CertificateRequired", "--tlscert"),
             ("failed to parse server or server list: invalid scheme for NATS server URL: http", "nats://"),
             ("DNS error: failed to lookup address information: Name or service not known", "spelt right"),
             ("IO error: received corrupt message of type InvalidContentType", "does not speak TLS"),
@@ -293,6 +301,7 @@ mod tests {
             ("cannot write to stdout: No space left on device (os error 28)", "goes to a file"),
             ("write failed: No space left on device (os error 28)", "free some"),
             ("insufficient storage resources available, error code 10047", "max_file_store"),
+            ("cannot subscribe to a: the NATS user lacks the right to subscribe to a", "grant it"),
         ] {
             let hint = hint(&anyhow::anyhow!(text.to_owned())).unwrap();
             assert!(hint.contains(word), "{text}: {hint}");

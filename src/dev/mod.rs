@@ -172,7 +172,8 @@ async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyho
             Some(first) = events.next() => {
                 // All that have arrived, so that no frame shows the first half of a burst.
                 let mut next = Some(first);
-                while let Some((_, payload)) = next {
+                while let Some(message) = next {
+                    let (_, payload) = message?;
                     let Ok(event) = serde_json::from_slice::<Value>(&payload) else { break };
                     tally.count(&event, Instant::now());
                     view.happened(event);
@@ -199,7 +200,7 @@ async fn watch(mut node: Node, shown: Shown<'_>, signals: &mut Signals) -> anyho
     loop {
         tokio::select! {
             ended = &mut drained => return ended,
-            Some((_, payload)) = events.next() => {
+            Some(Ok((_, payload))) = events.next() => {
                 if let Ok(event) = serde_json::from_slice::<Value>(&payload) {
                     view.happened(event);
                 }

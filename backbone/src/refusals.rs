@@ -1,0 +1,151 @@
+//! What the server refuses for lack of a right. It says so beside the connection's other messages, some time after the
+//! request; the request itself just stays without an answer, and the subscription silent.
+
+use std::fmt;
+
+use tokio::sync::watch;
+
+/// More than one call of ours can meet. The oldest is forgotten first.
+const KEPT: usize = 16;
+
+/// The latest refusals of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(watch::Sender<Vec<Refusal>>);
+
+/// A right that the connection's user lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the NATS user lacks the right to {right} {subject}")]
+pub(crate) struct Refusal {
+    /// To do what.
+    right: Right,
+    /// The subject, as it was asked for.
+    subject: String,
+}
+
+/// Rights of a NATS user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Right {
+    Publish,
+    Subscribe,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Publish => "publish to",
+            Self::Subscribe => "subscribe to",
+        })
+    }
+}
+
+impl Refusal {
+    /// Reads the server's words: `Permissions Violation for Subscription to "a.b" using queue "q"`.
+    fn parse(said: &str) -> Option<Self> {
+        let (_, what) = said.split_once("Permissions Violation for ")?;
+        let (right, rest) = match what.split_once(" to \"")? {
+            ("Publish", rest) => (Right::Publish, rest),
+            ("Subscription", rest) => (Right::Subscribe, rest),
+            _ => return None,
+        };
+        let (subject, _) = rest.split_once('"')?;
+        Some(Self { right, subject: subject.to_owned() })
+    }
+
+    /// Whether it is about publishing to that subject.
+    pub(crate) fn is_of_publish(&self, subject: &str) -> bool {
+        self.right == Right::Publish && self.subject == subject
+    }
+
+    /// Whether it is about subscribing to that subject.
+    pub(crate) fn is_of_subscription(&self, subject: &str) -> bool {
+        self.right == Right::Subscribe && self.subject == subject
+    }
+
+    /// Whether it is about a subscription for answers, which begin so.
+    pub(crate) fn is_of_inbox(&self, prefix: &str) -> bool {
+        let inbox = self.subject.strip_prefix(prefix);
+        self.right == Right::Subscribe && inbox.is_some_and(|rest| rest.starts_with('.'))
+    }
+
+    /// Whether its subject has that token.
+    pub(crate) fn has_token(&self, token: &str) -> bool {
+        self.subject.split('.').any(|one| one == token)
+    }
+}
+
+impl Refusals {
+    /// Keeps what the server said, if it is a refusal.
+    pub(crate) fn note(&self, said: &str) {
+        let Some(refusal) = Refusal::parse(said) else { return };
+        self.0.send_modify(|kept| {
+            kept.retain(|other| *other != refusal);
+            kept.push(refusal);
+            let excess = kept.len().saturating_sub(KEPT);
+            kept.drain(..excess);
+        });
+    }
+
+    /// Forgets those that fit: what was refused is tried again, and may be allowed by now.
+    pub(crate) fn forget(&self, fits: impl Fn(&Refusal) -> bool) {
+        self.0.send_if_modified(|kept| {
+            let before = kept.len();
+            kept.retain(|refusal| !fits(refusal));
+            kept.len() < before
+        });
+    }
+
+    /// Waits for one that fits.
+    pub(crate) fn next<F: Fn(&Refusal) -> bool>(&self, fits: F) -> impl Future<Output = Refusal> + use<F> {
+        let mut kept = self.0.subscribe();
+        async move {
+            let found = |kept: &Vec<Refusal>| kept.iter().find(|refusal| fits(refusal)).cloned();
+            let refusal = kept.wait_for(|kept| found(kept).is_some()).await.ok().and_then(|kept| found(&kept));
+            match refusal {
+                Some(refusal) => refusal,
+                // The connection is gone: nothing is refused any more.
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_words_are_read() {
+        let said = |text: &str| Refusal::parse(text).map(|refusal| refusal.to_string());
+        let subscription =
+            "nats: Permissions Violation for Subscription to \"longshore.work.acme.>\" using queue \"q\"";
+        let lacks = "the NATS user lacks the right to subscribe to longshore.work.acme.>";
+        assert_eq!(said(subscription).as_deref(), Some(lacks));
+        let publish = "Permissions Violation for Publish to \"longshore.api._all.queues.list\"";
+        let lacks = "the NATS user lacks the right to publish to longshore.api._all.queues.list";
+        assert_eq!(said(publish).as_deref(), Some(lacks));
+        for other in
+            ["", "stale connection", "Permissions Violation for Reading to \"a\"", "Permissions Violation for "]
+        {
+            assert_eq!(said(other), None, "{other}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_met_by_who_asked_and_forgotten_by_who_asks_again() {
+        let refusals = Refusals::default();
+        for number in 0..40 {
+            refusals.note(&format!("Permissions Violation for Publish to \"a.{number}\""));
+        }
+        assert_eq!(refusals.0.borrow().len(), KEPT);
+        let met = refusals.next(|refusal| refusal.is_of_publish("a.39")).await;
+        assert!(met.has_token("39") && !met.has_token("a.39") && !met.is_of_subscription("a.39"));
+        refusals.forget(|refusal| refusal.is_of_publish("a.39"));
+        let mut again = std::pin::pin!(refusals.next(|refusal| refusal.is_of_publish("a.39")));
+        assert!(futures_util::FutureExt::now_or_never(again.as_mut()).is_none());
+        refusals.note("Permissions Violation for Publish to \"a.39\"");
+        assert!(again.await.is_of_publish("a.39"));
+        refusals.note("Permissions Violation for Subscription to \"_INBOX.x.*\"");
+        let met = refusals.next(|refusal| refusal.is_of_inbox("_INBOX")).await;
+        assert!(!met.is_of_inbox("_IN") && !met.is_of_inbox("_INBOX_acme"));
+    }
+}
