@@ -221,7 +221,11 @@ impl<'s> View<'s> {
         let mut rows = vec![format!("{STRONG}up {up}{STRONG:#}   {}", self.queues)];
         let types = tally.types();
         let seen: Vec<_> = types.iter().filter(|(_, counts)| counts.without_handler > 0).collect();
-        rows.extend(seen.iter().flat_map(|(name, counts)| without_handler(self.namespace, name, counts)));
+        rows.extend(seen.iter().flat_map(|(name, counts)| {
+            // Nodes look at a few of them at a time, so the events of a moment tell of a part.
+            let of_type = self.no_handler.iter().filter(|missing| missing.job_type.as_str() == *name);
+            without_handler(self.namespace, name, counts, of_type.map(|missing| missing.jobs).sum())
+        }));
         let is_seen = |missing: &NoHandler| seen.iter().any(|(name, _)| *name == missing.job_type.as_str());
         let unseen = self.no_handler.iter().filter(|missing| !is_seen(missing));
         rows.extend(unseen.flat_map(known_without_handler));
@@ -240,11 +244,11 @@ impl<'s> View<'s> {
 }
 
 /// The commonest mistake of the first day, in sight as long as it lasts.
-fn without_handler(namespace: &str, name: &str, counts: &Counts) -> [String; 2] {
+fn without_handler(namespace: &str, name: &str, counts: &Counts, known: u64) -> [String; 2] {
     let Counts { without_handler, tenant, without_handler_since, .. } = counts;
     let (name, tenant) = (output::cut(name, 60), output::cut(tenant, 64));
     let subject = format!("{namespace}.work.{tenant}.{name}");
-    told_without_handler(&name, *without_handler, without_handler_since, &subject)
+    told_without_handler(&name, known.max(*without_handler), without_handler_since, &subject)
 }
 
 /// The same of a type whose jobs have waited since before `dev` was started.
@@ -414,7 +418,7 @@ mod tests {
         let rows = view.rows(&tally, start, (120, 24));
         let plain: Vec<_> = rows.iter().map(|row| without_colours(row)).collect();
         assert_eq!(plain[0], "up 00:00:00   main 0 waiting, 0 running, 1,200 scheduled, 3 deferred");
-        assert!(plain[1].contains("no handler for t1: 1 job waits since 12:00:00"), "by its events: {plain:?}");
+        assert!(plain[1].contains("no handler for t1: 3 jobs wait since 12:00:00"), "all, by the answer: {plain:?}");
         assert_eq!(plain[3], "no handler for left.over: 3 jobs wait since 11:58:00", "from before the start");
         assert_eq!(plain[4], "  handlers subscribe to ls.work.acme.left.over");
         view.queues(&serde_json::from_value(json!({"queues": []})).unwrap());
