@@ -524,7 +524,7 @@ fn a_declared_schedule_is_read_and_its_mistakes_have_their_places() {
             "[schedules.a]\ntype = 't'\ncron = '0 0 3 * * *'\ntime_zone = 'Mars'",
             "schedules.a.time_zone: \"Mars\" is not a zone",
         ),
-        ("[schedules.a]\ntype = 'a..b'\nevery = '5m'", "schedules.a.type: is empty"),
+        ("[schedules.a]\ntype = 'a..b'\nevery = '5m'", "schedules.a.type: begins or ends with a dot"),
         (
             "[schedules.a]\ntype = 't'\nevery = '5m'\nends_at = 'soon'",
             "schedules.a.ends_at: \"soon\" is not a valid RFC 3339",

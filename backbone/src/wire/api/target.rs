@@ -152,7 +152,7 @@ mod tests {
             (r#"{"run_id":"r","all":true}"#, "run_id: stands beside"),
             (r#"{"run_id":"r","tenant":"a.b"}"#, "tenant \"a.b\" has"),
             (r#"{"queue":"a.b"}"#, "queue \"a.b\" has"),
-            (r#"{"type":"a..b"}"#, "type \"a..b\" is empty"),
+            (r#"{"type":"a..b"}"#, "type \"a..b\" begins or ends with a dot"),
             (r#"{"state":"asleep"}"#, "state: unknown word `asleep`, expected one of `scheduled`"),
             (r#"{"error_kind":"x"}"#, "error_kind: unknown word `x`"),
             (r#"{"since":"today"}"#, "since: "),
