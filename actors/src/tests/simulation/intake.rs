@@ -9,7 +9,6 @@ use longshore_backbone::wire::header::{JobHeaders, Moved, names};
 use longshore_backbone::{Error, Headers};
 use longshore_domain::protocol::{Repeat, on_repeat};
 use longshore_domain::{Job, Run, RunId};
-use tokio::sync::mpsc;
 
 use crate::api::keyed;
 use crate::api::submission::{OnConflict, Submission};
@@ -123,7 +122,7 @@ pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     let (lane, message) = ((job.queue.clone(), job.priority), (Headers::new(), Bytes::new()));
     let job = DueJob::of(lane, String::new(), message, Some(&read), (&job.tenant, due.sequence));
     let ports = Move { client: Client { world, node }, due };
-    let ack_token = AckToken::without_connection("due", mpsc::unbounded_channel().0);
+    let ack_token = AckToken::none();
     if let Err((Unclear, ack_token)) = due::move_to_lane(&ports, &job, ack_token).await {
         ack_token.abandon();
         ports.client.put_off(due, world.chance.between(1, LEASE)).await;

@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 use std::time::Duration;
 
+use longshore_backbone::claims::fingerprint;
 use longshore_domain::backoff::Backoff;
 use longshore_domain::job::{Unique, When};
 use longshore_domain::policy::{Policies, TypePolicy};
@@ -97,6 +98,7 @@ pub(crate) struct Plan {
     pub(crate) job: OnceCell<Job>,
     /// The same job under the id with the time it was stored at, if its own id is taken.
     timed: OnceCell<Job>,
+    fingerprint: OnceCell<String>,
 }
 
 /// How long a job waits for a handler before that counts as a failed attempt.
@@ -252,6 +254,7 @@ impl Plan {
             policies: OnceCell::new(),
             job: OnceCell::new(),
             timed: OnceCell::new(),
+            fingerprint: OnceCell::new(),
         }
     }
 
@@ -302,6 +305,11 @@ impl Plan {
     /// The same job under the id with the time its message was stored at.
     pub(crate) fn timed_job(&self, at: Timestamp) -> &Job {
         self.timed.get_or_init(|| self.job_as(RunId::derived_at(&self.job().run_id, at)))
+    }
+
+    /// The fingerprint of its submission, as a claim of its key has it.
+    pub(crate) fn fingerprint(&self) -> String {
+        self.fingerprint.get_or_init(|| fingerprint(self.job().job_type.as_str(), self.payload)).clone()
     }
 
     /// Whether the job runs under this id with the time its message was stored at.

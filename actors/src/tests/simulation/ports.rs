@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longshore_backbone::claims::{Claim, Claimed, FoundClaim, fingerprint};
+use longshore_backbone::claims::{Claim, Claimed, FoundClaim};
 use longshore_backbone::control::{PRESENCE_EVERY as REAL_PRESENCE_EVERY, Presence};
 use longshore_backbone::delivery::AckToken;
 use longshore_backbone::holders::{HolderAnswer, HolderQuestion};
@@ -45,7 +45,11 @@ use crate::tests::simulation::world::{Kind, LEASE, PRESENCE_EVERY, World, stamp}
 const ANSWERS_WITHIN: i64 = 60;
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new("longshore"));
-static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::default);
+thread_local! {
+    /// Each thread counts for itself, and nobody reads it: threads that count together wait for each other. Threads end
+    /// with the test.
+    static METRICS: &'static Metrics = Box::leak(Box::default());
+}
 
 fn unanswered() -> Error {
     Error::Publish { subject: String::new(), source: "no answer".into() }
@@ -313,8 +317,7 @@ impl Server for Hand<'_> {
             false => id(found.plan),
         };
         let unique = world.plans[found.plan].scope;
-        let of = &world.plans[found.plan];
-        let fingerprint = fingerprint(of.job().job_type.as_str(), of.payload);
+        let fingerprint = world.plans[found.plan].fingerprint();
         let claim = Claim { run_id, fingerprint, unique, published, taken_from };
         Ok(Some(FoundClaim { claim, revision: found.revision, at: stamp(0) }))
     }
@@ -510,7 +513,7 @@ impl RunPorts for Hand<'_> {
     }
 
     fn metrics(&self) -> &Metrics {
-        &METRICS
+        METRICS.with(|metrics| *metrics)
     }
 
     async fn publish(&self, run: &Run, published: Published) -> Result<(), Unlogged> {

@@ -78,9 +78,8 @@ pub(crate) struct Hand<'w> {
     pub(crate) recently_cancelled: RecentlyCancelled,
     pub(crate) unstored_ends: UnstoredEnds,
     pub(crate) local_retries: Arc<LocalRetryPermits>,
-    /// Gives the ack token, and says whether a dropped one was returned.
-    give: Box<dyn Fn() -> AckToken>,
-    returned: RefCell<Box<dyn FnMut() -> bool>>,
+    /// Says whether its ack token was dropped, which returns the job; `None`: it has had none.
+    returned: RefCell<Option<Box<dyn FnMut() -> bool>>>,
     pub(crate) does: Cell<Does>,
     /// What a mutation has to know: the last verdict was to take over; another id is looked up; a claim is taken up.
     pub(crate) takes_over: Cell<bool>,
@@ -124,8 +123,6 @@ impl<'w> Hand<'w> {
         let from = if world.is(Mutation::LeaseClockFromReading) { world.clock.get() } else { delivery.sent_at };
         let index = delivery.message.place.plan;
         let (state, client) = (&world.nodes[node], Client { world, node });
-        let (returns, mut returned) = mpsc::unbounded_channel();
-        let give = move || AckToken::without_connection("job", returns.clone());
         Self {
             world,
             client,
@@ -141,8 +138,7 @@ impl<'w> Hand<'w> {
             recently_cancelled: RecentlyCancelled::default(),
             unstored_ends: UnstoredEnds::default(),
             local_retries: Arc::default(),
-            give: Box::new(give),
-            returned: RefCell::new(Box::new(move || returned.try_recv().is_ok())),
+            returned: RefCell::new(None),
             does: Cell::new(Does::Works),
             takes_over: Cell::new(false),
             looks_up: Cell::new(false),
@@ -175,9 +171,15 @@ impl<'w> Hand<'w> {
             permits: Permits::default(),
             park: parks.then(|| ParkPermit::take(&Arc::default(), self.reason_to_wait())).flatten(),
             is_returned: false,
-            ack_token: (self.give)(),
+            ack_token: self.ack_token(),
             start: self.start(),
         })
+    }
+
+    fn ack_token(&self) -> AckToken {
+        let (returns, mut returned) = mpsc::unbounded_channel();
+        *self.returned.borrow_mut() = Some(Box::new(move || returned.try_recv().is_ok()));
+        AckToken::without_connection("job", returns)
     }
 
     /// Why a parked job waits: for handlers with capacity, or because it is over its rate limit.
@@ -213,7 +215,7 @@ impl<'w> Hand<'w> {
 
     /// Whether a dropped ack token returned the job.
     fn is_returned(&self) -> bool {
-        (self.returned.borrow_mut())()
+        self.returned.borrow_mut().as_mut().is_some_and(|returned| returned())
     }
 
     pub(crate) fn sequence(&self) -> u64 {
