@@ -76,11 +76,14 @@ pub(crate) fn simulation(root: &Path) -> anyhow::Result<()> {
     play(root, "simulation")
 }
 
-/// The actors are compiled with optimisation for it, which would only slow down everybody's builds elsewhere.
+/// The actors, and the backbone that writes records and events for them, are compiled with optimisation for it, which
+/// would only slow down everybody's builds elsewhere.
 fn play(root: &Path, tests: &str) -> anyhow::Result<()> {
-    let optimised = "profile.dev.package.longshore-actors.opt-level=2";
-    // `--workspace` for the same choice of features as everywhere: nothing but the actors is built once more.
-    let test = ["test", "--workspace", "--lib", "--config", optimised, tests, "--", "--include-ignored"];
+    let actors = "profile.dev.package.longshore-actors.opt-level=3";
+    let backbone = "profile.dev.package.longshore-backbone.opt-level=2";
+    // `--workspace` for the same choice of features as everywhere: nothing but those two is built once more.
+    let test =
+        ["test", "--workspace", "--lib", "--config", actors, "--config", backbone, tests, "--", "--include-ignored"];
     let worlds = std::env::var_os("LONGSHORE_SIM_WORLDS").unwrap_or_else(|| WORLDS.into());
     cargo(root, &test, &[("LONGSHORE_SIM_WORLDS", worlds)])
 }
