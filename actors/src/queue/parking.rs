@@ -36,7 +36,7 @@ use crate::shared::kind::Kind;
 use crate::shared::now;
 use crate::shared::park_permits::Position;
 use crate::supervision::LoopEnd;
-use crate::time::due::DueJob;
+use crate::time::due::{self, DueJob, StoredPorts};
 
 /// How often it polls while jobs are parked, while some of them could start, and while none are.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -367,13 +367,25 @@ fn place_of(stored: &Stored, priority: Priority, aging: Duration) -> (Rank, u64,
 async fn bring_back(part: &Part, stored: Stored) -> Result<bool, Error> {
     let (sequence, headers) = (stored.sequence, stored.job_headers());
     let names = part.backbone.names();
-    if let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) {
-        job.publish(&part.backbone).await?;
-        fail_point::pass("after-return");
-        part.metrics.unparked.inc();
-    } else {
+    let Some(job) = DueJob::read(names, &stored.subject, headers.as_ref(), stored.payload, sequence) else {
         // Only nodes park jobs, and their subjects can be read.
         tracing::error!(subject = %stored.subject, "a parked job's subject cannot be read; it is dropped");
+        return part.backbone.take_out(&Source::Parked, sequence).await;
+    };
+    due::take_to_lane(part, &job, (&Source::Parked, sequence)).await
+}
+
+impl StoredPorts for Part {
+    async fn publish(&self, job: &DueJob) -> Result<(), Error> {
+        job.publish(&self.backbone).await
     }
-    part.backbone.take_out(&Source::Parked, sequence).await
+
+    fn published(&self, _: &DueJob) {
+        fail_point::pass("after-return");
+        self.metrics.unparked.inc();
+    }
+
+    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
+        self.backbone.take_out(place, sequence).await
+    }
 }

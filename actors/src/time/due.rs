@@ -5,10 +5,12 @@
 //! and the message that is moved.
 //! So a job that is moved twice is mostly caught by the id, and always by the record.
 //!
-//! The simulation drives [`move_to_lane`], too; [`DuePorts`] is what it asks for.
+//! The simulation drives [`move_to_lane`] and [`take_to_lane`], too; [`DuePorts`] and [`StoredPorts`] are what they ask
+//! for.
 
 use bytes::Bytes;
 use longshore_backbone::delivery::AckToken;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::header::{self, JobHeaders};
 use longshore_backbone::wire::subject::Names;
 use longshore_backbone::{Backbone, Error, Headers};
@@ -114,6 +116,36 @@ pub(crate) async fn move_to_lane<P: DuePorts>(
         }
         Err(refusal) => Err((refusal, ack_token)),
     }
+}
+
+/// What moving a job into its lane asks whose message no consumer delivers: a schedule that did not fire, or a parked
+/// job.
+pub(crate) trait StoredPorts {
+    /// Publishes the job into its lane.
+    ///
+    /// # Errors
+    /// The lane did not confirm it.
+    async fn publish(&self, job: &DueJob) -> Result<(), Error>;
+    /// The job is in its lane.
+    fn published(&self, job: &DueJob);
+    /// Deletes the message that was moved; returns whether it was still there.
+    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error>;
+}
+
+/// Moves a job into its lane, then deletes its message. Says whether that was still there: of several nodes that move the
+/// same job, one hears so.
+///
+/// # Errors
+/// The lane did not confirm the job: its message stays. Or the job is in its lane, and nobody knows whether its message is
+/// gone.
+pub(crate) async fn take_to_lane<P: StoredPorts>(
+    ports: &P,
+    job: &DueJob,
+    (place, sequence): (&Source, u64),
+) -> Result<bool, Error> {
+    ports.publish(job).await?;
+    ports.published(job);
+    ports.take_out(place, sequence).await
 }
 
 /// The message id under which the job is published.

@@ -32,7 +32,7 @@ use crate::shared::identity::Identity;
 use crate::shared::log_run::{About, log_run};
 use crate::shared::now;
 use crate::supervision::LoopEnd;
-use crate::time::due::DueJob;
+use crate::time::due::{self, DueJob, StoredPorts};
 use crate::time::stranded;
 
 /// Pages of 256 messages in a round: a million schedules are read within half an hour.
@@ -124,7 +124,7 @@ impl Sweep {
                 break;
             }
         }
-        let moves = overdue.into_iter().map(|standing| bring_on(&self.part.backbone, &self.part.metrics, standing));
+        let moves = overdue.into_iter().map(|standing| bring_on(&self.part, standing));
         let moved: Vec<Result<bool, Error>> =
             futures_util::stream::iter(moves).buffer_unordered(AT_ONCE).collect().await;
         let restored = moved.iter().filter(|moved| matches!(moved, Ok(true))).count();
@@ -227,7 +227,8 @@ impl Sweep {
 
 /// Does what the server should have done: publishes the job into its lane, then deletes the schedule. Says whether it
 /// did.
-async fn bring_on(backbone: &Backbone, metrics: &Metrics, standing: Standing) -> Result<bool, Error> {
+async fn bring_on(part: &Part, standing: Standing) -> Result<bool, Error> {
+    let backbone = &part.backbone;
     if !backbone.still_stands(&standing).await? {
         return Ok(false);
     }
@@ -235,7 +236,19 @@ async fn bring_on(backbone: &Backbone, metrics: &Metrics, standing: Standing) ->
     let (payload, sequence) = (standing.stored.payload.clone(), standing.stored.sequence);
     let names = backbone.names();
     let Some(job) = DueJob::read(names, &standing.due, headers.as_ref(), payload, sequence) else { return Ok(false) };
-    job.publish(backbone).await?;
-    job.count(&metrics.lateness);
-    backbone.take_out(&Source::Schedules, sequence).await
+    due::take_to_lane(part, &job, (&Source::Schedules, sequence)).await
+}
+
+impl StoredPorts for Part {
+    async fn publish(&self, job: &DueJob) -> Result<(), Error> {
+        job.publish(&self.backbone).await
+    }
+
+    fn published(&self, job: &DueJob) {
+        job.count(&self.metrics.lateness);
+    }
+
+    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
+        self.backbone.take_out(place, sequence).await
+    }
 }

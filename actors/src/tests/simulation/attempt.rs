@@ -137,7 +137,7 @@ pub(crate) fn schedule_of(world: &World, plan: usize, run: &Run) -> Schedule {
     let timed = world.plans[plan].has_derived_id() && run.run_id.as_derived().is_none();
     let (round, attempt, deferrals) = (run.round, run.next_attempt(), run.deferrals);
     let at = run.state.run_at().unwrap_or_default().millis();
-    Schedule { sequence: 0, place: Place { plan, round, attempt, deferrals, timed }, seal: seal_of(run), at }
+    Schedule::new(Place { plan, round, attempt, deferrals, timed }, seal_of(run), at)
 }
 
 /// A running handler; the ledger lists it for as long as it runs.

@@ -14,7 +14,7 @@ use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{
     Claim, Due, Key, Late, Message, MessageId, Place, Schedule, Server, Stored, TakenFrom, Word,
 };
-use crate::tests::simulation::world::{OLD_READ_MAX, World};
+use crate::tests::simulation::world::{Kind, LEASE, OLD_READ_MAX, World};
 
 /// A sender gives up on an answer after this long.
 const TIME_OUT: i64 = 150;
@@ -267,7 +267,30 @@ impl<'w> Client<'w> {
         self.world.say(|| format!("{} schedules {place:?} at {}", self.name(), schedule.at));
         let one_a_run = self.world.is(Mutation::OneScheduleSubjectPerRun);
         let same = |other: Place| other == place || one_a_run && other.plan == place.plan;
-        self.call(|server| server.schedule(schedule, same)).await;
+        self.call(|server| server.schedule(schedule, self.world.clock.get(), same)).await;
+    }
+
+    /// Parks a job. A park has no message id: without an answer, the job is parked once more.
+    pub(crate) async fn park(&self, parked: Schedule) {
+        let world = self.world;
+        world.say(|| format!("{} parks {:?}", self.name(), parked.place));
+        let twice = world.kind == Kind::Waits && world.chance.hits(3_000);
+        for _ in 0..1 + u32::from(twice) {
+            self.call(|server| server.park(parked, world.clock.get() + world.chance.between(1, LEASE))).await;
+        }
+    }
+
+    /// The sequence of a parked job.
+    pub(crate) async fn find_parked(&self, place: Place) -> Option<u64> {
+        self.call(|server| {
+            server.parked.iter().find(|parked| parked.schedule.place == place).map(|found| found.sequence)
+        })
+        .await
+    }
+
+    /// Deletes a parked job; returns whether it was there.
+    pub(crate) async fn take_parked(&self, sequence: u64) -> bool {
+        self.call(|server| server.take_parked(sequence)).await
     }
 
     pub(crate) async fn has_schedule(&self, place: Place) -> bool {
@@ -291,7 +314,11 @@ impl<'w> Client<'w> {
     }
 
     pub(crate) async fn unschedule_all(&self, plan: usize) {
-        self.call(|server| server.schedules.retain(|schedule| schedule.place.plan != plan)).await;
+        self.call(|server| {
+            server.schedules.retain(|schedule| schedule.place.plan != plan);
+            server.parked.retain(|parked| parked.schedule.place.plan != plan);
+        })
+        .await;
     }
 
     pub(crate) async fn unschedule(&self, place: Place) {

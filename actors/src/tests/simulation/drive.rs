@@ -11,7 +11,7 @@ use longshore_domain::protocol::{DeadLetterVerdict, Repeat, on_dead_letter, on_r
 use longshore_domain::{ErrorKind, Priority, Queue, Run, RunId, RunState};
 
 use crate::tests::simulation::client::set;
-use crate::tests::simulation::intake::{job, submit, take_due};
+use crate::tests::simulation::intake::{job, submit, sweep, take_back, take_due};
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::operator::{REPLAYS, attend, cancel, reschedule};
 use crate::tests::simulation::plan::{Besides, Letter, OF_A_KEY, Way};
@@ -199,13 +199,12 @@ impl<'w> Drive<'w> {
             self.agenda.last().map(|(at, _)| *at),
             server.late.iter().map(|late| late.at).min(),
             server.late_words.iter().map(|(at, ..)| *at).min(),
-            server.schedules.iter().map(|schedule| schedule.at).min(),
+            server.schedules.iter().map(|schedule| schedule.fires_at).min(),
         ]
         .into_iter()
         .flatten()
         .min();
-        let ready = server.lane.iter().map(|message| message.until).chain(server.due.iter().map(|due| due.until)).min();
-        if let Some(ready) = ready {
+        if let Some(ready) = server.next_for_nodes() {
             // Without capacity, something else has to come first: a task's end or a node's return.
             let room = (0..3).filter_map(|node| self.has_room_at(node, now)).min();
             let when = room.map(|room| room.max(ready));
@@ -460,7 +459,11 @@ impl<'w> Drive<'w> {
         }
         let often = if world.kind == Kind::Waits { 3_000 } else { 200 };
         let twice = || now < world.quiet_from.get() && world.chance.hits(often);
-        world.server.borrow_mut().fire(now, twice);
+        let forgets = now < world.quiet_from.get() && !world.calm.get();
+        let forgotten =
+            || (forgets && world.chance.hits(150)).then(|| now + world.chance.pick(&[600, 5_000, 1_000_000]));
+        world.server.borrow_mut().fire(now, twice, forgotten);
+        self.take_stored(now);
         while let Some(node) = self.node_alive(now) {
             let Some(due) = world.server.borrow_mut().hand_out_due(now) else { break };
             self.spawn(node, false, take_due(world, node, due));
@@ -475,6 +478,20 @@ impl<'w> Drive<'w> {
             });
             let delivery = Delivery { message, sent_at: now, server_life: world.server_life.get(), floor: self.floor };
             self.spawn(node, true, work(world, node, delivery));
+        }
+    }
+
+    /// Nodes sweep schedules that did not fire, and take parked jobs back.
+    fn take_stored(&mut self, now: i64) {
+        let world = self.world;
+        while let Some(node) = self.node_alive(now) {
+            let Some(overdue) = world.server.borrow_mut().hand_out_overdue(now) else { break };
+            self.spawn(node, false, sweep(world, node, overdue));
+        }
+        while let Some(node) = self.node_alive(now) {
+            let again = now + world.chance.between(20, LEASE);
+            let Some(parked) = world.server.borrow_mut().hand_out_parked(now, again) else { break };
+            self.spawn(node, false, take_back(world, node, parked));
         }
     }
 

@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use bytes::Bytes;
 use longshore_backbone::delivery::AckToken;
+use longshore_backbone::scan::Source;
 use longshore_backbone::wire::api::{ApiError, Code, Submitted};
 use longshore_backbone::wire::header::{JobHeaders, Moved, names};
 use longshore_backbone::{Error, Headers};
@@ -20,7 +21,7 @@ use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::server::{Due, Message, MessageId, Place, Schedule};
 use crate::tests::simulation::worker::{Delivery, Hand, seal_text};
 use crate::tests::simulation::world::{LEASE, World, stamp};
-use crate::time::due::{self, DueJob, DuePorts};
+use crate::time::due::{self, DueJob, DuePorts, StoredPorts};
 
 /// A job at its first attempt, just published.
 pub(crate) fn job(plan: usize, at: i64) -> Message {
@@ -113,6 +114,34 @@ struct Move<'w> {
 
 /// Moves a due job into its lane, or puts it off if the lane does not confirm it.
 pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
+    let job = due_job(world, due);
+    let ports = Move { client: Client { world, node }, due };
+    let ack_token = AckToken::none();
+    if let Err((Unclear, ack_token)) = due::move_to_lane(&ports, &job, ack_token).await {
+        ack_token.abandon();
+        ports.client.put_off(due, world.chance.between(1, LEASE)).await;
+    }
+}
+
+/// Takes a parked job back into its lane. If the lane does not confirm it, a node tries again.
+pub(crate) async fn take_back(world: &World, node: usize, parked: Due) {
+    let ports = Move { client: Client { world, node }, due: parked };
+    let taken = due::take_to_lane(&ports, &due_job(world, parked), (&Source::Parked, parked.sequence)).await;
+    world.say(|| format!("{} has taken {:?} back: {taken:?}", ports.client.name(), parked.schedule.place));
+}
+
+/// Moves the job of a schedule that did not fire, if it still stands.
+pub(crate) async fn sweep(world: &World, node: usize, overdue: Schedule) {
+    let due = Due { sequence: overdue.sequence, schedule: overdue, until: 0 };
+    let ports = Move { client: Client { world, node }, due };
+    if ports.client.find_schedule(overdue.place).await == Some(overdue.sequence) {
+        let moved = due::take_to_lane(&ports, &due_job(world, due), (&Source::Schedules, due.sequence)).await;
+        world.say(|| format!("{} has swept {:?}: {moved:?}", ports.client.name(), overdue.place));
+    }
+}
+
+/// The job that a due, overdue or parked message brings.
+fn due_job(world: &World, due: Due) -> DueJob {
     let Schedule { place, seal, at, .. } = due.schedule;
     let plan = &world.plans[place.plan];
     let job = if place.timed { plan.timed_job(stamp(world.published_at(place.plan))) } else { plan.job() };
@@ -120,13 +149,7 @@ pub(crate) async fn take_due(world: &World, node: usize, due: Due) {
     let moved = Some(Moved { round, attempt, deferrals, due_at: Some(stamp(at)), deferred_for: None, place: None });
     let read = JobHeaders { options: None, run_id: Some(job.run_id.clone()), moved, seal: Some(seal_text(seal)) };
     let (lane, message) = ((job.queue.clone(), job.priority), (Headers::new(), Bytes::new()));
-    let job = DueJob::of(lane, String::new(), message, Some(&read), (&job.tenant, due.sequence));
-    let ports = Move { client: Client { world, node }, due };
-    let ack_token = AckToken::none();
-    if let Err((Unclear, ack_token)) = due::move_to_lane(&ports, &job, ack_token).await {
-        ack_token.abandon();
-        ports.client.put_off(due, world.chance.between(1, LEASE)).await;
-    }
+    DueJob::of(lane, String::new(), message, Some(&read), (&job.tenant, due.sequence))
 }
 
 impl DuePorts for Move<'_> {
@@ -137,6 +160,20 @@ impl DuePorts for Move<'_> {
         if world.is(Mutation::DueAckedBeforeItIsMoved) {
             self.client.ack_due(self.due).await;
         }
+        self.publish(job).await
+    }
+
+    fn moved(&self, _: &DueJob) {}
+
+    async fn ack(&self, ack_token: AckToken) {
+        ack_token.abandon();
+        self.client.ack_due(self.due).await;
+    }
+}
+
+impl Move<'_> {
+    async fn publish(&self, job: &DueJob) -> Result<(), Unclear> {
+        let world = self.client.world;
         // The message's own sequence and the wait come last.
         let parts_left_out = match world.mutation {
             Some(Mutation::MovedUnderTheSameIdAfterADeferral) => 2,
@@ -151,11 +188,26 @@ impl DuePorts for Move<'_> {
         let is_confirmed = self.client.try_publish(message, MessageId::Moved(hasher.finish())).await;
         is_confirmed.then_some(()).ok_or(Unclear)
     }
+}
 
-    fn moved(&self, _: &DueJob) {}
+impl StoredPorts for Move<'_> {
+    async fn publish(&self, job: &DueJob) -> Result<(), Error> {
+        let (world, sequence) = (self.client.world, self.due.sequence);
+        if world.is(Mutation::ParkedJobDeletedBeforeItIsTakenBack) {
+            self.client.take_parked(sequence).await;
+        }
+        if world.is(Mutation::OverdueScheduleDeletedBeforeItIsMoved) {
+            self.client.take_schedule(sequence).await;
+        }
+        Ok(Move::publish(self, job).await?)
+    }
 
-    async fn ack(&self, ack_token: AckToken) {
-        ack_token.abandon();
-        self.client.ack_due(self.due).await;
+    fn published(&self, _: &DueJob) {}
+
+    async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
+        Ok(match place {
+            Source::Parked => self.client.take_parked(sequence).await,
+            _ => self.client.take_schedule(sequence).await,
+        })
     }
 }

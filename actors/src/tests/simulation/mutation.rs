@@ -96,6 +96,8 @@ mutations! {
     AckBeforeSchedule: Lost,
     AckBeforeLetter: Lost,
     DueAckedBeforeItIsMoved: Lost,
+    OverdueScheduleDeletedBeforeItIsMoved: Lost,
+    ParkedJobDeletedBeforeItIsTakenBack: Lost,
     LetterDeletedBeforeTheJobIsPublished: Lost,
     ReplayPublishedBeforeItIsOnRecord: Log,
     // Judging.

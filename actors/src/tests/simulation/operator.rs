@@ -149,6 +149,7 @@ impl WaitingPorts for Hand<'_> {
                 let is_it = |message: &Message| message.plan == plan && message.place.plan == plan;
                 self.client.look_in_lane(is_it).await.map(|message| message.sequence)
             }
+            Source::Parked => self.client.find_parked(schedule_of(self.world, plan, run).place).await,
             _ => self.client.find_schedule(schedule_of(self.world, plan, run).place).await,
         };
         Ok(sequence.map(|sequence| self.stored(plan, sequence)))
@@ -217,6 +218,7 @@ impl CancelPorts for Hand<'_> {
     async fn take_out(&self, place: &Source, sequence: u64) -> Result<bool, Error> {
         Ok(match place {
             Source::Lane(..) => self.client.take_out(|message| message.sequence == sequence).await,
+            Source::Parked => self.client.take_parked(sequence).await,
             _ => self.client.take_schedule(sequence).await,
         })
     }

@@ -37,7 +37,7 @@ use crate::tests::simulation::intake::job;
 use crate::tests::simulation::mutation::Mutation;
 use crate::tests::simulation::operator::REPLAYS;
 use crate::tests::simulation::plan::Letter;
-use crate::tests::simulation::server::{Message, MessageId, Stored, TakenFrom, Word};
+use crate::tests::simulation::server::{Message, MessageId, Schedule, Stored, TakenFrom, Word};
 use crate::tests::simulation::worker::{Does, Hand, LENGTH, seal_of, seal_text};
 use crate::tests::simulation::world::{Kind, LEASE, PRESENCE_EVERY, World, stamp};
 
@@ -432,8 +432,10 @@ impl Server for Hand<'_> {
         Ok(())
     }
 
-    async fn park(&self, run: &Run, at: Timestamp, headers: Option<&Headers>, payload: Bytes) -> Result<(), Error> {
-        self.schedule(run, at, headers, payload).await
+    async fn park(&self, run: &Run, since: Timestamp, _: Option<&Headers>, _: Bytes) -> Result<(), Error> {
+        let parked = schedule_of(self.world, self.place_of_run(run).0, run);
+        self.client.park(Schedule::new(parked.place, parked.seal, since.millis())).await;
+        Ok(())
     }
 
     async fn return_to_queue(

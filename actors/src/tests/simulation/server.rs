@@ -16,6 +16,9 @@ use crate::tests::simulation::plan::OF_A_KEY;
 /// How long the server waits for an ack: the lease and some time for the way there.
 pub(crate) const ACK_WAIT: i64 = crate::tests::simulation::world::LEASE + 60;
 
+/// The sweep leaves a schedule alone for this long after it is due: a third of the lease, as in the product.
+const GRACE: i64 = crate::tests::simulation::world::LEASE / 3;
+
 /// Identifies a record: one per run id.
 pub(crate) type Key = usize;
 
@@ -80,6 +83,17 @@ pub(crate) struct Schedule {
     pub(crate) place: Place,
     pub(crate) seal: u64,
     pub(crate) at: i64,
+    /// When the server fires it: later than it should, or never, if it fell due while its stream had no leader.
+    pub(crate) fires_at: i64,
+    /// When a node sweeps it next, if it stands then.
+    swept_at: i64,
+}
+
+impl Schedule {
+    /// Waits until `at`.
+    pub(crate) fn new(place: Place, seal: u64, at: i64) -> Self {
+        Self { sequence: 0, place, seal, at, fires_at: at, swept_at: 0 }
+    }
 }
 
 /// The owner of an idempotency key.
@@ -153,6 +167,8 @@ pub(crate) struct Server {
     pub(crate) schedules: Vec<Schedule>,
     pub(crate) due: Vec<Due>,
     due_acked: Vec<Due>,
+    /// Parked jobs, and when a node takes each back next.
+    pub(crate) parked: Vec<Due>,
     pub(crate) letters: Vec<DeadLetter>,
 }
 
@@ -235,6 +251,7 @@ impl Server {
         self.lane.iter().any(|message| message.place.plan == plan)
             || self.due.iter().any(|due| due.schedule.place.plan == plan)
             || self.schedules.iter().any(|schedule| schedule.place.plan == plan)
+            || self.parked.iter().any(|parked| parked.schedule.place.plan == plan)
     }
 
     /// The record has been kept for long enough; by then no message of its run is left that might come again.
@@ -286,18 +303,26 @@ impl Server {
     }
 
     /// One schedule per subject: a later write replaces an earlier one.
-    pub(crate) fn schedule(&mut self, schedule: Schedule, same_subject: impl Fn(Place) -> bool) {
+    pub(crate) fn schedule(&mut self, schedule: Schedule, now: i64, same_subject: impl Fn(Place) -> bool) {
         self.schedules.retain(|other| !same_subject(other.place));
         self.sequence += 1;
-        self.schedules.push(Schedule { sequence: self.sequence, ..schedule });
+        let swept_at = schedule.at.max(now) + GRACE;
+        self.schedules.push(Schedule { sequence: self.sequence, swept_at, ..schedule });
     }
 
-    /// Stores due jobs; rarely one of them twice.
-    pub(crate) fn fire(&mut self, now: i64, twice: impl Fn() -> bool) {
+    /// Stores due jobs; rarely one of them twice, and rarely one much later or never.
+    pub(crate) fn fire(&mut self, now: i64, twice: impl Fn() -> bool, forgotten: impl Fn() -> Option<i64>) {
         let mut at = 0;
         while at < self.schedules.len() {
             let schedule = self.schedules[at];
-            if schedule.at > now {
+            if schedule.fires_at > now {
+                at += 1;
+                continue;
+            }
+            if let Some(later) =
+                Some(schedule).filter(|schedule| schedule.fires_at == schedule.at).and_then(|_| forgotten())
+            {
+                self.schedules[at].fires_at = later;
                 at += 1;
                 continue;
             }
@@ -307,6 +332,40 @@ impl Server {
             }
             self.schedules.remove(at);
         }
+    }
+
+    /// A schedule that should have fired, for a node that sweeps.
+    pub(crate) fn hand_out_overdue(&mut self, now: i64) -> Option<Schedule> {
+        let overdue = self.schedules.iter_mut().find(|schedule| schedule.swept_at <= now)?;
+        overdue.swept_at = now + GRACE;
+        Some(*overdue)
+    }
+
+    /// When a node next has something to do: a job in its lane or due, a parked job, or an overdue schedule.
+    pub(crate) fn next_for_nodes(&self) -> Option<i64> {
+        let lane = self.lane.iter().map(|message| message.until);
+        let moves = self.due.iter().chain(&self.parked).map(|due| due.until);
+        lane.chain(moves).chain(self.schedules.iter().map(|schedule| schedule.swept_at)).min()
+    }
+
+    /// Stores a parked job; a node takes it back from `until` on.
+    pub(crate) fn park(&mut self, schedule: Schedule, until: i64) {
+        self.sequence += 1;
+        self.parked.push(Due { sequence: self.sequence, schedule, until });
+    }
+
+    /// A parked job for a node that takes it back; another may try the same from `again` on.
+    pub(crate) fn hand_out_parked(&mut self, now: i64, again: i64) -> Option<Due> {
+        let parked = self.parked.iter_mut().find(|parked| parked.until <= now)?;
+        parked.until = again;
+        Some(*parked)
+    }
+
+    /// Deletes the parked job with this sequence; says whether it was there.
+    pub(crate) fn take_parked(&mut self, sequence: u64) -> bool {
+        let before = self.parked.len();
+        self.parked.retain(|parked| parked.sequence != sequence);
+        self.parked.len() < before
     }
 
     pub(crate) fn put_off(&mut self, sequence: u64, until: i64) {
@@ -352,6 +411,7 @@ impl Server {
             && self.late_words.is_empty()
             && self.schedules.is_empty()
             && self.due.is_empty()
+            && self.parked.is_empty()
             && self.late.is_empty()
     }
 

@@ -200,9 +200,10 @@ impl World {
     pub(crate) fn accuse_stuck(&self) {
         let server = self.server.borrow();
         let (lane, schedules, due, letters) = (&server.lane, &server.schedules, &server.due, &server.letters);
-        self.ledger
-            .borrow_mut()
-            .accuse_all(format!("stuck: lane {lane:?}, schedules {schedules:?}, letters {letters:?}, due {due:?}"));
+        let parked = &server.parked;
+        self.ledger.borrow_mut().accuse_all(format!(
+            "stuck: lane {lane:?}, schedules {schedules:?}, letters {letters:?}, due {due:?}, parked {parked:?}"
+        ));
     }
 
     /// A moment on the nodes' monotonic clocks.
