@@ -81,9 +81,9 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The endpoint's own error answer; 403 if the NATS user lacks a right that it needs; 413 if the server accepts no message of that size, 503 if no node is running
-    /// or the connection is lost, 504 if no node answered within `timeout`, 500 if the request cannot be written or the
-    /// answer is not a JSON object.
+    /// The endpoint's own error answer; 403 if the NATS user lacks a right that it needs, 413 if the server accepts no
+    /// message of that size, 503 if no node is running or the connection is lost, 504 if no node answered within
+    /// `timeout`, 500 if the request cannot be written or the answer is not a JSON object.
     pub async fn ask<E: Endpoint>(
         &self,
         tenant: &str,

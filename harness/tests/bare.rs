@@ -250,9 +250,9 @@ async fn what_is_durable_can_be_read() {
     let world = world_with_a_past().await;
     let events = world.events("a").await;
     assert_eq!(reads(&events), "enqueued\nstarted 1\ncompleted 1");
-    assert_eq!(events.iter().map(|logged| logged.sequence).collect::<Vec<_>>(), [1, 1, 2, 2]);
+    assert_eq!(events.iter().map(|logged| logged.sequence).collect::<Vec<_>>(), [1, 1, 2], "without the repeat");
     assert_eq!(reads(&world.events("b").await), "enqueued\nstarted 1\nfailed 1 permanent\ndlq permanent");
-    assert_eq!(world.event_log("*").await.len(), 8);
+    assert_eq!((world.event_log("*").await.len(), world.stored_events("*").await.len()), (7, 8));
     assert_eq!(world.record("a").await.unwrap().state, "completed");
     assert_eq!(world.record("c").await, None);
     let letters = world.letters("default").await;
