@@ -76,9 +76,8 @@ async fn a_rate_limit_holds_over_all_nodes_and_is_used() {
         starts.len()
     );
     assert!(most <= 0.0, "{most} starts beyond the bound");
-    // Alone on its machine it is above 0.95. Beside other tests nodes start late and their answers take long: a limit that
-    // is lent out too slowly would still be far below this.
-    assert!(used >= 0.05, "{used}");
+    // Alone on its machine it is above 0.95; beside other tests, nodes start late and their answers take long.
+    assert!(used >= 0.3, "{used}");
 }
 
 /// Given a limit of few jobs, when more are published, then each that waits is told so once, and no attempt is used.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{is_emptied, times, world};
 
 /// Well below the lease of 30 s: a job that had to wait for the lease would be too late.
-const WITHIN: Duration = Duration::from_secs(240);
+const WITHIN: Duration = Duration::from_secs(20);
 
 /// Headers that cannot be read, and the error text for each.
 const BROKEN: &[(&[u8], &str)] = &[
