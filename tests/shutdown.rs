@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use longshore_harness::natsd::Signal;
-use longshore_harness::{Reply, World, reads};
+use longshore_harness::{LiveEvents, Node, Receipt, Reply, World, reads};
 use serde_json::json;
 
 use crate::{rules, served_by, workers, world};
@@ -94,6 +94,19 @@ async fn what_outlasts_the_grace_is_released_unused() {
     history.assert_sound();
 }
 
+/// Asks a node with one worker to end while it runs a job of so many milliseconds, and has others behind that: it ends, and
+/// hands back the one that it runs, and the others.
+async fn hands_back(world: &World, node: &Node, live: &mut LiveEvents, ms: u64) -> (Receipt, Vec<Receipt>) {
+    let running = world.publish("sleep").send(json!({"ms": ms}).to_string()).await.unwrap();
+    live.until_told("started", &running.run_id).await;
+    let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
+
+    node.sigterm();
+    live.until_told("released", &running.run_id).await;
+    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+    (running, waiting)
+}
+
 /// Given jobs that the only node returned as it ended, one that had begun and others that it had buffered, when the server
 /// ends as well, then a later start of both brings them at once, long before the lease is over.
 #[tokio::test]
@@ -101,13 +114,7 @@ async fn what_the_last_node_returns_does_not_wait_for_the_lease_after_a_restart_
     let world = world().await;
     let node = workers(world.node(), 1).with("node", "lease = '10m'\nshutdown_grace = '300ms'").start().await;
     let mut live = world.live_events("default").await;
-    let running = world.publish("sleep").send(r#"{"ms":3000}"#).await.unwrap();
-    live.until_told("started", &running.run_id).await;
-    let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
-
-    node.sigterm();
-    live.until_told("released", &running.run_id).await;
-    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
+    let (running, waiting) = hands_back(&world, &node, &mut live, 3_000).await;
     world.server().stop().await.unwrap();
     world.server().restart().await.unwrap();
     node.restart().await;
@@ -129,13 +136,8 @@ async fn a_drain_outlives_the_parts_that_die_over_it() {
     let node = workers(world.node(), 1).with("node", "shutdown_grace = '300ms'");
     let node = node.env("LONGSHORE_FAIL_POINTS", "before-close=panic,before-stop=panic").start().await;
     let mut live = world.live_events("default").await;
-    let running = world.publish("sleep").send(r#"{"ms":600000}"#).await.unwrap();
-    live.until_told("started", &running.run_id).await;
-    let waiting = world.publish("noop").many((0..50).map(|number| json!(number))).await;
+    let (running, waiting) = hands_back(&world, &node, &mut live, 600_000).await;
 
-    node.sigterm();
-    live.until_told("released", &running.run_id).await;
-    assert_eq!(node.wait_exit(ENDS_WITHIN).await.code(), Some(0));
     let log = std::fs::read_to_string(node.log().path()).unwrap();
     for point in ["before-close", "before-stop"] {
         assert!(log.contains(&format!("fail point {point}")), "{log}");
