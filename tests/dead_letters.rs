@@ -1,10 +1,16 @@
 //! A dead letter is complete: it has payload and headers as they were published, and every attempt.
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
 use longshore_harness::Scrape;
 use serde_json::{Value, json};
 
 use crate::http::on_a_free_port;
 use crate::{AT_ONCE, served_by, world};
+
+/// Far longer than anything takes that is not lost.
+const WITHIN: Duration = Duration::from_secs(240);
 
 /// Given a job with headers and a payload that is not JSON, when it dies, then its dead letter has them byte for byte.
 #[tokio::test]
@@ -19,7 +25,7 @@ async fn a_dead_letter_holds_the_job_as_it_was_published() {
     let publish = publish.header("Nats-Msg-Id", "acme-unguessable");
     let receipt = publish.send(payload.clone()).await.unwrap();
 
-    let end = world.wait_as("acme", &receipt.run_id, std::time::Duration::from_secs(30)).await;
+    let end = world.wait_as("acme", &receipt.run_id, Duration::from_secs(30)).await;
     assert_eq!((end.state.as_str(), end.tags.len()), ("dead", 2));
 
     let letter = world.eventually_letters(1).await.pop().unwrap();
@@ -55,6 +61,43 @@ async fn a_dead_letter_lists_every_attempt() {
         assert!(attempt["started_at"].is_string() && attempt["ended_at"].is_string() && attempt["node"] == node.name());
     }
     world.history(&[receipt], Vec::new()).await.assert_sound();
+}
+
+/// Given a node that dies after it has published a run's end and before it writes the dead letter, when anybody asks for the
+/// letter, then the answer is "not now", and never that there is none, until another node has written it.
+#[tokio::test]
+async fn a_dead_letter_that_is_still_to_be_written_is_not_unknown() {
+    let world = world().await;
+    let asked = world.node().name("asked").with("queues.elsewhere", "").start().await;
+    let doomed = world.node().name("doomed").env("LONGSHORE_FAIL_POINTS", "before-dead-letter=kill").start().await;
+    let mut live = world.live_events("default").await;
+    let dead = world.publish("fail").json(json!({"kind": "permanent"})).await;
+    live.until_told("dlq", &dead).await;
+    assert_eq!(doomed.wait_exit(WITHIN).await.signal(), Some(9));
+
+    for endpoint in ["dlq.get", "dlq.replay", "dlq.discard", "runs.erase"] {
+        // What is asked of the dead node is not answered; NATS learns of its death a moment later.
+        let refusal = longshore_harness::eventually("an answer", WITHIN, async || {
+            match world.try_request("default", endpoint, json!({"run_id": dead})).await {
+                Err(refusal) if refusal.code == 0 => Err(refusal.message),
+                answer => Ok(answer.unwrap_err()),
+            }
+        })
+        .await;
+        assert_eq!(refusal.code, 503, "{endpoint}: {refusal:?}");
+        assert!(refusal.message.contains("still to be written"), "{endpoint}: {refusal:?}");
+    }
+    let sound = world.node().name("sound").start().await;
+    let letter = longshore_harness::eventually("the dead letter", WITHIN, async || {
+        let answer = world.try_request("default", "dlq.get", json!({"run_id": dead})).await;
+        if let Err(refusal) = &answer {
+            assert_eq!(refusal.code, 503, "{refusal:?}");
+        }
+        answer.map_err(|refusal| refusal.message)
+    })
+    .await;
+    assert_eq!(letter["run_id"], json!(dead));
+    assert!(sound.stop().await.success() && asked.stop().await.success());
 }
 
 /// Given dead letters that use most of their space, then one node warns of it once, for all nodes, before the oldest

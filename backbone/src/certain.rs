@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use longshore_domain::{Priority, Queue, Run, RunId, Tenant};
+use longshore_domain::{Priority, Queue, Run, RunId, State, Tenant};
 
 use crate::dead_letters::StoredDeadLetter;
 use crate::error::Error;
@@ -73,15 +73,43 @@ impl Backbone {
         Err(Error::Read { subject: subject.to_owned(), source: LAGGING.into() })
     }
 
-    /// The dead letter of a run as [`Backbone::find_dead_letter`] finds it, but that there is none is certain: whoever leads the
-    /// stream, none had been stored when this was called.
+    /// The dead letter of a run as [`Backbone::find_dead_letter`] finds it, but that there is none is certain: whoever leads
+    /// the stream, none had been stored when this was called, and none is still to be written for this record.
+    ///
+    /// A record says that its run is dead before the letter is written, and the message that carries the run is
+    /// acknowledged after that. So while that message is there, the letter may still come.
+    ///
+    /// # Errors
+    /// The letters cannot be read, their leader may be a former one, no replica that has all was reached, or the letter is
+    /// still to be written.
+    pub async fn find_dead_letter_for_certain(
+        &self,
+        tenant: &Tenant,
+        run_id: &RunId,
+        dead: Option<&Run>,
+    ) -> Result<Option<StoredDeadLetter>, Error> {
+        let carried = dead.filter(|run| matches!(run.state, State::Dead { .. }) && run.held_by.is_some());
+        for _ in 0..TRIES {
+            // First the message, then the letter: once the message is gone, the letter is stored.
+            let may_come = match carried {
+                Some(run) => !self.has_no_message(run).await?,
+                None => false,
+            };
+            let found = self.find_stored_letter(tenant, run_id, dead).await?;
+            if found.is_some() || !may_come {
+                return Ok(found);
+            }
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+        let subject = self.names().dead_letters_where(Some(tenant), None, None);
+        Err(Error::Read { subject, source: format!("the dead letter of {run_id} is still to be written").into() })
+    }
+
+    /// The dead letter of a run; that none had been stored when this was called is certain.
     ///
     /// The leader, which has just heard from a majority, says which letter of the tenant is the last. A replica that shows
     /// this one has all before it, and a stream is read in its order: so nothing was missed.
-    ///
-    /// # Errors
-    /// The letters cannot be read, their leader may be a former one, or no replica that has all was reached.
-    pub async fn find_dead_letter_for_certain(
+    async fn find_stored_letter(
         &self,
         tenant: &Tenant,
         run_id: &RunId,
