@@ -78,7 +78,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, Subject, jetstream};
+use async_nats::{HeaderMap, Request, Subject, jetstream};
 use bytes::Bytes;
 use longshore_domain::{Queue, SmolStr};
 use tokio::sync::{mpsc, watch};
@@ -318,6 +318,20 @@ impl Backbone {
             let nak = format!(r#"-NAK {{"delay":{}}}"#, after.as_nanos().max(1));
             self.0.jobs.publish(TakenSubject::new(reply), Bytes::from(nak)).await;
         }
+    }
+
+    /// Returns jobs of one lane to the server (NAK), and waits until it has them back, but not for long: whoever pulls before
+    /// that gets the jobs behind them.
+    pub async fn nak_confirmed(&self, ack_tokens: Vec<delivery::AckToken>) {
+        /// A NAK whose confirmation takes longer is lost, or the server is busy; nothing but the order depends on it.
+        const WITHIN: Duration = Duration::from_millis(250);
+        let nak = |reply: Subject| {
+            let request = Request::new().payload(Bytes::from_static(b"-NAK")).timeout(Some(WITHIN));
+            self.0.jobs.request(reply, request)
+        };
+        // They are sent in this order, which is that in which they come again.
+        let replies = ack_tokens.into_iter().filter_map(delivery::AckToken::into_reply);
+        futures_util::future::join_all(replies.map(nak)).await;
     }
 
     /// From now on, jobs whose ack tokens are dropped come again also if the server ends before it has delivered them: for

@@ -222,22 +222,35 @@ impl JobBuffer {
         }
     }
 
-    /// Returns jobs that have waited for a third of their lease, so that a node with free capacity may have them. Jobs
-    /// that cannot start there either are parked.
-    pub(crate) fn give_back(&self, now: Instant) {
+    /// Takes out the jobs that have waited for a third of their lease, by lane, so that they can be returned and a node with
+    /// free capacity may have them. Jobs that cannot start there either are parked.
+    pub(crate) fn give_back(&self, now: Instant) -> Vec<(usize, Vec<Box<Assignment>>)> {
         let lease = self.lease;
         let waited = |assignment: &Assignment| {
             !assignment.is_held_locally() && now.duration_since(assignment.leased_from) > lease / 3
         };
         let mut jobs = self.jobs();
-        let mut back = jobs.merge.take_where(|assignment| waited(assignment));
-        // Those that could not be parked.
+        let back = jobs.merge.take_where(|assignment| waited(assignment));
+        let mut not_parked = Vec::new();
         while let Some((_, assignment)) = jobs.blocked.take_overdue() {
-            back.push(assignment);
+            not_parked.push(assignment);
         }
         jobs.blocked.set_aside(|assignment| waited(assignment));
         drop(jobs);
-        back.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
+        not_parked.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
+        let mut by_lane: Vec<(usize, Vec<Box<Assignment>>)> = Vec::new();
+        for assignment in back {
+            if assignment.lease_is_over(now, lease) {
+                assignment.ack_token.abandon();
+                continue;
+            }
+            let lane = if assignment.is_returned { Lane::Returned } else { Lane::Of(assignment.job.priority) }.index();
+            match by_lane.last_mut().filter(|(last, _)| *last == lane) {
+                Some((_, of_lane)) => of_lane.push(assignment),
+                None => by_lane.push((lane, vec![assignment])),
+            }
+        }
+        by_lane
     }
 
     /// The stream has parked jobs of exactly these kinds. Says how many of each are wanted back, and whether any of a kind

@@ -26,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::queue::buffer::{Arrived, Buffered};
 use crate::queue::dispatcher::{Dispatcher, Message};
 use crate::queue::high_water_marks::HighWaterMarks;
+use crate::queue::returning::Returning;
 use crate::shared::gate_news::GateNews;
 use crate::shared::recently_cancelled::RecentlyCancelled;
 use crate::supervision::{LoopEnd, SUBSCRIPTION_ENDED};
@@ -79,6 +80,8 @@ struct Scheduler {
     fresh: Vec<Arrived>,
     /// Deliveries that the server has given this node before, to be returned.
     repeated: Vec<AckToken>,
+    /// What has waited here for too long and goes back.
+    returning: Returning,
     /// How many jobs were buffered when the lanes were last topped up.
     held: Buffered,
     /// From when on the server sent the deliveries that are read now: leases count from there.
@@ -199,6 +202,7 @@ impl Scheduler {
             marks,
             fresh: Vec::with_capacity(MAX_BATCH),
             repeated: Vec::new(),
+            returning: Returning::default(),
             held,
             freshness,
             epochs: [0; Lane::COUNT],
@@ -222,7 +226,8 @@ impl Scheduler {
         std::future::poll_fn(|context| {
             // The clock is read once for the whole batch, which takes a millisecond at most.
             let now = Instant::now();
-            let mut any = false;
+            // A lane to which something has gone back can be pulled from again.
+            let mut any = self.returning.poll(context);
             self.marks.poll(context);
             for _ in 0..MAX_BATCH {
                 match self.puller.poll(context, self.freshness.since(), now) {
@@ -302,7 +307,9 @@ impl Scheduler {
         self.checked_at = None;
         self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
         self.recent.iter_mut().for_each(|count| *count /= 2);
-        self.queue.buffer.give_back(now);
+        for (lane, jobs) in self.queue.buffer.give_back(now) {
+            self.returning.begin(&self.backbone, lane, jobs);
+        }
         if self.puller.reconnected() {
             // The server may have forgotten our pulls and the deliveries it gave us: both are asked for anew.
             self.queue.buffer.forget_deliveries(now);
@@ -349,7 +356,7 @@ impl Scheduler {
         let waits = idle > 0 && self.held.of.iter().any(|held| *held > 0);
         let waits = waits && self.checked_at != Some(self.held.started);
         self.stalled = waits.then(|| self.stalled.unwrap_or_else(|| (Instant::now() + PATIENCE, self.held.started)));
-        for lane in 0..self.puller.lanes() {
+        for lane in (0..self.puller.lanes()).filter(|lane| !self.returning.is_returning(*lane)) {
             let want = if self.recent[lane] > 0 { soon.div_ceil(busy) } else { to_start.div_ceil(Lane::COUNT) };
             self.puller.top_up(lane, self.held.of[lane], want.min(MAX_PER_LANE)).await;
         }
