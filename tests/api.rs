@@ -103,7 +103,8 @@ async fn what_is_wrong_with_a_submit_is_said() {
     assert_eq!(world.event_log("*").await.len(), 0);
 }
 
-/// Given a full lane, when another job arrives, then it is refused, whether it is submitted or published bare.
+/// Given a full lane, when another job arrives, then it is refused, whether it is submitted or published bare, and `health`
+/// warns of it.
 #[tokio::test]
 async fn a_full_lane_refuses() {
     let world = world().await;
@@ -118,6 +119,12 @@ async fn a_full_lane_refuses() {
     refused(&world, ("default", "submit"), json!({"type": "noop", "run_id": "mine"}), 503, "full").await;
     let other_lane = world.submit(json!({"type": "noop", "priority": 6})).await;
     assert_eq!((receipts.len(), other_lane.as_str()), (3, "main-p6-1"));
+    longshore_harness::eventually("a warning of the full lane", Duration::from_secs(240), async || {
+        let health = world.request("health", json!({})).await;
+        let is_warned = health["warnings"].to_string().contains("LONGSHORE_JOBS_main_P5 is full: it holds 3 messages");
+        if is_warned { Ok(()) } else { Err(health.to_string()) }
+    })
+    .await;
     drop(node);
 }
 

@@ -250,7 +250,7 @@ pub(crate) struct StreamState {
     #[serde(default)]
     pub(crate) messages: u64,
     #[serde(default)]
-    bytes: u64,
+    pub(crate) bytes: u64,
     #[serde(default)]
     pub(crate) last_seq: u64,
 }

@@ -1,10 +1,10 @@
 //! The streams that a node needs, and what is wrong with them while it runs: somebody may delete or alter them.
 
-use async_nats::jetstream::stream::{Config, StorageType};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use longshore_domain::{Lane, Queue};
 
 use crate::Backbone;
-use crate::inspect::{Unanswered, stream};
+use crate::inspect::{StreamState, Unanswered, stream};
 use crate::settings::Storage;
 use crate::shape::{self, Change, Difference};
 use crate::wire::subject::Names;
@@ -97,23 +97,70 @@ impl Backbone {
         wanted
     }
 
-    /// What is wrong with this stream at the moment (`None`: nothing), and how many messages it holds. Consumers are not
-    /// looked at: see [`Backbone::unanswered`].
+    /// What is wrong with this stream at the moment, and what it holds. Consumers are not looked at: see
+    /// [`Backbone::unanswered`].
     ///
     /// # Errors
     /// No server answers for it.
-    pub async fn inspect(&self, wanted: &WantedStream) -> Result<(Option<StreamFault>, u64), Unanswered> {
+    pub async fn inspect(&self, wanted: &WantedStream) -> Result<Inspected, Unanswered> {
         let found = stream(self.control(), self.api(), &wanted.config.name).await?;
         Ok(match found {
-            Some(found) => (StreamFault::of(shape::change(&found.config, &wanted.config, false)), found.state.messages),
-            None => (Some(StreamFault::Missing), 0),
+            Some(found) => Inspected {
+                fault: StreamFault::of(shape::change(&found.config, &wanted.config, false)),
+                messages: found.state.messages,
+                full: Full::of(&found.config, &found.state),
+            },
+            None => Inspected { fault: Some(StreamFault::Missing), messages: 0, full: None },
         })
+    }
+}
+
+/// What was found of a stream.
+#[derive(Debug)]
+pub struct Inspected {
+    /// What is wrong with it; `None`: nothing.
+    pub fault: Option<StreamFault>,
+    /// How many messages it holds.
+    pub messages: u64,
+    /// It refuses what is published to it.
+    pub full: Option<Full>,
+}
+
+/// A stream that has reached a bound, or all but, and refuses messages then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full {
+    /// How many messages it holds.
+    pub messages: u64,
+    /// How many bytes they have.
+    pub bytes: u64,
+}
+
+impl Full {
+    /// One message in a hundred of its bytes may still fit in: that is not worth a difference.
+    fn of(config: &Config, StreamState { messages, bytes, .. }: &StreamState) -> Option<Self> {
+        let reaches = |held: u64, bound: i64| u64::try_from(bound).is_ok_and(|bound| bound > 0 && held >= bound);
+        let refuses = config.discard == DiscardPolicy::New;
+        let is_full = reaches(*messages, config.max_messages) || reaches(bytes + bytes / 100, config.max_bytes);
+        (refuses && is_full).then_some(Self { messages: *messages, bytes: *bytes })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_is_full_at_either_bound_if_it_refuses_messages_then() {
+        let config = |discard| Config { discard, max_messages: 3, max_bytes: 1_000, ..Config::default() };
+        let held = |messages, bytes| StreamState { messages, bytes, last_seq: 9 };
+        let is_full = |discard, messages, bytes| Full::of(&config(discard), &held(messages, bytes)).is_some();
+        for (messages, bytes, full) in [(2, 900, false), (3, 10, true), (2, 991, true), (2, 1_000, true)] {
+            assert_eq!(is_full(DiscardPolicy::New, messages, bytes), full, "{messages} {bytes}");
+            assert!(!is_full(DiscardPolicy::Old, messages, bytes));
+        }
+        let unbounded = Config { discard: DiscardPolicy::New, max_messages: -1, max_bytes: -1, ..Config::default() };
+        assert_eq!(Full::of(&unbounded, &held(1_000, 1_000_000)), None);
+    }
 
     #[test]
     fn what_jobs_rely_on_is_a_fault_and_other_bounds_are_another() {

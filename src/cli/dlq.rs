@@ -198,7 +198,7 @@ async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
     let letters = entries.iter().map(Encoded::read).collect::<Result<Vec<_>, _>>()?;
     output::say(output::table(&rows(&letters, target::now(), output::columns()), &[2, 3]).trim_end())?;
     if let Some(cursor) = cursor {
-        eprintln!("there are more: --cursor {} continues, --limit shows more at once", cut(&cursor, 100));
+        eprintln!("more: --cursor {} continues, --limit shows more at once", cut(&cursor, 100));
     }
     Ok(Ended::Well)
 }

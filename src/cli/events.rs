@@ -189,17 +189,17 @@ pub(crate) fn line_within(event: &Value, columns: usize) -> String {
 fn details(event: &Value) -> String {
     let mut details = Vec::new();
     let millis = |field: &str| event.get(field).and_then(Value::as_u64).map(output::took);
-    if let Some(attempt) = event.get("attempt").and_then(Value::as_u64).filter(|attempt| *attempt > 1) {
-        details.push(format!("attempt {attempt} of {}", event["max_attempts"]));
-    }
-    details.extend(millis("duration_ms"));
-    // Before the error's text, which may be long and cut off.
+    // First, as a narrow window cuts the rest off.
     for (field, word) in [("retry_at", "again in"), ("run_at", "due in")] {
         let at = Timestamp::parse(text(event, field)).ok().zip(Timestamp::parse(text(event, "at")).ok());
         if let Some((at, now)) = at {
             details.push(format!("{word} {}", output::span(now, at)));
         }
     }
+    if let Some(attempt) = event.get("attempt").and_then(Value::as_u64).filter(|attempt| *attempt > 1) {
+        details.push(format!("attempt {attempt} of {}", event["max_attempts"]));
+    }
+    details.extend(millis("duration_ms"));
     if let Some(error) = event.get("error") {
         details.push(format!("{}: {}", text(error, "kind"), output::cut(text(error, "message"), 100)));
     }
@@ -280,8 +280,8 @@ mod tests {
             "max_attempts": 12, "at": "2026-11-21T12:00:01.500Z", "retry_at": "2026-11-21T12:00:04.500Z", "duration_ms": 40,
             "error": {"kind": "retryable", "message": "no\nroute\u{1b}[2J"}});
         let shown = anstream::adapter::strip_str(&line(&event)).to_string();
-        let expected = "12:00:01.500  failed     email.send           acme/main-p5-1  attempt 2 of 12, 40 ms, \
-                        again in 3.0 s, retryable: no route [2J";
+        let expected = "12:00:01.500  failed     email.send           acme/main-p5-1  again in 3.0 s, \
+                        attempt 2 of 12, 40 ms, retryable: no route [2J";
         assert_eq!(shown, expected);
     }
 }

@@ -214,7 +214,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Ended> {
             Ok(Ended::Well)
         }
         Command::Man { folder } => {
-            clap_mangen::generate_to(Cli::command(), &folder)
+            std::fs::create_dir_all(&folder)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder))
                 .with_context(|| format!("cannot write the manual pages into {}", folder.display()))?;
             Ok(Ended::Well)
         }

@@ -105,7 +105,7 @@ pub(crate) async fn list(api: &Api, arguments: List) -> anyhow::Result<Ended> {
         false => {
             print(&runs, false, true)?;
             if let Some(cursor) = cursor {
-                eprintln!("there are more: --cursor {} continues, --all shows all", cut(&cursor, 200));
+                eprintln!("more: --cursor {} continues, --all shows all", cut(&cursor, 200));
             }
         }
     }

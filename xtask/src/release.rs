@@ -1,7 +1,7 @@
 //! A release: one archive with everything that a machine needs, and its checksum.
 //!
 //! `target/release-archives/longshore-<version>-<target>.tar.gz` holds the program, completions, manual pages, the systemd
-//! unit, the commented configuration and the licences; `SHA256SUMS` beside it is what `sha256sum --check` reads. Files are in
+//! unit, the commented configuration, the documents and examples to which the README leads, and the licences; `SHA256SUMS` beside it is what `sha256sum --check` reads. Files are in
 //! order, with the time of the last commit and no owner, so that the same source makes the same archive.
 
 use std::ffi::OsStr;
@@ -14,6 +14,9 @@ use anyhow::{Context, bail};
 /// Files that are packed as they are.
 const PACKED: [&str; 6] =
     ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "config/longshore.toml", "deploy/longshore.service"];
+/// What the README leads to, packed with its folders, so that its links hold in the archive as well.
+const DOCUMENTS: [&str; 6] =
+    ["docs", "examples", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "bench/RESULTS.md"];
 /// The shells that completions are made for, each with the file's usual name.
 const SHELLS: [(&str, &str); 3] = [("bash", "longshore.bash"), ("zsh", "_longshore"), ("fish", "longshore.fish")];
 
@@ -46,6 +49,13 @@ pub(crate) fn pack(root: &Path, binary: &Path, target: &str) -> anyhow::Result<P
         let base = Path::new(file).file_name().context("a file that is packed has a name")?;
         copy(&root.join(file), &folder.join(base))?;
     }
+    let documents = text_of(Command::new("git").arg("ls-files").args(DOCUMENTS).current_dir(root))?;
+    for document in documents.lines() {
+        let packed = folder.join(document);
+        fs::create_dir_all(packed.parent().context("a file lies in a folder")?)?;
+        copy(&root.join(document), &packed)?;
+    }
+    links_hold(&folder)?;
     for (shell, file) in SHELLS {
         let script = Command::new(binary).args(["completions", shell]).output();
         let script = script.with_context(|| format!("cannot run {}", binary.display()))?;
@@ -66,6 +76,18 @@ pub(crate) fn pack(root: &Path, binary: &Path, target: &str) -> anyhow::Result<P
     fs::remove_dir_all(&folder)?;
     sums(&archives)?;
     Ok(archive)
+}
+
+/// Makes sure that every relative link of the README leads to something that is packed.
+fn links_hold(folder: &Path) -> anyhow::Result<()> {
+    let readme = fs::read_to_string(folder.join("README.md"))?;
+    let links = readme.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    for link in links.filter(|link| !link.is_empty() && !link.contains("://")) {
+        if !folder.join(link).exists() {
+            bail!("README.md leads to {link}, which is not packed");
+        }
+    }
+    Ok(())
 }
 
 /// Writes the checksums of all archives.

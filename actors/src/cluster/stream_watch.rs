@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use longshore_backbone::Backbone;
 use longshore_backbone::remake::Remade;
 use longshore_backbone::shape::Difference;
-use longshore_backbone::stream_faults::{StreamFault, WantedStream};
+use longshore_backbone::stream_faults::{Full, Inspected, StreamFault, WantedStream};
 use serde_json::json;
 
 use crate::api::audit::Audit;
@@ -56,6 +56,8 @@ struct Watch {
     wanted: Vec<WantedStream>,
     /// What is wrong, and since when.
     faults: BTreeMap<String, (StreamFault, Instant)>,
+    /// Those that refused what was published to them when they were last looked at.
+    full: BTreeMap<String, Full>,
     /// How many messages it held when that was last known.
     held: BTreeMap<String, (u64, Instant)>,
     /// What is said of those that were made again.
@@ -70,8 +72,15 @@ pub(crate) async fn run(part: Part) -> LoopEnd {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut queues = part.queues.names();
     let wanted = part.backbone.wanted_streams(queues.iter());
-    let (faults, held, remade, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-    let mut watch = Watch { part, wanted, faults, held, remade, refused };
+    let mut watch = Watch {
+        part,
+        wanted,
+        faults: BTreeMap::new(),
+        full: BTreeMap::new(),
+        held: BTreeMap::new(),
+        remade: BTreeMap::new(),
+        refused: BTreeSet::new(),
+    };
     for turn in 0_usize.. {
         tick.tick().await;
         let served = watch.part.queues.names();
@@ -90,6 +99,7 @@ impl Watch {
         self.wanted = wanted;
         let is_wanted = |name: &String| self.wanted.iter().any(|wanted| wanted.name() == name);
         self.faults.retain(|name, _| is_wanted(name));
+        self.full.retain(|name, _| is_wanted(name));
         self.held.retain(|name, _| is_wanted(name));
     }
 
@@ -117,14 +127,18 @@ impl Watch {
     /// Looks at one stream. If no server answers for it nothing new is known: its consumer and its writes will tell.
     async fn look(&mut self, wanted: &WantedStream) {
         let name = wanted.name();
-        let (found, held) = match self.part.backbone.inspect(wanted).await {
+        let Inspected { fault, messages, full } = match self.part.backbone.inspect(wanted).await {
             Ok(found) => found,
             Err(error) => return tracing::debug!(stream = name, "cannot be looked at: {error}"),
         };
+        match full {
+            Some(full) => self.full.insert(name.to_owned(), full),
+            None => self.full.remove(name),
+        };
         let now = Instant::now();
-        let Some(fault) = found else {
+        let Some(fault) = fault else {
             self.refused.remove(name);
-            self.held.insert(name.to_owned(), (held, now));
+            self.held.insert(name.to_owned(), (messages, now));
             if self.faults.remove(name).is_some() {
                 tracing::info!(stream = name, "the stream is as it should be again");
             }
@@ -149,7 +163,7 @@ impl Watch {
     async fn may_remake(&self) -> bool {
         let records = self.part.backbone.names().bucket_stream("runs");
         let Some(records) = self.wanted.iter().find(|wanted| wanted.name() == records) else { return false };
-        matches!(self.part.backbone.inspect(records).await, Ok((fault, _)) if fault != Some(StreamFault::Missing))
+        matches!(self.part.backbone.inspect(records).await, Ok(found) if found.fault != Some(StreamFault::Missing))
     }
 
     async fn remake(&mut self, wanted: &WantedStream) {
@@ -194,6 +208,9 @@ impl Watch {
             };
             list.push(in_words(wanted, fault));
         }
+        told.warnings.extend(self.full.iter().map(|(name, Full { messages, bytes })| {
+            format!("stream {name} is full: it holds {messages} messages, {bytes} bytes, and refuses what is published to it")
+        }));
         told.warnings.extend(self.remade.values().map(|(text, _)| text.clone()));
         told
     }

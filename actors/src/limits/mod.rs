@@ -188,7 +188,9 @@ impl Limits {
         self.at_run_time.any.store(true, Ordering::Release);
         for (scope, limit) in &limits {
             if before.get(scope) != Some(limit) {
-                tracing::info!(%scope, ?limit, "a rate limit is set at run time");
+                let RateLimit { rate, per, burst, window } = *limit;
+                let window = window.as_str();
+                tracing::info!(%scope, rate, ?per, burst, window, "a rate limit is set at run time");
             }
         }
         let mut known = self.known();

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use longshore_backbone::delivery::AckToken;
 use longshore_domain::merge::Merge;
 use longshore_domain::policy::QueuePolicy;
 use longshore_domain::run::DeferReason;
@@ -222,9 +223,9 @@ impl JobBuffer {
         }
     }
 
-    /// Takes out the jobs that have waited for a third of their lease, by lane, so that they can be returned and a node with
-    /// free capacity may have them. Jobs that cannot start there either are parked.
-    pub(crate) fn give_back(&self, now: Instant) -> Vec<(usize, Vec<Box<Assignment>>)> {
+    /// Takes out the jobs that have waited for a third of their lease, so that a node with free capacity may have them: what
+    /// returns them, by lane. Jobs that cannot start there either are parked.
+    pub(crate) fn give_back(&self, now: Instant) -> Vec<(usize, Vec<AckToken>)> {
         let lease = self.lease;
         let waited = |assignment: &Assignment| {
             !assignment.is_held_locally() && now.duration_since(assignment.leased_from) > lease / 3
@@ -238,7 +239,7 @@ impl JobBuffer {
         jobs.blocked.set_aside(|assignment| waited(assignment));
         drop(jobs);
         not_parked.into_iter().for_each(|assignment| assignment.return_or_abandon(now, lease));
-        let mut by_lane: Vec<(usize, Vec<Box<Assignment>>)> = Vec::new();
+        let mut by_lane: Vec<(usize, Vec<AckToken>)> = Vec::new();
         for assignment in back {
             if assignment.lease_is_over(now, lease) {
                 assignment.ack_token.abandon();
@@ -246,8 +247,8 @@ impl JobBuffer {
             }
             let lane = if assignment.is_returned { Lane::Returned } else { Lane::Of(assignment.job.priority) }.index();
             match by_lane.last_mut().filter(|(last, _)| *last == lane) {
-                Some((_, of_lane)) => of_lane.push(assignment),
-                None => by_lane.push((lane, vec![assignment])),
+                Some((_, of_lane)) => of_lane.push(assignment.ack_token),
+                None => by_lane.push((lane, vec![assignment.ack_token])),
             }
         }
         by_lane

@@ -7,10 +7,9 @@
 use std::task::{Context, Poll};
 
 use longshore_backbone::Backbone;
+use longshore_backbone::delivery::AckToken;
 use longshore_domain::Lane;
 use tokio::task::JoinSet;
-
-use crate::attempt::assignment::Assignment;
 
 /// The returns that the server has not confirmed. Dropped, those that are sent arrive nevertheless.
 #[derive(Debug, Default)]
@@ -21,9 +20,9 @@ pub(crate) struct Returning {
 
 impl Returning {
     /// Returns jobs of a lane, in their order.
-    pub(crate) fn begin(&mut self, backbone: &Backbone, lane: usize, jobs: Vec<Box<Assignment>>) {
+    pub(crate) fn begin(&mut self, backbone: &Backbone, lane: usize, ack_tokens: Vec<AckToken>) {
         self.of[lane] += 1;
-        let (backbone, ack_tokens) = (backbone.clone(), jobs.into_iter().map(|job| job.ack_token).collect());
+        let backbone = backbone.clone();
         self.tasks.spawn(async move {
             backbone.nak_confirmed(ack_tokens).await;
             lane

@@ -307,8 +307,8 @@ impl Scheduler {
         self.checked_at = None;
         self.rate = self.rate.mul_add(0.5, 0.5 * started as f64 / TICK.as_secs_f64());
         self.recent.iter_mut().for_each(|count| *count /= 2);
-        for (lane, jobs) in self.queue.buffer.give_back(now) {
-            self.returning.begin(&self.backbone, lane, jobs);
+        for (lane, ack_tokens) in self.queue.buffer.give_back(now) {
+            self.returning.begin(&self.backbone, lane, ack_tokens);
         }
         if self.puller.reconnected() {
             // The server may have forgotten our pulls and the deliveries it gave us: both are asked for anew.

@@ -61,6 +61,18 @@ pub enum Window {
     Sliding,
 }
 
+impl Window {
+    /// Its name in settings and answers.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Bucket => "bucket",
+            Self::Fixed => "fixed",
+            Self::Sliding => "sliding",
+        }
+    }
+}
+
 /// How far ahead tokens that are not there yet may be taken: so that nodes get theirs in turn.
 pub const RESERVE_WITHIN: Duration = Duration::from_secs(1);
 
