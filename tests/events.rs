@@ -182,6 +182,25 @@ async fn looking_for_a_handler_again_and_again_is_published_once() {
     assert!(told.iter().all(|id| id.starts_with(&format!("default/{run}/1/"))), "{told:?}");
 }
 
+/// Given more jobs than their handler has slots for, when each fails once and its retry, which the node holds, finds all slots
+/// taken for longer than a job stays buffered, then the log has each event once.
+#[tokio::test]
+async fn a_retry_that_waits_for_a_slot_is_published_once() {
+    let world = world().await;
+    let node = world.node().with("types.slow", &served_by("remote", AT_ONCE)).start().await;
+    let handler = world.handler("slow").start(async |job: longshore_harness::Job| {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if job.attempt == 1 { Reply::error(503, "try again") } else { Reply::json(json!(1)) }
+    });
+    let handler = handler.await;
+    let jobs = world.publish("slow").many((0..60).map(|_| json!({}))).await;
+    assert!(world.ends(&jobs, Duration::from_secs(240)).await.iter().all(|state| state == "completed"));
+    assert!(node.stop().await.success());
+    drop(handler);
+    let told = each_once(&world).await;
+    assert_eq!(told.iter().filter(|id| id.ends_with("/started")).count(), 120);
+}
+
 /// The ids in the log; asserts that each appears only once.
 async fn each_once(world: &World) -> BTreeSet<String> {
     let mut told = BTreeSet::new();

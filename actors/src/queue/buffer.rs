@@ -440,12 +440,8 @@ fn pass(gates: &Gates, assignment: &mut Assignment) -> Result<(), HeldUp> {
     Ok(())
 }
 
-/// Marks the job to be parked instead of started, if that is possible now. A retry that is held locally cannot be
-/// parked.
+/// Marks the job to be parked instead of started, if that is possible now.
 fn may_park(park: &ParkGate, assignment: &mut Assignment, reason: Option<DeferReason>) -> bool {
-    if assignment.is_held_locally() {
-        return false;
-    }
     assignment.park = park.take(reason);
     assignment.park.is_some()
 }
