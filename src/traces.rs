@@ -17,6 +17,7 @@ use opentelemetry_sdk::trace::{
     Sampler, SamplingDecision, ShouldSample as _, SpanData, SpanEvents, SpanExporter as _, SpanLinks,
 };
 
+use crate::config::not_a_collector;
 pub use crate::config::{TraceProtocol as Protocol, TraceSettings as Settings};
 
 /// Why traces cannot be exported as the settings say.
@@ -53,6 +54,7 @@ fn exporter_by(
     node: &str,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Arc<dyn SpanExporter>>, Error> {
+    mean_something(&variable)?;
     let is_off = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
         || variable("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
     let own = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
@@ -71,6 +73,36 @@ fn exporter_by(
     exporter.set_resource(&resource(settings, node, &variable));
     let scope = InstrumentationScope::builder("longshore").with_version(env!("CARGO_PKG_VERSION")).build();
     Ok(Some(Arc::new(Otlp { exporter, sampling: Sampling::of(settings, &variable)?, scope })))
+}
+
+/// Refuses values of variables that the exporter would pass over without a word. Those that may be secret are not shown.
+fn mean_something(variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
+    let refused = |name, right, value: Option<String>| Error::Variable {
+        variable: name,
+        value: value.unwrap_or_else(|| "…".to_owned()),
+        right,
+    };
+    for name in ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"] {
+        if variable(name).is_some_and(|value| not_a_collector(&value).is_some()) {
+            return Err(refused(name, "a URL with http:// or https:// and a host, without a user", None));
+        }
+    }
+    for name in ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"] {
+        let is_list = |value: &String| value.split(',').all(|each| each.contains('=') || each.trim().is_empty());
+        if variable(name).is_some_and(|value| !is_list(&value)) {
+            return Err(refused(name, "name=value, several with commas between them", None));
+        }
+    }
+    for name in ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"] {
+        if let Some(value) = variable(name).filter(|value| value.parse::<u32>().is_err()) {
+            return Err(refused(name, "a number of milliseconds", Some(value)));
+        }
+    }
+    let is_bool = |value: &str| ["true", "false"].iter().any(|each| value.eq_ignore_ascii_case(each));
+    match variable("OTEL_SDK_DISABLED").filter(|value| !is_bool(value)) {
+        Some(value) => Err(refused("OTEL_SDK_DISABLED", "true or false", Some(value))),
+        None => Ok(()),
+    }
 }
 
 fn protocol(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<Protocol, Error> {
@@ -277,6 +309,24 @@ mod tests {
         assert!(off(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"), ("OTEL_TRACES_EXPORTER", "none")]));
         let set = Settings { endpoint: Some("http://localhost:4318/".to_owned()), ..Settings::default() };
         assert!(exporter_by(&set, "n1", of(&[])).unwrap().is_some());
+    }
+
+    #[test]
+    fn variables_that_mean_nothing_are_refused_and_their_secrets_are_not_shown() {
+        for variables in [
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:s3cret@collector:4318")] as Variables,
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://s3cret:1")],
+            &[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://s3cret host:1")],
+            &[("OTEL_EXPORTER_OTLP_HEADERS", "s3cret")],
+            &[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")],
+            &[("OTEL_SDK_DISABLED", "maybe")],
+        ] {
+            let refusal = exporter_by(&Settings::default(), "n1", of(variables)).err().expect(variables[0].1);
+            let said = refusal.to_string();
+            assert!(said.starts_with(variables[0].0) && !said.contains("s3cret"), "{said}");
+        }
+        let sound: Variables = &[("OTEL_EXPORTER_OTLP_HEADERS", "a=b, c=d%20e"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "500")];
+        assert!(exporter_by(&Settings::default(), "n1", of(sound)).is_ok());
     }
 
     #[test]

@@ -29,15 +29,33 @@ pub(crate) fn read(list: &str) -> (Vec<String>, Result<Option<Login>, String>) {
 
 fn one(address: &str) -> (String, Option<Login>) {
     let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let Some((login, host)) = authority.rsplit_once('@') else { return (address.to_owned(), None) };
+    // Only a WebSocket's address has a path. Elsewhere, or after what cannot be a port, the `/` is part of a password.
+    let has_path = scheme.starts_with("ws") && has_port_or_none(authority);
+    let split = match authority.rsplit_once('@') {
+        Some((login, host)) => Some((login, format!("{host}{path}"))),
+        None if has_path => None,
+        None => rest.rsplit_once('@').map(|(login, host)| (login, host.to_owned())),
+    };
+    let Some((login, place)) = split else {
+        let (host, _) = authority.rsplit_once(':').unwrap_or((authority, ""));
+        // A login without a host looks like a host with a port.
+        let plain =
+            if has_port_or_none(authority) { address.to_owned() } else { format!("{scheme}{separator}{host}:…") };
+        return (plain, None);
+    };
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let login = match login.split_once(':') {
         Some((user, password)) => Login::User(decoded(user), decoded(password)),
         None => Login::Token(decoded(login)),
     };
-    let separator = if scheme.is_empty() { "" } else { "://" };
-    (format!("{scheme}{separator}{host}{path}"), Some(login))
+    (format!("{scheme}{separator}{place}"), Some(login))
+}
+
+fn has_port_or_none(authority: &str) -> bool {
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    authority.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -56,6 +74,14 @@ mod tests {
             ("wss://ann:p%40ss%2Fw%3A@a/path@x", "wss://a/path@x", user("ann", "p@ss/w:")),
             ("nats://ann:with@sign@a", "nats://a", user("ann", "with@sign")),
             ("nats://s3cret@a:1", "nats://a:1", Some(Login::Token("s3cret".to_owned()))),
+            ("nats://ann:a/b+c==@a:1", "nats://a:1", user("ann", "a/b+c==")),
+            ("ann:a/b@a:1", "a:1", user("ann", "a/b")),
+            ("wss://ann:a/b@a:1", "wss://a:1", user("ann", "a/b")),
+            ("wss://a:1/path@x", "wss://a:1/path@x", None),
+            ("nats://[::1]", "nats://[::1]", None),
+            // Misspelt ones: whatever becomes of them, no secret is shown.
+            ("nats://ann:secret", "nats://ann:…", None),
+            ("nats:/ann:secret@a", "a", user("nats", "/ann:secret")),
         ] {
             assert_eq!(one(address), (plain.to_owned(), login), "{address}");
         }

@@ -44,6 +44,7 @@ mod tests;
 
 pub use check::check_namespace;
 pub use kind::Protocol as TraceProtocol;
+pub(crate) use kind::not_a_collector;
 pub use listen::Listen;
 pub use nats::Error as NatsError;
 pub use problem::Problems;

@@ -22,7 +22,7 @@ pub struct Settings {
 pub(super) fn of(tree: &Tree) -> Settings {
     let section = section(tree, "telemetry");
     Settings {
-        endpoint: section.get(&entry::ENDPOINT).map(|text| text.0),
+        endpoint: section.get(&entry::ENDPOINT).map(|collector| collector.0),
         protocol: section.get(&entry::PROTOCOL),
         service_name: section.get(&entry::SERVICE_NAME).map(|text| text.0),
         sample_ratio: section.get(&entry::SAMPLE_RATIO),

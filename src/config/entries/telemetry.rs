@@ -1,6 +1,6 @@
 //! The settings of traces: `[telemetry]`.
 
-use crate::config::kind::{Protocol, Text};
+use crate::config::kind::{Collector, Protocol, Text};
 use crate::config::schema::Field::Setting as One;
 use crate::config::schema::{Entry, Table};
 
@@ -10,7 +10,7 @@ pub(super) static TELEMETRY: Table = Table::of(
     &[One(&ENDPOINT), One(&PROTOCOL), One(&SERVICE_NAME), One(&SAMPLE_RATIO)],
 );
 
-pub(crate) static ENDPOINT: Entry<Option<Text>> = Entry::new(
+pub(crate) static ENDPOINT: Entry<Option<Collector>> = Entry::new(
     "endpoint",
     || None,
     "The collector, without the path of traces: with http/protobuf usually port 4318, with grpc 4317.",
