@@ -259,6 +259,39 @@ async fn a_trace_survives_the_death_of_a_node() {
     assert_eq!((root.len(), &root[0].span_id), (1, &of("2").parent_span_id));
 }
 
+/// Given jobs without a readable context that are moved before anybody starts them, or never start, then each trace has one
+/// root, and no span hangs from one that nobody wrote.
+#[tokio::test]
+async fn a_trace_has_a_root_whatever_happens_before_the_first_attempt() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let node = traced(&world, &collector).with("types.slow", &served_by("noop", "rate_limit = { rate = 1, per = '2s' }"));
+    let node = node.with("types.fails", &served_by("fail", "max_attempts = 1")).start().await;
+    let delayed = world.publish("noop").header("Longshore-Delay", "200ms").json(json!({})).await;
+    let garbled =
+        world.publish("noop").header("Longshore-Delay", "200ms").header("traceparent", "garbage").json(json!({})).await;
+    let limited = world.publish("slow").many((0..2).map(|_| json!({}))).await.into_iter().map(|job| job.run_id);
+    let dies = world.publish("fails").header("Longshore-Delay", "200ms").json(json!({"times": 1})).await;
+    let invalid = world.publish("noop").header("Longshore-Bogus", "1").json(json!({})).await;
+    let runs: Vec<String> = [delayed, garbled, dies, invalid].into_iter().chain(limited).collect();
+    for run in &runs {
+        world.wait(run).await;
+    }
+    world.eventually_letters(2).await;
+    // The last spans are sent as the node ends.
+    assert!(node.stop().await.success());
+
+    for run in &runs {
+        let spans = collector.spans(1, |span| attribute(span, "longshore.run_id") == *run).await;
+        let known: Vec<_> = spans.iter().map(|span| &span.span_id).collect();
+        let shown = || spans.iter().map(|span| (&span.name, hex(&span.parent_span_id))).collect::<Vec<_>>();
+        let roots = spans.iter().filter(|span| span.parent_span_id.is_empty()).count();
+        assert_eq!(roots, 1, "{run}: {:?}", shown());
+        let hangs = |parent: &Vec<u8>| parent.is_empty() || known.contains(&parent);
+        assert!(spans.iter().all(|span| hangs(&span.parent_span_id)), "{run}: {:?}", shown());
+        assert!(spans.iter().all(|span| span.trace_id == spans[0].trace_id));
+    }
+}
+
 /// Given publishers that have decided against a trace, then nothing is exported, and the handler is told so.
 #[tokio::test]
 async fn a_publishers_decision_against_a_trace_holds() {

@@ -111,7 +111,7 @@ impl JobMetrics {
     pub(crate) fn ended(&self, run: &Run) {
         if let Some((at, total)) = end_of(run) {
             self.finished[at].inc();
-            self.total.observe(total);
+            total.into_iter().for_each(|total| self.total.observe(total));
         }
     }
 
@@ -123,11 +123,12 @@ impl JobMetrics {
     }
 }
 
-/// Which of [`ENDS`] a run has come to, and after how many seconds.
-fn end_of(run: &Run) -> Option<(usize, f64)> {
+/// Which of [`ENDS`] a run has come to, and after how many seconds. One whose dead letter is discarded had ended before.
+fn end_of(run: &Run) -> Option<(usize, Option<f64>)> {
     let at = ENDS.iter().position(|state| *state == run.state.name())?;
     let ended = run.state.ended_at().unwrap_or_default();
-    Some((at, ended.since(run.waits_since()).as_secs_f64()))
+    let is_new = run.state.name() != RunState::Discarded;
+    Some((at, is_new.then(|| ended.since(run.waits_since()).as_secs_f64())))
 }
 
 /// Ends of runs that one task has counted for itself and not yet added to the metrics: adding each by itself would be
@@ -159,7 +160,7 @@ impl Ends {
         let (place, metrics) = kinds.placed(run.queue.as_str(), run.job_type.as_str());
         let ends = self.of.entry(place).or_insert_with(|| LocalEnds::new(metrics));
         ends.finished[at].inc();
-        ends.total.observe(total);
+        total.into_iter().for_each(|total| ends.total.observe(total));
         self.any = true;
     }
 

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use longshore_domain::follow_up::FollowUp;
 use longshore_domain::run::{Attempt, PutBack};
 use longshore_domain::{Job, Run, RunState, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId};
@@ -122,11 +123,15 @@ impl Tracer {
     pub(crate) fn decided(&self, commit: &Commit) {
         let Some(trace) = commit.payload.trace.filter(|trace| trace.is_sampled) else { return };
         let run = &*commit.run;
+        let ends_first = commit.ends_attempt
+            && run.attempts.last().is_some_and(|attempt| attempt.attempt == 1 && attempt.start == 1);
+        // What carries the job on names the root, so that nobody after this node takes it for its own.
+        let leaves = !run.has_started() && matches!(commit.follow_up, Some(FollowUp::Schedule(_) | FollowUp::Park(_)));
+        if trace.is_own && run.round == 1 && (ends_first || leaves) {
+            self.take(|| published(&trace, run, commit));
+        }
         if commit.ends_attempt {
             let Some(attempt) = run.attempts.last() else { return };
-            if trace.is_own && run.round == 1 && attempt.attempt == 1 && attempt.start == 1 {
-                self.take(|| published(&trace, run, commit));
-            }
             self.take(|| wait(&trace, run, attempt));
             self.take(|| attempt_of(&trace, run, attempt, commit.payload.body.len()));
         } else if run.state.is_terminal() && !run.has_started() {
@@ -144,7 +149,12 @@ impl Tracer {
             attributes.extend(run.error.iter().map(|error| KeyValue::new(ERROR_TYPE, error.kind.as_str())));
             let shape = Shape {
                 id: trace.dead_letter(run, run.round),
-                parent: last.map_or(trace.parent, |attempt| trace.attempt(run, attempt)),
+                parent: match last {
+                    Some(attempt) => trace.attempt(run, attempt),
+                    // That wait is the root.
+                    None if trace.is_own => trace.last_wait(run),
+                    None => trace.parent,
+                },
                 kind: SpanKind::Producer,
                 name: "send dead letters".to_owned(),
                 start: run.state.ended_at().unwrap_or(now),
