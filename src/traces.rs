@@ -321,7 +321,9 @@ mod tests {
             &[("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")],
             &[("OTEL_SDK_DISABLED", "maybe")],
         ] {
-            let refusal = exporter_by(&Settings::default(), "n1", of(variables)).err().expect(variables[0].1);
+            let Err(refusal) = exporter_by(&Settings::default(), "n1", of(variables)) else {
+                panic!("taken: {variables:?}");
+            };
             let said = refusal.to_string();
             assert!(said.starts_with(variables[0].0) && !said.contains("s3cret"), "{said}");
         }

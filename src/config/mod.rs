@@ -16,6 +16,7 @@ use longshore_domain::limit::{RateLimit, Scope};
 mod entries;
 mod limit_entries;
 
+mod collector;
 mod kind;
 mod schema;
 
@@ -43,8 +44,8 @@ pub mod nats;
 mod tests;
 
 pub use check::check_namespace;
+pub(crate) use collector::not_a_collector;
 pub use kind::Protocol as TraceProtocol;
-pub(crate) use kind::not_a_collector;
 pub use listen::Listen;
 pub use nats::Error as NatsError;
 pub use problem::Problems;

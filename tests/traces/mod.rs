@@ -264,7 +264,8 @@ async fn a_trace_survives_the_death_of_a_node() {
 #[tokio::test]
 async fn a_trace_has_a_root_whatever_happens_before_the_first_attempt() {
     let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
-    let node = traced(&world, &collector).with("types.slow", &served_by("noop", "rate_limit = { rate = 1, per = '2s' }"));
+    let node =
+        traced(&world, &collector).with("types.slow", &served_by("noop", "rate_limit = { rate = 1, per = '2s' }"));
     let node = node.with("types.fails", &served_by("fail", "max_attempts = 1")).start().await;
     let delayed = world.publish("noop").header("Longshore-Delay", "200ms").json(json!({})).await;
     let garbled =
@@ -290,6 +291,33 @@ async fn a_trace_has_a_root_whatever_happens_before_the_first_attempt() {
         assert!(spans.iter().all(|span| hangs(&span.parent_span_id)), "{run}: {:?}", shown());
         assert!(spans.iter().all(|span| span.trace_id == spans[0].trace_id));
     }
+}
+
+/// Given a job that its handler snoozes once, then the trace has the wait before and the wait after, one behind the other, and
+/// only the second says why.
+#[tokio::test]
+async fn a_wait_says_what_it_was_for() {
+    let (world, collector) = (world().await, Collector::start(Protocol::Http).await);
+    let node = traced(&world, &collector).start().await;
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let handler = world.handler("mail.send").start(move |_| {
+        let first = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
+        async move { if first { Reply::snooze("1500ms") } else { Reply::json(json!(1)) } }
+    });
+    let _handler = handler.await;
+    let run = world.publish("mail.send").json(json!({})).await;
+    assert_eq!(world.wait(&run).await.state, "completed");
+
+    let of = |name: &'static str| move |span: &Span| span.name == name;
+    let (waits, attempts) = (collector.spans(2, of("wait main")).await, collector.spans(2, of("process main")).await);
+    assert!(node.stop().await.success());
+    let starts = |span: &&Span| span.start_time_unix_nano;
+    let (first, second) = (waits.iter().min_by_key(starts).unwrap(), waits.iter().max_by_key(starts).unwrap());
+    let snoozed = attempts.iter().min_by_key(starts).unwrap();
+    let deferred = [first, second].map(|span| attribute(span, "longshore.deferred"));
+    assert_eq!(deferred, ["", "snoozed"]);
+    assert!(first.end_time_unix_nano <= snoozed.start_time_unix_nano);
+    assert_eq!(second.start_time_unix_nano, snoozed.end_time_unix_nano);
 }
 
 /// Given publishers that have decided against a trace, then nothing is exported, and the handler is told so.

@@ -120,7 +120,7 @@ fn write_up<P: Ports>(
 ) -> (Box<Commit>, Rest) {
     let Assignment { job, payload, arrival, since, leased_from, entry, park, ack_token, permits, .. } = *assignment;
     let wakes = permits.wakes;
-    let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear, is_counted } =
+    let AttemptState { mut run, expected, mut published, lines, is_stored, progress, unclear, is_counted, deferred } =
         attempt_state;
     let before_it = published;
     // Progress comes between the start and the end, neither of which the log knows yet.
@@ -176,6 +176,7 @@ fn write_up<P: Ports>(
     commit.park = park;
     commit.wakes = wakes;
     commit.decision = Some(decision);
+    commit.deferred = deferred;
     commit.ends_attempt = ends_attempt && commit.run.attempts.last().is_some_and(has_started);
     (Box::new(commit), Rest { job, arrival, since, leased_from, entry, ack_token })
 }

@@ -4,10 +4,28 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use longshore_domain::publication::Published;
-use longshore_domain::{Run, SmolStr};
+use longshore_domain::run::DeferReason;
+use longshore_domain::{Run, SmolStr, Timestamp};
 
 use crate::attempt::assignment::Assignment;
 use crate::commit::encode::EncodedEvents;
+
+/// Why a run was deferred before an attempt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deferred {
+    pub(crate) reason: DeferReason,
+    /// When the start ended that was put back or snoozed, and that the attempt takes the place of.
+    pub(crate) since: Option<Timestamp>,
+}
+
+impl Deferred {
+    /// What the record says; best before the attempt begins.
+    pub(crate) fn of(run: &Run) -> Option<Self> {
+        let replaced = run.attempts.last().filter(|last| last.put_back.is_some());
+        let since = replaced.and_then(|last| last.ended_at);
+        run.deferral.as_ref().map(|deferral| Self { reason: deferral.reason, since })
+    }
+}
 
 /// The state of an attempt.
 #[derive(Debug)]
@@ -28,11 +46,14 @@ pub(crate) struct AttemptState {
     pub(crate) unclear: Option<SmolStr>,
     /// Its start is counted.
     pub(crate) is_counted: bool,
+    /// Why the run was last deferred before this attempt.
+    pub(crate) deferred: Option<Deferred>,
 }
 
 impl AttemptState {
     /// The state of an attempt of `run`, with the events that are `published` so far.
     pub(crate) fn new(run: Box<Run>, expected: u64, published: Published, is_stored: bool) -> Self {
+        let deferred = Deferred::of(&run);
         Self {
             run,
             expected,
@@ -42,6 +63,7 @@ impl AttemptState {
             progress: Vec::new(),
             unclear: None,
             is_counted: false,
+            deferred,
         }
     }
 }

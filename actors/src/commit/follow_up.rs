@@ -129,6 +129,7 @@ fn end_of_the_cancelled<S: Server>(server: &S, commit: &mut Commit, found: Optio
     end.in_flight = commit.in_flight.take();
     // Whoever cancelled the run ended its attempt in the record.
     end.ends_attempt = commit.ends_attempt;
+    end.deferred = commit.deferred;
     Some(Box::new(end))
 }
 

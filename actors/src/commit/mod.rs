@@ -23,6 +23,7 @@ use longshore_domain::publication::Published;
 use longshore_domain::{Run, RunId, SmolStr, TraceId};
 use tokio::sync::oneshot;
 
+use crate::attempt::running::Deferred;
 use crate::commit::encode::{Author, Destination, EncodedEvents, Write};
 use crate::lease_keeper::Entry;
 use crate::metrics::jobs::Decision;
@@ -87,6 +88,8 @@ pub(crate) struct Commit {
     pub(crate) decision: Option<Decision>,
     /// It ends an attempt of its run, the last of the record.
     pub(crate) ends_attempt: bool,
+    /// Why the run was last deferred before that attempt.
+    pub(crate) deferred: Option<Deferred>,
     /// Its place among the commits in flight, once the committer has it.
     pub(crate) in_flight: Option<InFlightPermit>,
 }
@@ -210,6 +213,7 @@ impl Commit {
             wakes: None,
             decision: None,
             ends_attempt: false,
+            deferred: None,
             in_flight: None,
         }
     }

@@ -10,6 +10,7 @@ use longshore_domain::{Job, Run, RunState, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId};
 use opentelemetry::{KeyValue, Value};
 
+use crate::attempt::running::Deferred;
 use crate::commit::Commit;
 use crate::trace::{JobTrace, Submission, Tracer};
 
@@ -132,7 +133,7 @@ impl Tracer {
         }
         if commit.ends_attempt {
             let Some(attempt) = run.attempts.last() else { return };
-            self.take(|| wait(&trace, run, attempt));
+            self.take(|| wait(&trace, run, attempt, commit.deferred));
             self.take(|| attempt_of(&trace, run, attempt, commit.payload.body.len()));
         } else if run.state.is_terminal() && !run.has_started() {
             self.take(|| ended_waiting(&trace, run));
@@ -233,15 +234,16 @@ fn published(trace: &JobTrace, run: &Run, commit: &Commit) -> Span {
     )
 }
 
-/// The wait before an attempt: for a worker, or for the time of a retry.
-fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt) -> Span {
+/// The wait before an attempt: for a worker, for the time of a retry, or for what the run was deferred for.
+fn wait(trace: &JobTrace, run: &Run, attempt: &Attempt, deferred: Option<Deferred>) -> Span {
     let before = run.attempts_of_round().filter(|other| other.attempt < attempt.attempt).last();
-    let began = before.and_then(|before| before.ended_at).or(run.enqueued_at).unwrap_or(attempt.started_at);
+    let began = deferred.and_then(|deferred| deferred.since);
+    let began = began.or(before.and_then(|before| before.ended_at)).or(run.enqueued_at).unwrap_or(attempt.started_at);
     let name = if before.is_some() { "retry wait" } else { "wait" };
     let mut attributes = messaging("wait", None, run.queue.to_string());
     of_run(run, &mut attributes);
     attributes.push(KeyValue::new(ATTEMPT, number(attempt.attempt)));
-    attributes.extend(run.deferral.iter().map(|deferral| KeyValue::new(DEFERRED, deferral.reason.as_str())));
+    attributes.extend(deferred.map(|deferred| KeyValue::new(DEFERRED, deferred.reason.as_str())));
     let shape = Shape {
         id: trace.wait(run, attempt),
         parent: trace.parent,

@@ -1,6 +1,7 @@
 //! The settings of traces: `[telemetry]`.
 
-use crate::config::kind::{Collector, Protocol, Text};
+use crate::config::collector::Collector;
+use crate::config::kind::{Protocol, Text};
 use crate::config::schema::Field::Setting as One;
 use crate::config::schema::{Entry, Table};
 
