@@ -1,5 +1,6 @@
 //! Logs: their destination and form. They go to stderr, since stdout is for data.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal as _;
 use std::sync::Arc;
 
@@ -83,9 +84,25 @@ pub(crate) fn to_stderr(format: LogFormat) -> Result<Arc<dyn LogControl>, Usage>
         registry.with(lines.with_ansi(colours)).init();
     } else {
         registry.with(lines.json().flatten_event(true).with_span_list(false).with_current_span(false)).init();
+        log_panics();
     }
     let apply = move |filter| handle.reload(filter).map_err(|error| error.to_string());
     Ok(Arc::new(Log { apply: Box::new(apply) }))
+}
+
+/// Has a panic be one line of the log, with its backtrace if `RUST_BACKTRACE` asks for one: what reads lines of JSON cannot
+/// read the standard report.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        if longshore_backbone::connect::is_clients_own(panic) {
+            return;
+        }
+        let location = panic.location().map(ToString::to_string);
+        let backtrace = Backtrace::capture();
+        let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+        let message = panic.payload_as_str().unwrap_or("with a value that is no text");
+        tracing::error!(location, backtrace, "panicked: {message}");
+    }));
 }
 
 /// Starts logging for people to `writer`, which shares the screen with a view: only lines that matter to them.
@@ -105,8 +122,13 @@ fn filter(default: &str) -> Result<EnvFilter, Usage> {
     let Some((name, text)) = set("LONGSHORE_LOG").or_else(|| set("RUST_LOG")) else {
         return Ok(EnvFilter::new(default));
     };
-    EnvFilter::try_new(of_level(text.trim()).unwrap_or_else(|| text.clone()))
-        .map_err(|error| Usage(format!("{name} is {text:?}, not a valid log filter: {error}")))
+    // A word that is no level would be taken for the name of a module that logs nothing; other programs' variable may
+    // name one.
+    let filter = match name {
+        "LONGSHORE_LOG" => filter_of(&text),
+        _ => EnvFilter::try_new(of_level(text.trim()).unwrap_or(text)).map_err(|error| error.to_string()),
+    };
+    filter.map_err(|reason| Usage(format!("{name} is not a valid log filter: {reason}")))
 }
 
 #[cfg(test)]

@@ -116,6 +116,32 @@ async fn what_happens_to_a_job_is_told_with_run_attempt_tenant_and_trace() {
     assert!(!text.iter().any(|line| line.contains("s3cret")));
 }
 
+/// Given a node whose log is read by a machine, when a handler panics, then that is one line, too; and a level that is none is
+/// refused at the start.
+#[tokio::test]
+async fn every_line_is_json_whatever_panics() {
+    let world = world().await;
+    let node = world.node().with("types.fail", "max_attempts = 1").env("RUST_BACKTRACE", "1").start().await;
+    let run = world.publish("fail").json(json!({"kind": "panic"})).await;
+    assert_eq!(world.wait(&run).await.state, "dead");
+    assert!(node.stop().await.success());
+    let text = node.log().since(0);
+    let (lines, others): (Vec<_>, Vec<_>) = text.iter().partition(|line| line.starts_with('{'));
+    assert_eq!(others, ["ready"], "standard output");
+    let lines: Vec<Value> = lines.into_iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let panics: Vec<&Value> =
+        lines.iter().filter(|line| line["message"].as_str().unwrap_or_default().starts_with("panicked: ")).collect();
+    assert_eq!(panics.len(), 1, "{text:?}");
+    assert!(panics[0]["location"].is_string() && panics[0]["backtrace"].is_string(), "{}", panics[0]);
+
+    let refused = world.node().name("n2").env("LONGSHORE_LOG", "debgu").try_start().await.unwrap_err();
+    assert!(
+        refused.log.contains("LONGSHORE_LOG is not a valid log filter: \"debgu\" is not one of"),
+        "{}",
+        refused.log
+    );
+}
+
 /// Given a node that logs all that it can, when jobs with secrets in payload, headers, keys and results complete, fail, die and
 /// are replayed, then none of the secrets, nor the password of NATS, is in the log.
 #[tokio::test]

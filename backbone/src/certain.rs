@@ -90,14 +90,11 @@ impl Backbone {
     ) -> Result<Option<StoredDeadLetter>, Error> {
         let carried = dead.filter(|run| matches!(run.state, State::Dead { .. }) && run.held_by.is_some());
         for _ in 0..TRIES {
-            // First the message, then the letter: once the message is gone, the letter is stored.
-            let may_come = match carried {
-                Some(run) => !self.has_no_message(run).await?,
-                None => false,
-            };
             let found = self.find_stored_letter(tenant, run_id, dead).await?;
-            if found.is_some() || !may_come {
-                return Ok(found);
+            let Some(run) = carried.filter(|_| found.is_none()) else { return Ok(found) };
+            if self.has_no_message(run).await? {
+                // Now the letter is stored, perhaps since it was looked for.
+                return self.find_stored_letter(tenant, run_id, dead).await;
             }
             tokio::time::sleep(AGAIN_AFTER).await;
         }
