@@ -89,9 +89,10 @@ impl Backbone {
         dead: Option<&Run>,
     ) -> Result<Option<StoredDeadLetter>, Error> {
         let carried = dead.filter(|run| matches!(run.state, State::Dead { .. }) && run.held_by.is_some());
+        let found = self.find_stored_letter(tenant, run_id, dead).await?;
+        let Some(run) = carried.filter(|_| found.is_none()) else { return Ok(found) };
+        // The letters are not read again meanwhile: there may be many.
         for _ in 0..TRIES {
-            let found = self.find_stored_letter(tenant, run_id, dead).await?;
-            let Some(run) = carried.filter(|_| found.is_none()) else { return Ok(found) };
             if self.has_no_message(run).await? {
                 // Now the letter is stored, perhaps since it was looked for.
                 return self.find_stored_letter(tenant, run_id, dead).await;
